@@ -15,11 +15,12 @@ from garrison.cli import completion, identities, resolve
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json, print_message, print_table
-from garrison.cli.signals import guardian_of, signal_by_person, wait_until_applied
+from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.node_status import Landing
 from garrison.processes.guardian.parking import find_parked
+from garrison.processes.person_signals import signal_by_person
 from garrison.processes.run_state import NodeState, RunState, replay_run
 from garrison.records import journal, signals
 from garrison.records.identity import Identity

@@ -14,10 +14,11 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
-from garrison.cli.signals import guardian_of, signal_by_person, wait_until_applied
+from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
+from garrison.processes.person_signals import signal_by_person
 from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
 from garrison.records.run import RunFiles

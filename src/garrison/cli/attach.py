@@ -8,21 +8,17 @@ import time
 
 import click
 
-from garrison.agents import registry
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
 from garrison.config import find_home
-from garrison.errors import NotFound, Refused
-from garrison.records import run as run_records
-from garrison.records.failover import present_agent, read_failovers
+from garrison.errors import Refused
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.names import Key
-from garrison.records.run import Launch, RunFiles, Task, list_runs
+from garrison.records.run import list_runs
 from garrison.records.store import Store
-from garrison.system.terminal import Session
-from garrison.system.terminal_choice import choose_terminal
+from garrison.views.agent_session import open_session, why_no_keyboard
 
 _PATIENCE = 120.0
 """Seconds for which a session is waited for: a set-up may come first."""
@@ -89,27 +85,7 @@ def _is_ready(store: Store, key: Key, *, write: bool) -> bool:
     if identity.status == "starting":
         return False
     return not (write and resolve.is_living(store, key) and not identity.metadata.get(KEYBOARD)
-                and not _why_no_keyboard(store, identity))
-
-
-def _why_no_keyboard(store: Store, identity: Identity) -> str:
-    """Return why nothing reads what a person types to an agent, '' if its profile gives it a terminal."""
-    attempt = int(identity.metadata.get("attempt", 1))
-    folder = RunFiles(store.home, identity.run_id).attempt(identity.name, attempt)
-    task = run_records.load(Task, folder / "task.json")
-    failovers = read_failovers(folder)
-    agent = present_agent(task.agent if task is not None else "command", failovers)
-    if task is not None and registry.has_terminal(agent, store.home):
-        return ""
-    if task is not None and registry.claude_settings_of(agent, store.home) is not None:
-        return (f"a Claude session reads no keyboard; `garrison tell {identity.name} TEXT` tells it something, "
-                f"`garrison takeover {identity.name}` puts you in its place")
-    if task is not None and registry.has_session(agent, store.home):
-        return (f"the session of agent {agent} reads no keyboard; `garrison tell {identity.name} TEXT` tells it "
-                "something")
-    if agent == "command":
-        return "its command reads no keyboard; a profile with tty = true gives a program a terminal"
-    return f"agent {agent} reads no keyboard; tty = true in [agents.{agent}] gives a command agent a terminal"
+                and not why_no_keyboard(store, identity))
 
 
 def attach_command(store: Store, key: Key, *, write: bool = False) -> list[str]:
@@ -120,21 +96,7 @@ def attach_command(store: Store, key: Key, *, write: bool = False) -> list[str]:
         Refused: the session has ended, the agent is a plain process (the message names its log), or what a person
             types would reach nothing.
     """
-    identity = store.read(Identity, key)
-    logs_hint = f"`garrison logs {key.name} --run {key.run}` shows its output"
-    if identity is None or not identity.tmux:
-        raise NotFound(f"{key.full} has no session yet; {logs_hint}")
-    session = Session(**identity.tmux)
-    launch = run_records.load(Launch, RunFiles(store.home, key.run).launch)
-    terminal, _ = choose_terminal(session.kind or (launch.terminal if launch else "auto"), store.home)
-    if not resolve.is_living(store, key) or not terminal.is_alive(session):
-        raise Refused(f"{key.full} is {identity.status}, its session has ended; {logs_hint}")
-    if terminal.kind == "process":
-        raise Refused(f"{key.full} is a plain process and has no session to watch; "
-                      f"`garrison logs {key.name} --run {key.run} -f` follows its output")
-    if write and not identity.metadata.get(KEYBOARD):
-        why = _why_no_keyboard(store, identity) or "its program has not started yet"
-        raise Refused(f"{key.full} is read-only: {why}")
-    title = (f"run {key.run} · {key.name} · attempt {identity.metadata.get('attempt', 1)} · "
-             f"incarnation {identity.incarnation}")
-    return terminal.attach_argv(session, write=write, title=title)
+    found = open_session(store, key)
+    if write and found.read_only:
+        raise Refused(f"{key.full} is read-only: {found.read_only}")
+    return found.terminal.attach_argv(found.session, write=write, title=found.title)

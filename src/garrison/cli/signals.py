@@ -23,6 +23,7 @@ from garrison.cli.options import SECONDS, home_option, json_option, run_option, 
 from garrison.cli.output import print_error_json, print_json, print_message, print_table
 from garrison.config import checkout, find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
+from garrison.processes.person_signals import signal_by_person
 from garrison.records import atomic, record
 from garrison.records import run as run_records
 from garrison.records import signals as signal_records
@@ -193,19 +194,6 @@ def _attempt(store: Store, run: str, node: str | None, body: dict[str, Any]) -> 
 
 
 # ------------------------------------------------------------------------------------------- signals sent for a person
-
-
-def signal_by_person(recipient: Key, type: str, payload: dict[str, Any], *, node: str | None = None, attempt: int = 0,
-                     id: str = "", now: str = "") -> Signal:
-    """Return a signal that a command sends for its user; the source `launch` with incarnation 0 stands for a person.
-
-    Args:
-        id: the signal's id, for an idempotent signal (default: a fresh one).
-        now: its timestamp (default: the current time).
-    """
-    person = {"role": "launch", "name": "launch", "incarnation": 0}
-    return Signal(id or new_id()[:12], person, {"role": recipient.role, "name": recipient.name}, type, recipient.run,
-                  now or SystemClock().utc(), node, attempt, payload)
 
 
 def wait_until_applied(signal: Path) -> None:

@@ -169,6 +169,49 @@ class TmuxTerminal:
         return attach_argv(session, str(self._server.socket), "".join(prefix), bindings, title or session.name,
                            write=write, environ=os.environ)
 
+    # ---- for a viewer of a session (`tmux_viewer`)
+
+    def viewer_argv(self, session: Session) -> list[str]:
+        """Return the command of a read-only client that shows the session and nothing around it."""
+        return ["tmux", "-u", "-S", session.socket or str(self._server.socket), "-N", "-f", os.devnull,
+                "attach-session", "-r", "-t", session.session_id]
+
+    def ask(self, session: Session, form: str) -> str:
+        """Return a tmux format filled in for the session; '' if there is none."""
+        return "".join(self._client.lines("display-message", "-p", "-t", session.pane_id, form))
+
+    def list_clients(self, session: Session, form: str) -> list[str]:
+        """Return a tmux format filled in for each client of the session."""
+        return self._client.lines("list-clients", "-t", session.session_id, "-F", form)
+
+    def let_resize(self, client: str, *, allowed: bool) -> None:
+        """Let the client on this terminal decide the size of its session's window, or no longer."""
+        self._client.command("refresh-client", "-t", client, "-f", "!ignore-size" if allowed else "ignore-size")
+
+    def press(self, session: Session, keys: str, *, literal: bool) -> None:
+        """Give the pane's program a key by its name, or a text as it is; Refused if it has ended."""
+        pane = self._writable(session)
+        kind = ["-l"] if literal else []
+        for at in range(0, len(keys), _KEYS):
+            self._client.command("send-keys", "-t", pane.pane_id, *kind, "--", escape(keys[at:at + _KEYS]))
+
+    def paste(self, session: Session, text: str, buffer: str) -> None:
+        """Paste a text into the pane, in brackets if its program asked for them; Refused if it has ended."""
+        pane = self._writable(session)
+        for at in range(0, len(text), _KEYS):
+            self._client.command("set-buffer", *(["-a"] if at else []), "-b", buffer, "--",
+                                 escape(text[at:at + _KEYS]))
+        self._client.command("paste-buffer", "-p", "-d", "-b", buffer, "-t", pane.pane_id)
+
+    def _writable(self, session: Session) -> _Pane:
+        """Return a pane whose program reads, out of tmux's own mode for looking back."""
+        pane = self._pane(session)
+        if pane is None or not _is_running(pane):
+            raise Refused(f"session {session.name} no longer runs; nothing was typed")
+        self._client.command("if-shell", "-F", "-t", pane.pane_id, "#{pane_in_mode}",
+                             f"send-keys -t {pane.pane_id} -X cancel")
+        return pane
+
     def sessions(self) -> list[Session]:
         """Return all sessions that `open` made on this server."""
         return [self._session(pane) for pane in self._panes()]

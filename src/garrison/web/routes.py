@@ -26,6 +26,7 @@ from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.history import PAGE, Histories, Wanted
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
+from garrison.web.terminals import Terminals, size_json, size_of, typed_of
 from garrison.web.text_search import find_text
 from garrison.web.timelines import Timelines
 
@@ -45,16 +46,19 @@ class Page:
         self.conversations = chat.Conversations(home, open_butler)
         self.timelines, self.histories = Timelines(home), Histories(home)
         self.changes = changes.ChangeReader(home)
+        self.terminals = Terminals(home)
 
     def leave(self) -> None:
         """Tell all clients that the server is stopping."""
         self.broadcaster.leave()
         self.conversations.leave()
+        self.terminals.leave()
 
     async def close(self) -> None:
         """Stop all work in progress."""
         await self.broadcaster.close()
         await self.conversations.close()
+        await self.terminals.close()
 
     def app(self) -> ASGIApp:
         """Return the whole application."""
@@ -84,6 +88,7 @@ class Page:
             get("/api/runs/{run}/nodes/{node}/changes", self.read_changes),
             get("/api/runs/{run}/nodes/{node}/diff", self.read_diff),
             get("/api/runs/{run}/nodes/{node}/artefact", self.read_artefact),
+            get("/api/runs/{run}/nodes/{node}/terminal", self.open_terminal),
             get("/api/runs/{run}/gates/{gate:path}", self.read_decision),
             get("/api/runs/{run}/nodes/{node}/{file}/search", self.search),
             post("/api/runs/{run}/actions", self.act_on_run),
@@ -91,6 +96,8 @@ class Page:
             post("/api/runs/{run}/gates/{gate:path}", self.answer_gate),
             post("/api/runs/{run}/queue", self.act_on_queue),
             post("/api/runs/{run}/queue/{entry}", self.act_on_entry),
+            post("/api/terminals/{terminal}/keyboard", self.hand_keyboard),
+            post("/api/terminals/{terminal}/keys", self.type_keys),
             get("/api/crew", self.crew),
             get("/api/conversations", self.list_conversations),
             get("/api/conversations/{conversation}", self.conversation),
@@ -251,6 +258,27 @@ class Page:
 
     async def _command(self, words: list[str]) -> Response:
         return json_answer({"ok": True, "message": await actions.run_command(self.home, words)})
+
+    # ---- terminals
+
+    async def open_terminal(self, request: Request) -> Response:
+        """Stream what draws the session of a node's agent."""
+        terminal = await self.terminals.open(run_of(request), node_of(request))
+        return as_response(EventStream(terminal.events(), lambda: self.terminals.part(terminal)))
+
+    async def hand_keyboard(self, request: Request) -> Response:
+        """Give a terminal's person the keyboard (`hold`), with the size of their screen, or take it back."""
+        terminal, body = self.terminals.get(request.path_params["terminal"]), await body_of(request)
+        if not isinstance(body.get("hold"), bool):
+            raise UsageError("pass hold, true or false")
+        size = await (terminal.take_keyboard(size_of(body)) if body["hold"] else terminal.release_keyboard())
+        return json_answer({"ok": True, "hold": terminal.has_keyboard, **size_json(size)})
+
+    async def type_keys(self, request: Request) -> Response:
+        """Type into the session of a terminal that has the keyboard."""
+        terminal = self.terminals.get(request.path_params["terminal"])
+        await terminal.type(typed_of(await body_of(request)))
+        return json_answer({"ok": True, "message": "typed"})
 
     # ---- the butler
 

@@ -1,0 +1,159 @@
+"""Viewer of a tmux session for another screen than a terminal of ours: it draws the session, and types on request.
+
+A viewer is a read-only client of the home's tmux server in a pseudo terminal of this process. tmux has interpreted what
+the agent printed; to the viewer it sends what draws its screen and nothing else, so that no escape sequence of an agent
+arrives: no clipboard, no title, no link. To a client that reads slowly tmux does not send everything late: it leaves
+out what has scrolled away and draws the screen anew. So nothing is buffered here.
+
+The pseudo terminal has the size of the session's window, which therefore keeps its size however small the other screen
+is. Keys are not typed through the client, where tmux's own prefix would begin commands of tmux: `send-keys` gives them
+to the pane's program.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Iterator
+from contextlib import suppress
+
+from garrison.errors import Refused
+from garrison.frozen import frozen
+from garrison.system.terminal import Session
+from garrison.system.tmux import TmuxTerminal
+
+BLOCK = 1 << 16
+"""Most bytes of one read."""
+_PASTED = re.compile("\x1b\\[200~(.*?)\x1b\\[201~", re.DOTALL)
+_CURSOR = re.compile("(\x1bO[ABCDHF]|\x1b\\[[ABCDHF]|\0)")
+_NAMES = {"A": "Up", "B": "Down", "C": "Right", "D": "Left", "H": "Home", "F": "End", "\0": "C-Space"}
+"""End of a sequence → tmux's name of the key, which is sent as the program's own cursor mode wants it."""
+_BUFFER = "garrison-paste"
+
+
+@frozen
+class Size:
+    """Columns and rows of a screen."""
+
+    columns: int
+    rows: int
+
+
+@frozen
+class Keys:
+    """Part of what was typed: a text as it is, keys by name, or a paste."""
+
+    text: str = ""
+    name: str = ""
+    pasted: str = ""
+
+
+def read_keys(typed: str) -> Iterator[Keys]:
+    """Split what a terminal emulator sent. Pure."""
+    for number, part in enumerate(_PASTED.split(typed)):
+        if number % 2:
+            yield Keys(pasted=part)
+            continue
+        for piece in _CURSOR.split(part):
+            if _CURSOR.fullmatch(piece):
+                yield Keys(name=_NAMES[piece[-1]])
+            elif piece:
+                yield Keys(text=piece)
+
+
+class TmuxViewer:
+    """One viewer of a session; `fileno` becomes readable when there is something to draw."""
+
+    def __init__(self, terminal: TmuxTerminal, session: Session) -> None:
+        """Begin to view; Refused if the session has ended."""
+        self._terminal, self._session = terminal, session
+        size = self.window_size()
+        if size is None:
+            raise Refused(f"session {session.name} has ended")
+        self.size = size
+        self._master, slave = os.openpty()
+        try:
+            os.set_blocking(self._master, False)
+            self._resize(size)
+            self._tty = os.ttyname(slave)
+            environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/", "LANG": "C.UTF-8",
+                           "TERM": "xterm-256color"}
+            self._client = subprocess.Popen(terminal.viewer_argv(session), stdin=slave, stdout=slave, stderr=slave,
+                                            env=environment, cwd="/", start_new_session=True)
+        except OSError as error:
+            os.close(self._master)
+            raise Refused(f"cannot run tmux: {error.strerror}") from error
+        finally:
+            os.close(slave)
+
+    def fileno(self) -> int:
+        """Return the descriptor from which it is read."""
+        return self._master
+
+    def read(self) -> bytes | None:
+        """Return what there is to draw, b'' at the end of the session, None if there is nothing at present."""
+        try:
+            return os.read(self._master, BLOCK)
+        except BlockingIOError:
+            return None
+        except OSError:  # EIO: nobody has the other end any more
+            return b""
+
+    def window_size(self) -> Size | None:
+        """Return the size of the session's window with its status lines; None if its program has ended."""
+        if not self._terminal.is_alive(self._session):
+            return None
+        shown = self._terminal.ask(self._session, "#{window_width} #{window_height} #{status}").split()
+        if len(shown) != 3:
+            return None
+        lines = {"off": 0, "on": 1}.get(shown[2]) or (int(shown[2]) if shown[2].isdigit() else 0)
+        return Size(int(shown[0]), int(shown[1]) + lines)
+
+    def follow_window(self, size: Size) -> None:
+        """Take the size of the session's window, which somebody else has changed."""
+        if size != self.size:
+            self.size = size
+            self._resize(size)
+            self._wake()
+
+    def set_window(self, size: Size) -> None:
+        """Give the session's window a size, as the client of the person who types does."""
+        self._terminal.let_resize(self._tty, allowed=True)
+        self.follow_window(size)
+
+    def release_window(self, size: Size) -> None:
+        """Give the session's window its former size, and decide its size no longer."""
+        self.follow_window(size)
+        self._terminal.let_resize(self._tty, allowed=False)
+
+    def other_writers(self) -> bool:
+        """Return whether a person types into the session at a terminal."""
+        return "0" in self._terminal.list_clients(self._session, "#{client_readonly}")
+
+    def type(self, typed: str) -> None:
+        """Type into the session; Refused if its program has ended."""
+        for keys in read_keys(typed):
+            if keys.pasted:
+                self._terminal.paste(self._session, keys.pasted, _BUFFER)
+            else:
+                self._terminal.press(self._session, keys.name or keys.text, literal=not keys.name)
+
+    def close(self) -> None:
+        """End the client; the session continues."""
+        with suppress(OSError):
+            os.close(self._master)
+        self._client.kill()  # it has no terminal left to restore; the server forgets it
+        self._client.wait()
+
+    def _resize(self, size: Size) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("4H", size.rows, size.columns, 0, 0))
+
+    def _wake(self) -> None:
+        """Tell the client of a new size: the pseudo terminal is not the controlling one of any session."""
+        with suppress(ProcessLookupError):
+            self._client.send_signal(signal.SIGWINCH)

@@ -1,0 +1,88 @@
+"""Terminal session of a node's agent: where it is, and whether what a person types reaches the agent."""
+
+from __future__ import annotations
+
+from garrison.agents import registry
+from garrison.errors import NotFound, RecordError, Refused
+from garrison.frozen import frozen
+from garrison.records import run as run_records
+from garrison.records.failover import present_agent, read_failovers
+from garrison.records.identity import KEYBOARD, Identity
+from garrison.records.names import Key
+from garrison.records.run import Launch, RunFiles, Task
+from garrison.records.store import Store
+from garrison.supervise.observer import Observer
+from garrison.system.clock import SystemClock
+from garrison.system.process_control import RealProcesses
+from garrison.system.terminal import Session, Terminal
+from garrison.system.terminal_choice import choose_terminal
+
+
+@frozen
+class AgentSession:
+    """Living session of an orchestrator."""
+
+    key: Key
+    attempt: int
+    incarnation: int
+    terminal: Terminal
+    session: Session
+    read_only: str
+    """Why nothing reads what a person types there; '' if its program reads a keyboard."""
+
+    @property
+    def title(self) -> str:
+        """Return what it shows, in one line."""
+        return f"run {self.key.run} · {self.key.name} · attempt {self.attempt} · incarnation {self.incarnation}"
+
+
+def open_session(store: Store, key: Key) -> AgentSession:
+    """Return the session of an orchestrator.
+
+    Raises:
+        NotFound: there is no session yet.
+        Refused: the session has ended, or the agent is a plain process; the message names its log.
+    """
+    identity = store.read(Identity, key)
+    logs_hint = f"`garrison logs {key.name} --run {key.run}` shows its output"
+    if identity is None or not identity.tmux:
+        raise NotFound(f"{key.full} has no session yet; {logs_hint}")
+    session = Session(**identity.tmux)
+    launch = run_records.load(Launch, RunFiles(store.home, key.run).launch)
+    terminal, _ = choose_terminal(session.kind or (launch.terminal if launch else "auto"), store.home)
+    if not _is_living(store, identity) or not terminal.is_alive(session):
+        raise Refused(f"{key.full} is {identity.status}, its session has ended; {logs_hint}")
+    if terminal.kind == "process":
+        raise Refused(f"{key.full} is a plain process and has no session to watch; "
+                      f"`garrison logs {key.name} --run {key.run} -f` follows its output")
+    read_only = "" if identity.metadata.get(KEYBOARD) else (
+        why_no_keyboard(store, identity) or "its program has not started yet")
+    return AgentSession(key, int(identity.metadata.get("attempt", 1)), identity.incarnation, terminal, session,
+                        read_only)
+
+
+def why_no_keyboard(store: Store, identity: Identity) -> str:
+    """Return why nothing reads what a person types to an agent, '' if its profile gives it a terminal."""
+    attempt = int(identity.metadata.get("attempt", 1))
+    folder = RunFiles(store.home, identity.run_id).attempt(identity.name, attempt)
+    task = run_records.load(Task, folder / "task.json")
+    failovers = read_failovers(folder)
+    agent = present_agent(task.agent if task is not None else "command", failovers)
+    if task is not None and registry.has_terminal(agent, store.home):
+        return ""
+    if task is not None and registry.claude_settings_of(agent, store.home) is not None:
+        return (f"a Claude session reads no keyboard; `garrison tell {identity.name} TEXT` tells it something, "
+                f"`garrison takeover {identity.name}` puts you in its place")
+    if task is not None and registry.has_session(agent, store.home):
+        return (f"the session of agent {agent} reads no keyboard; `garrison tell {identity.name} TEXT` tells it "
+                "something")
+    if agent == "command":
+        return "its command reads no keyboard; a profile with tty = true gives a program a terminal"
+    return f"agent {agent} reads no keyboard; tty = true in [agents.{agent}] gives a command agent a terminal"
+
+
+def _is_living(store: Store, identity: Identity) -> bool:
+    try:
+        return Observer(store, RealProcesses(), SystemClock()).judge(identity).living
+    except RecordError:
+        return False

@@ -1,0 +1,276 @@
+"""Terminals of the page: streams of what draws agents' sessions, read-only unless a person asks for the keyboard.
+
+A terminal is a response that streams. Its bearer is sent in a header as with every request, so that it needs neither
+cookie nor ticket; what is typed comes in requests of its own, with the checks of every change. The id of a terminal is
+known to its page alone and ends with its stream.
+
+Nothing is buffered: the server reads on when the client has taken what was read. tmux leaves out what a slow client
+would get too late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import fcntl
+import os
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from garrison.errors import GarrisonError, NotFound, Refused, UsageError
+from garrison.processes.person_signals import signal_by_person
+from garrison.records import signals
+from garrison.records.identity import ALIVE, Identity
+from garrison.records.names import Key
+from garrison.records.store import Store
+from garrison.system.tmux import TmuxTerminal
+from garrison.system.tmux_viewer import Size, TmuxViewer
+from garrison.views.agent_session import AgentSession, open_session
+from garrison.web.sse import COMMENT, KEEPALIVE_SECONDS, encode_event
+
+TERMINALS = 16
+"""Most terminals of a server."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks at the session: whether it lives, and its size."""
+BYTES_A_SECOND = 2 << 20
+"""Most bytes a second to one page: a browser draws no more."""
+TYPED = 4000
+"""Most characters of one request."""
+SIGNAL = "X-KEYBOARD"
+"""Type of the signal that records in the run's journal who has the keyboard."""
+SMALLEST, LARGEST = Size(20, 5), Size(400, 200)
+"""Sizes that a page may give to a window."""
+
+
+class PageTerminal:
+    """One terminal on one page."""
+
+    def __init__(self, home: Path, agent: AgentSession) -> None:
+        """Begin to show it; Refused for another terminal than tmux, or if the session has ended."""
+        if not isinstance(agent.terminal, TmuxTerminal):
+            raise Refused(f"the terminal {agent.terminal.kind} of {agent.key.name} cannot be shown on the page; "
+                          f"`garrison attach {agent.key.name} --run {agent.key.run}` shows it")
+        self.id = secrets.token_urlsafe(18)
+        self.home, self.agent = home, agent
+        self.viewer = TmuxViewer(agent.terminal, agent.session)
+        self._size_before = self.viewer.size
+        self._lock: int | None = None
+        self._why = ""
+        self._wake = asyncio.Event()
+        self._changing = asyncio.Lock()
+
+    @property
+    def has_keyboard(self) -> bool:
+        """Return whether its person types."""
+        return self._lock is not None
+
+    def leave(self, why: str) -> None:
+        """End it."""
+        self._why = self._why or why
+        self._wake.set()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield what draws the session, its size when that changes, and why it ended."""
+        loop, descriptor = asyncio.get_running_loop(), self.viewer.fileno()
+        yield encode_event("ready", {"terminal": self.id, "title": self.agent.title, "read_only": self.agent.read_only,
+                                     **size_json(self.viewer.size)})
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        looked, spoken = loop.time(), loop.time()
+        while not self._why:
+            data = self.viewer.read()
+            if data:
+                spoken = loop.time()
+                yield encode_event("screen", decoder.decode(data))
+                await asyncio.sleep(len(data) / BYTES_A_SECOND)
+            elif data == b"":
+                break
+            if loop.time() - looked >= LOOK_EVERY:
+                looked = loop.time()
+                if (resized := await self._look()) is not None:
+                    yield encode_event("size", size_json(resized))
+            if data is None:
+                if loop.time() - spoken > KEEPALIVE_SECONDS:
+                    spoken = loop.time()
+                    yield COMMENT
+                await self._until_readable(loop, descriptor)
+        why = self._why or await asyncio.to_thread(self._why_ended)
+        yield encode_event("end", {"why": why})
+
+    async def _until_readable(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+        """Wait until there is something to draw, it is to end, or it is time for a look."""
+        self._wake.clear()
+        if self._why:
+            return
+        loop.add_reader(descriptor, self._wake.set)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._wake.wait()
+        finally:
+            loop.remove_reader(descriptor)
+
+    async def _look(self) -> Size | None:
+        """Look at the session: end with it; return its size if somebody has changed that."""
+        async with self._changing:
+            try:
+                size = await asyncio.to_thread(self.viewer.window_size)
+            except GarrisonError as error:
+                self.leave(str(error))
+                return None
+            if size is None:
+                self.leave(await asyncio.to_thread(self._why_ended))
+            elif size != self.viewer.size and not self.has_keyboard:
+                self.viewer.follow_window(size)
+                return size
+        return None
+
+    def _why_ended(self) -> str:
+        key = self.agent.key
+        identity = Store(self.home).read(Identity, key)
+        now = ""
+        if identity is not None and identity.incarnation == self.agent.incarnation and identity.status not in ALIVE:
+            now = f": its agent is {identity.status}"
+        elif identity is not None and identity.incarnation != self.agent.incarnation:
+            now = f": incarnation {identity.incarnation} follows; open the terminal again to see it"
+        return f"the session of {key.name} has ended{now}"
+
+    # ---- the keyboard
+
+    async def take_keyboard(self, size: Size) -> Size:
+        """Give its person the keyboard, and the window the size of their screen; Refused if another person types."""
+        if self.agent.read_only:
+            raise Refused(f"{self.agent.key.name} is read-only: {self.agent.read_only}")
+        async with self._changing:
+            if not self.has_keyboard:
+                await asyncio.to_thread(self._take)
+            await asyncio.to_thread(self.viewer.set_window, size)
+        return self.viewer.size
+
+    def _take(self) -> None:
+        lock = _lock_keyboard(self.home, self.agent.key)
+        try:
+            if self.viewer.other_writers():
+                raise Refused(f"somebody types to {self.agent.key.name} at a terminal (`garrison attach --write`)")
+            self._record("a person on the page types to the agent")
+        except BaseException:
+            os.close(lock)
+            raise
+        self._size_before, self._lock = self.viewer.size, lock
+
+    async def release_keyboard(self) -> Size:
+        """Take the keyboard back; the window gets its former size."""
+        async with self._changing:
+            if self.has_keyboard:
+                await asyncio.to_thread(self._release)
+        return self.viewer.size
+
+    def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        assert lock is not None
+        try:
+            with suppress(GarrisonError):  # the session may have ended
+                self.viewer.release_window(self._size_before)
+            self._record("the person on the page types no longer")
+        finally:
+            os.close(lock)
+
+    async def type(self, text: str) -> None:
+        """Type; Refused without the keyboard."""
+        async with self._changing:
+            if not self.has_keyboard or self._why:
+                raise Refused("this terminal is read-only: nothing was typed; ask for the keyboard first")
+            await asyncio.to_thread(self.viewer.type, text)
+
+    def _record(self, text: str) -> None:
+        """Record in the journal of the node's runner who has the keyboard."""
+        key = self.agent.key
+        signals.post(self.home, signal_by_person(Key("runner", key.name, key.run), SIGNAL, {"text": text},
+                                                 node=key.name, attempt=self.agent.attempt))
+
+    def close(self) -> None:
+        """End the viewer; for a thread."""
+        self._why = self._why or "closed"
+        if self.has_keyboard:
+            self._release()
+        self.viewer.close()
+
+
+class Terminals:
+    """All terminals of a server."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._open: dict[str, PageTerminal] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._opening = asyncio.Lock()
+
+    async def open(self, run: str, node: str) -> PageTerminal:
+        """Open a terminal; NotFound or Refused says why a node has none."""
+        async with self._opening:  # so that the limit holds
+            if len(self._open) >= TERMINALS:
+                raise Refused(f"{TERMINALS} terminals are open, which is the limit; close one of them")
+            terminal = await asyncio.to_thread(self._begin, Key("orchestrator", node, run))
+            self._open[terminal.id] = terminal
+        return terminal
+
+    def _begin(self, key: Key) -> PageTerminal:
+        return PageTerminal(self.home, open_session(Store(self.home), key))
+
+    def get(self, id_: str) -> PageTerminal:
+        """Return an open terminal by its id; NotFound if there is none."""
+        if id_ not in self._open:
+            raise NotFound("this terminal has ended; open it again")
+        return self._open[id_]
+
+    def part(self, terminal: PageTerminal) -> None:
+        """Forget a terminal whose stream has ended, and end its viewer."""
+        self._open.pop(terminal.id, None)
+        task = asyncio.create_task(asyncio.to_thread(terminal.close))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def leave(self) -> None:
+        """Tell all pages that the server is stopping."""
+        for terminal in self._open.values():
+            terminal.leave("the server is stopping; the agent continues")
+
+    async def close(self) -> None:
+        """End all."""
+        for terminal in list(self._open.values()):
+            self.part(terminal)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def size_of(body: Mapping[str, object]) -> Size:
+    """Return the size in a request, within the limits."""
+    columns, rows = body.get("columns"), body.get("rows")
+    if not isinstance(columns, int) or not isinstance(rows, int):
+        raise UsageError("pass columns and rows, whole numbers")
+    return Size(min(max(columns, SMALLEST.columns), LARGEST.columns), min(max(rows, SMALLEST.rows), LARGEST.rows))
+
+
+def typed_of(body: Mapping[str, object]) -> str:
+    """Return what a request types."""
+    text = body.get("text")
+    if not isinstance(text, str) or not text or len(text) > TYPED:
+        raise UsageError(f"text must be 1 to {TYPED} characters")
+    return text.encode(errors="replace").decode()
+
+
+def size_json(size: Size) -> dict[str, int]:
+    """Return a size as JSON."""
+    return {"columns": size.columns, "rows": size.rows}
+
+
+def _lock_keyboard(home: Path, key: Key) -> int:
+    """Lock the keyboard of a session, also against other servers of the home; Refused if a person has it."""
+    path = home / "run" / f"keyboard-{key.full}.lock"
+    lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise Refused(f"somebody types to {key.name} on another page; one person at a time does") from None
+    return lock

@@ -42,6 +42,8 @@ ALLOWED = {
     "processes/launcher/process.py:terminate": (1, "`Supervisor.terminate`: `processes.send`"),
     "processes/runner/jobs.py:kill": (2, "`Job.kill`"),
     "system/tmux_client.py:kill": (1, "a child of its own that is not reaped: a tmux command without an answer"),
+    "system/tmux_viewer.py:kill": (1, "a child of its own that is not reaped: the client of a viewer"),
+    "system/tmux_viewer.py:send_signal": (1, "the same client, to tell it of a new size"),
     "system/tmux.py:kill-server": (1, "by our own socket, when no session is left on it"),
     "system/tmux.py:kill-session": (1, "by our own socket, by id, only on the very server that made it"),
 }

@@ -31,11 +31,13 @@ from garrison.merge.records import (
     TargetMoved,
 )
 from garrison.merge.setback import Setback
+from garrison.merge.track_record import plain_beliefs
 from garrison.processes.merge_processor.process import STANDBY_POLL, STEPS_PER_TURN
 from garrison.records.names import Key
 from garrison.system.git.commits import MergeResult
 
 if TYPE_CHECKING:
+    from garrison.merge.decision import Beliefs
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.merge.records import Subject
@@ -266,6 +268,10 @@ class Gates(GateRuns):
     def _full_disk(self) -> None:
         return None
 
+    def _read_failures(self, *_: object) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        """Return nothing: simulated gates print nothing."""
+        return (), ()
+
     def _lack_of_room(self) -> str:
         return ""
 
@@ -342,6 +348,9 @@ class SimulatedMergeProcessor(MergeProcessor):
         self.conflict_check = ConflictCheck(writer, self.builder)
         self._setback, self._one_by_one, self._worked = Setback(), False, False
         self._unpinned: set[str] = set()
+
+    def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
+        return plain_beliefs(state, entries)  # simulated commits touch no files
 
     def _gate_width(self, state: QueueState) -> int:
         return cast("Queue", self.queue).world.gate_width

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted({ROOT / "README.md", ROOT / "state/README.md", ROOT / "systemd/README.md", ROOT / "benchmarks/README.md",
                 *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md")})
-FORMER = ("--again", "--as-begun", "--onto", "--even-unlanded", "--why", "--tree")
+FORMER = ("--again", "--as-begun", "--onto", "--even-unlanded", "--tree")
 IN_THE_HOME = ("runs/",)
 _PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|md|toml|dot|yaml|sh))`")
 _LINK = re.compile(r"\]\((?P<path>[^)#:\s]*)(?:#(?P<anchor>[^)\s]+))?\)")

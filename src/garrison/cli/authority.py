@@ -84,7 +84,8 @@ CONTROL_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "identity-registry mark-crashed": ("kill",),
     "identity-registry mark-terminated": ("kill",),
     "merge-queue config": ("gate", "no_gate", "setup", "lock_files", "timeout", "strategy", "clean", "keep",
-                           "gate_cores", "guard", "gate_from_target", "with_hooks", "batch_history", "max_batch"),
+                           "gate_cores", "guard", "gate_from_target", "with_hooks", "batch_history", "max_batch",
+                           "beliefs"),
 }
 """Command → its parameters that make a view a control command."""
 _OUTSIDE = frozenset({"launch", "guardian"})

@@ -28,6 +28,7 @@ from garrison.merge.entry import STRATEGIES, MergeEntry
 from garrison.merge.queue import QueueReader, list_queues, target_of_folder
 from garrison.merge.state import QueueState
 from garrison.system.git import Git
+from garrison.system.terminal_text import clean_lines
 
 _LOG_LIMIT = 20
 """Landings that `log` prints for people by default."""
@@ -118,17 +119,42 @@ for _command in (merge_queue_process.enqueue_command, merge_queue_process.proces
 @merge_queue.command("show", examples=(
     ("garrison merge-queue show add_tests-1-0f3a9c21", "one entry, by the id that enqueue printed"),
     ("garrison merge-queue show add_tests", "the latest entry of that node"),
+    ("garrison merge-queue show add_tests --why", "why it was tested with those: in words and numbers"),
 ))
 @click.argument("entry")
+@click.option("--why", is_flag=True, help="Explain what is believed of it and each of its tests, instead.")
 @json_option
 @home_option
-def show_command(entry: str, as_json: bool, home: str | None) -> None:
+def show_command(entry: str, why: bool, as_json: bool, home: str | None) -> None:
     """Show one entry as JSON."""
     queue, merge_entry = find_entry(entry, home)
+    if why:
+        lines = _explain(queue, merge_entry, find_home(home))
+        if as_json:
+            print_json({"entry": merge_entry.id, "why": lines})
+        else:
+            click.echo("\n".join(clean_lines("\n".join(lines))))
+        return
     body = merge_entry.to_dict()
     if not merge_entry.is_final:
         body["waits_for"] = [other.id for other in queue.state.unmet_dependencies(merge_entry)]
     print_json(body)
+
+
+def _explain(queue: QueueReader, entry: MergeEntry, home: Path) -> list[str]:
+    """Return why an entry was tested as it was, in lines."""
+    from garrison.merge.explanation import explain_tests, find_runs
+    from garrison.merge.touched import TouchedFiles
+    from garrison.merge.track_record import TrackRecord, count_flakes, estimate_flakes
+    from garrison.records import journal
+    from garrison.system.git import open_repository
+
+    state = queue.state
+    is_on = state.config is None or state.config.beliefs
+    history = TrackRecord(queue.folder, TouchedFiles(open_repository(Path(entry.repo), home)))
+    stored = [each for part in (*journal.archived_parts(queue.path), queue.path) for each in journal.read_all(part)]
+    return explain_tests(entry, history.explain(state, entry, state.tip) if is_on else None, count_flakes(state),
+                         estimate_flakes(state), find_runs(stored, entry.id))
 
 
 @merge_queue.command("log", examples=(
@@ -360,6 +386,8 @@ def _unpause(repo_root: str | None, target: str | None, home: str | None) -> Non
                    "each entry, of which only the last one's tree was tested (chain).")
 @click.option("--max-batch", type=click.IntRange(0, MAX_BATCH), metavar="N",
               help="How many entries may be tested together. 0: as the queue chooses; 1: each by itself.")
+@click.option("--beliefs/--no-beliefs", default=None,
+              help="Whether the queue's history decides which entries are tested together.")
 @click.option("--gate-from-target", multiple=True, metavar="GLOB",
               help="Files that the gate sees as the target has them, not the branch (repeatable); '' for none.")
 @click.option("--with-hooks/--without-hooks", default=None,
@@ -389,7 +417,7 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
 def _config_changes(given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that the options change, under their names in the record."""
     changes = {name: given[name] for name in
-               ("timeout", "strategy", "clean", "gate_cores", "batch_history", "max_batch", "guard")
+               ("timeout", "strategy", "clean", "gate_cores", "batch_history", "max_batch", "beliefs", "guard")
                if given[name] is not None}
     changes |= {name: tuple(value for value in given[name] if value) for name in
                 ("lock_files", "keep", "gate_from_target") if given[name]}

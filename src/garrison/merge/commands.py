@@ -103,7 +103,7 @@ def retry(queue: MergeQueue, entry_id: str) -> MergeEntry:
         raise Refused(f"{entry_id} has a later attempt, {last.id} ({last.status}); see that one")
     if queue.git.rev(old.oid) is None:
         raise Refused(f"commit {old.oid} of {entry_id} is gone from {queue.repo}; enqueue the branch again")
-    return queue.enqueue(old.run, old.node, old.attempt + 1, old.branch, oid=old.oid)
+    return queue.enqueue(old.run, old.node, old.attempt + 1, old.branch, oid=old.oid, agent=old.agent)
 
 
 def explain_no_retry(entry: MergeEntry) -> str | None:

@@ -54,6 +54,8 @@ class QueueConfig:
     """How a batch is shown in the target's history; see BATCH_HISTORY."""
     max_batch: int = 0
     """Entries to test together at most; 0: as many as the queue chooses."""
+    beliefs: bool = True
+    """Set if the history of the queue decides which entries are tested with which; else all count alike."""
 
     @classmethod
     def from_launch(cls, launch: Launch, timeout: float = DEFAULT_TIMEOUT) -> QueueConfig:

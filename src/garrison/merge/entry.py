@@ -105,6 +105,8 @@ class MergeEntry:
     """Set if it is held, from the first, until a person approves it."""
     together: tuple[str, ...] = ()
     """Once landed: the other entries whose common tree passed the gate, and which landed with it."""
+    agent: str = ""
+    """Agent that the run's graph names for the node; '' if a person enqueued it."""
 
     @property
     def is_final(self) -> bool:

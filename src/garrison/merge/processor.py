@@ -31,6 +31,8 @@ from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, RETRY_SECONDS, Progress, QueueWriter, Wait
 from garrison.merge.records import LeaseTaken, QueueHindered, QueuePaused, QueueResumed, StatusChanged, VerdictGiven
 from garrison.merge.setback import Setback
+from garrison.merge.touched import TouchedFiles
+from garrison.merge.track_record import TrackRecord, plain_beliefs
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.system import disk_space, failpoint, shortage
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from garrison.merge.candidates import CandidateChain
+    from garrison.merge.decision import Beliefs
+    from garrison.merge.entry import MergeEntry
     from garrison.merge.outcome_signals import Outcome
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import QueueState
@@ -71,7 +75,9 @@ class MergeProcessor:
         self.queue, self.git, self.clock, self.max_batch = queue, queue.git, queue.clock, max_batch
         self.writer = QueueWriter(queue)
         self.builder, self.lander = CandidateBuilder(self.writer), Lander(self.writer)
-        self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back)
+        touched = TouchedFiles(self.git)
+        self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back, touched)
+        self.history = TrackRecord(queue.folder, touched)
         self.conflict_check = ConflictCheck(self.writer, self.builder)
         self._lock: LifeLock | None = None
         self._setback = Setback()
@@ -282,6 +288,12 @@ class MergeProcessor:
             return 1
         return batch.choose_batch_size(state.verdicts.rejections, backlog, state.verdicts.durations,
                                        width=self._gate_width(state), max_batch=self._max_batch(state))
+
+    def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
+        """Return what is believed of these entries before they are tested."""
+        if not require_config(state).beliefs:
+            return plain_beliefs(state, entries)
+        return self.history.estimate(state, entries, tip)
 
     def _max_batch(self, state: QueueState) -> int:
         return min(self.max_batch, require_config(state).max_batch or self.max_batch)

@@ -202,6 +202,8 @@ class EntryEnqueued(EntryRecord):
     """`queued`, or `held` if it supersedes a held one or has to be approved."""
     supersedes: tuple[str, ...]
     approval: bool = False
+    agent: str = ""
+    """Agent that the run's graph names for the node; '' if a person enqueued it."""
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:

@@ -64,7 +64,8 @@ class MergeClient:
     def enqueue(self) -> None:
         """Enqueue the branch; it is held if a person has to approve it."""
         self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient,
-                           options=EntryOptions(approval=True) if self.task.approve else NO_OPTIONS)
+                           options=EntryOptions(approval=True) if self.task.approve else NO_OPTIONS,
+                           agent=self.task.agent)
 
     def read_status(self, phase: str) -> MergeStatus | None:
         """Return the entry's status for a runner in that phase of its hook; None while there is no entry."""

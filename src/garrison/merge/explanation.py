@@ -1,0 +1,80 @@
+"""Explanation of an entry's tests, for people: what was believed of it, and each gate run on it, with whom and why.
+
+Everything here is pure; the journal's records are arguments.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.frozen import frozen
+from garrison.merge import records, suspects
+from garrison.merge.records import GateStarted, VerdictGiven
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from garrison.merge.beliefs import Estimate
+    from garrison.merge.entry import MergeEntry
+    from garrison.records.journal import Entry as Stored
+
+MAX_FAILING = 3
+"""Failing tests of a run that are named."""
+
+
+@frozen
+class GateRunOf:
+    """One gate run on an entry: who was tested with it, and how it ended."""
+
+    others: tuple[str, ...]
+    result: str = "running"
+    failing: tuple[str, ...] = ()
+    ratio: float | None = None
+    """Likelihood ratio of the log for this entry; None if the log says nothing."""
+
+    def describe(self) -> str:
+        """Return one line."""
+        whom = f"with {', '.join(self.others)}" if self.others else "alone"
+        line = f"{whom}: {self.result}"
+        if self.failing:
+            more = f" and {len(self.failing) - MAX_FAILING} more" if len(self.failing) > MAX_FAILING else ""
+            line += f"; failing: {', '.join(self.failing[:MAX_FAILING])}{more}"
+        return line if self.ratio is None else f"{line}; suspicion ×{self.ratio:.2g}: {suspects.describe(self.ratio)}"
+
+
+def find_runs(journal: Iterable[Stored], entry: str) -> list[GateRunOf]:
+    """Return the gate runs on an entry in these records, and verdicts reused for it, oldest first."""
+    runs: dict[str, GateRunOf] = {}
+    for stored in journal:
+        if stored.kind not in (GateStarted.kind, VerdictGiven.kind):
+            continue
+        record = records.decode(stored.kind, stored.data)
+        if not isinstance(record, GateStarted | VerdictGiven) or entry not in record.entries or \
+                record.subject != "entry":
+            continue
+        others = tuple(name for name in record.entries if name != entry)
+        if isinstance(record, GateStarted):
+            runs[record.job] = GateRunOf(others)
+        else:
+            result = f"{record.result}, as the same tree was before" if record.reused else record.result
+            runs[record.job or str(stored.seq)] = GateRunOf(others, result, record.failing,
+                                                            record.suspects.get(entry))
+    return list(runs.values())
+
+
+def explain_tests(entry: MergeEntry, estimate: Estimate | None, flakes: tuple[int, int], flake: float,
+                  runs: Sequence[GateRunOf]) -> list[str]:
+    """Return the lines of `merge-queue show --why`; `estimate` is None if the queue does not use its history."""
+    lines = [f"{entry.id} is {entry.status}"]
+    if estimate is None:
+        lines.append("belief: off (`garrison merge-queue config --beliefs`); every entry counts alike")
+    else:
+        lines.append(f"belief: {estimate.probability:.1%} that it is bad by itself; {estimate.base:.1%} of all entries "
+                     "lately were")
+        lines += [f"  {factor.describe()}" for factor in estimate.factors]
+        lines.append(f"  trust in these factors: {estimate.trust:.0%}, "
+                     + ("as they predicted earlier entries better than the share of all did" if estimate.trust else
+                        "as they have not predicted earlier entries better than the share of all"))
+    lines.append(f"gate: {flake:.1%} of runs on good trees are expected red; {flakes[0]} of {flakes[1]} lately were")
+    lines += [f"run {number}: {run.describe()}" for number, run in enumerate(runs, 1)] or ["not tested yet"]
+    return lines

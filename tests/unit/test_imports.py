@@ -16,11 +16,12 @@ import garrison
 for found in pkgutil.walk_packages(garrison.__path__, "garrison."):
     dear = found.name.startswith(("garrison.agents.acp.c", "garrison.agents.claude",
                                   "garrison.agents.graph.claude_session", "garrison.delegation", "garrison.cli.top_app",
-                                  "garrison.web"))
+                                  "garrison.dispatch.temporal", "garrison.web"))
     if not dear and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 print(len([name for name in sys.modules if name.startswith("garrison.")]))
-print(sorted({"acp", "claude_agent_sdk", "mcp", "pydantic", "anyio", "starlette", "textual"} & set(sys.modules)))
+heavy = {"acp", "claude_agent_sdk", "mcp", "pydantic", "anyio", "starlette", "temporalio", "textual"}
+print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     count, loaded = done.stdout.splitlines()
@@ -55,5 +56,13 @@ def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> No
     """Modules of records are most of what a start costs: the flow machine, whole, takes a runner 25 ms."""
     code = (f"import sys; import garrison.processes.main, {module}\n"
             f"print(sorted({set(unneeded.split())!r} & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("process", ["launcher", "guardian", "runner", "orchestrator", "merge_processor"])
+def test_a_run_on_one_machine_loads_nothing_for_hosts(process: str) -> None:
+    code = (f"import sys; import garrison.processes.main, garrison.processes.{process}.process\n"
+            "print(sorted(name for name in sys.modules if name.startswith(('garrison.dispatch', 'temporalio'))))")
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"

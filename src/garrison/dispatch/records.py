@@ -1,0 +1,145 @@
+"""Records that pass through a dispatcher: attempts, claims, heartbeat answers, results and views."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from garrison.errors import UsageError
+from garrison.frozen import frozen
+from garrison.records.names import check_node, check_run
+
+
+@frozen
+class AttemptId:
+    """Identity of one attempt of a node of a run; a retry or a rework is another attempt."""
+
+    run: str
+    node: str
+    attempt: int
+
+    def __post_init__(self) -> None:
+        check_run(self.run)
+        check_node(self.node)
+        if self.attempt < 1:
+            raise UsageError(f"not an attempt: {self.attempt}; attempts are counted from 1")
+
+    def __str__(self) -> str:
+        return f"{self.run}/{self.node}/{self.attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> AttemptId:
+        """Parse what `str` made; UsageError for anything else."""
+        run, _, rest = text.partition("/")
+        node, _, number = rest.partition("/")
+        if not (number.isascii() and number.isdigit()):
+            raise UsageError(f"not an attempt of a node: {text!r}; the form is run/node/number")
+        return cls(run, node, int(number))
+
+
+@frozen
+class NodeAttempt:
+    """An attempt to do, as it is submitted."""
+
+    id: AttemptId
+    payload: str = ""
+    """What the worker needs to know, opaque to the dispatcher."""
+    queue: str = ""
+    """Workers that may claim it: those that serve this queue."""
+    lease: float = 5.0
+    """Seconds without a heartbeat after which another worker may claim it."""
+    max_claims: int = 1
+    """Workers that may claim it one after the other; a worker that completes it is the last."""
+
+
+@frozen
+class Token:
+    """Right to act for an attempt: that of one claim. A later claim makes it stale, for ever."""
+
+    id: AttemptId
+    claim: int
+    """Number of the claim, from 1: a fence for everything the worker writes elsewhere."""
+    secret: str = ""
+    """What the backend recognises the claim by."""
+
+
+@frozen
+class Claim:
+    """A claimed attempt, with the token to act for it."""
+
+    token: Token
+    attempt: NodeAttempt
+
+
+@frozen
+class Message:
+    """A message to the worker of an attempt; the same `id` sent again is the same message."""
+
+    id: str
+    body: str
+
+
+class Order(StrEnum):
+    """What the answer to a heartbeat tells the worker."""
+
+    OK = "ok"
+    CANCEL = "cancel"
+    """End the attempt, and complete it as cancelled."""
+    LOST = "lost"
+    """The claim is no longer current: stop at once, nothing more is accepted."""
+
+
+@frozen
+class Answer:
+    """Answer to a heartbeat, with the messages that arrived since the last one."""
+
+    order: Order
+    messages: tuple[Message, ...] = ()
+
+
+class Outcome(StrEnum):
+    """How a worker completed an attempt."""
+
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+@frozen
+class AttemptResult:
+    """Result of an attempt, given by the worker that holds its current claim."""
+
+    outcome: Outcome
+    body: str = ""
+
+
+class AttemptState(StrEnum):
+    """State of an attempt, as the run sees it."""
+
+    WAITING = "waiting"
+    """No worker has it: it was not claimed, or its last claim ended and it may be claimed again."""
+    CLAIMED = "claimed"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """Its last claim ended without a result, and it may not be claimed again."""
+    UNKNOWN = "unknown"
+    """It was never submitted."""
+
+
+OVER = frozenset({AttemptState.DONE, AttemptState.CANCELLED, AttemptState.LOST})
+"""States that no longer change."""
+
+
+@frozen
+class AttemptView:
+    """Attempt as the run sees it."""
+
+    id: AttemptId
+    state: AttemptState
+    claim: int = 0
+    """Number of the last claim, 0 before the first."""
+    worker: str = ""
+    """Name of the worker with that claim."""
+    progress: str = ""
+    """What the last heartbeat reported; a successor finds that of its predecessor."""
+    result: AttemptResult | None = None
+    why: str = ""

@@ -1,0 +1,327 @@
+"""Dispatcher of a Temporal server.
+
+A run's side starts workflows and serves them (`serves_workflows`); a worker polls for activities itself instead of
+through the SDK's worker: that one answers heartbeats from a buffer, and the cut-off rule needs to know which heartbeat
+was answered (`dispatch/lease.py`). No call is repeated behind the caller's back, for the same reason.
+
+The SDK needs an asyncio loop; it runs in a thread, so that callers need none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    PollActivityTaskQueueRequest,
+    PollActivityTaskQueueResponse,
+    RecordActivityTaskHeartbeatRequest,
+    RespondActivityTaskCompletedRequest,
+)
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Worker
+
+from garrison.dispatch.base import StaleToken, Unreachable
+from garrison.dispatch.lease import BEAT_SHARE
+from garrison.dispatch.records import OVER, Answer, AttemptState, AttemptView, Claim, NodeAttempt, Order, Token
+from garrison.dispatch.temporal.workflow import (
+    ATTEMPT,
+    CANCEL,
+    CLAIMED,
+    SEND,
+    WORKFLOW,
+    Claimed,
+    Delivery,
+    Ended,
+    NodeAttemptWorkflow,
+    Offer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any, TypeVar
+
+    from temporalio.client import WorkflowExecutionDescription
+
+    from garrison.dispatch.records import AttemptId, AttemptResult, Message
+
+    R = TypeVar("R")
+
+CALL_SECONDS = 10.0
+"""Longest wait for an answer of the server, unless the lease sets a shorter one."""
+POLL_SECONDS = 70.0
+"""Longer than a poll of the server, which answers after a minute without work."""
+WATCH_SECONDS = 0.1
+"""Time between two looks at an attempt that is watched."""
+TASK_TIMEOUT = timedelta(seconds=2)
+"""Longest step of a workflow; after a lost one the server waits that long before it repeats it."""
+UNANSWERED = (RPCError, RuntimeError, OSError, TimeoutError)
+"""Errors of a call that may not have reached the server."""
+
+
+@dataclass
+class _Held:
+    """What a worker keeps for a claim."""
+
+    attempt: NodeAttempt
+    task: bytes
+    is_cancelled: bool = False
+    messages: list[Message] = field(default_factory=list)
+
+
+class TemporalDispatcher:
+    """Connection of a run, or of a worker, to a Temporal server.
+
+    Args:
+        address: host and port of the server.
+        crew: name that separates the attempts of one home from others on the same server.
+        worker: name of the worker; a run's side needs none.
+        queue: the queue whose attempts the worker claims.
+        serves_workflows: this is the run's side.
+    """
+
+    def __init__(self, address: str, crew: str, *, worker: str = "", queue: str = "", namespace: str = "default",
+                 serves_workflows: bool = False) -> None:
+        self.address, self.crew, self.worker, self.queue, self.namespace = address, crew, worker, queue, namespace
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="temporal", daemon=True)
+        self._thread.start()
+        self._polls: dict[str, asyncio.Task[PollActivityTaskQueueResponse]] = {}
+        self._held: dict[tuple[AttemptId, int], _Held] = {}
+        self._listener: asyncio.Task[None] | None = None
+        self._server: Worker | None = None
+        try:
+            self._client = self._call(self._connect(serves_workflows))
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- connection
+
+    async def _connect(self, serves_workflows: bool) -> Client:
+        client = await Client.connect(self.address, namespace=self.namespace, identity=self.worker or self.crew)
+        if serves_workflows:
+            self._server = Worker(client, task_queue=self._runs, workflows=[NodeAttemptWorkflow])
+            self._serving = asyncio.create_task(self._server.run())
+        return client
+
+    def close(self) -> None:
+        """Close the connection; claims end with their leases."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            await self._server.shutdown()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _call(self, work: Coroutine[Any, Any, R], seconds: float = CALL_SECONDS) -> R:
+        """Run a coroutine on the loop; Unreachable if the server does not answer in time."""
+        async def limited() -> R:
+            return await asyncio.wait_for(work, seconds)
+
+        try:
+            return asyncio.run_coroutine_threadsafe(limited(), self._loop).result()
+        except UNANSWERED as error:
+            raise Unreachable(f"the Temporal server at {self.address} did not answer: "
+                              f"{str(error) or f'nothing within {seconds:g} s'}") from error
+
+    @property
+    def _runs(self) -> str:
+        return f"{self.crew}-runs"
+
+    @property
+    def _inbox(self) -> str:
+        return f"{self.crew}-worker-{self.worker}"
+
+    def _offers(self, queue: str) -> str:
+        return f"{self.crew}-nodes-{queue}" if queue else f"{self.crew}-nodes"
+
+    def _workflow_id(self, attempt: AttemptId) -> str:
+        return f"{self.crew}/{attempt}"
+
+    # ---- the run's side
+
+    def submit(self, attempt: NodeAttempt) -> None:
+        """Start the attempt's workflow; one that was started before stays as it is."""
+        self._call(self._start(attempt))
+
+    async def _start(self, attempt: NodeAttempt) -> None:
+        try:
+            await self._client.start_workflow(
+                WORKFLOW, Offer(attempt, self._offers(attempt.queue)), id=self._workflow_id(attempt.id),
+                task_queue=self._runs, task_timeout=TASK_TIMEOUT,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING)
+        except WorkflowAlreadyStartedError:  # it was submitted before, and is over
+            return
+
+    def cancel(self, attempt: AttemptId, why: str) -> None:
+        """Cancel an attempt; its worker is told at once."""
+        self._signal(attempt, CANCEL, why)
+
+    def send(self, attempt: AttemptId, message: Message) -> None:
+        """Send the attempt's worker a message."""
+        self._signal(attempt, SEND, message)
+
+    def _signal(self, attempt: AttemptId, name: str, argument: object) -> None:
+        self._call(self._signal_workflow(self._workflow_id(attempt), name, argument))
+
+    async def _signal_workflow(self, workflow_id: str, name: str, argument: object, run_id: str | None = None) -> None:
+        try:
+            await self._client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, argument)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # it is over, or never was
+                raise
+
+    def watch(self, attempt: AttemptId, seen: AttemptView | None = None, timeout: float = 0.0) -> AttemptView:
+        """Return the attempt's state; wait up to `timeout` seconds for one that differs from `seen`."""
+        end = time.monotonic() + timeout
+        while True:
+            view = self._call(self._view(attempt))
+            left = end - time.monotonic()
+            if view != seen or left <= 0 or view.state in OVER:
+                return view
+            time.sleep(min(WATCH_SECONDS, left))
+
+    async def _view(self, attempt: AttemptId) -> AttemptView:
+        handle = self._client.get_workflow_handle_for(NodeAttemptWorkflow.run, self._workflow_id(attempt))
+        try:
+            description = await handle.describe()
+            if description.status is WorkflowExecutionStatus.RUNNING:
+                return await self._running_view(attempt, description)
+            if description.status is WorkflowExecutionStatus.COMPLETED:
+                ended: Ended = await handle.result()
+                return AttemptView(attempt, ended.state, result=ended.result, why=ended.why)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return AttemptView(attempt, AttemptState.UNKNOWN)
+            raise
+        status = description.status.name.lower() if description.status is not None else "gone"
+        return AttemptView(attempt, AttemptState.LOST, why=f"its workflow was {status} on the Temporal server")
+
+    async def _running_view(self, attempt: AttemptId, description: WorkflowExecutionDescription) -> AttemptView:
+        for activity in description.raw_description.pending_activities:
+            if activity.activity_type.name != ATTEMPT:
+                continue
+            is_claimed = activity.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+            progress = await self._client.data_converter.decode(activity.heartbeat_details.payloads, [str])
+            return AttemptView(
+                attempt, AttemptState.CLAIMED if is_claimed else AttemptState.WAITING,
+                claim=activity.attempt if is_claimed else activity.attempt - 1, worker=activity.last_worker_identity,
+                progress=progress[0] if progress else "")
+        return AttemptView(attempt, AttemptState.WAITING)
+
+    # ---- a worker's side
+
+    def claim(self, timeout: float) -> Claim | None:
+        """Claim an attempt. The poll goes on between two calls: one that is broken off may take an attempt with it."""
+        return self._call(self._claim(timeout), timeout + CALL_SECONDS)
+
+    async def _claim(self, timeout: float) -> Claim | None:
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen())
+        task = await self._poll(self._offers(self.queue), timeout)
+        if task is None:
+            return None
+        (attempt,) = await self._client.data_converter.decode(task.input.payloads, [NodeAttempt])
+        self._held[attempt.id, task.attempt] = _Held(attempt, task.task_token)
+        of: WorkflowExecution = task.workflow_execution
+        await self._signal_workflow(of.workflow_id, CLAIMED, Claimed(task.attempt, self._inbox), of.run_id)
+        return Claim(Token(attempt.id, task.attempt, task.task_token.hex()), attempt)
+
+    async def _poll(self, queue: str, timeout: float | None = None) -> PollActivityTaskQueueResponse | None:
+        poll = self._polls.get(queue)
+        if poll is None:
+            poll = self._polls[queue] = asyncio.create_task(self._client.workflow_service.poll_activity_task_queue(
+                PollActivityTaskQueueRequest(namespace=self.namespace, task_queue=TaskQueue(name=queue),
+                                             identity=self.worker), timeout=timedelta(seconds=POLL_SECONDS)))
+        await asyncio.wait([poll], timeout=timeout)
+        if not poll.done():
+            return None
+        del self._polls[queue]
+        task = poll.result()
+        return task if task.task_token else None
+
+    async def _listen(self) -> None:
+        """Accept what workflows deliver to this worker."""
+        while True:
+            try:
+                task = await self._poll(self._inbox)
+                if task is None:
+                    continue
+                (delivery,) = await self._client.data_converter.decode(task.input.payloads, [Delivery])
+                self._accept(delivery)
+                await self._respond(task.task_token)
+            except UNANSWERED:
+                await asyncio.sleep(1.0)
+
+    def _accept(self, delivery: Delivery) -> None:
+        held = self._held.get((delivery.attempt, delivery.claim))
+        if held is None:
+            return
+        if delivery.message is None:
+            held.is_cancelled = True
+        elif delivery.message not in held.messages:
+            held.messages.append(delivery.message)
+
+    def heartbeat(self, token: Token, progress: str = "") -> Answer:
+        """Renew the lease, and return what the worker must do."""
+        held = self._held.get((token.id, token.claim))
+        seconds = BEAT_SHARE * held.attempt.lease if held is not None else CALL_SECONDS
+        return self._call(self._heartbeat(token, progress), seconds)
+
+    async def _heartbeat(self, token: Token, progress: str) -> Answer:
+        held = self._held.get((token.id, token.claim))
+        request = RecordActivityTaskHeartbeatRequest(
+            namespace=self.namespace, task_token=bytes.fromhex(token.secret), identity=self.worker)
+        request.details.payloads.extend(await self._client.data_converter.encode([progress]))
+        try:
+            answer = await self._client.workflow_service.record_activity_task_heartbeat(request)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            self._held.pop((token.id, token.claim), None)
+            return Answer(Order.LOST)
+        if held is None:
+            return Answer(Order.CANCEL if answer.cancel_requested else Order.OK)
+        held.is_cancelled |= answer.cancel_requested
+        messages, held.messages = tuple(held.messages), []
+        return Answer(Order.CANCEL if held.is_cancelled else Order.OK, messages)
+
+    def complete(self, token: Token, result: AttemptResult) -> None:
+        """Complete the attempt; StaleToken if the claim is not current."""
+        held = self._held.get((token.id, token.claim))
+        seconds = BEAT_SHARE * held.attempt.lease if held is not None else CALL_SECONDS
+        if not self._call(self._respond(bytes.fromhex(token.secret), result), seconds):
+            self._held.pop((token.id, token.claim), None)
+            raise StaleToken(token)
+
+    async def _respond(self, task: bytes, result: object = None) -> bool:
+        """Complete an activity; return whether it was still this worker's."""
+        request = RespondActivityTaskCompletedRequest(namespace=self.namespace, task_token=task, identity=self.worker)
+        request.result.payloads.extend(await self._client.data_converter.encode([result]))
+        try:
+            await self._client.workflow_service.respond_activity_task_completed(request)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return False
+        return True

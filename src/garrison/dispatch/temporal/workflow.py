@@ -1,0 +1,139 @@
+"""Workflow of one attempt: offers it as an activity, passes messages and a cancellation on to the worker that has it.
+
+Its worker runs on the run's side. The activity is done by hosts; Temporal offers it again when no heartbeat came within
+the lease. Temporal tells a worker of a cancellation with its next heartbeat only, and has no way to tell it anything
+else. So each worker serves a task queue of its own as well: a delivery is an activity there, pushed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from garrison.dispatch.records import AttemptId, AttemptResult, AttemptState, Message, NodeAttempt, Outcome
+    from garrison.frozen import frozen
+
+WORKFLOW, ATTEMPT, DELIVERY = "garrison.node-attempt", "garrison.attempt", "garrison.delivery"
+CLAIMED, SEND, CANCEL = "claimed", "send", "cancel"
+LONGEST_ATTEMPT = timedelta(days=365)
+"""Temporal wants a limit; the lease is what ends an attempt."""
+
+
+@frozen
+class Offer:
+    """An attempt, and the task queue that offers it."""
+
+    attempt: NodeAttempt
+    task_queue: str
+
+
+@frozen
+class Claimed:
+    """A worker's note that it has the attempt, and where it hears of messages."""
+
+    claim: int
+    inbox: str
+
+
+@frozen
+class Delivery:
+    """A message for the worker of a claim; None: cancel it."""
+
+    attempt: AttemptId
+    claim: int
+    message: Message | None
+
+
+@frozen
+class Ended:
+    """End of an attempt."""
+
+    state: AttemptState
+    result: AttemptResult | None = None
+    why: str = ""
+
+
+@workflow.defn(name=WORKFLOW)
+class NodeAttemptWorkflow:
+    """The attempt, from its submission to its end."""
+
+    def __init__(self) -> None:
+        self._activity: workflow.ActivityHandle[AttemptResult] | None = None
+        self._claimed: Claimed | None = None
+        self._cancelled: str | None = None
+        self._told_of_cancel = 0
+        """The claim whose worker was told of the cancellation."""
+        self._outbox: list[Message] = []
+        self._known: set[str] = set()
+
+    @workflow.run
+    async def run(self, offer: Offer) -> Ended:
+        """Offer the attempt until it has a result, is cancelled or is lost."""
+        attempt = offer.attempt
+        if self._cancelled is not None:
+            return Ended(AttemptState.CANCELLED, why=self._cancelled)
+        self._activity = workflow.start_activity(
+            ATTEMPT, attempt, task_queue=offer.task_queue, heartbeat_timeout=timedelta(seconds=attempt.lease),
+            start_to_close_timeout=LONGEST_ATTEMPT, result_type=AttemptResult,
+            retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=1.0,
+                                     maximum_attempts=attempt.max_claims),
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED)
+        deliveries = asyncio.create_task(self._deliver_all(attempt))
+        try:
+            result = await self._activity
+        except ActivityError as error:
+            if self._cancelled is None:
+                return Ended(AttemptState.LOST, why=f"no heartbeat within its lease ({error.cause or error})")
+            return Ended(AttemptState.CANCELLED, why=self._cancelled)
+        finally:
+            deliveries.cancel()
+        return Ended(AttemptState.DONE if result.outcome is Outcome.DONE else AttemptState.CANCELLED, result)
+
+    def _next_delivery(self, attempt: NodeAttempt) -> Delivery | None:
+        if self._claimed is None:
+            return None
+        if self._cancelled is not None and self._told_of_cancel < self._claimed.claim:
+            return Delivery(attempt.id, self._claimed.claim, None)
+        return Delivery(attempt.id, self._claimed.claim, self._outbox[0]) if self._outbox else None
+
+    async def _deliver_all(self, attempt: NodeAttempt) -> None:
+        while True:
+            await workflow.wait_condition(lambda: self._next_delivery(attempt) is not None)
+            delivery = self._next_delivery(attempt)
+            assert delivery is not None and self._claimed is not None
+            try:
+                await workflow.execute_activity(
+                    DELIVERY, delivery, task_queue=self._claimed.inbox, retry_policy=RetryPolicy(maximum_attempts=1),
+                    schedule_to_close_timeout=timedelta(seconds=attempt.lease))
+            except ActivityError:  # its worker is cut off or dead: it is sent again, perhaps to the next one
+                continue
+            if delivery.message is None:
+                self._told_of_cancel = delivery.claim
+            else:
+                self._outbox.remove(delivery.message)
+
+    @workflow.signal(name=CLAIMED)
+    def claimed(self, claimed: Claimed) -> None:
+        """Note who has the attempt."""
+        if self._claimed is None or claimed.claim > self._claimed.claim:
+            self._claimed = claimed
+
+    @workflow.signal(name=SEND)
+    def send(self, message: Message) -> None:
+        """Keep a message until the worker has it."""
+        if message.id not in self._known:
+            self._known.add(message.id)
+            self._outbox.append(message)
+
+    @workflow.signal(name=CANCEL)
+    def cancel(self, why: str) -> None:
+        """Cancel the attempt."""
+        if self._cancelled is None:
+            self._cancelled = why
+            if self._activity is not None:
+                self._activity.cancel()

@@ -1,0 +1,245 @@
+"""The contract of a dispatcher, for every backend."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from dispatch_lab import Lab, MemoryLab, TemporalLab, Worker, attempt
+from garrison.dispatch.base import StaleToken, Unreachable
+from garrison.dispatch.lease import Duty, HeldLease
+from garrison.dispatch.records import (
+    Answer,
+    AttemptId,
+    AttemptResult,
+    AttemptState,
+    Claim,
+    Message,
+    NodeAttempt,
+    Order,
+    Outcome,
+)
+from garrison.errors import NotFound
+
+DONE = AttemptResult(Outcome.DONE, "green")
+CANCELLED = AttemptResult(Outcome.CANCELLED)
+
+
+@pytest.fixture(scope="module")
+def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a real Temporal server."""
+    pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
+    from garrison.dispatch.temporal import server
+
+    try:
+        server.find_program()
+    except NotFound as error:
+        pytest.skip(str(error))
+    running = server.LocalServer(tmp_path_factory.mktemp("temporal"))
+    running.start()
+    yield running.address
+    running.stop()
+
+
+@pytest.fixture(params=["memory", pytest.param("temporal", marks=pytest.mark.slow)])
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    if request.param == "memory":
+        yield MemoryLab()
+    else:
+        laboratory = TemporalLab(request.getfixturevalue("temporal"), f"crew-{uuid.uuid4().hex[:8]}")
+        yield laboratory
+        laboratory.close()
+
+
+def claim(lab: Lab, worker: Worker) -> Claim:
+    found: list[Claim] = []
+
+    def claimed() -> bool:
+        mine = worker.claim(lab.poll)
+        found.extend([mine] if mine else [])
+        return bool(found)
+
+    lab.until("a worker claims the attempt", claimed)
+    return found[0]
+
+
+def wait_for_state(lab: Lab, id_: AttemptId, state: AttemptState) -> None:
+    lab.until(f"{id_} is {state}", lambda: lab.dispatcher.watch(id_).state is state)
+
+
+def wait_for_order(lab: Lab, worker: Worker, mine: Claim, order: Order) -> None:
+    lab.until(f"the worker hears {order}", lambda: worker.heartbeat(mine.token).order is order)
+
+
+def submit(lab: Lab, node: str = "work", *, max_claims: int = 1) -> NodeAttempt:
+    offered = attempt(lab, node, max_claims=max_claims)
+    lab.dispatcher.submit(offered)
+    return offered
+
+
+def test_an_attempt_is_claimed_once_worked_on_and_completed(lab: Lab) -> None:
+    assert lab.dispatcher.watch(AttemptId("r1", "work", 1)).state is AttemptState.UNKNOWN
+    offered = submit(lab)
+    wait_for_state(lab, offered.id, AttemptState.WAITING)
+    a, b = lab.worker("a"), lab.worker("b")
+    mine = claim(lab, a)
+    assert (mine.attempt, mine.token.id, mine.token.claim) == (offered, offered.id, 1)
+    assert b.claim(lab.poll) is None
+    assert a.heartbeat(mine.token, "tests written") == Answer(Order.OK)
+    view = lab.dispatcher.watch(offered.id)
+    assert (view.state, view.claim, view.worker, view.progress) == (AttemptState.CLAIMED, 1, "a", "tests written")
+    a.complete(mine.token, DONE)
+    wait_for_state(lab, offered.id, AttemptState.DONE)
+    assert lab.dispatcher.watch(offered.id).result == DONE
+    assert a.heartbeat(mine.token).order is Order.LOST
+    with pytest.raises(StaleToken, match="claim 1 of r1/work/1 is no longer current"):
+        a.complete(mine.token, DONE)
+
+
+def test_an_attempt_submitted_again_is_the_same_and_is_not_done_twice(lab: Lab) -> None:
+    offered = submit(lab)
+    submit(lab)
+    worker = lab.worker("a")
+    mine = claim(lab, worker)
+    submit(lab)
+    assert worker.claim(lab.poll) is None
+    worker.heartbeat(mine.token)
+    worker.complete(mine.token, DONE)
+    wait_for_state(lab, offered.id, AttemptState.DONE)
+    submit(lab)
+    assert worker.claim(lab.poll) is None
+    assert lab.dispatcher.watch(offered.id).result == DONE
+
+
+def test_two_workers_do_two_attempts(lab: Lab) -> None:
+    one, two = submit(lab, "one"), submit(lab, "two")
+    a, b = lab.worker("a"), lab.worker("b")
+    claims = {a: claim(lab, a), b: claim(lab, b)}
+    assert {mine.token.id for mine in claims.values()} == {one.id, two.id}
+    for worker, mine in claims.items():
+        worker.complete(mine.token, AttemptResult(Outcome.DONE, mine.token.id.node))
+    for each in (one, two):
+        wait_for_state(lab, each.id, AttemptState.DONE)
+        assert lab.dispatcher.watch(each.id).result == AttemptResult(Outcome.DONE, each.id.node)
+
+
+def test_a_worker_is_told_to_cancel_and_ends_it(lab: Lab) -> None:
+    offered = submit(lab)
+    worker = lab.worker("a")
+    mine = claim(lab, worker)
+    assert worker.heartbeat(mine.token).order is Order.OK
+    lab.dispatcher.cancel(offered.id, "not wanted any more")
+    lab.dispatcher.cancel(offered.id, "twice")
+    wait_for_order(lab, worker, mine, Order.CANCEL)
+    worker.complete(mine.token, CANCELLED)
+    wait_for_state(lab, offered.id, AttemptState.CANCELLED)
+    assert lab.worker("b").claim(lab.poll) is None
+    lab.dispatcher.cancel(offered.id, "late")
+    assert lab.dispatcher.watch(offered.id).state is AttemptState.CANCELLED
+
+
+def test_what_no_worker_has_is_cancelled_at_once(lab: Lab) -> None:
+    offered = submit(lab)
+    lab.dispatcher.cancel(offered.id, "not wanted any more")
+    wait_for_state(lab, offered.id, AttemptState.CANCELLED)
+    assert lab.dispatcher.watch(offered.id).why == "not wanted any more"
+    assert lab.worker("a").claim(lab.poll) is None
+    lab.dispatcher.cancel(AttemptId("r1", "other", 1), "never submitted")
+
+
+def test_a_result_that_is_ready_before_the_cancellation_arrives_counts(lab: Lab) -> None:
+    offered = submit(lab)
+    worker = lab.worker("a")
+    mine = claim(lab, worker)
+    worker.heartbeat(mine.token)
+    lab.dispatcher.cancel(offered.id, "not wanted any more")
+    worker.complete(mine.token, DONE)
+    wait_for_state(lab, offered.id, AttemptState.DONE)
+
+
+def test_a_message_reaches_the_worker_once(lab: Lab) -> None:
+    offered, other = submit(lab), submit(lab, "other")
+    worker = lab.worker("a")
+    claims = [claim(lab, worker), claim(lab, worker)]
+    mine, others = sorted(claims, key=lambda each: each.token.id.node == "other")
+    for id_ in ("m1", "m2", "m1"):
+        lab.dispatcher.send(offered.id, Message(id_, f"body of {id_}"))
+    lab.dispatcher.send(other.id, Message("m1", "for the other"))
+    got: list[Message] = []
+    for_other: list[Message] = []
+
+    def all_there() -> bool:
+        got.extend(worker.heartbeat(mine.token).messages)
+        for_other.extend(worker.heartbeat(others.token).messages)
+        return len(got) >= 2 and len(for_other) >= 1
+
+    lab.until("both messages arrive", all_there)
+    assert got == [Message("m1", "body of m1"), Message("m2", "body of m2")]
+    assert for_other == [Message("m1", "for the other")]
+
+
+def test_the_work_of_a_killed_worker_is_claimed_by_another_once_its_lease_is_over(lab: Lab) -> None:
+    offered = submit(lab, max_claims=2)
+    a, b = lab.worker("a"), lab.worker("b")
+    first = claim(lab, a)
+    beaten = lab.now()
+    assert a.heartbeat(first.token, "half done").order is Order.OK
+    a.kill()
+    second = claim(lab, b)
+    assert lab.now() - beaten >= lab.lease
+    assert (second.token.claim, second.attempt) == (2, offered)
+    b.heartbeat(second.token, "the other half")
+    b.complete(second.token, DONE)
+    wait_for_state(lab, offered.id, AttemptState.DONE)
+    assert lab.dispatcher.watch(offered.id).worker in ("b", "")
+
+
+def test_a_worker_that_was_cut_off_stops_before_its_successor_begins_and_is_refused(lab: Lab) -> None:
+    offered = submit(lab, max_claims=2)
+    a, b = lab.worker("a"), lab.worker("b")
+    first = claim(lab, a)
+    lease = HeldLease(lab.lease).note_sent(lab.now())
+    assert a.heartbeat(first.token).order is Order.OK
+    lease = lease.note_answer(lease.sent or 0.0)
+    a.cut()
+    with pytest.raises(Unreachable):
+        a.heartbeat(first.token)
+    with pytest.raises(Unreachable):
+        a.complete(first.token, AttemptResult(Outcome.DONE, "late"))
+    second = claim(lab, b)
+    assert lease.decide(lab.now()) is Duty.STOP
+    assert b.heartbeat(second.token).order is Order.OK
+    a.heal()
+    wait_for_order(lab, a, first, Order.LOST)
+    with pytest.raises(StaleToken, match="claim 1 of r1/work/1 is no longer current"):
+        a.complete(first.token, AttemptResult(Outcome.DONE, "late"))
+    b.complete(second.token, DONE)
+    wait_for_state(lab, offered.id, AttemptState.DONE)
+    assert lab.dispatcher.watch(offered.id).result == DONE
+
+
+def test_an_attempt_is_lost_with_its_last_claim(lab: Lab) -> None:
+    offered = submit(lab, max_claims=1)
+    a = lab.worker("a")
+    mine = claim(lab, a)
+    a.heartbeat(mine.token)
+    a.cut()
+    wait_for_state(lab, offered.id, AttemptState.LOST)
+    assert "no heartbeat within its lease" in lab.dispatcher.watch(offered.id).why
+    assert lab.worker("b").claim(lab.poll) is None
+    a.heal()
+    with pytest.raises(StaleToken):
+        a.complete(mine.token, DONE)
+
+
+def test_a_cancelled_attempt_of_a_dead_worker_is_cancelled_and_not_given_to_another(lab: Lab) -> None:
+    offered = submit(lab, max_claims=5)
+    a = lab.worker("a")
+    mine = claim(lab, a)
+    a.heartbeat(mine.token)
+    a.kill()
+    lab.dispatcher.cancel(offered.id, "not wanted any more")
+    wait_for_state(lab, offered.id, AttemptState.CANCELLED)
+    assert lab.worker("b").claim(lab.poll) is None

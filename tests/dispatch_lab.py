@@ -1,0 +1,143 @@
+"""Laboratories for the contract suite of dispatchers: a run's side, and workers that a test cuts off or kills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from garrison.dispatch.lease import worker_clock
+from garrison.dispatch.records import AttemptId, NodeAttempt
+from garrison.testing.clock import FakeClock
+from garrison.testing.dispatch import MemoryDispatcher, MemoryEngine
+from support import wait_for
+from tcp_cut import Forwarder
+
+if TYPE_CHECKING:
+    from garrison.dispatch.base import Dispatcher
+    from garrison.dispatch.records import Answer, AttemptResult, Claim, Token
+
+
+class Worker(Protocol):
+    """A worker in the hands of a test."""
+
+    def claim(self, timeout: float) -> Claim | None: ...
+
+    def heartbeat(self, token: Token, progress: str = "") -> Answer: ...
+
+    def complete(self, token: Token, result: AttemptResult) -> None: ...
+
+    def cut(self) -> None:
+        """Cut it off from the dispatcher, both ways and without a word."""
+
+    def heal(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class Lab(Protocol):
+    """A dispatcher of one kind, with workers."""
+
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+
+    lease: float
+    poll: float
+    """Seconds that a claim waits."""
+
+    def worker(self, name: str) -> Worker: ...
+
+    def until(self, what: str, condition: Callable[[], object]) -> None:
+        """Let time pass until a condition holds."""
+
+    def now(self) -> float:
+        """Return the time on the worker's clock."""
+
+
+def attempt(lab: Lab, node: str = "work", *, run: str = "r1", max_claims: int = 1, payload: str = "do it",
+            number: int = 1) -> NodeAttempt:
+    """Return an attempt for a lab."""
+    return NodeAttempt(AttemptId(run, node, number), payload, lease=lab.lease, max_claims=max_claims)
+
+
+class MemoryWorker(MemoryDispatcher):
+    """Worker of the in-memory dispatcher."""
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+    def heal(self) -> None:
+        self.is_cut = False
+
+    def kill(self) -> None:
+        self.is_cut = True
+
+
+class MemoryLab:
+    """The in-memory dispatcher."""
+
+    lease = 5.0
+    poll = 0.0
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.engine = MemoryEngine(self.clock)
+        self.dispatcher: Dispatcher = MemoryDispatcher(self.engine)
+
+    def worker(self, name: str) -> MemoryWorker:
+        return MemoryWorker(self.engine, name)
+
+    def until(self, what: str, condition: Callable[[], object]) -> None:
+        for _ in range(1000):
+            if condition():
+                return
+            self.clock.advance(0.05)
+        raise AssertionError(f"never: {what}")
+
+    def now(self) -> float:
+        return self.clock.monotonic()
+
+
+class TemporalWorker:
+    """Worker with a connection of its own to the Temporal server, which a test can cut."""
+
+    def __init__(self, lab: TemporalLab, name: str) -> None:
+        from garrison.dispatch.temporal.client import TemporalDispatcher
+
+        self.forwarder = Forwarder(lab.port)
+        self.dispatcher = TemporalDispatcher(f"127.0.0.1:{self.forwarder.port}", lab.crew, worker=name)
+        self.claim, self.heartbeat = self.dispatcher.claim, self.dispatcher.heartbeat
+        self.complete = self.dispatcher.complete
+        self.cut, self.heal, self.kill = self.forwarder.cut, self.forwarder.heal, self.forwarder.close
+
+    def close(self) -> None:
+        self.dispatcher.close()
+        self.forwarder.close()
+
+
+class TemporalLab:
+    """A real Temporal server."""
+
+    lease = 2.0
+    poll = 0.3
+
+    def __init__(self, address: str, crew: str) -> None:
+        from garrison.dispatch.temporal.client import TemporalDispatcher
+
+        self.crew = crew
+        self.port = int(address.rpartition(":")[2])
+        self.dispatcher: Dispatcher = TemporalDispatcher(address, crew, serves_workflows=True)
+        self.workers: list[TemporalWorker] = []
+
+    def worker(self, name: str) -> TemporalWorker:
+        self.workers.append(TemporalWorker(self, name))
+        return self.workers[-1]
+
+    def until(self, what: str, condition: Callable[[], object]) -> None:
+        wait_for(what, condition)
+
+    def now(self) -> float:
+        return worker_clock()
+
+    def close(self) -> None:
+        for each in (*self.workers, self.dispatcher):
+            each.close()

@@ -7,10 +7,11 @@ the base rate, and learns again from the last outcomes. Each outcome is counted 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NewerSchema, RecordCorrupt
+from garrison.frozen import frozen
 from garrison.merge.batch import failure_rate
 from garrison.merge.beliefs import FLAKE_WINDOW, Estimate, Features, Model, flake_rate, folders_of
 from garrison.merge.decision import Beliefs
@@ -37,7 +38,7 @@ _JUDGED = {"MERGE_COMPLETE": "landed", "VALIDATION_FAILED": "rejected"}
 """Signal of an outcome that says whether an entry was good → its status then."""
 
 
-@dataclass(frozen=True)
+@frozen
 class BeliefRecord:
     """What is on disk: the model, and the number of the last outcome in it."""
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,6 +85,21 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     measured = session.config.pluginmanager.getplugin("_cov")
     if hasattr(session.config, "workerinput") and measured is not None and measured.cov_controller is not None:
         measured.cov_controller.cov.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Measure what imports execute in one of xdist's processes only: each collects all tests, half as slow again under
+    coverage."""
+    measured = session.config.pluginmanager.getplugin("_cov")
+    controller = measured.cov_controller if measured is not None else None
+    if controller is None or os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        return (yield)
+    controller.pause()
+    try:
+        return (yield)
+    finally:
+        controller.resume()
 
 
 def _coverage_settings() -> list[str]:

@@ -108,8 +108,8 @@ def escapes_shown(world: World, node: str) -> bool:
     return any(b"\x1b]52" in world.run_in_terminal(*each) for each in words)
 
 
-PLANT = "p=$ROOT/ran-$NODE; printf '#!/bin/sh\\ntouch %s\\ncat\\n' $p > $PWD/evil.sh; chmod +x evil.sh; "
-"""Shell that writes a program which leaves a mark outside."""
+PLANT = "p=$ROOT/ran-$NODE; printf '#!/bin/sh\\ntouch %s\\ncat\\n' $p > $PWD/evil-$NODE.sh; chmod +x evil-$NODE.sh; "
+"""Shell that writes a program which leaves a mark outside. It has a name for each node: branches would conflict."""
 SHOW = "echo '*.txt filter=evil' > .gitattributes; echo $NODE > $NODE.txt; "
 """Shell that leaves what makes garrison's git use a filter."""
 UNTRUSTED = "garrison reads only regular files of bounded size, without following links"
@@ -121,7 +121,7 @@ HOOKS = "pre-commit post-commit reference-transaction post-checkout post-index-c
 def settings(program: str) -> str:
     """Return shell that configures programs to be run by whoever uses git there."""
     keys = ("core.fsmonitor", "filter.evil.clean", "filter.evil.smudge", "filter.lfs.process", "diff.external")
-    return "".join(f"{program} {key} $PWD/evil.sh; " for key in keys)
+    return "".join(f"{program} {key} $PWD/evil-$NODE.sh; " for key in keys)
 
 
 def nested(name: str) -> str:
@@ -134,9 +134,9 @@ def nested(name: str) -> str:
 
 TRAPS = (
     Trap("plants hooks for garrison's git",
-         PLANT + f"for h in {HOOKS}; do cp evil.sh $(git rev-parse --git-path hooks)/$h; done; {SHOW}", touched),
+         PLANT + f"for h in {HOOKS}; do cp evil-$NODE.sh $(git rev-parse --git-path hooks)/$h; done; {SHOW}", touched),
     Trap("plants hooks in the user's .git by its path",
-         PLANT + f"for h in {HOOKS}; do cp evil.sh $R/.git/hooks/$h; done; {SHOW}", touched),
+         PLANT + f"for h in {HOOKS}; do cp evil-$NODE.sh $R/.git/hooks/$h; done; {SHOW}", touched),
     Trap("plants programs in the repository's configuration", PLANT + settings("git config") + SHOW, touched,
          refused_by=NEUTRAL),
     Trap("plants programs in the user's .git/config by its path",
@@ -151,7 +151,7 @@ TRAPS = (
          refused_by=OWN),
     Trap("leaves a submodule with a command as its update",
          PLANT + nested("sub") + "printf '[submodule \"sub\"]\\n path = sub\\n url = ./sub\\n update = !%s\\n' "
-         "$PWD/evil.sh > .gitmodules; git config submodule.sub.url ext::$PWD/evil.sh; " + SHOW, touched,
+         "$PWD/evil-$NODE.sh > .gitmodules; git config submodule.sub.url ext::$PWD/evil-$NODE.sh; " + SHOW, touched,
          refused_by=OWN),
     Trap("names another common folder for its worktree",
          PLANT + "c=$(git rev-parse --git-common-dir); d=$(git rev-parse --git-dir); mkdir fake; "
@@ -220,7 +220,8 @@ def _spring(world: World, traps: list[Trap]) -> Iterator[tuple[Trap, bool]]:
         world.start = git(world.repo, *TRUSTED, "rev-parse", "main")
         world.give_away()
         child = world.open(nodes=[Node(name, command=settings_of(world, name) + trap.script,
-                                       attributes='acceptance="sh ./accept.sh"') for name, trap in named.items()])
+                                       attributes='rework="none", acceptance="sh ./accept.sh"')
+                                  for name, trap in named.items()])
         end, known = time.monotonic() + PATIENCE + 4 * len(traps), ""
         while child.poll() is None and time.monotonic() < end:
             time.sleep(0.1)

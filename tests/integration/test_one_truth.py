@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from garrison.cli.main import main
-from garrison.processes.run_status import run_statuses
+from garrison.processes.run_status import RunStatus, run_statuses
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
@@ -214,14 +215,25 @@ class Shown:
 
 
 class Surfaces:
-    """Everything that shows runs, each read as its reader would."""
+    """Everything that shows runs, each read as its reader would; what shows all of them is read once."""
 
     def __init__(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.home, self.capsys = home, capsys
+        self._printed: dict[tuple[str, ...], str] = {}
 
     def garrison(self, *arguments: str) -> str:
-        main([*arguments, "--home", str(self.home)])
-        return self.capsys.readouterr().out
+        if arguments not in self._printed:
+            main([*arguments, "--home", str(self.home)])
+            self._printed[arguments] = self.capsys.readouterr().out
+        return self._printed[arguments]
+
+    @cached_property
+    def _home_lines(self) -> list[dict[str, Any]]:
+        return HomeObserver(self.home).lines()
+
+    @cached_property
+    def _statuses(self) -> Mapping[str, RunStatus]:
+        return run_statuses(Runtime.real(self.home))
 
     def status_list(self, run: str) -> Shown:
         [line] = [line for line in self.garrison("status").splitlines() if re.match(rf"{run} +\S+ +\S", line)]
@@ -261,7 +273,7 @@ class Surfaces:
         return Shown(found[0])
 
     def page_list(self, run: str) -> Shown:
-        [line] = [line for line in HomeObserver(self.home).lines() if line["run"] == run]
+        [line] = [line for line in self._home_lines if line["run"] == run]
         return Shown(line["status"], line["reason"])
 
     def page(self, run: str) -> Shown:
@@ -300,7 +312,7 @@ class Surfaces:
         return Shown(SITUATIONS[run].status, None, nodes)
 
     def clean_and_doctor(self, run: str) -> Shown:
-        status = run_statuses(Runtime.real(self.home))[run].status
+        status = self._statuses[run].status
         is_waiting = SITUATIONS[run].status == "waiting" and status == "running"  # they need not tell the two apart
         return Shown("waiting" if is_waiting else status)
 
@@ -312,8 +324,9 @@ SURFACES = [name for name in vars(Surfaces) if not name.startswith("_") and name
 def test_every_surface_has_the_same_words_for_a_run_and_its_nodes(home: Path, capsys: pytest.CaptureFixture[str],
                                                                   surface: str) -> None:
     wrong = {}
+    surfaces = Surfaces(home, capsys)
     for run, expected in SITUATIONS.items():
-        shown: Shown = getattr(Surfaces(home, capsys), surface)(run)
+        shown: Shown = getattr(surfaces, surface)(run)
         agrees = shown.status == expected.status
         if shown.reason is not None:
             agrees = agrees and (expected.reason in shown.reason if expected.reason else shown.reason == "")

@@ -52,6 +52,7 @@ def test_a_rate_limit_is_waited_for_until_its_reset_and_never_fails_the_attempt(
     assert after(*[failures.RATE_LIMIT] * 200).until == 199 + 900.0, "the longest wait"
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("kind", sorted(set(policy.TRANSIENT) - {failures.RATE_LIMIT}))
 def test_a_transient_failure_waits_longer_each_time_and_finally_fails_the_attempt(kind):
     most = policy.TRANSIENT[kind].max_consecutive

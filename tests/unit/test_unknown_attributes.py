@@ -113,13 +113,14 @@ def one_edit(word: str) -> Iterator[str]:
         yield word[:at] + word[at + 1:at + 2] + word[at] + word[at + 2:]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("level", Level)
 def test_every_misspelling_of_a_known_attribute_is_an_error(level: Level) -> None:
     accepted = {*KNOWN[level], *DRAWING, *ORDINARY_WORDS, *OTHER_ENGINES[level]}
     wrong = {edited for key in KNOWN[level] if len(key) >= MIN_LENGTH for edited in one_edit(key)} - accepted
     attrs = {key: Value("1", at) for at, key in enumerate(sorted(wrong), 1)}
     graph = Graph(attrs=attrs if level is Level.GRAPH else {}, nodes={
-        name: Node(name, attrs if level is Level.NODE else {}) for name in ("a", "b")},
+        name: Node(name, attrs if level is Level.NODE and name == "a" else {}) for name in ("a", "b")},
         edges=(Edge("a", "b", attrs if level is Level.EDGE else {}),))
     found = {one.line for one in lint(graph) if one.rule in ("attribute_misspelt", "attribute_misplaced")}
     assert len(wrong) > 100
@@ -182,6 +183,7 @@ WRITTEN = {"fillcolor", "peripheries", "style", "xlabel"}
 """Attributes that a drawing gets."""
 
 
+@pytest.mark.untraced
 def test_every_attribute_that_the_code_reads_is_in_a_table() -> None:
     known = frozenset().union(*KNOWN.values(), *(OTHER_ENGINES[level] for level in Level), DRAWING, WRITTEN)
     read = {key: path for path in Path(garrison.__file__).parent.rglob("*.py")

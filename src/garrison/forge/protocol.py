@@ -42,7 +42,11 @@ class Forge(Protocol):
     """One repository on a forge, with one token."""
 
     location: Location
-    requests: RequestCount
+
+    @property
+    def requests(self) -> RequestCount:
+        """Requests that this client has sent."""
+        ...
 
     def read_login(self) -> str:
         """Return the user of the token: the author of what garrison writes."""

@@ -7,7 +7,7 @@ dialog, or a request to anywhere but its own server fails the test, whatever els
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +18,25 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from chromium import CHROMIUM, FLAGS
-from support import DEADLINE
 
-PATIENCE = 1000 * DEADLINE
-"""Milliseconds until something that should be on a page is missing."""
+PATIENCE = 20_000
+"""Milliseconds until something that should be on a page is missing. A page follows an event within a tenth of a second;
+what a run has to do first is waited for with `served_run.WORK`."""
+TOLD = 3000
+"""Characters of a page in the report of a failed test."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell with a failure what was on the pages of the test."""
+    report = yield
+    opener = getattr(item, "funcargs", {}).get("opened")
+    if report.when == "call" and report.failed and opener is not None:
+        for page in [page for context, _ in opener.made for page in context.pages]:
+            with suppress(Exception):  # a browser that died shows nothing
+                told = page.evaluate("[document.activeElement?.outerHTML.slice(0, 200), document.body.innerText]")
+                report.sections.append((f"page {page.url}", f"focus: {told[0]}\n{told[1][:TOLD]}"))
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -90,6 +105,7 @@ def opened(chromium: Any) -> Iterator[Opener]:
             page.goto(home + path)
         return page
 
+    opener.made = made  # type: ignore[attr-defined]  # for the report of a failure
     yield opener
     for context, _ in made:
         with suppress(Exception):  # a browser that died is told by the test

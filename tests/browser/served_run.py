@@ -34,6 +34,8 @@ digraph web {
 """
 
 
+WORK = round(1000 * DEADLINE)
+"""Milliseconds for what a page shows once a run has done its work: agents, gates, git."""
 WITHOUT_WORKER = "delete window.SharedWorker"
 """A script that makes a page open its own connection, which a test can see and answer."""
 

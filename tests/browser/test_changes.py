@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from served_run import Served
+from served_run import WORK, Served
 
 from support import Place, git, wait_for
 
@@ -26,7 +26,7 @@ digraph web {
 }
 """
 HOSTILE = '<script>alert(1)<script>\x1b[2J\u202egpj.py'
-WORK = r"""
+SCRIPT = r"""
 import os, pathlib, shutil
 path, attempt = pathlib.Path, os.environ["GARRISON_ATTEMPT"]
 path("calc.py").write_text(path("calc.py").read_text() + "# attempt " + attempt + "\nevil = '\x1b]0;t\x07\u202e'\n")
@@ -42,7 +42,7 @@ for at in range(FILES):
 def begin(template: Path, root: Path, files: int) -> Served:
     shutil.copytree(template, root / "repo", symlinks=True)
     made = Served(Place(root))
-    (root / "work.py").write_text(WORK.replace("NAME", repr(HOSTILE)).replace("FILES", str(files)))
+    (root / "work.py").write_text(SCRIPT.replace("NAME", repr(HOSTILE)).replace("FILES", str(files)))
     (root / "web.dot").write_text(GRAPH.replace("WORK", str(root / "work.py")).replace("MENDED", str(root / "mended")))
     made.place.launch(root / "web.dot", "r1", "--max-rework", "1", gate="test -f calc.py")
     wait_for("a run to serve", made.place.journal)
@@ -83,7 +83,7 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     expect(changes.locator("tr.comment")).to_have_text("no comments like this")
     changes.get_by_label("Note, or reason for its next attempt").fill("count in cents")
     changes.get_by_role("button", name="Reject with 1 comment").click()
-    expect(changes).to_contain_text("attempt 2 at ")
+    expect(changes).to_contain_text("attempt 2 at ", timeout=WORK)
     expect(changes.locator("tr.comment")).to_have_count(0)
     prompt = changes.locator(".file", has_text="told.txt")
     prompt.locator("summary").click() if prompt.get_attribute("open") != "" else None
@@ -102,7 +102,7 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     assert run.place.nodes()["work"]["status"] == "impl_complete"
     changes.get_by_role("button", name="Approve").click()
     dialog.get_by_role("button", name="Approve").click()
-    expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"))
+    expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
     assert "# attempt 2" in git(run.place.repo, "show", "main:calc.py")
 
 

@@ -149,10 +149,17 @@ def test_markdown_becomes_elements_and_never_markup(butler: str, opened: Any) ->
     page = opened(butler, "/chat")
     expect(page.locator('[data-testid="agent-triage"]')).to_be_visible()
     found = page.evaluate("""async text => {
-        const { markdownView } = await import("/static/markdown.js");
+        const { Markdown } = await import("/static/markdown.js");
+        const { html, render } = await import("/static/view.js");
+        const markdownView = () => {
+            const place = document.createElement("li");
+            const show = text => render(html`<${Markdown} text=${text} />`, place);
+            show("");
+            return { view: place.firstElementChild, show };
+        };
         const { view, show } = markdownView();
         show(text);
-        document.querySelector(".talk").append(view);
+        document.querySelector(".talk").append(view.parentElement);
         const whole = view.innerHTML, first = view.firstElementChild;
         const grown = markdownView();
         for (let at = 0; at <= text.length; at += 1) grown.show(text.slice(0, at));
@@ -177,18 +184,21 @@ def test_the_rail_changes_with_the_event_and_marks_the_hand_over(butler: str, op
     """At once: in the next turn of the page's event loop."""
     page = opened(butler, "/chat")
     seen = page.evaluate("""async () => {
-        const { chatRail } = await import("/static/chat_rail.js");
+        const { ChatRail } = await import("/static/chat_rail.js");
+        const { createRef, html, render } = await import("/static/view.js");
         const crew = [["butler", "Butler"], ["triage", "Triage"]];
-        const rail = chatRail(crew.map(([agent, title]) => ({ agent, title, what: "" })));
-        const now = () => [...rail.section.querySelectorAll(".active")].map(one => one.dataset.agent).join("+");
-        const marks = () => [...rail.section.querySelectorAll(".hand-over")].map(one => one.dataset.from ?? "");
+        const place = document.createElement("div"), ref = createRef();
+        render(html`<${ChatRail} handle=${ref}
+            crew=${crew.map(([agent, title]) => ({ agent, title, what: "" }))} />`, place);
+        const now = () => [...place.querySelectorAll(".active")].map(one => one.dataset.agent).join("+");
+        const marks = () => [...place.querySelectorAll(".hand-over")].map(one => one.dataset.from ?? "");
         const states = [];
         for (const event of [
             { type: "agent_start", agent: "butler" }, { type: "agent_delegate", from: "butler", to: "triage" },
             { type: "agent_start", agent: "triage" }, { type: "agent_complete", agent: "triage" },
             { type: "agent_resume", agent: "butler" }]) {
             await new Promise(resolve => setTimeout(resolve, 200));
-            rail.moved(event);
+            ref.current.moved(event);
             await new Promise(resolve => setTimeout(resolve));
             states.push([now(), marks()]);
         }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from served_run import Served
+from served_run import WORK, Served
 
 from support import Place, git, wait_for
 
@@ -72,7 +72,7 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     first = run.asked("/api/runs/r1")["gates"][0]["gate"]
     card.get_by_label("Reason for its next attempt").fill("count from two")
     card.get_by_role("button", name="Reject").click()
-    expect(card).to_contain_text("Land attempt 2 (")
+    expect(card).to_contain_text("Land attempt 2 (", timeout=WORK)
     card.get_by_role("button", name="See changes").click()
     expect(changes).to_contain_text("attempt 2 at ")
     page.keyboard.press("Escape")
@@ -83,7 +83,7 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     assert run.place.nodes()["work"]["status"] == "impl_complete", "the second attempt was not approved for the first"
 
     approve(page)
-    expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"))
+    expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
     wait_for("the run ends", lambda: run.place.status() == "done")
     assert git(run.place.repo, "show", "main:work.txt") == "2"
     assert "count from two" in git(run.place.repo, "show", "main:told.txt")

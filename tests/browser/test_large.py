@@ -22,6 +22,7 @@ MEASURE = """() => {
   new PerformanceObserver(list => {
     for (const { node, previousRect, currentRect } of list.getEntries().flatMap(one => one.sources)) {
       if (!node?.isConnected || inList(node)) continue;
+      if (["x", "y"].every(side => previousRect[side] === currentRect[side])) continue; // a text of another length
       window.measured.moved.push([node.outerHTML?.slice(0, 60) ?? node.textContent, previousRect, currentRect]);
     }
   }).observe({ type: "layout-shift", buffered: true });

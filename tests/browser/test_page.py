@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from served_run import HOSTILE, WITHOUT_WORKER, Served
+from served_run import HOSTILE, WITHOUT_WORKER, WORK, Served
 
 from support import Place, wait_for
 
@@ -275,9 +275,9 @@ def test_a_gate_is_answered_from_the_page(crew: Served, opened: Any) -> None:
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Yes, land it")).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page.locator("#waits .card")).to_have_count(1)
-    expect(page.locator('svg .node[data-node="land"]')).to_have_class(re.compile("s-landed"))
+    expect(page.locator("#waits .card")).to_have_count(1, timeout=WORK)
+    expect(page.locator('svg .node[data-node="land"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
     crew.place.release("slow")
-    expect(page.locator('svg .node[data-node="slow"]')).to_have_class(re.compile("s-landed"))
+    expect(page.locator('svg .node[data-node="slow"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
     expect(page.locator("#announcements")).not_to_be_empty()
     expect(page.locator("#run-head .far")).to_have_text("3 of 4")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from served_run import Served
+from served_run import WORK, Served
 
 from support import Place, wait_for
 
@@ -80,14 +80,14 @@ def test_pictures(shop: Served, opened: Any, tmp_path: Path) -> None:
     taken = []
     for name, (width, height) in SHOTS.items():
         page = opened(shop.url, "/?run=cents-1", width=width, height=height, reduced_motion="reduce")
-        expect(page.locator('svg .node[data-node="money"] .sign')).to_contain_text("↻1")
-        expect(page.locator("#queue")).to_contain_text("testing")
+        expect(page.locator('svg .node[data-node="money"] .sign')).to_contain_text("↻1", timeout=WORK)
+        expect(page.locator("#queue")).to_contain_text("testing", timeout=WORK)
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             taken.append(folder / f"{name}-{scheme}.png")
             page.screenshot(path=taken[-1])
     page = opened(shop.url, "/?run=cents-1&node=money", width=1280, height=680, reduced_motion="reduce")
-    expect(page.locator("#detail .attempts")).to_contain_text("incarnation 2")
+    expect(page.locator("#detail .attempts")).to_contain_text("incarnation 2", timeout=WORK)
     expect(page.locator("svg .node.chosen")).to_be_visible()
     taken.append(folder / "web-node.png")
     page.screenshot(path=taken[-1])

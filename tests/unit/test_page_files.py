@@ -13,19 +13,39 @@ from garrison.web import responses
 OWN = sorted(path for path in responses.FOLDER.glob("*.js"))
 INTO_MARKUP = re.compile(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|srcdoc|"
                          r"eval|new Function|setHTMLUnsafe|execCommand)\b|javascript:")
+SET_MARKUP = "dangerouslySetInnerHTML"
+"""The property with which preact would take a string for markup; view.js removes it from every element."""
 VENDORED = re.compile(r"^\| `(?P<file>[^`]+)` \|.*\| (?P<sum>[0-9a-f]{64}) \|$", re.MULTILINE)
 
 
 def test_vendored_files_match_their_checksums() -> None:
     folder = responses.FOLDER / "vendor"
     named = {found["file"]: found["sum"] for found in VENDORED.finditer((folder / "VENDOR.md").read_text())}
-    assert named == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.js")}
-    assert (folder / "LICENSE.viz.txt").is_file()
+    files = [path for path in folder.rglob("*") if path.suffix in (".js", ".mjs", ".css")]
+    assert named == {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    for licence in re.findall(r"see `([^`]+)`", (folder / "VENDOR.md").read_text()):
+        assert (folder / licence).is_file(), licence
+
+
+def test_the_only_edit_of_a_vendored_file_is_its_import() -> None:
+    vendored = responses.FOLDER / "vendor" / "preact-11.2.0" / "hooks.mjs"
+    upstream = vendored.read_text().replace('from"./preact.mjs"', 'from"preact"')
+    assert hashlib.sha256(upstream.encode()).hexdigest() in (responses.FOLDER / "vendor" / "VENDOR.md").read_text()
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
 def test_nothing_turns_a_string_into_markup_or_code(path: Path) -> None:
     assert not INTO_MARKUP.findall(path.read_text())
+
+
+def test_only_the_rule_against_it_names_the_property_that_sets_markup() -> None:
+    naming = {path.name: path.read_text().count(SET_MARKUP) for path in OWN if SET_MARKUP in path.read_text()}
+    assert naming == {"view.js": 1}
+
+
+def test_preact_is_used_through_the_rules_of_the_house() -> None:
+    """A module with an import of its own could draw text before the rules are set, or draw without them."""
+    assert [path.name for path in OWN if re.search(r"vendor/(preact|htm)-", path.read_text())] == ["view.js"]
 
 
 def test_the_patterns_find_markup() -> None:

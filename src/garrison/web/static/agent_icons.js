@@ -1,8 +1,7 @@
 // Icons of the crew: the agents that garrison knows have a picture, all others the first letter of their name.
 
-import { el } from "./dom.js";
+import { html } from "./view.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
   butler: "M4 17h16M5 17a7 7 0 0 1 14 0M12 10V7M10 7h4",
   triage: "M4 5h16v14H4zM4 13h4l2 3h4l2-3h4",
@@ -13,11 +12,6 @@ const PATHS = {
 };
 
 /** The icon of an agent, which says nothing by itself. */
-export function agentIcon(agent) {
-  if (!Object.hasOwn(PATHS, agent)) return el("span", { class: "icon letter", "aria-hidden": "true" }, [...agent][0]?.toUpperCase() ?? "?");
-  const picture = document.createElementNS(SVG, "svg"), path = document.createElementNS(SVG, "path");
-  for (const [name, value] of Object.entries({ class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true" })) picture.setAttribute(name, value);
-  path.setAttribute("d", PATHS[agent]);
-  picture.append(path);
-  return picture;
-}
+export const AgentIcon = ({ agent }) => Object.hasOwn(PATHS, agent)
+  ? html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[agent]} /></svg>`
+  : html`<span class="icon letter" aria-hidden="true">${[...agent][0]?.toUpperCase() ?? "?"}</span>`;

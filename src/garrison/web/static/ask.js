@@ -2,7 +2,8 @@
 // agreed to by accident: the focus is on "Not now", a key that is still held down is ignored, and the button that agrees
 // works only after a moment.
 
-import { el } from "./dom.js";
+import { openDialog } from "./dialog.js";
+import { html, useEffect, useState } from "./view.js";
 
 const ARMED_AFTER = 400; // milliseconds
 
@@ -17,32 +18,25 @@ const ARMED_AFTER = 400; // milliseconds
  * @param {Array<{value: string, label: string}>} [what.options] things to choose from, all chosen at first
  * @returns {Promise<{text: string, chosen: Array<string>}|null>} null: not now
  */
-export function ask({ title, lines = [], yes, kind = "danger", field, options }) {
-  const text = field && el("input", { type: "text", value: field.value ?? "", placeholder: field.label, "aria-label": field.label, autocomplete: "off" });
-  const boxes = (options ?? []).map(one => el("input", { type: "checkbox", value: one.value, checked: true }));
-  const agree = el("button", { type: "button", class: kind, disabled: true }, yes);
-  const dialog = el("dialog", { class: "ask", "aria-label": title },
-    el("h2", {}, title), lines.map(line => el("p", {}, line)),
-    boxes.length ? el("ul", { class: "options" }, boxes.map((box, at) => el("li", {}, el("label", {}, box, ` ${options[at].label}`)))) : null,
-    text, el("div", { class: "row end" }, el("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Not now"), agree));
-  return new Promise(resolve => {
-    let answer = null;
-    const possible = () => (!text || !field.required || text.value.trim()) && (!boxes.length || boxes.some(box => box.checked));
-    let armed = false;
-    const arm = () => { agree.disabled = !(armed && possible()); };
-    const timer = setTimeout(() => { armed = true; arm(); }, ARMED_AFTER);
-    dialog.addEventListener("input", arm);
-    dialog.addEventListener("keydown", event => { if (event.repeat && event.key === "Enter") event.preventDefault(); });
-    agree.addEventListener("click", () => {
-      answer = { text: text?.value.trim() ?? "", chosen: boxes.filter(box => box.checked).map(box => box.value) };
-      dialog.close();
-    });
-    dialog.addEventListener("close", () => {
-      clearTimeout(timer);
-      dialog.remove();
-      resolve(answer);
-    });
-    document.body.append(dialog);
-    dialog.showModal();
-  });
+export const ask = what => openDialog({ class: "ask", "aria-label": what.title }, Question, what);
+
+function Question({ title, lines = [], yes, kind = "danger", field, options = [], close }) {
+  const [armed, arm] = useState(false);
+  const [text, write] = useState(field?.value ?? "");
+  const [chosen, choose] = useState(() => options.map(one => one.value));
+  useEffect(() => {
+    const timer = setTimeout(() => arm(true), ARMED_AFTER);
+    return () => clearTimeout(timer);
+  }, []);
+  const complete = (!field?.required || text.trim()) && (!options.length || chosen.length);
+  const turn = (value, on) => choose(options.map(one => one.value).filter(one => one === value ? on : chosen.includes(one)));
+  return html`<div onKeyDown=${event => { if (event.repeat && event.key === "Enter") event.preventDefault(); }}>
+    <h2>${title}</h2>${lines.map(line => html`<p>${line}</p>`)}
+    ${options.length > 0 && html`<ul class="options">${options.map(one => html`<li key=${one.value}><label>
+      <input type="checkbox" value=${one.value} checked=${chosen.includes(one.value)} onChange=${event => turn(one.value, event.currentTarget.checked)} />
+      ${` ${one.label}`}</label></li>`)}</ul>`}
+    ${field && html`<input type="text" value=${text} placeholder=${field.label} aria-label=${field.label} autocomplete="off"
+      onInput=${event => write(event.currentTarget.value)} />`}
+    <div class="row end"><button type="button" autofocus onClick=${() => close()}>Not now</button>
+      <button type="button" class=${kind} disabled=${!(armed && complete)} onClick=${() => close({ text: text.trim(), chosen })}>${yes}</button></div></div>`;
 }

@@ -1,221 +1,176 @@
-// Changes of one attempt at a node: commits, files with their lines, conflicts, what judged the work, what it left; and,
+// Changes of one attempt of a node: commits, files with their lines, conflicts, what judged the work, what it left; and,
 // while it waits for a person, comments on lines, approval and rejection. `garrison review` shows the same.
 
 import { get, part } from "./api.js";
 import { ask } from "./ask.js";
-import { amount, commentRow, fileOf } from "./diff.js";
-import { el, empty, say, set } from "./dom.js";
-import { legible } from "./legible.js";
+import { Act } from "./controls.js";
+import { ChangedFile } from "./diff.js";
+import { Component, createRef, Empty, html, Skeleton, useState } from "./view.js";
 import { clock, count } from "./words.js";
 
 const OPENED = 8; // files that are open at first, if
 const OPENED_LINES = 400; // they have at most so many changed lines in all
+const NARROW = 900; // pixels below which there is one column
 const SPLIT = "garrison.diff.split";
 const SHORT = 10;
 
-/** The view; `act` posts a change, `run` names the run. */
-export function changesView(run, act) {
-  const element = el("div", { class: "changes" });
-  let shown = null, asked = 0, comments = [], split = localStorage.getItem(SPLIT) === "1", write = true;
+/**
+ * The view. What is shown already stays until there is something else.
+ * @param {Object} props
+ * @param {string} props.run
+ * @param {string} props.node
+ * @param {number} props.attempt
+ * @param {number} props.version changes when it may be different by now
+ * @param {boolean} props.write whether changes are allowed
+ * @param {function} props.act posts a change
+ */
+export class Changes extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { change: null, told: "", comments: [], more: [], next: null, trouble: "", split: localStorage.getItem(SPLIT) === "1" };
+    this.note = createRef();
+    this.asked = 0;
+    this.comment = this.comment.bind(this);
+  }
 
-  /** Read and show the changes of an attempt; what is shown already stays until there is something else. */
-  async function load(node, attempt, may) {
-    const turn = ++asked;
-    write = may;
-    if (shown?.node !== node || shown?.attempt !== attempt) element.replaceChildren(empty("Reading the changes…"));
+  componentDidMount() { this.load(); }
+
+  componentDidUpdate(before) {
+    if (["node", "attempt", "version"].some(name => before[name] !== this.props[name])) this.load();
+  }
+
+  componentWillUnmount() { this.asked = -1; }
+
+  get path() { return `runs/${part(this.props.run)}/nodes/${part(this.props.node)}`; }
+
+  async load() {
+    const mine = ++this.asked;
+    const { change } = this.state;
+    if (change?.node !== this.props.node || change?.attempt !== this.props.attempt) this.setState({ change: null, told: "" });
     let found;
     try {
-      found = await get(`runs/${part(run)}/nodes/${part(node)}/changes?attempt=${attempt || 0}`);
+      found = await get(`${this.path}/changes?attempt=${this.props.attempt || 0}`);
     } catch (problem) {
-      if (turn === asked) element.replaceChildren(empty(problem.message));
+      if (mine === this.asked) this.setState({ change: null, told: problem.message });
       return;
     }
-    if (turn !== asked) return;
-    if (found.none) {
-      shown = null;
-      element.replaceChildren(empty(`Nothing to show: ${found.none}`));
-      return;
+    if (mine !== this.asked) return;
+    const key = JSON.stringify(found);
+    if (found.none) this.setState({ change: null, told: `Nothing to show: ${found.none}` });
+    else if (this.state.change?.key !== key) this.setState({ change: { ...found, key }, comments: kept(found), more: [], next: found.next, trouble: "", told: "" });
+  }
+
+  async moreFiles() {
+    const { change, next } = this.state;
+    try {
+      const found = await get(`${this.path}/changes?attempt=${change.attempt}&from=${next}`);
+      if (this.state.change === change) this.setState(({ more }) => ({ more: [...more, ...found.files], next: found.next, trouble: "" }));
+    } catch (problem) {
+      this.setState({ trouble: problem.message });
     }
-    const key = JSON.stringify([found, write]);
-    if (shown?.key === key) return;
-    shown = { ...found, key };
-    comments = kept(found);
-    draw();
   }
 
-  const storage = change => `garrison.comments ${change.run} ${change.node} ${change.head}`;
-  const kept = change => JSON.parse(sessionStorage.getItem(storage(change)) ?? "[]");
-
-  function keep() {
-    sessionStorage.setItem(storage(shown), JSON.stringify(comments));
-    element.querySelector(".verdict")?.replaceWith(verdict(element.querySelector(".verdict textarea")?.value ?? ""));
+  /** Keep a comment on a line, or remove it. */
+  comment(file, line, text) {
+    const { change, comments } = this.state;
+    const others = comments.filter(one => one.file !== file.number || one.line !== line);
+    this.remember(change, text ? [...others, { file: file.number, line, text, path: file.path }] : others);
   }
 
-  function draw() {
-    const open = new Set([...element.querySelectorAll("details.file[open]")].map(file => file.dataset.file));
-    const note = element.querySelector(".verdict textarea")?.value ?? "";
-    const may = shown.awaits_approval && write;
-    const look = { split: split && window.innerWidth >= 900, may };
-    const at = { of: (file, line) => comments.find(one => one.file === file.number && one.line === line), edit };
-    const files = shown.files.map(file => fileOf(shown, file, look, at));
-    const few = shown.count <= OPENED && shown.added + shown.removed <= OPENED_LINES;
-    const list = el("div", { class: "files" }, files);
-    element.replaceChildren(...[head(), may ? verdict(note) : null, conflicts(), checks(), commits(),
-      el("h3", {}, count(shown.count, "changed file")), shown.count ? list : empty("It changed no file."), moreFiles(list, look, at),
-      evidence(), artefacts()].filter(Boolean));
-    for (const file of files) if (few || open.has(file.dataset.file)) set(file, "open", true);
+  remember(change, comments) {
+    sessionStorage.setItem(storage(change), JSON.stringify(comments));
+    this.setState({ comments });
   }
 
-  function head() {
-    const state = shown.landing || (shown.uncommitted ? "not all of it is committed yet" : "not in the merge queue");
-    const toggle = el("button", { type: "button", class: "quiet", "aria-pressed": String(split), onclick: () => {
-      split = !split;
-      localStorage.setItem(SPLIT, split ? "1" : "");
-      draw();
-    } }, "Two columns");
-    return el("div", { class: "changes-head" }, el("p", {}, el("strong", {}, `${count(shown.count, "file")} `),
-      el("span", { class: "plus" }, `+${shown.added} `), el("span", { class: "minus" }, `−${shown.removed}`),
-      ` · attempt ${shown.attempt} at ${shown.commit.slice(0, SHORT)}, onto ${shown.target}: ${state}`), toggle);
+  turn() {
+    const split = !this.state.split;
+    localStorage.setItem(SPLIT, split ? "1" : "");
+    this.setState({ split });
   }
 
-  function verdict(note) {
-    const text = el("textarea", { rows: 2, "aria-label": "Note, or reason for its next attempt", placeholder: "Note, or reason for its next attempt" });
-    text.value = note;
-    const change = shown;
-    const sent = async (data, control) => {
-      if (await act(`gates/${part(`review:${change.entry}`)}`, data, control)) {
-        sessionStorage.removeItem(storage(change));
-        text.value = "";
-      }
-    };
-    const files = `${count(change.count, "file")} +${change.added} −${change.removed}`;
-    const approve = async event => {
-      const control = event.currentTarget;
-      const lines = [`${files}, commit ${change.commit.slice(0, SHORT)}. It lands on ${change.target} once it has passed the gate.`,
-        ...(comments.length ? [`${count(comments.length, "comment")} of yours would not be sent: comments are part of a rejection.`] : [])];
-      if (await ask({ title: `Approve attempt ${change.attempt} of ${change.node}?`, lines, yes: "Approve", kind: "primary" })) {
-        await sent({ choice: "Approve", text: text.value.trim() }, control);
-      }
-    };
-    const reject = event => {
-      if (!text.value.trim() && !comments.length) return text.focus();
-      return sent({ text: text.value, comments: comments.map(({ file, line, text: said }) => ({ file, line, text: said })) }, event.currentTarget);
-    };
-    return el("div", { class: "verdict" }, text, el("div", { class: "row" },
-      el("button", { type: "button", class: "primary", onclick: approve }, "Approve"),
-      el("button", { type: "button", class: "danger", onclick: reject }, comments.length ? `Reject with ${count(comments.length, "comment")}` : "Reject"),
-      el("span", { class: "kind" }, comments.length ? "" : "Select a line's number to comment on it.")));
+  async send(change, data) {
+    if (!await this.props.act(`gates/${part(`review:${change.entry}`)}`, data)) return;
+    sessionStorage.removeItem(storage(change));
+    if (this.note.current) this.note.current.value = "";
   }
 
-  /** Open a form for a comment below a line. */
-  function edit(file, line, row) {
-    element.querySelector("tr.editing")?.remove();
-    const known = comments.find(one => one.file === file.number && one.line === line);
-    const field = el("textarea", { rows: 2, "aria-label": `Comment on line ${Math.abs(line)}` });
-    field.value = known?.text ?? "";
-    const columns = 4;
-    const done = text => {
-      comments = comments.filter(one => one !== known);
-      const below = row.nextElementSibling?.nextElementSibling; // the form is between
-      if (known && below?.classList.contains("comment")) below.remove();
-      if (text) comments.push({ file: file.number, line, text, path: file.path });
-      form.remove();
-      if (text) row.after(commentRow(text, columns));
-      row.querySelector("button")?.focus();
-      keep();
-    };
-    const form = el("tr", { class: "editing" }, el("td", { colspan: columns }, field, el("div", { class: "row" },
-      el("button", { type: "button", class: "primary", onclick: () => done(field.value.trim()) }, "Comment"),
-      el("button", { type: "button", onclick: () => form.remove() }, "Not now"),
-      known ? el("button", { type: "button", onclick: () => done("") }, "Remove") : null)));
-    field.addEventListener("keydown", event => {
-      if (event.key === "Escape") {
-        event.stopPropagation();
-        form.remove();
-      } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) done(field.value.trim());
-    });
-    row.after(form);
-    field.focus();
+  async approve() {
+    const { change, comments } = this.state, note = this.note.current.value.trim();
+    const lines = [`${count(change.count, "file")} +${change.added} −${change.removed}, commit ${change.commit.slice(0, SHORT)}. It lands on ${change.target} once it has passed the gate.`,
+      ...(comments.length ? [`${count(comments.length, "comment")} of yours would not be sent: comments are part of a rejection.`] : [])];
+    if (await ask({ title: `Approve attempt ${change.attempt} of ${change.node}?`, lines, yes: "Approve", kind: "primary" })) await this.send(change, { choice: "Approve", text: note });
   }
 
-  function moreFiles(list, look, at) {
-    if (shown.next === null) return null;
-    const change = shown;
-    const button = el("button", { type: "button", class: "more", onclick: async () => {
-      button.disabled = true;
-      try {
-        const found = await get(`runs/${part(run)}/nodes/${part(change.node)}/changes?attempt=${change.attempt}&from=${button.dataset.from}`);
-        list.append(...found.files.map(file => fileOf(change, file, look, at)));
-        button.dataset.from = found.next;
-        if (found.next === null) button.remove();
-        else say(button, words(found.next));
-      } catch (problem) {
-        say(button, problem.message);
-      }
-      button.disabled = false;
-    }, dataset: { from: change.next } });
-    const words = from => `More files (${from} of ${change.count} shown)`;
-    say(button, words(change.next));
-    return button;
+  async reject() {
+    const { change, comments } = this.state, text = this.note.current.value;
+    if (!text.trim() && !comments.length) return this.note.current.focus();
+    await this.send(change, { text, comments: comments.map(({ file, line, text: said }) => ({ file, line, text: said })) });
   }
 
-  function conflicts() {
-    if (!shown.conflicts.length) return null;
-    return el("section", {}, el("h3", {}, `Conflicts: ${shown.reason}`), shown.conflicts.map(file => el("details", { class: "conflict", open: shown.conflicts.length < OPENED },
-      el("summary", {}, file.path, file.note ? ` (${file.note})` : ""),
-      el("pre", { tabindex: "0" }, file.lines.map(line => el("span", { class: `side-${line.side}` }, `${String(line.number).padStart(5)}  ${line.text}\n`))))));
+  render({ run, write }, { change, told, comments, more, next, trouble, split }) {
+    if (!change) return html`<div class="changes">${told ? html`<${Empty}>${told}<//>` : html`<${Skeleton} lines=${6} />`}</div>`;
+    const may = change.awaits_approval && write;
+    const few = change.count <= OPENED && change.added + change.removed <= OPENED_LINES;
+    const columns = split && window.innerWidth >= NARROW;
+    const files = [...change.files, ...more];
+    return html`<div class="changes"><${Head} change=${change} split=${split} turn=${() => this.turn()} />
+      ${may && html`<div class="verdict"><textarea rows="2" ref=${this.note} aria-label="Note, or reason for its next attempt" placeholder="Note, or reason for its next attempt" />
+        <div class="row"><${Act} class="primary" does=${() => this.approve()}>Approve<//>
+          <${Act} class="danger" does=${() => this.reject()}>${comments.length ? `Reject with ${count(comments.length, "comment")}` : "Reject"}<//>
+          <span class="kind">${!comments.length && "Select a line's number to comment on it."}</span></div></div>`}
+      <${Conflicts} change=${change} /><${Checks} checks=${change.checks} /><${Commits} change=${change} />
+      <h3>${count(change.count, "changed file")}</h3>
+      ${change.count ? html`<div class="files">${files.map(file => html`<${ChangedFile} key="${change.attempt} ${file.number} ${file.path}" change=${change} file=${file}
+        open=${few} split=${columns} may=${may} comments=${linesOf(comments, file)} comment=${this.comment} />`)}</div>` : html`<${Empty}>It changed no file.<//>`}
+      ${next !== null && html`<${Act} class="more" does=${() => this.moreFiles()}>${trouble || `More files (${next} of ${change.count} shown)`}<//>`}
+      ${change.evidence.length > 0 && html`<section><h3>Evidence</h3><ul class="evidence">${change.evidence.map(line => html`<li>${line}</li>`)}</ul></section>`}
+      ${change.artefacts.length > 0 && html`<section><h3>Files of the attempt</h3>${change.artefacts.map(file => html`<${Artefact} key=${file.name} file=${file}
+        path="runs/${part(run)}/nodes/${part(change.node)}/artefact?attempt=${change.attempt}&name=${part(file.name)}" />`)}<p class="kind">${change.folder}</p></section>`}</div>`;
   }
-
-  function checks() {
-    if (!shown.checks.length) return null;
-    return el("section", {}, el("h3", {}, "Checks"), shown.checks.map(check => {
-      const state = check.result === "passed" ? "landed" : /not (run|decided)/.test(check.result) ? "waiting" : "failed";
-      return el("details", { class: `check s-${state}`, open: state === "failed" }, el("summary", {},
-        el("span", { class: "sign", "aria-hidden": "true" }, { landed: "✓", waiting: "○", failed: "✕" }[state]),
-        ` ${check.what}: ${check.result}`, check.exit_code === null ? null : `, exit code ${check.exit_code}`),
-      el("pre", { class: "wrap command" }, `$ ${check.command}`), el("pre", { class: "wrap tail", tabindex: "0" }, check.tail || "It printed nothing."),
-      check.log ? el("p", { class: "kind" }, `All of it: ${check.log}`) : null);
-    }));
-  }
-
-  const commits = () => shown.commits.length ? el("section", {}, el("h3", {}, count(shown.commits.length + shown.more_commits, "commit")), el("ol", { class: "commits" },
-    shown.more_commits ? el("li", { class: "kind" }, `… ${shown.more_commits} earlier`) : null,
-    shown.commits.map(one => el("li", {}, el("code", {}, one.oid.slice(0, SHORT)), ` ${one.subject} `, el("span", { class: "kind" }, `${one.author}, ${clock(one.at)}`))))) : null;
-
-  const evidence = () => shown.evidence.length ? el("section", {}, el("h3", {}, "Evidence"), el("ul", { class: "evidence" },
-    shown.evidence.map(line => el("li", {}, line)))) : null;
-
-  function artefacts() {
-    if (!shown.artefacts.length) return null;
-    const change = shown;
-    return el("section", {}, el("h3", {}, "Files of the attempt"), shown.artefacts.map(file => {
-      const text = el("pre", { class: "wrap tail", tabindex: "0" }, "Reading…");
-      const made = el("details", {}, el("summary", {}, `${file.name} (${file.bytes.toLocaleString()} bytes)`), text);
-      made.addEventListener("toggle", async () => {
-        if (!made.open) return;
-        try {
-          const found = await get(`runs/${part(run)}/nodes/${part(change.node)}/artefact?attempt=${change.attempt}&name=${part(file.name)}`);
-          text.textContent = legible(found.text) || "It is empty.";
-        } catch (problem) {
-          text.textContent = problem.message;
-        }
-      });
-      return made;
-    }), el("p", { class: "kind" }, shown.folder));
-  }
-
-  return { element, load };
 }
 
-/** The outcomes that lead to a gate, in an element that is filled when they are read. */
-export function decisionOf(run, gate) {
-  const made = el("ul", { class: "outcomes" });
-  get(`runs/${part(run)}/gates/${part(gate)}`).then(found => {
-    made.replaceChildren(...found.outcomes.map(one => el("li", {}, el("strong", {}, one.node), ` ${one.state}`,
-      one.files === null ? "" : ` · ${count(one.files, "file")} ${amount(one)}`, one.usd ? ` · $${one.usd.toFixed(2)}` : "",
-      one.reason && one.state !== "landed" ? el("span", { class: "kind" }, ` ${one.reason.split("\n")[0]}`) : "")),
-    ...(found.more ? [el("li", { class: "kind" }, `… and ${found.more} more`)] : []),
-    ...(found.usd ? [el("li", { class: "kind" }, `The run has cost $${found.usd.toFixed(2)} so far.`)] : []));
-  }).catch(() => made.remove());
-  return made;
+const storage = change => `garrison.comments ${change.run} ${change.node} ${change.head}`;
+const kept = change => JSON.parse(sessionStorage.getItem(storage(change)) ?? "[]");
+
+/** The comments on a file: line → text; undefined without any, so that its lines are not drawn again. */
+function linesOf(comments, file) {
+  const own = comments.filter(one => one.file === file.number);
+  return own.length ? new Map(own.map(one => [one.line, one.text])) : undefined;
+}
+
+function Head({ change, split, turn }) {
+  const state = change.landing || (change.uncommitted ? "not all of it is committed yet" : "not in the merge queue");
+  return html`<div class="changes-head"><p><strong>${count(change.count, "file")} </strong><span class="plus">+${change.added} </span><span class="minus">−${change.removed}</span>
+    ${` · attempt ${change.attempt} at ${change.commit.slice(0, SHORT)}, onto ${change.target}: ${state}`}</p>
+    <button type="button" class="quiet" aria-pressed=${String(split)} onClick=${turn}>Two columns</button></div>`;
+}
+
+const Conflicts = ({ change: { conflicts, reason } }) => conflicts.length > 0 && html`<section><h3>Conflicts: ${reason}</h3>${conflicts.map(file => html`
+  <details key=${file.path} class="conflict" open=${conflicts.length < OPENED}><summary>${file.path}${file.note ? ` (${file.note})` : ""}</summary>
+    <pre tabindex="0">${file.lines.map(line => html`<span class="side-${line.side}">${`${String(line.number).padStart(5)}  ${line.text}\n`}</span>`)}</pre></details>`)}</section>`;
+
+const Checks = ({ checks }) => checks.length > 0 && html`<section><h3>Checks</h3>${checks.map((check, at) => {
+  const state = check.result === "passed" ? "landed" : /not (run|decided)/.test(check.result) ? "waiting" : "failed";
+  return html`<details key=${at} class="check s-${state}" open=${state === "failed"}>
+    <summary><span class="sign" aria-hidden="true">${{ landed: "✓", waiting: "○", failed: "✕" }[state]}</span> ${check.what}: ${check.result}${check.exit_code === null ? "" : `, exit code ${check.exit_code}`}</summary>
+    <pre class="wrap command">$ ${check.command}</pre><pre class="wrap tail" tabindex="0">${check.tail || "It printed nothing."}</pre>
+    ${check.log && html`<p class="kind">All of it: ${check.log}</p>`}</details>`;
+})}</section>`;
+
+const Commits = ({ change: { commits, more_commits: more } }) => commits.length > 0 && html`<section><h3>${count(commits.length + more, "commit")}</h3><ol class="commits">
+  ${more > 0 && html`<li class="kind">… ${more} earlier</li>`}
+  ${commits.map(one => html`<li key=${one.oid}><code>${one.oid.slice(0, SHORT)}</code> ${one.subject} <span class="kind">${one.author}, ${clock(one.at)}</span></li>`)}</ol></section>`;
+
+/** A file that the attempt left, read when it is opened. */
+function Artefact({ file, path }) {
+  const [text, show] = useState("Reading…");
+  const turned = async event => {
+    if (!event.currentTarget.open) return;
+    try {
+      show((await get(path)).text || "It is empty.");
+    } catch (problem) {
+      show(problem.message);
+    }
+  };
+  return html`<details onToggle=${turned}><summary>${file.name} (${file.bytes.toLocaleString()} bytes)</summary><pre class="wrap tail" tabindex="0">${text}</pre></details>`;
 }

@@ -2,135 +2,107 @@
 // opens a conversation shows all of it, with the answer that is under way.
 
 import { act, get, part, posted, replayed } from "./api.js";
-import { BUTLER, chatRail } from "./chat_rail.js";
-import { el, panel, say, set } from "./dom.js";
-import { markdownView } from "./markdown.js";
+import { BUTLER, ChatRail } from "./chat_rail.js";
+import { Markdown } from "./markdown.js";
 import { announce, link, tab, toast } from "./notice.js";
+import { Component, createRef, html, memo, Panel, render, Skeleton } from "./view.js";
 
 const TRIES = 6; // to continue an answer whose connection broke
 const PAUSE = 1000; // milliseconds before each
+const YOU = "you";
+const TITLE = 60; // characters of a conversation's first message
 
 /** Build the page into `main`; its shortcuts. */
 export async function begin(main) {
-  const [crew, kept] = await Promise.all([get("crew"), get("conversations")]);
+  const chat = createRef();
+  main.className = "chat-page";
+  const skip = document.querySelector(".skip");
+  skip.textContent = "Skip to the conversation";
+  skip.href = "#talk-title";
   const named = new URLSearchParams(location.search).get("conversation");
-  const chat = new Chat(main, crew, kept, named ?? kept[0]?.id ?? "default");
+  const draw = props => render(html`<${Chat} handle=${chat} ...${props} />`, main);
+  draw({ crew: null, kept: null, conversation: named });
+  const [crew, kept] = await Promise.all([get("crew"), get("conversations")]);
+  draw({ crew, kept, conversation: named ?? kept[0]?.id ?? "default" });
   link("live");
   tab("chat", 0);
-  await chat.remember();
-  return [["/", "go to the message", () => chat.input.focus()], ["r", "go to the run", () => { location.href = "/"; }],
-    ["Escape", "stop the answer", () => chat.stop()]];
+  await chat.current.remember();
+  return [["/", "go to the message", () => chat.current.input.current.focus()], ["r", "go to the run", () => { location.href = "/"; }],
+    ["Escape", "stop the answer", () => chat.current.stop()]];
 }
 
-class Chat {
-  constructor(main, crew, kept, conversation) {
-    this.conversation = conversation;
+const go = conversation => { location.href = `/chat?conversation=${part(conversation)}`; };
+
+/**
+ * The conversation and its crew.
+ *
+ * A bubble is {who, text, asked, bad, complete}; bubbles are only added, and the text of those of the answer under way grows.
+ * @param {Object} props
+ * @param {Array<Object>|null} props.crew null: not known yet
+ * @param {Array<Object>|null} props.kept the conversations of this home
+ * @param {string|null} props.conversation
+ * @param {{current: Chat}} props.handle gets the conversation
+ */
+class Chat extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { bubbles: null, busy: false, proposals: [] }; // no bubbles: not known yet
     this.turn = null;
-    this.choice = null; // the buttons that answer what the butler proposes
-    this.rail = chatRail(crew);
-    this.list = el("ol", { class: "talk", "aria-live": "polite", "aria-relevant": "additions" });
-    this.input = el("textarea", { rows: "2", dataset: { testid: "chat-input" }, "aria-label": "Message to the butler",
-      placeholder: "What died last night? What is waiting for me?", onkeydown: event => {
-        if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-        event.preventDefault();
-        this.send();
-      } });
-    this.button = el("button", { type: "submit", class: "primary", dataset: { testid: "send-button" } }, "Send");
-    this.halt = el("button", { type: "button", hidden: true, onclick: () => this.stop() }, "Stop");
-    const form = el("form", { class: "compose", onsubmit: event => { event.preventDefault(); this.send(); } }, this.input,
-      el("div", { class: "row end" }, this.halt, this.button));
-    const known = kept.some(one => one.id === conversation) ? kept : [{ id: conversation, first: "" }, ...kept];
-    const picker = el("select", { "aria-label": "Conversation", onchange: () => this.go(picker.value) },
-      known.map(one => el("option", { value: one.id, selected: one.id === conversation }, one.first?.slice(0, 60) || one.id)));
-    const { section, body } = panel("talk", "Butler", picker,
-      el("button", { type: "button", class: "quiet", onclick: () => this.go(`talk-${Date.now()}`) }, "New conversation"));
-    this.hello = el("p", { class: "empty" }, "The butler knows the runs of this home, and delegates to the crew.");
-    this.scroll = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Conversation" }, this.hello, this.list);
-    body.append(this.scroll, form);
-    main.className = "chat-page";
-    main.append(this.rail.section, section);
-    const skip = document.querySelector(".skip");
-    say(skip, "Skip to the conversation");
-    set(skip, "href", "#talk-title");
-    this.input.focus();
+    props.handle.current = this;
+    this.say = this.say.bind(this);
+    for (const name of ["rail", "input", "scroll"]) this[name] = createRef();
   }
 
-  go(conversation) { location.href = `/chat?conversation=${part(conversation)}`; }
+  componentDidMount() { this.input.current.focus(); }
+
+  componentDidUpdate(_, { bubbles, proposals }) {
+    if (bubbles !== this.state.bubbles || proposals !== this.state.proposals) this.scroll.current.scrollTop = this.scroll.current.scrollHeight;
+  }
+
+  get path() { return part(this.props.conversation); }
 
   /** Show the conversation so far, and the answer that is under way. */
   async remember() {
-    const { entries, busy, after } = await get(`conversations/${part(this.conversation)}`);
-    this.list.replaceChildren();
-    let last = null;
-    for (const entry of entries) {
-      const { made } = last = this.bubble(entry.role === "user" ? "you" : BUTLER, entry.content);
-      const asked = (entry.delegations ?? []).map(one => `${one.agent.replaceAll("_", " ")}${one.success === false ? " (failed)" : ""}`);
-      if (asked.length) made.append(el("p", { class: "kind" }, `asked: ${asked.join(", ")}`));
-    }
-    const proposals = entries.at(-1)?.proposals ?? [];
-    if (!busy && proposals.length) this.offer(last.made, proposals);
-    if (busy) this.follow(signal => replayed(`chat/${part(this.conversation)}/events`, after, signal), after);
+    const { entries, busy, after } = await get(`conversations/${this.path}`);
+    const bubbles = entries.map(entry => ({ who: entry.role === "user" ? YOU : BUTLER, text: entry.content,
+      asked: (entry.delegations ?? []).map(one => `${one.agent.replaceAll("_", " ")}${one.success === false ? " (failed)" : ""}`) }));
+    this.setState({ bubbles, proposals: busy ? [] : entries.at(-1)?.proposals ?? [] });
+    if (busy) this.follow(signal => replayed(`chat/${this.path}/events`, after, signal), after);
   }
 
-  bubble(who, text) {
-    this.hello.hidden = true;
-    const shown = who === "you" ? null : markdownView();
-    const words = shown?.view ?? el("p", { class: "words" }, text ?? "");
-    shown?.show(text ?? "");
-    const made = el("li", { class: `bubble ${who === "you" ? "you" : who === BUTLER ? "butler" : "crew"}` },
-      el("p", { class: "kind" }, who === "you" ? "You" : who.replaceAll("_", " ")), words);
-    this.list.append(made);
-    this.end();
-    return { made, show: shown?.show };
-  }
-
-  /** Offer the answers to proposed commands as buttons; whatever is sent next takes them away. */
-  offer(made, proposals) {
-    const answer = (label, message, kind) =>
-      el("button", { type: "button", class: kind, onclick: () => this.say(message, proposals) }, label);
-    this.withdraw();
-    this.choice = el("div", { class: "row end", dataset: { testid: "proposal" } },
-      answer("No, change nothing", "no", ""), answer("Yes, run it", "yes", "danger"));
-    made.append(this.choice);
-    this.end();
-  }
-
-  withdraw() {
-    this.choice?.remove();
-    this.choice = null;
-  }
-
-  end() { this.scroll.scrollTop = this.scroll.scrollHeight; }
+  /** Change the bubbles by a function of them. */
+  change(by) { this.setState(({ bubbles }) => ({ bubbles: by(bubbles ?? []) })); }
 
   send() {
-    const message = this.input.value.trim();
-    if (!message || this.turn) return;
-    this.input.value = "";
+    const { current: input } = this.input;
+    const message = input.value.trim();
+    if (!message || this.turn || !this.state.bubbles) return;
+    input.value = "";
     this.say(message);
   }
 
   /** Send a message; with `proposals` it answers these, and the server refuses it if others wait by now. */
   say(message, proposals) {
     if (this.turn) return;
-    this.withdraw();
-    this.bubble("you", message);
-    this.follow(signal => posted("chat", { message, conversation: this.conversation, proposals }, signal), "");
+    this.setState({ proposals: [] }); // whatever is sent takes the buttons away
+    this.change(bubbles => [...bubbles, { who: YOU, text: message }]);
+    this.follow(signal => posted("chat", { message, conversation: this.props.conversation, proposals }, signal), "");
   }
 
   /** Show an answer as it arrives. `begin` opens its events; `last` is the id of the last event seen. */
   async follow(begin, last) {
     this.turn = new AbortController();
-    this.busy(true);
-    const turn = new Turn(this);
+    this.setState({ busy: true });
+    const turn = new Turn(this, this.rail.current);
     try {
       for await (const event of this.answer(begin, last, this.turn.signal)) turn.handle(event);
       await turn.ended();
     } catch (problem) {
       turn.bad(problem.message);
-      this.rail.rest();
+      this.rail.current.rest();
     } finally {
       this.turn = null;
-      this.busy(false);
+      this.setState({ busy: false });
     }
   }
 
@@ -149,77 +121,103 @@ class Chat {
         if (!last || !problem.broken) throw problem;
       }
       await new Promise(resolve => setTimeout(resolve, PAUSE));
-      source = replayed(`chat/${part(this.conversation)}/events`, last, signal);
+      source = replayed(`chat/${this.path}/events`, last, signal);
     }
   }
 
   /** Ask the server to cancel the answer; its events say how it ends. */
   stop() {
-    if (this.turn) act(`chat/${part(this.conversation)}/cancel`, {}).catch(problem => toast(problem.message, true));
+    if (this.turn) act(`chat/${this.path}/cancel`, {}).catch(problem => toast(problem.message, true));
   }
 
-  busy(on) {
-    this.button.disabled = on;
-    this.halt.hidden = !on;
-    set(this.list, "aria-busy", String(on));
+  render({ crew, kept, conversation }, { bubbles, busy, proposals }) {
+    const known = kept?.some(one => one.id === conversation) ? kept : [{ id: conversation ?? "", first: "" }, ...kept ?? []];
+    const pressed = event => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.send();
+    };
+    const beside = html`<select aria-label="Conversation" onChange=${event => go(event.currentTarget.value)}>
+        ${known.map(one => html`<option key=${one.id} value=${one.id} selected=${one.id === conversation}>${one.first?.slice(0, TITLE) || one.id}</option>`)}</select>
+      <button type="button" class="quiet" onClick=${() => go(`talk-${Date.now()}`)}>New conversation</button>`;
+    return html`<${ChatRail} handle=${this.rail} crew=${crew} />
+      <${Panel} id="talk" title="Butler" beside=${beside}>
+        <div class="scroll" tabindex="0" role="region" aria-label="Conversation" ref=${this.scroll}>
+          ${!bubbles ? html`<${Skeleton} />` : !bubbles.length && html`<p class="empty">The butler knows the runs of this home, and delegates to the crew.</p>`}
+          <ol class="talk" aria-live="polite" aria-relevant="additions" aria-busy=${String(busy)}>${bubbles?.map((one, at) => html`<${Bubble} key=${at} ...${one}
+            choice=${at === bubbles.length - 1 && proposals.length ? proposals : null} say=${this.say} />`)}</ol></div>
+        <form class="compose" onSubmit=${event => { event.preventDefault(); this.send(); }}>
+          <textarea rows="2" ref=${this.input} data-testid="chat-input" aria-label="Message to the butler" placeholder="What died last night? What is waiting for me?" onKeyDown=${pressed} />
+          <div class="row end"><button type="button" hidden=${!busy} onClick=${() => this.stop()}>Stop</button>
+            <button type="submit" class="primary" data-testid="send-button" disabled=${busy || !bubbles}>Send</button></div></form><//>`;
   }
 }
 
+/** What one of them said; `choice`: proposed commands, with the buttons that answer them. */
+const Bubble = memo(({ who, text, asked = [], bad, complete, choice, say }) => html`
+  <li class="bubble ${who === YOU ? "you" : who === BUTLER ? "butler" : "crew"}${bad ? " bad" : ""}" data-testid=${complete ? "message-complete" : null}>
+    <p class="kind">${who === YOU ? "You" : who.replaceAll("_", " ")}</p>
+    ${who === YOU ? html`<p class="words">${text}</p>` : html`<${Markdown} text=${text} />`}
+    ${asked.length > 0 && html`<p class="kind">asked: ${asked.join(", ")}</p>`}
+    ${choice && html`<div class="row end" data-testid="proposal"><button type="button" onClick=${() => say("no", choice)}>No, change nothing</button>
+      <button type="button" class="danger" onClick=${() => say("yes", choice)}>Yes, run it</button></div>`}</li>`);
+
 /** One answer: its events become bubbles and changes of the rail. */
 class Turn {
-  constructor(chat) {
+  constructor(chat, rail) {
     this.chat = chat;
-    this.open = new Map();
-    this.bubbles = [];
+    this.rail = rail;
+    this.before = null; // bubbles that are not of this answer
+    this.said = []; // its bubbles
+    this.open = new Map(); // who speaks → its bubble
     this.drawing = 0;
-    this.last = null;
     this.done = false;
     this.proposals = [];
   }
 
   handle(event) {
-    const { chat } = this;
-    if (event.type === "text") this.said(event.agent ?? BUTLER, event.content ?? "");
+    if (event.type === "text") this.add(event.agent ?? BUTLER, event.content ?? "");
     else if (event.type === "error") this.bad(event.message ?? "Something went wrong.");
     else if (event.type === "done") this.done = true;
-    else chat.rail.moved(event);
+    else this.rail.moved(event);
     if (event.proposals) this.proposals = event.proposals;
     if (event.type === "agent_complete") this.open.delete(event.agent);
   }
 
-  said(who, text) {
-    if (!this.open.has(who)) {
-      this.open.set(who, this.chat.bubble(who, ""));
-      this.bubbles.push(this.open.get(who));
-    }
-    this.last = this.open.get(who);
-    this.last.text = (this.last.text ?? "") + text;
+  add(who, text) {
+    if (!this.open.has(who)) this.begin(who);
+    const one = this.open.get(who);
+    one.text += text;
     if (!this.drawing) this.drawing = requestAnimationFrame(() => this.draw());
+  }
+
+  begin(who) {
+    this.said.push({ who, text: "" });
+    this.open.set(who, this.said.at(-1));
   }
 
   /** Draw what was said since the last frame. */
   draw() {
     cancelAnimationFrame(this.drawing);
     this.drawing = 0;
-    for (const one of this.bubbles) {
-      if (one.text !== undefined && one.text !== one.drawn) one.show(one.drawn = one.text);
-    }
-    this.chat.end();
+    this.before ??= this.chat.state.bubbles ?? [];
+    this.chat.change(() => [...this.before, ...this.said.map(one => ({ ...one }))]);
   }
 
   async ended() {
     this.draw();
-    await this.chat.rail.seen();
-    this.chat.rail.rest();
+    await this.rail.seen();
+    this.rail.rest();
     if (!this.done) return this.bad("The answer was interrupted.");
-    set((this.last ?? this.chat.bubble(BUTLER, "")).made, "data-testid", "message-complete");
-    if (this.proposals.length) this.chat.offer(this.last.made, this.proposals);
+    if (!this.said.length) this.begin(BUTLER);
+    this.said.at(-1).complete = true;
+    this.draw();
+    this.chat.setState({ proposals: this.proposals });
     announce(this.proposals.length ? "The butler asks for your word." : "The butler has answered.");
   }
 
   bad(text) {
+    this.said.push({ who: BUTLER, text, bad: true });
     this.draw();
-    this.last = this.chat.bubble(BUTLER, text);
-    this.last.made.classList.add("bad");
   }
 }

@@ -1,90 +1,83 @@
 // Rail of the crew in the chat: an icon each, which of them are at work, and who handed over to whom, as the server's
 // events say. An event is shown at once; of several that arrive together each has a moment of its own.
 
-import { agentIcon } from "./agent_icons.js";
-import { el, panel, say, set } from "./dom.js";
+import { AgentIcon } from "./agent_icons.js";
+import { Component, html, Panel, Skeleton } from "./view.js";
 
 export const BUTLER = "butler";
 const AT_WORK = "at work";
+const LISTENING = "listening";
 const SEEN = 80; // milliseconds that each change stays at least; the mark of a hand-over stays until the next answer
+
+/** Nobody has the work. */
+const IDLE = { crew: [], working: [], marks: {}, last: "", doing: "" };
+
+/** Who has the work after an event: `working` agents, `marks` (agent → who handed over to it), the one that completed `last`. Pure. */
+export function afterEvent(before, event) {
+  const name = event.agent ?? event.to, from = event.from ?? BUTLER, begins = event.type === "agent_start" && name === BUTLER;
+  const crew = !name || before.crew.some(one => one.agent === name) ? before.crew : [...before.crew, { agent: name, title: name, what: "" }];
+  let { working, marks, last } = before;
+  if (event.type === "agent_complete" && name !== BUTLER) {
+    last = name;
+    working = working.filter(one => one !== name);
+  }
+  if (begins) marks = {}; // an agent without a mark was handed nothing in this answer
+  if (event.type === "agent_delegate") marks = { ...marks, [event.to]: from };
+  if (event.type === "agent_resume") marks = { ...marks, [name]: last };
+  if (event.type === "agent_resume" || begins) working = [];
+  if (event.type === "agent_start" || event.type === "agent_resume") working = [...working.filter(one => one !== name), name];
+  if (event.type === "agent_delegate") working = [...working.filter(one => one !== from && one !== event.to), event.to];
+  return { crew, working: working.length ? working : [BUTLER], marks, last, doing: AT_WORK };
+}
 
 /**
  * The rail's panel.
- * @param {Array<{agent: string, title: string, what: string}>} crew the butler first
- * @returns {{section: Element, moved: function(Object), seen: function(): Promise, rest: function()}} `moved` gets
- *     an event; `seen` resolves when all of them were shown; `rest`: none works any more
+ * @param {Object} props
+ * @param {Array<{agent: string, title: string, what: string}>|null} props.crew the butler first; null: not known yet
+ * @param {{current: ChatRail}} props.handle gets the rail: moved(event), seen(), rest()
  */
-export function chatRail(crew) {
-  const { section, body } = panel("rail", "Crew");
-  const list = el("ul", { class: "agents", dataset: { testid: "agent-rail" } });
-  const members = new Map();
-  body.append(list);
-  const working = new Set();
-  const titles = new Map(crew.map(one => [one.agent, one.title]));
-  let changed = 0, last = "", doing = AT_WORK, shown = Promise.resolve();
-
-  function member(name, title, about) {
-    const made = el("li", { class: "agent", title: about || null, dataset: { testid: `agent-${name}`, agent: name } },
-      el("span", { class: "picture" }, agentIcon(name), el("span", { class: "sign", "aria-hidden": "true" }, "○"),
-        el("span", { class: "hand-over", hidden: true })), el("span", { class: "name" }, title), el("span", { class: "kind" }));
-    members.set(name, made);
-    list.append(made);
+export class ChatRail extends Component {
+  constructor(props) {
+    super(props);
+    this.state = IDLE;
+    props.handle.current = this;
+    this.changed = 0;
+    this.shown = Promise.resolve();
   }
 
-  function paint() {
-    for (const [name, made] of members) {
-      const active = working.has(name);
-      set(made, "class", `agent${active ? " active s-working" : ""}`);
-      say(made.querySelector(".sign"), active && doing === AT_WORK ? "◐" : "○");
-      say(made.querySelector(".kind"), active ? doing : "");
-    }
-    changed = performance.now();
+  static getDerivedStateFromProps({ crew }, { crew: known }) {
+    return crew && !known.length ? { crew } : null;
   }
 
-  /** Mark that `to` has the work from `from`; an agent without a mark was handed nothing in this answer. */
-  function mark(to, from) {
-    const place = members.get(to)?.querySelector(".hand-over");
-    if (!place) return;
-    place.hidden = !from;
-    say(place, from ? "→" : "");
-    set(place, "title", from ? `from ${titles.get(from) ?? from}` : null);
-    set(place, "data-from", from || null);
-  }
+  componentDidUpdate() { this.changed = performance.now(); }
 
-  const seen = () => {
-    const left = changed + SEEN - performance.now();
+  /** Resolve once the last change was there for its moment. */
+  pause() {
+    const left = this.changed + SEEN - performance.now();
     return left > 0 ? new Promise(resolve => setTimeout(resolve, left)) : null;
-  };
+  }
 
   /** Show an event once those before it were seen; the text of the answer does not wait for that. */
-  function moved(event) {
-    shown = shown.then(seen).then(() => show(event));
+  moved(event) {
+    this.shown = this.shown.then(() => this.pause()).then(() => new Promise(drawn => this.setState(state => afterEvent(state, event), drawn)));
   }
 
-  function show(event) {
-    doing = AT_WORK;
-    const name = event.agent ?? event.to;
-    if (name && !members.has(name)) member(name, name, "");
-    if (event.type === "agent_start" && name === BUTLER) [...members.keys()].forEach(one => mark(one, ""));
-    if (event.type === "agent_delegate") mark(event.to, event.from ?? BUTLER);
-    if (event.type === "agent_complete" && name !== BUTLER) last = name;
-    if (event.type === "agent_resume") mark(name, last);
-    if (event.type === "agent_resume" || (event.type === "agent_start" && name === BUTLER)) working.clear();
-    if (event.type === "agent_start" || event.type === "agent_resume") working.add(name);
-    if (event.type === "agent_delegate") { working.delete(event.from ?? BUTLER); working.add(name); }
-    if (event.type === "agent_complete" && name !== BUTLER) working.delete(name);
-    if (!working.size) working.add(BUTLER);
-    paint();
-  }
+  /** Resolve when all events were shown. */
+  seen() { return this.shown.then(() => this.pause()); }
 
   /** None works any more; the butler listens. */
-  function rest() {
-    working.clear();
-    working.add(BUTLER);
-    doing = "listening";
-    paint();
-  }
+  rest() { this.setState({ working: [BUTLER], doing: LISTENING }); }
 
-  for (const one of crew) member(one.agent, one.title, one.what);
-  return { section, moved, seen: () => shown.then(seen), rest };
+  render(_, { crew, working, marks, doing }) {
+    const titles = new Map(crew.map(one => [one.agent, one.title]));
+    return html`<${Panel} id="rail" title="Crew">${!crew.length && html`<${Skeleton} lines=${6} />`}
+      <ul class="agents" data-testid="agent-rail">${crew.map(({ agent, title, what }) => html`<${Member} key=${agent} agent=${agent} title=${title} about=${what}
+        active=${working.includes(agent)} doing=${doing} from=${marks[agent]} named=${titles.get(marks[agent])} />`)}</ul><//>`;
+  }
 }
+
+const Member = ({ agent, title, about, active, doing, from, named }) => html`
+  <li class="agent${active ? " active s-working" : ""}" title=${about || null} data-testid="agent-${agent}" data-agent=${agent}>
+    <span class="picture"><${AgentIcon} agent=${agent} /><span class="sign" aria-hidden="true">${active && doing === AT_WORK ? "◐" : "○"}</span>
+      <span class="hand-over" hidden=${!from} title=${from ? `from ${named ?? from}` : null} data-from=${from || null}>${from ? "→" : ""}</span></span>
+    <span class="name">${title}</span><span class="kind">${active ? doing : ""}</span></li>`;

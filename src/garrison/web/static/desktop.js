@@ -1,9 +1,10 @@
 // Notifications of the desktop: what a person is to be told of the run, by the rules of `[notify]`, while this page is not
 // looked at. They are off until the user turns them on, and silent until the user wants a sound.
 
-import { el, say, set } from "./dom.js";
+import { openDialog } from "./dialog.js";
 import { legible } from "./legible.js";
 import { toast } from "./notice.js";
+import { html } from "./view.js";
 
 const ON = "garrison.notifications";
 const SOUND = "garrison.notifications.sound";
@@ -15,13 +16,16 @@ const wanted = () => localStorage.getItem(ON) !== null && "Notification" in wind
 /** The notifications of `run`, controlled by `button`, which is shown from now on; `choose` opens a node. */
 export function desktopNotices(button, run, choose) {
   let known = null; // keys of what was open already
-  button.addEventListener("click", ask);
+  button.addEventListener("click", async () => {
+    await openDialog({ class: "keys", "aria-labelledby": "notify-title" }, Choices);
+    paint();
+  });
   paint();
 
   function paint() {
-    say(button, wanted() ? "Notifications on" : "Notifications");
-    set(button, "data-on", wanted());
-    set(button, "data-ready", true);
+    button.textContent = wanted() ? "Notifications on" : "Notifications";
+    button.toggleAttribute("data-on", wanted());
+    button.toggleAttribute("data-ready", true);
   }
 
   /** Take what a person is to be told now; what is new is shown, unless the page is looked at. */
@@ -38,29 +42,22 @@ export function desktopNotices(button, run, choose) {
     }
   }
 
-  function ask() {
-    const box = (label, checked, onchange) => el("label", {}, el("input", { type: "checkbox", checked, onchange }), ` ${label}`);
-    const dialog = el("dialog", { "aria-labelledby": "notify-title", class: "keys" },
-      el("h2", { id: "notify-title" }, "Notifications of the desktop"),
-      el("p", {}, "While this page is open and you look elsewhere: questions and gates, what is parked, and a run that failed, "
-        + "or whatever `on` of [notify] in config.toml lists."),
-      box("Notify me", wanted(), event => turn(event.target)),
-      box("with a sound", localStorage.getItem(SOUND) !== null, event => store(SOUND, event.target.checked)),
-      el("div", { class: "row end" }, el("button", { type: "button", onclick: () => dialog.close() }, "Close")));
-    dialog.addEventListener("close", () => { dialog.remove(); paint(); });
-    document.body.append(dialog);
-    dialog.showModal();
-  }
-
-  async function turn(box) {
-    if (box.checked && !("Notification" in window && await Notification.requestPermission() === GRANTED)) {
-      box.checked = false;
-      toast("This browser allows no notifications of this page; its settings of the site change that.", true);
-    }
-    store(ON, box.checked);
-  }
-
   return { show };
+}
+
+const Choices = ({ close }) => html`<h2 id="notify-title">Notifications of the desktop</h2>
+  <p>While this page is open and you look elsewhere: questions and gates, what is parked, and a run that failed, or whatever <code>on</code> of
+    [notify] in config.toml lists.</p>
+  <label><input type="checkbox" checked=${wanted()} onChange=${event => turn(event.currentTarget)} /> Notify me</label>
+  <label><input type="checkbox" checked=${localStorage.getItem(SOUND) !== null} onChange=${event => store(SOUND, event.currentTarget.checked)} /> with a sound</label>
+  <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;
+
+async function turn(box) {
+  if (box.checked && !("Notification" in window && await Notification.requestPermission() === GRANTED)) {
+    box.checked = false;
+    toast("This browser allows no notifications of this page; its settings of the site change that.", true);
+  }
+  store(ON, box.checked);
 }
 
 function store(key, on) {

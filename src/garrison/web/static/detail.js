@@ -2,196 +2,161 @@
 // requested again whenever something happened to the node.
 
 import { get, part } from "./api.js";
-import { changesView } from "./changes.js";
-import { el, empty, keyed, say, set } from "./dom.js";
-import { legible, legibleName } from "./legible.js";
-import { actionButton, answerForm, possible } from "./node_actions.js";
-import { logView, transcriptView } from "./node_files.js";
+import { Changes } from "./changes.js";
+import { legibleName } from "./legible.js";
+import { answer, NodeAction, possible, TextForm } from "./node_actions.js";
+import { Log, Transcript } from "./node_files.js";
 import { shown } from "./state.js";
+import { Tabs, TabPanel } from "./tabs.js";
+import { Empty, html, memo, sameDrawing, Skeleton, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
 import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
 
 const TABS = [["story", "Why"], ["changes", "Changes"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
+const WIDE = new Set(["changes"]);
 const ATTEMPTS = 3; // shown, the last ones
 const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and the request for what it changed
 const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose process a line is about
+const AT_WORK = new Set(["working", "asking"]);
 
-/** The panel in `place`; `act` posts a change, `close` is called by the close button. */
-export function detailPanel(place, run, act, close) {
-  const title = el("h2", { tabindex: "-1", id: "detail-title" });
-  const status = el("span", { class: "pill" });
-  const label = el("p", { class: "goal" });
-  const doing = el("p", { class: "doing" });
-  const line = el("p", { class: "now mono", title: "The last line of its output", hidden: true });
-  const actions = el("div", { class: "row" });
-  const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "About this node" });
-  const attempts = el("select", { "aria-label": "Attempt", onchange: () => turn(tab) });
-  const bodies = Object.fromEntries(TABS.map(([name]) => [name, el("div", {
-    class: `tab-body ${name}`, role: "tabpanel", id: `detail-${name}`, "aria-labelledby": `detail-tab-${name}`, tabindex: "0", hidden: true })]));
-  let node = null, tab = "story", known = null, before = null, following = null, soon, now = "waiting", write = true;
-  const asked = el("div", {});
-  const changes = changesView(run, act);
-  bodies.changes.append(changes.element);
-
-  tabs.append(...TABS.map(([name, words], at) => el("button", {
-    type: "button", role: "tab", class: "quiet", id: `detail-tab-${name}`, "aria-controls": `detail-${name}`,
-    onclick: () => turn(name), onkeydown: event => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const next = TABS[(at + step + TABS.length) % TABS.length][0];
-      turn(next);
-      document.getElementById(`detail-tab-${next}`).focus();
-    },
-  }, words)));
-  place.setAttribute("aria-labelledby", "detail-title");
-  place.append(el("div", { class: "panel-head" }, title, status,
-    el("button", { type: "button", class: "quiet close", "aria-label": "Close", onclick: close }, "✕")),
-    label, line, doing, asked, actions, el("div", { class: "row between" }, tabs, attempts), ...Object.values(bodies));
-
-  function open(name, state, wanted) {
-    if (name === node) {
-      if (name && wanted) turn(wanted);
-      return;
-    }
-    if (node === null) before = document.activeElement;
-    node = name;
-    known = null;
-    following?.stop();
-    place.hidden = name === null;
-    document.body.classList.toggle("with-detail", name !== null);
-    if (name === null) {
-      (before?.isConnected ? before : document.getElementById("main")).focus();
-      return;
-    }
-    Object.entries(bodies).forEach(([name, body]) => name !== "changes" && body.replaceChildren());
-    if (wanted) tab = wanted;
-    turn(tab);
-    attempts.replaceChildren();
-    show(state);
-    load();
-    title.focus();
-  }
-
-  async function load() {
-    const asked = node;
-    try {
-      const found = await get(`runs/${part(run)}/nodes/${part(asked)}`);
-      if (asked !== node) return;
-      const newer = (known?.attempts ?? []).length !== found.attempts.length;
-      known = found;
-      pick(newer);
-      fillTabs();
-      if (newer || ["story", "task", "changes"].includes(tab)) turn(tab);
-    } catch (problem) {
-      if (asked === node) bodies.story.replaceChildren(empty(problem.message));
-      turn("story");
-    }
-  }
-
-  function pick(newer) {
-    keyed(attempts, known.attempts, one => one.attempt, one => el("option", { value: one.attempt }, `Attempt ${one.attempt}`));
-    attempts.hidden = known.attempts.length < 2;
-    if (newer && known.attempts.length) attempts.value = String(known.attempts.at(-1).attempt);
-  }
-
-  function turn(name) {
-    tab = name;
-    for (const [other] of TABS) {
-      const here = other === name;
-      bodies[other].hidden = !here;
-      const control = document.getElementById(`detail-tab-${other}`);
-      set(control, "aria-selected", String(here));
-      set(control, "tabindex", here ? "0" : "-1");
-    }
-    following?.stop();
-    following = null;
-    place.classList.toggle("wide", name === "changes");
-    if (known && name === "changes") changes.load(node, Number(attempts.value || 1), write);
-    if (known && name === "log") following = logView(bodies.log, at, `${run}-${node}-${attempts.value || 1}`, live);
-    if (known && name === "transcript") following = transcriptView(bodies.transcript, at, `${run}-${node}-${attempts.value || 1}`, live);
-  }
-
-  const at = kind => `runs/${part(run)}/nodes/${part(node)}/${kind}?attempt=${attempts.value || 1}`;
-
-  /** Whether more may come: a working agent may print. */
-  const live = () => known?.attempts.at(-1)?.attempt === Number(attempts.value) && ["working", "asking"].includes(now);
-
-  function fillTabs() {
-    bodies.story.replaceChildren(
-      known.review ? part_(`Attempt ${known.review.attempt} (${known.review.commit.slice(0, 10)}) waits for your approval`,
-        el("button", { type: "button", onclick: () => turn("changes") }, "See the changes")) : "",
-      part_("Attempts", attemptsOf(known.attempts)),
-      part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>
-        el("li", {}, el("time", {}, clock(line.at)), el("span", {}, OF[line.about?.split("-")[0]] ?? "", line.text,
-          line.rule && !line.text.includes(line.rule) ? el("span", { class: "rule" }, line.rule) : null)))) : empty("Nothing has happened to it yet.")),
-      part_("Hook", facts(known.hook)));
-    bodies.task.replaceChildren(
-      known.prompt ? part_("Prompt", el("pre", { class: "wrap" }, known.prompt)) : "",
-      known.command ? part_("Command", el("pre", { class: "wrap" }, known.command)) : "",
-      known.acceptance ? part_("Acceptance", el("pre", { class: "wrap" }, known.acceptance)) : "",
-      known.prompt || known.command || known.acceptance ? "" : empty("It has neither prompt nor command: it only routes the pipeline."));
-  }
-
-  function show(state) {
-    const one = node && state?.nodes[node];
-    if (!one) return;
-    now = shown(state, one);
-    say(title, node);
-    set(status, "class", `pill s-${now}`);
-    say(status, `${signOf(now)} ${nodeWord(one, now)}`);
-    say(label, one.label && one.label !== node ? one.label : "");
-    const { limits, tokens: used } = state.costs ?? {};
-    const work = now === "working" ? one.work : null;
-    say(line, work?.line);
-    line.hidden = !work?.line;
-    say(doing, [one.doing || one.reason, changedSoFar(work), usually(work, one.since), dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · "));
-    write = state.write !== false;
-    keyed(actions, write ? possible(one, now, state) : [], what => `${node} ${what.action} ${what.over}`, what => actionButton(what, run, node, act));
-    const gate = state.gates.find(each => each.node === node && each.free);
-    keyed(asked, write && (gate || one.asks) ? [one] : [], () => `${node} ${gate?.gate ?? one.asks}`, () => answerForm(one, gate, node, act));
-  }
-
-  function happened(change) {
-    if (node === null || (change.node !== node && !change.patch?.nodes?.[node])) return;
-    clearTimeout(soon);
-    soon = setTimeout(() => node !== null && load(), SETTLE);
-  }
-
-  turn("story");
-  return { open, show, happened, opened: () => node !== null };
+/**
+ * The panel.
+ * @param {Object} props
+ * @param {Element} props.place what it is drawn in; hidden without a node
+ * @param {string} props.run
+ * @param {string|null} props.node
+ * @param {string|undefined} props.tab the tab to open it at
+ * @param {number} props.opened changes when a person opens a node, also the same one
+ * @param {Object} props.state of the run
+ * @param {number} props.happened changes with each event of the node
+ * @param {function} props.act posts a change
+ * @param {function()} props.close called by the close button
+ */
+export function Detail({ place, run, node, tab: wanted, opened, state, happened, act, close }) {
+  const [tab, turn] = useState(wanted ?? "story");
+  const title = useRef(null), before = useRef(null), last = useRef(null);
+  useLayoutEffect(() => { if (node && wanted) turn(wanted); }, [opened]);
+  useLayoutEffect(() => {
+    if (node && !last.current) before.current = document.activeElement;
+    place.hidden = !node;
+    document.body.classList.toggle("with-detail", Boolean(node));
+    if (node) title.current.focus();
+    else if (last.current) (before.current?.isConnected ? before.current : document.getElementById("main")).focus();
+    last.current = node;
+  }, [node]);
+  useLayoutEffect(() => { place.classList.toggle("wide", WIDE.has(tab)); }, [tab]);
+  return node && html`
+    <${Top} run=${run} node=${node} state=${state} title=${title} act=${act} close=${close} />
+    <${Bodies} key=${node} run=${run} node=${node} now=${shown(state, state.nodes[node])} write=${state.write !== false} happened=${happened} tab=${tab} turn=${turn} act=${act} />`;
 }
 
-const part_ = (title, ...inside) => el("section", {}, el("h3", {}, title), ...inside);
+/** What it is now, and what a person can do about it. */
+const Top = memo(({ run, node, state, title, act, close }) => {
+  const one = state.nodes[node], now = shown(state, one), write = state.write !== false;
+  const { limits, tokens: used } = state.costs ?? {};
+  const work = now === "working" ? one.work : null;
+  const gate = state.gates.find(each => each.node === node && each.free);
+  return html`
+    <div class="panel-head"><h2 tabindex="-1" id="detail-title" ref=${title}>${node}</h2><span class="pill s-${now}">${signOf(now)} ${nodeWord(one, now)}</span>
+      <button type="button" class="quiet close" aria-label="Close" onClick=${() => close()}>✕</button></div>
+    <p class="goal">${one.label && one.label !== node ? one.label : ""}</p>
+    ${work?.line && html`<p class="now mono" title="The last line of its output">${work.line}</p>`}
+    <p class="doing">${[one.doing || one.reason, changedSoFar(work), usually(work, one.since), dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · ")}</p>
+    ${write && (gate || one.asks) && html`<${TextForm} key="answer ${node} ${gate?.gate ?? one.asks}" class="row grow answer" label="Answer" hint="Answer to ${node}" placeholder="Answer"
+      send=${text => answer(act, node, gate, text)}><p class="question">${gate?.question ?? one.asks}</p><//>`}
+    <div class="row">${write && possible(one, now).map(action => html`<${NodeAction} key="${node} ${action}" action=${action} run=${run} node=${node} over=${state.status === "failed"} act=${act} />`)}</div>`;
+}, (one, other) => one.node === other.node && one.state.nodes[one.node] === other.state.nodes[one.node]
+  && sameDrawing(["gates", "status", "next", "costs", "write"], one, other));
+
+/** Its tabs; all that is requested of a node. */
+function Bodies({ run, node, now, write, happened, tab, turn, act }) {
+  const [known, know] = useState(null); // what the server says of it
+  const [trouble, fail] = useState("");
+  const [version, renew] = useState(0);
+  const [picked, pick] = useState(null); // an attempt; null: the latest
+  const current = useRef({}).current; // for what asks while something is followed
+  useEffect(() => {
+    let wanted = true;
+    const timer = setTimeout(async () => {
+      try {
+        const found = await get(`runs/${part(run)}/nodes/${part(node)}`);
+        if (!wanted) return;
+        if (found.attempts.length !== current.known?.attempts.length) pick(null);
+        know(current.known = found);
+        fail("");
+        renew(number => number + 1);
+      } catch (problem) {
+        if (wanted) fail(problem.message);
+      }
+    }, current.known ? SETTLE : 0);
+    return () => { wanted = false; clearTimeout(timer); };
+  }, [happened]);
+  const attempts = known?.attempts ?? [];
+  const latest = attempts.at(-1)?.attempt, attempt = picked ?? latest ?? 1;
+  Object.assign(current, { now, attempt, latest });
+  const files = { at: kind => `runs/${part(run)}/nodes/${part(node)}/${kind}?attempt=${attempt}`, name: `${run}-${node}-${attempt}`,
+    live: () => current.attempt === current.latest && AT_WORK.has(current.now) };
+  const body = (name, content) => html`<${TabPanel} key=${name} prefix="detail" name=${name} chosen=${tab} class="tab-body ${name}" tabindex="0">${content}<//>`;
+  const unknown = trouble ? html`<${Empty}>${trouble}<//>` : html`<${Skeleton} lines=${6} />`;
+  const one = `${attempt} ${attempts.length}`; // a new attempt begins another file, even of the same number
+  return html`
+    <div class="row between"><${Tabs} prefix="detail" label="About this node" tabs=${TABS} chosen=${tab} choose=${turn} />
+      ${attempts.length > 1 && html`<select aria-label="Attempt" value=${attempt} onChange=${event => pick(Number(event.currentTarget.value))}>
+        ${attempts.map(each => html`<option key=${each.attempt} value=${each.attempt}>Attempt ${each.attempt}</option>`)}</select>`}</div>
+    ${body("story", known ? html`<${Story} known=${known} turn=${turn} />` : unknown)}
+    ${body("changes", tab === "changes" && (known ? html`<${Changes} run=${run} node=${node} attempt=${attempt} version=${version} write=${write} act=${act} />` : unknown))}
+    ${body("log", tab === "log" && (known ? html`<${Log} key=${one} ...${files} />` : unknown))}
+    ${body("transcript", tab === "transcript" && (known ? html`<${Transcript} key=${one} ...${files} />` : unknown))}
+    ${body("task", known ? html`<${Task} known=${known} />` : unknown)}`;
+}
+
+const Part = ({ title, children }) => html`<section><h3>${title}</h3>${children}</section>`;
+
+/** What happened to it, and why. */
+const Story = memo(({ known: { review, attempts, why, hook }, turn }) => html`
+  ${review && html`<${Part} title="Attempt ${review.attempt} (${review.commit.slice(0, 10)}) waits for your approval">
+    <button type="button" onClick=${() => turn("changes")}>See the changes</button><//>`}
+  <${Part} title="Attempts"><${Attempts} all=${attempts} /><//>
+  <${Part} title="What happened">${why?.length ? html`<ol class="why">${why.map((line, at) => html`<li key=${at}><time>${clock(line.at)}</time>
+    <span>${OF[line.about?.split("-")[0]] ?? ""}${line.text}${line.rule && !line.text.includes(line.rule) && html`<span class="rule">${line.rule}</span>`}</span></li>`)}</ol>`
+    : html`<${Empty}>Nothing has happened to it yet.<//>`}<//>
+  <${Part} title="Hook"><${Facts} record=${hook} /><//>`);
+
+/** Its prompt or command. */
+const Task = memo(({ known }) => {
+  const parts = [["Prompt", known.prompt], ["Command", known.command], ["Acceptance", known.acceptance]].filter(([, text]) => text);
+  return parts.length ? parts.map(([title, text]) => html`<${Part} key=${title} title=${title}><pre class="wrap">${text}</pre><//>`)
+    : html`<${Empty}>It has neither prompt nor command: it only routes the pipeline.<//>`;
+});
 
 /** The attempts, the last one first; early ones are folded. */
-function attemptsOf(all) {
-  if (!all.length) return empty("It has not started yet.");
-  const made = all.map((one, at) => attemptOf(one, all[at + 1])).reverse();
+function Attempts({ all }) {
+  if (!all.length) return html`<${Empty}>It has not started yet.<//>`;
+  const made = all.map((one, at) => html`<${Attempt} key=${one.attempt} one=${one} next=${all[at + 1]} />`).reverse();
   const early = made.splice(ATTEMPTS);
-  return [el("ol", { class: "attempts" }, made),
-    early.length ? el("details", {}, el("summary", {}, count(early.length, "earlier attempt")), el("ol", { class: "attempts" }, early)) : null];
+  return html`<ol class="attempts">${made}</ol>
+    ${early.length > 0 && html`<details><summary>${count(early.length, "earlier attempt")}</summary><ol class="attempts">${early}</ol></details>`}`;
 }
 
 /** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
-function attemptOf(one, next) {
+function Attempt({ one, next }) {
   const lives = one.lives ?? [];
   const state = next?.why_again ? "failed" : stateOf(one.status);
   const reason = next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
-  return el("li", { class: `s-${state}` },
-    el("p", {}, el("span", { class: "sign", "aria-hidden": "true" }, signOf(state)), el("strong", {}, ` Attempt ${one.attempt} `),
-      el("span", {}, wordOf(state)), one.started ? el("time", {}, ` ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}`) : null),
-    reason ? el("p", { class: "reason" }, reason) : null,
-    one.tail && one.status === "failed" ? el("pre", { class: "wrap tail" }, one.tail.slice(-TAIL)) : null,
-    one.branch ? el("p", { class: "mono" }, [legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")) : null,
-    lives.length ? el("ol", { class: "lives" }, lives.map(life => el("li", {},
-      `${life.who} incarnation ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`))) : null);
+  return html`<li class="s-${state}">
+    <p><span class="sign" aria-hidden="true">${signOf(state)}</span><strong> Attempt ${one.attempt} </strong><span>${wordOf(state)}</span>
+      ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}</p>
+    ${reason && html`<p class="reason">${reason}</p>`}
+    ${one.tail && one.status === "failed" && html`<pre class="wrap tail">${one.tail.slice(-TAIL)}</pre>`}
+    ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
+    ${lives.length > 0 && html`<ol class="lives">${lives.map((life, at) => html`<li key=${at}>
+      ${`${life.who} incarnation ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`}</li>`)}</ol>`}</li>`;
 }
 
-function facts(record) {
+function Facts({ record }) {
   const rows = Object.entries(record ?? {}).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length));
-  if (!rows.length) return empty("No hook yet.");
-  return el("dl", { class: "facts" }, rows.map(([name, value]) => el("div", {}, el("dt", {}, name.replaceAll("_", " ")),
-    el("dd", {}, worded(value)))));
+  if (!rows.length) return html`<${Empty}>No hook yet.<//>`;
+  return html`<dl class="facts">${rows.map(([name, value]) => html`<div key=${name}><dt>${name.replaceAll("_", " ")}</dt><dd>${worded(value)}</dd></div>`)}</dl>`;
 }
 
 const worded = value => /^\d{4}-\d\d-\d\dT/.test(value) ? clock(value) : typeof value === "object" ? JSON.stringify(value) : String(value);

@@ -2,101 +2,130 @@
 // agent; the server has spelled out what hides, cut long lines, and sends a long diff in pieces.
 
 import { get, part } from "./api.js";
-import { el, say, set } from "./dom.js";
 import { languageOf, pieces } from "./highlight.js";
+import { Component, Empty, html, memo, useLayoutEffect, useRef, useState } from "./view.js";
 import { count } from "./words.js";
 
 const SIGNS = { added: "+", deleted: "−", modified: "±", renamed: "→", copied: "→", "changed its type": "±" };
+const KINDS = { added: "add", deleted: "del" };
+const CLASSES = { "+": "add", "-": "del", " ": "same", "@": "hunk" };
+const COLUMNS = 4;
 
 /** "+3 −1", or what takes its place for data. */
 export const amount = file => file.added === null ? "data" : `+${file.added} −${file.removed}`;
 
 /**
- * The element of a changed file.
- * @param {Object} change the change that it belongs to: run, node, attempt, head
- * @param {Object} file as the server lists it
- * @param {{split: boolean, may: boolean}} look two columns, and whether lines may be commented
- * @param {{of: function, edit: function}} comments comments of a line, and a form for one
+ * A changed file.
+ * @param {Object} props
+ * @param {Object} props.change the change that it belongs to: run, node, attempt, head
+ * @param {Object} props.file as the server lists it
+ * @param {boolean} props.open whether it is open at first
+ * @param {boolean} props.split in two columns
+ * @param {boolean} props.may whether lines may be commented
+ * @param {Map<number, string>|undefined} props.comments line → comment
+ * @param {function(Object, number, string)} props.comment keeps a comment on a line, or removes it (an empty one)
  */
-export function fileOf(change, file, look, comments) {
-  const body = el("div", { class: "diff-body", tabindex: "0", role: "region", "aria-label": `Lines of ${file.path}` });
-  const made = el("details", { class: "file", dataset: { file: file.number } },
-    el("summary", {}, el("span", { class: `did k-${file.status === "added" ? "add" : file.status === "deleted" ? "del" : ""}`, title: file.status }, SIGNS[file.status] ?? "±"),
-      el("span", { class: "path" }, file.old_path ? `${file.old_path} → ${file.path}` : file.path),
-      file.mode ? el("span", { class: "kind" }, file.mode) : null, el("span", { class: "amount" }, amount(file))), body);
-  let asked = false;
-  made.addEventListener("toggle", () => {
-    if (!made.open || asked) return;
-    asked = true;
-    more(0);
-  });
+export class ChangedFile extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { read: [], next: 0, reading: false, trouble: "" };
+  }
 
-  async function more(from) {
-    const waits = el("p", { class: "empty" }, "Reading…");
-    body.append(waits);
+  componentDidUpdate(before) {
+    const { change } = this.props;
+    if (change.head === before.change.head && change.attempt === before.change.attempt) return;
+    this.head = null; // its lines are others by now
+    this.setState({ read: [], next: 0 });
+    if (this.open) this.more(0);
+  }
+
+  turned(details) {
+    this.open = details.open;
+    if (this.open && this.head !== this.props.change.head) this.more(0);
+  }
+
+  async more(from) {
+    const { change, file } = this.props;
+    this.head = change.head;
+    this.setState({ reading: true, trouble: "" });
     try {
       const found = await get(`runs/${part(change.run)}/nodes/${part(change.node)}/diff?attempt=${change.attempt}&head=${part(change.head)}&file=${file.number}&from=${from}`);
-      waits.remove();
-      if (found.note) body.append(el("p", { class: "empty" }, found.note));
-      if (found.lines.length) body.append(tableOf(found.lines, file, look, comments));
-      if (found.next !== null) {
-        body.append(el("button", { type: "button", class: "more", onclick: event => {
-          event.currentTarget.remove();
-          more(found.next);
-        } }, "More lines"));
-      }
+      if (this.head === change.head) this.setState(({ read }) => ({ read: [...from ? read : [], found], next: found.next, reading: false }));
     } catch (problem) {
-      say(waits, problem.message);
+      if (this.head === change.head) this.setState({ trouble: problem.message, reading: false });
     }
   }
-  return made;
-}
 
-function tableOf(lines, file, look, comments) {
-  const language = languageOf(file.path);
-  const rows = look.split ? pairs(lines).map(pair => twoColumns(pair, file, language, look, comments))
-    : lines.map(line => oneColumn(line, file, language, look, comments));
-  return el("table", { class: look.split ? "diff split" : "diff", "aria-label": file.path },
-    look.split ? el("colgroup", {}, ["n", "", "n", ""].map(name => el("col", { class: name }))) : null, el("tbody", {}, rows));
-}
-
-const CLASSES = { "+": "add", "-": "del", " ": "same", "@": "hunk" };
-
-const code = (line, language) => [pieces(line[3], language).map(([kind, text]) => kind ? el("span", { class: `t-${kind}` }, text) : text),
-  line[4] ? el("span", { class: "cut" }, ` … ${count(line[4], "character")} more`) : null];
-
-/** The number of a line; a button where it may be commented. A removed line has the negative of its old number. */
-function number(line, side, file, look, comments) {
-  const at = side === "old" ? line?.[1] : line?.[2];
-  const cell = el("td", { class: "n" });
-  if (!at) return cell;
-  if (!look.may) {
-    cell.append(String(at));
-    return cell;
+  render({ file, open, split, may, comments, comment }, { read, next, reading, trouble }) {
+    return html`<details class="file" data-file=${file.number} open=${open} onToggle=${event => this.turned(event.currentTarget)}>
+      <summary><span class="did k-${KINDS[file.status] ?? ""}" title=${file.status}>${SIGNS[file.status] ?? "±"}</span>
+        <span class="path">${file.old_path ? `${file.old_path} → ${file.path}` : file.path}</span>${file.mode && html`<span class="kind">${file.mode}</span>`}
+        <span class="amount">${amount(file)}</span></summary>
+      <div class="diff-body" tabindex="0" role="region" aria-label="Lines of ${file.path}">
+        ${read.map((found, at) => html`${found.note && html`<${Empty}>${found.note}<//>`}
+          ${found.lines.length > 0 && html`<${Lines} key=${at} lines=${found.lines} file=${file} split=${split} may=${may} comments=${comments} comment=${comment} />`}`)}
+        ${(reading || trouble) && html`<${Empty}>${trouble || "Reading…"}<//>`}
+        ${read.length > 0 && next !== null && !reading && html`<button type="button" class="more" onClick=${() => this.more(next)}>More lines</button>`}</div></details>`;
   }
+}
+
+/** A piece of the diff. One line at most is being commented. */
+const Lines = memo(({ lines, file, split, may, comments, comment }) => {
+  const [edited, edit] = useState(null);
+  const language = languageOf(file.path);
+  const said = (line, text) => { edit(null); comment(file, line, text); };
+  const below = line => [
+    edited === line && html`<${CommentForm} key="form ${line}" line=${line} text=${comments?.get(line) ?? ""} done=${text => said(line, text)} close=${() => edit(null)} />`,
+    comments?.has(line) && html`<tr key="said ${line}" class="comment"><td colspan=${COLUMNS}><p>${comments.get(line)}</p></td></tr>`];
+  const look = { path: file.path, language, may, edit };
+  const rows = split ? pairs(lines).map((pair, at) => html`<${Pair} key=${at} pair=${pair} look=${look} />${shownOf(pair).map(below)}`)
+    : lines.map((line, at) => html`<${Single} key=${at} line=${line} look=${look} />${line[0] !== "@" && below(numberOf(line))}`);
+  return html`<table class=${split ? "diff split" : "diff"} aria-label=${file.path}>
+    ${split && html`<colgroup>${["n", "", "n", ""].map((name, at) => html`<col key=${at} class=${name} />`)}</colgroup>`}<tbody>${rows}</tbody></table>`;
+});
+
+/** A form for a comment below a line. */
+function CommentForm({ line, text, done, close }) {
+  const field = useRef(null), row = useRef(null);
+  useLayoutEffect(() => {
+    const control = document.activeElement;
+    field.current.focus();
+    return () => control?.isConnected && control.focus();
+  }, []);
+  const finish = () => done(field.current.value.trim());
+  const pressed = event => {
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      close();
+    } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) finish();
+  };
+  return html`<tr class="editing" ref=${row}><td colspan=${COLUMNS}><textarea rows="2" ref=${field} aria-label="Comment on line ${Math.abs(line)}" defaultValue=${text} onKeyDown=${pressed} />
+    <div class="row"><button type="button" class="primary" onClick=${finish}>Comment</button><button type="button" onClick=${() => close()}>Not now</button>
+      ${text && html`<button type="button" onClick=${() => done("")}>Remove</button>`}</div></td></tr>`;
+}
+
+/** The number of a line for comments: a removed one has the negative of its old number. */
+const numberOf = line => line[0] === "-" ? -line[1] : line[2];
+
+const shownOf = ([left, right]) => left?.[0] === "@" ? [] : [left?.[0] === "-" ? numberOf(left) : null, right ? numberOf(right) : null].filter(Boolean);
+
+const Code = ({ line, language }) => html`${pieces(line[3], language).map(([kind, text]) => kind ? html`<span class="t-${kind}">${text}</span>` : text)}
+  ${line[4] > 0 && html`<span class="cut"> … ${count(line[4], "character")} more</span>`}`;
+
+/** The number of a line on a side; a button where it may be commented. */
+function LineNumber({ line, side, may, look }) {
+  const at = side === "old" ? line?.[1] : line?.[2];
+  if (!at || !may) return html`<td class="n">${at || null}</td>`;
   const signed = line[0] === "-" ? -at : at;
-  cell.append(el("button", { type: "button", "aria-label": `Comment on line ${at}${signed < 0 ? " before the change" : ""} of ${file.path}`,
-    onclick: event => comments.edit(file, signed, event.currentTarget.closest("tr")) }, String(at)));
-  return cell;
+  return html`<td class="n"><button type="button" aria-label="Comment on line ${at}${signed < 0 ? " before the change" : ""} of ${look.path}" onClick=${() => look.edit(signed)}>${at}</button></td>`;
 }
 
-function withComments(row, line, file, comments, columns) {
-  const at = line[0] === "-" ? -line[1] : line[2];
-  const known = at ? comments.of(file, at) : null;
-  return known ? [row, commentRow(known.text, columns)] : row;
-}
+const Hunk = ({ line }) => html`<tr class="hunk"><td colspan=${COLUMNS}>${line[3]}</td></tr>`;
 
-/** The row of a comment below its line. */
-export const commentRow = (text, columns) => el("tr", { class: "comment" }, el("td", { colspan: columns }, el("p", {}, text)));
-
-function oneColumn(line, file, language, look, comments) {
-  if (line[0] === "@") return el("tr", { class: "hunk" }, el("td", { colspan: 4 }, line[3]));
-  const row = el("tr", { class: CLASSES[line[0]], dataset: { line: line[0] === "-" ? -line[1] : line[2] } },
-    number(line[0] === "+" ? null : line, "old", file, { may: look.may && line[0] === "-" }, comments),
-    number(line[0] === "-" ? null : line, "new", file, look, comments),
-    el("td", { class: "sign" }, line[0] === "-" ? "−" : line[0]), el("td", { class: "code" }, code(line, language)));
-  return withComments(row, line, file, comments, 4);
-}
+const Single = ({ line, look }) => line[0] === "@" ? html`<${Hunk} line=${line} />` : html`<tr class=${CLASSES[line[0]]} data-line=${numberOf(line)}>
+  <${LineNumber} line=${line[0] === "+" ? null : line} side="old" may=${look.may && line[0] === "-"} look=${look} />
+  <${LineNumber} line=${line[0] === "-" ? null : line} side="new" may=${look.may} look=${look} />
+  <td class="sign">${line[0] === "-" ? "−" : line[0]}</td><td class="code"><${Code} line=${line} language=${look.language} /></td></tr>`;
 
 /** Lines side by side: removed ones beside the added ones that follow them. */
 function pairs(lines) {
@@ -117,14 +146,9 @@ function pairs(lines) {
   return found;
 }
 
-function twoColumns([left, right], file, language, look, comments) {
-  if (left?.[0] === "@") return el("tr", { class: "hunk" }, el("td", { colspan: 4 }, left[3]));
-  const side = (line, other, which) => [number(line, which, file, { may: look.may && (which === "new" || line?.[0] === "-") }, comments),
-    el("td", { class: `code ${line && line !== other ? CLASSES[line[0]] : ""}` }, line ? code(line, language) : "")];
-  const row = el("tr", { dataset: { line: right?.[2] ?? -(left?.[1] ?? 0) } }, side(left, right, "old"), side(right, left, "new"));
-  const shown = [left?.[0] === "-" ? left : null, right].filter(Boolean);
-  return [row, ...shown.flatMap(line => withComments(null, line, file, comments, 4)).filter(Boolean)];
-}
+const Pair = ({ pair: [left, right], look }) => left?.[0] === "@" ? html`<${Hunk} line=${left} />` : html`<tr data-line=${right?.[2] ?? -(left?.[1] ?? 0)}>
+  <${Side} line=${left} other=${right} side="old" look=${look} /><${Side} line=${right} other=${left} side="new" look=${look} /></tr>`;
 
-/** Open or close a file. */
-export const opened = (element, open) => set(element, "open", open);
+const Side = ({ line, other, side, look }) => html`
+  <${LineNumber} line=${line} side=${side} may=${look.may && (side === "new" || line?.[0] === "-")} look=${look} />
+  <td class="code ${line && line !== other ? CLASSES[line[0]] : ""}">${line && html`<${Code} line=${line} language=${look.language} />`}</td>`;

@@ -2,155 +2,173 @@
 // is searched by the server, copied and downloaded. What a piece looks like is its user's business.
 
 import { get } from "./api.js";
-import { el, empty, say } from "./dom.js";
+import { Tool } from "./controls.js";
 import { follower } from "./follower.js";
-import { copy, download, tool } from "./text_tools.js";
+import { copy, download } from "./text_tools.js";
+import { Component, createRef, Empty, html, memo, Skeleton } from "./view.js";
 
 const PIECE = 256 * 1024; // bytes of a piece
 const END = 400000; // bytes at the end that are shown first
 const KEPT = 2000000; // characters on the page; more is let go at the other end
+const NEAR = 40; // pixels from the end within which the view stays at it
 
 /**
- * The view, in `place` (a scrolled element).
- * @param {Element} place
- * @param {Object} of
- * @param {string} of.address path of the pieces, with its query begun
- * @param {string} of.search path of the search, with its query begun
- * @param {string} of.name of the downloaded file
- * @param {string} of.nothing what to say of an empty file
- * @param {Element} of.box holds the pieces
- * @param {function(Object, string|null): Node[]} of.render nodes of a piece; the first place of a searched text is a <mark>
- * @param {function(Object): string} of.text a piece as text
- * @param {function(): boolean} of.live whether more may come
- * @returns {{stop: function()}}
+ * The view; it scrolls what it is in. Its properties do not change: another file is another view, by its `key`.
+ * @param {Object} props
+ * @param {string} props.address path of the pieces, with its query begun
+ * @param {string} props.search path of the search, with its query begun
+ * @param {string} props.name of the downloaded file
+ * @param {string} props.nothing what to say of an empty file
+ * @param {string} props.box element that holds the pieces
+ * @param {function(Object, string|null): Object} props.prepare properties of a piece, once; the searched text, if it was found in it
+ * @param {function} props.Piece component of a piece; the first place of a searched text is a <mark>, or has the class "hit"
+ * @param {function(Object): string} props.text a piece as text
+ * @param {function(): boolean} props.live whether more may come
  */
-export function fileView(place, of) {
-  const earlier = tool("Earlier", "Earlier: show what was before", () => back());
-  const later = tool("Later", "Later: show what came after", () => forth());
-  const latest = tool("Latest", "Latest: follow the end", () => follow());
-  const input = el("input", { type: "search", placeholder: "Search", "aria-label": "Search in all of it",
-    onkeydown: event => { if (event.key === "Enter") { event.preventDefault(); find(event.shiftKey); } }, oninput: () => { hit = null; say(told, ""); } });
-  const told = el("span", { class: "number", role: "status" });
-  const bar = el("div", { class: "file-bar" }, input, tool("↑", "Search back", () => find(true)), tool("↓", "Search on", () => find(false)), told,
-    earlier, later, latest, tool("Copy", "Copy what is shown", () => copy(pieces.map(one => of.text(one.found)).join(""))),
-    tool("Download", "Download all of it", () => download(of.name, whole())));
-  const nothing = empty(of.nothing);
-  place.replaceChildren(bar, nothing, of.box);
-  let pieces = [], following = null, hit = null, stopped = false;
-
-  const begin = () => pieces[0]?.found.from ?? 0;
-  const end = () => pieces.at(-1)?.found.next ?? 0;
-
-  function show() {
-    earlier.hidden = !begin();
-    later.hidden = latest.hidden = following !== null;
-    nothing.hidden = pieces.length > 0;
+export class FileView extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { pieces: [], following: false, told: "", trouble: "", read: false };
+    this.box = createRef();
+    this.input = createRef();
+    this.pieces = []; // as in the state, which is drawn a moment later
+    this.hit = null;
+    this.stopped = false;
+    this.made = 0;
   }
 
-  function put(found, first, needle = null) {
-    const nodes = of.render(found, needle);
-    const piece = { found, nodes, size: of.text(found).length };
-    if (first) { pieces.unshift(piece); of.box.prepend(...nodes); } else { pieces.push(piece); of.box.append(...nodes); }
+  componentDidMount() { this.follow(); }
+
+  componentWillUnmount() {
+    this.stopped = true;
+    this.unfollow();
+  }
+
+  get place() { return this.box.current.parentElement; }
+  get begin() { return this.pieces[0]?.found.from ?? 0; }
+  get end() { return this.pieces.at(-1)?.found.next ?? 0; }
+  say(told) { this.setState({ told }); }
+
+  /** Add a piece; `then` is called when it is drawn. */
+  put(found, first, needle, then) {
+    const { text, prepare } = this.props;
+    const piece = { key: ++this.made, found, size: text(found).length, shown: prepare(found, needle) };
+    const pieces = first ? [piece, ...this.pieces] : [...this.pieces, piece];
     let all = pieces.reduce((sum, one) => sum + one.size, 0);
     while (all > KEPT && pieces.length > 1) {
-      const gone = first ? pieces.pop() : pieces.shift();
-      gone.nodes.forEach(node => node.remove());
-      all -= gone.size;
-      if (first) unfollow(); // what is shown does not end at the end any more
+      all -= (first ? pieces.pop() : pieces.shift()).size;
+      if (first) this.unfollow(); // what is shown does not end at the end any more
     }
-    show();
+    this.show(pieces, then);
   }
 
-  function clear() {
-    unfollow();
-    pieces = [];
-    of.box.replaceChildren();
+  show(pieces, then) {
+    this.pieces = pieces;
+    this.setState({ pieces, following: Boolean(this.following) }, then);
   }
 
-  function unfollow() {
-    following?.stop();
-    following = null;
+  unfollow() {
+    this.following?.stop();
+    this.following = null;
   }
 
   /** Follow the end. */
-  function follow() {
-    clear();
-    following = follower(of.address, -END, found => {
-      if (!of.text(found)) return;
-      const atEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 40 || !pieces.length;
-      put(found, false);
-      if (atEnd) place.scrollTop = place.scrollHeight;
-    }, problem => { say(nothing, problem.message); nothing.hidden = false; }, of.live);
-    show();
+  follow() {
+    this.unfollow();
+    this.show([]);
+    this.following = follower(this.props.address, -END, found => {
+      this.setState({ read: true, trouble: "" });
+      if (!this.props.text(found)) return;
+      const atEnd = this.place.scrollHeight - this.place.scrollTop - this.place.clientHeight < NEAR || !this.pieces.length;
+      this.put(found, false, null, () => { if (atEnd && !this.stopped) this.place.scrollTop = this.place.scrollHeight; });
+    }, problem => this.setState({ trouble: problem.message }), this.props.live);
+    this.setState({ following: true });
   }
 
-  async function piece(from, until) {
+  async piece(from, until) {
     try {
-      return await get(`${of.address}&from=${from}${until === undefined ? "" : `&until=${until}`}`);
+      return await get(`${this.props.address}&from=${from}${until === undefined ? "" : `&until=${until}`}`);
     } catch (problem) {
-      say(told, problem.message);
+      this.say(problem.message);
       return null;
     }
   }
 
   /** Show what is before; the view stays at its line. */
-  async function back() {
-    const until = begin();
-    const found = await piece(Math.max(0, until - PIECE), until);
-    if (!found || stopped || begin() !== until) return;
-    const height = place.scrollHeight;
-    put(found, true);
-    place.scrollTop += place.scrollHeight - height;
-    if (begin() && place.scrollHeight === height) back(); // a piece without anything to show
+  async back() {
+    const until = this.begin;
+    const found = await this.piece(Math.max(0, until - PIECE), until);
+    if (!found || this.stopped || this.begin !== until) return;
+    const height = this.place.scrollHeight;
+    this.put(found, true, null, () => {
+      this.place.scrollTop += this.place.scrollHeight - height;
+      if (this.begin && this.place.scrollHeight === height) this.back(); // a piece without anything to show
+    });
   }
 
-  async function forth() {
-    const found = await piece(end());
-    if (!found || stopped) return;
-    if (found.next === end()) follow();
-    else put(found, false);
+  async forth() {
+    const end = this.end;
+    const found = await this.piece(end);
+    if (!found || this.stopped || this.end !== end) return;
+    if (found.next === end) this.follow();
+    else this.put(found, false, null);
   }
 
-  async function find(backwards) {
-    const words = input.value;
+  async find(backwards) {
+    const words = this.input.current.value, { search } = this.props;
     if (!words) return;
-    say(told, "Searching…");
-    let from = hit === null ? (backwards ? -1 : 0) : backwards ? hit : hit + 1;
+    this.say("Searching…");
+    let from = this.hit === null ? (backwards ? -1 : 0) : backwards ? this.hit : this.hit + 1;
     for (;;) {
       let found;
       try {
-        found = await get(`${of.search}&q=${encodeURIComponent(words)}&from=${from}${backwards ? "&back=1" : ""}`);
+        found = await get(`${search}&q=${encodeURIComponent(words)}&from=${from}${backwards ? "&back=1" : ""}`);
       } catch (problem) {
-        say(told, problem.message);
+        this.say(problem.message);
         return;
       }
-      if (stopped || input.value !== words) return;
-      if (found.found !== null) { await reveal(found, words); return; }
+      if (this.stopped || this.input.current.value !== words) return;
+      if (found.found !== null) { await this.reveal(found, words); return; }
       if (found.next === null) break;
       from = found.next;
     }
-    say(told, hit === null ? "Not found" : "No more");
+    this.say(this.hit === null ? "Not found" : "No more");
   }
 
-  async function reveal({ found: at, line, size }, words) {
-    const around = await piece(line);
-    if (!around || stopped) return;
-    hit = at;
-    clear();
-    put(around, false, words);
-    say(told, `at ${size ? Math.floor(100 * at / size) : 0} %`);
-    (of.box.querySelector("mark") ?? of.box.firstElementChild)?.scrollIntoView({ block: "center" });
+  async reveal({ found: at, line, size }, words) {
+    const around = await this.piece(line);
+    if (!around || this.stopped) return;
+    this.hit = at;
+    this.unfollow();
+    this.pieces = [];
+    this.put(around, false, words, () => (this.box.current.querySelector("mark") ?? this.box.current.firstElementChild)?.scrollIntoView({ block: "center" }));
+    this.say(`at ${size ? Math.floor(100 * at / size) : 0} %`);
   }
 
-  async function* whole() {
+  async* whole() {
+    const { address, text } = this.props;
     for (let from = 0; ;) {
-      const found = await get(`${of.address}&from=${from}`);
-      yield of.text(found);
+      const found = await get(`${address}&from=${from}`);
+      yield text(found);
       if (found.next === from || (!found.more && found.next >= (found.size ?? found.next))) return;
       from = found.next;
     }
   }
 
-  follow();
-  return { stop() { stopped = true; unfollow(); } };
+  render({ name, nothing, box, text, Piece }, { pieces, following, told, trouble, read }) {
+    const sought = event => { if (event.key === "Enter") { event.preventDefault(); this.find(event.shiftKey); } };
+    return html`<div class="file-bar">
+        <input type="search" ref=${this.input} placeholder="Search" aria-label="Search in all of it" onKeyDown=${sought} onInput=${() => { this.hit = null; this.say(""); }} />
+        <${Tool} label="Search back" does=${() => this.find(true)}>↑<//><${Tool} label="Search on" does=${() => this.find(false)}>↓<//>
+        <span class="number" role="status">${told}</span>
+        ${pieces[0]?.found.from > 0 && html`<${Tool} key="earlier" label="Earlier: show what was before" does=${() => this.back()}>Earlier<//>`}
+        ${!following && html`<${Tool} key="later" label="Later: show what came after" does=${() => this.forth()}>Later<//>
+          <${Tool} key="latest" label="Latest: follow the end" does=${() => this.follow()}>Latest<//>`}
+        <${Tool} label="Copy what is shown" does=${() => copy(this.pieces.map(one => text(one.found)).join(""))}>Copy<//>
+        <${Tool} label="Download all of it" does=${() => download(name, this.whole())}>Download<//></div>
+      ${!pieces.length && (trouble ? html`<${Empty}>${trouble}<//>` : read ? html`<${Empty}>${nothing}<//>` : html`<${Skeleton} />`)}
+      <${box} ref=${this.box} class=${box === "ol" ? "blocks" : null}>${pieces.map(one => html`<${Drawn} key=${one.key} Piece=${Piece} shown=${one.shown} />`)}<//>`;
+  }
 }
+
+const Drawn = memo(({ Piece, shown }) => html`<${Piece} ...${shown} />`);

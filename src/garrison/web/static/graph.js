@@ -1,181 +1,202 @@
 // Panel of the run's nodes: as a graph and as a table, with a search in both. Graphviz lays the graph out in a worker that
-// has a deadline; where it passes, the table takes its place, and a line says so.
+// has a deadline; where it passes, the table takes its place, and a line says so. The drawing is Graphviz' own: it is made
+// once and painted by events (graph_drawing.js); all around it is drawn as every panel is.
 
-import { el, keyed, panel, say, set } from "./dom.js";
+import { Tool } from "./controls.js";
 import { graphDrawing } from "./graph_drawing.js";
 import { legibleGraph } from "./legible.js";
-import { nodeTable } from "./node_table.js";
+import { miniMap } from "./minimap.js";
+import { NodeTable } from "./node_table.js";
 import { shown } from "./state.js";
+import { Tabs, TabPanel } from "./tabs.js";
+import { Component, createRef, html, Panel, sameDrawing, Skeleton } from "./view.js";
 import { nodeLine, signOf } from "./words.js";
 
 const STEP = 1.25;
 const DEADLINE = 10000; // milliseconds for a layout
 const LONGER = 6; // times that, for a person who asks again
 const VIEW = "garrison.nodes.view"; // what this browser showed last
+const TABS = [["table", "Table"], ["graph", "Graph"]]; // the table first for keys and screen readers
+const PARTS = ["nodes", "dot", "gates", "followed", "status", "next"];
+const BUSY = new Set(["working", "asking"]);
 
 /**
  * The panel.
- * @param {function(string)} choose called with the node that a person opens
- * @returns {{section: Element, show: function(Object, Set<string>|null, boolean), select: function(string|null), focus: function(),
- *     table: function(), search: function()}}
+ * @param {Object} props
+ * @param {boolean} props.hidden
+ * @param {Object|null} props.state of the run
+ * @param {string|null} props.selected the node that is open
+ * @param {function(string)} props.choose opens a node
+ * @param {{current: Graph}} props.handle gets the panel: its focus(), table() and search() are for shortcuts
  */
-export function graphPanel(choose) {
-  const tab = (name, words) => el("button", { type: "button", role: "tab", class: "quiet", id: `nodes-tab-${name}`, "aria-controls": `nodes-${name}`,
-    onclick: () => turn(name, true), onkeydown: event => {
-      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-      const other = name === "graph" ? "table" : "graph";
-      turn(other, true);
-      tabs[other].focus();
-    } }, words);
-  const tabs = { table: tab("table", "Table"), graph: tab("graph", "Graph") }; // the table first for keys and screen readers
-  const input = el("input", { type: "search", placeholder: "Find a node", "aria-label": "Find a node", oninput: () => seek(),
-    onkeydown: event => {
-      if (event.key === "Enter") { event.preventDefault(); next(event.shiftKey ? -1 : 1); }
-      if (event.key === "Escape" && input.value) { event.stopPropagation(); input.value = ""; seek(); }
-    } });
-  const hits = el("span", { class: "number", role: "status" });
-  const tool = (words, label, does) => el("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick: does }, words);
-  const busy = el("button", { type: "button", class: "quiet", title: "Go to the next node at work", onclick: () => drawing.toBusy() }, "At work");
-  const sizes = el("div", { class: "tools", role: "group", "aria-label": "Size of the drawing" }, busy,
-    tool("−", "Smaller", () => drawing.zoom(1 / STEP)), tool("+", "Larger", () => drawing.zoom(STEP)), tool("Fit", "Fit: show the whole graph", () => drawing.fit(true)));
-  const { section, body } = panel("graph", "Pipeline", el("div", { class: "tabs", role: "tablist", "aria-label": "How to show the nodes" }, tabs.table, tabs.graph),
-    el("div", { class: "find", role: "search" }, input, hits), sizes);
-  const note = el("p", { class: "note", role: "status", hidden: true });
-  const table = nodeTable(choose);
-  const view = el("div", { class: "view", id: "nodes-graph", role: "tabpanel", "aria-labelledby": "nodes-tab-graph" });
-  const list = el("div", { class: "list", id: "nodes-table", role: "tabpanel", "aria-labelledby": "nodes-tab-table", hidden: true }, table.element);
-  const inner = el("ul", { class: "inner", "aria-label": "Nodes of nested pipelines", hidden: true });
-  body.append(note, list, view, inner);
-  const drawing = graphDrawing(view, choose);
-  const waits = el("p", { class: "empty", hidden: true }, "Drawing the graph…");
-  view.append(waits);
+export class Graph extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { view: localStorage.getItem(VIEW) === "table" ? "table" : "graph", drawn: false, trouble: "", found: null, order: { by: null, down: false } };
+    for (const name of ["canvas", "map", "input", "list"]) this[name] = createRef();
+    this.asked = 0; // number of the layout that is wanted
+    this.at = -1; // place among what the search found
+    this.both = null; // the layouts: down and right
+    this.way = "";
+  }
 
-  let worker = null, timer = 0, asked = 0, dot = null, both = null, way = "";
-  let latest = null, chosen = localStorage.getItem(VIEW) === "table" ? "table" : "graph", at = -1, found = null;
+  componentDidMount() {
+    this.props.handle.current = this;
+    const place = this.canvas.current;
+    this.drawing = graphDrawing(place, miniMap(this.map.current, place), name => this.props.choose(name));
+    this.resized = new ResizeObserver(() => this.arrange());
+    this.resized.observe(place.parentElement);
+    this.follow({});
+  }
+
+  componentWillUnmount() {
+    this.resized.disconnect();
+    this.stop();
+  }
+
+  shouldComponentUpdate(next, state) { return state !== this.state || !sameDrawing(PARTS, this.props, next); }
+
+  componentDidUpdate(before, old) {
+    this.follow(before);
+    if (old.view !== this.state.view || before.hidden !== this.props.hidden) this.arrange();
+    if (old.found !== this.state.found) this.drawing.search(this.state.found);
+  }
+
+  /** Paint what is different from what was drawn before. */
+  follow(before) {
+    const { state, selected } = this.props;
+    if (before.selected !== selected) this.drawing.select(selected ?? null);
+    if (!state || state === before.state) return;
+    if (state.dot !== this.dot) this.layOut(state.dot);
+    const old = before.state;
+    const all = !old || old.gates !== state.gates || old.status !== state.status || old.next !== state.next;
+    this.drawing.show(state, all ? null : Object.keys(state.nodes).filter(name => state.nodes[name] !== old.nodes[name]));
+    if (old && old.followed !== state.followed) this.drawing.ways(state.followed ?? {});
+  }
 
   // ---- layout
 
-  function draw(text, deadline = DEADLINE) {
-    dot = text;
-    both = null;
-    worker ??= start();
-    waits.hidden = drawing.drawn();
-    clearTimeout(timer);
-    timer = setTimeout(() => failed(`it was not laid out within ${deadline / 1000} s`), deadline);
-    worker.postMessage({ id: ++asked, dot: legibleGraph(dot) });
+  layOut(dot, deadline = DEADLINE) {
+    this.dot = dot;
+    this.both = null;
+    this.worker ??= this.start();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.failed(`it was not laid out within ${deadline / 1000} s`), deadline);
+    this.worker.postMessage({ id: ++this.asked, dot: legibleGraph(dot) });
   }
 
-  function start() {
+  start() {
     const made = new Worker("/static/graph_worker.js", { type: "module" });
     made.addEventListener("message", ({ data }) => {
-      if (data.id !== asked) return;
-      clearTimeout(timer);
-      if (data.problem) failed(data.problem);
-      else { both = data; way = ""; arrange(); }
+      if (data.id !== this.asked) return;
+      clearTimeout(this.timer);
+      if (data.problem) return this.failed(data.problem);
+      this.both = data;
+      this.way = "";
+      this.arrange();
     });
-    made.addEventListener("error", () => failed("Graphviz did not start in this browser"));
+    made.addEventListener("error", () => this.failed("Graphviz did not start in this browser"));
     return made;
   }
 
+  stop() {
+    clearTimeout(this.timer);
+    this.worker?.terminate();
+    this.worker = null;
+  }
+
   /** Show the table instead. */
-  function failed(why) {
-    clearTimeout(timer);
-    worker?.terminate();
-    worker = null;
-    both = null;
-    drawing.clear();
-    waits.hidden = true;
-    note.replaceChildren(`The graph is not drawn: ${why}. The table has all of its nodes. `,
-      el("button", { type: "button", class: "quiet", onclick: () => { note.hidden = true; turn("graph"); draw(dot, DEADLINE * LONGER); } }, "Try longer"));
-    note.hidden = false;
-    turn("table");
+  failed(why) {
+    this.stop();
+    this.both = null;
+    this.drawing.clear();
+    this.setState({ drawn: false, trouble: why, view: "table" });
+  }
+
+  longer() {
+    this.setState({ trouble: "", view: "graph" });
+    this.layOut(this.dot, DEADLINE * LONGER);
   }
 
   /** Choose the direction that the view shows larger, and draw it if it is not shown yet. */
-  function arrange() {
-    if (!both || view.hidden || !view.clientWidth) return;
-    const better = drawing.room(sizeOf(both.right)) > drawing.room(sizeOf(both.down)) * 1.05 ? "right" : "down";
-    if (better === way) { drawing.refit(); return; }
-    way = better;
-    waits.hidden = note.hidden = true;
-    drawing.put(both[way]);
-    within(latest);
-    if (found) drawing.search(found);
+  arrange() {
+    if (!this.both || !this.canvas.current?.clientWidth) return;
+    const better = this.drawing.room(sizeOf(this.both.right)) > this.drawing.room(sizeOf(this.both.down)) * 1.05 ? "right" : "down";
+    if (better === this.way) return this.drawing.refit();
+    this.way = better;
+    this.drawing.put(this.both[better]);
+    this.setState({ drawn: true, trouble: "" });
+    if (this.state.found) this.drawing.search(this.state.found);
   }
 
   // ---- what is shown
 
-  /** Show graph or table; `kept`: in this browser from now on. */
-  function turn(name, kept = false) {
-    chosen = name;
-    if (kept) localStorage.setItem(VIEW, name);
-    for (const [other, control] of Object.entries(tabs)) {
-      set(control, "aria-selected", String(other === name));
-      set(control, "tabindex", other === name ? "0" : "-1");
-    }
-    view.hidden = sizes.hidden = name !== "graph";
-    list.hidden = name !== "table";
-    if (name === "table") table.show(latest, found);
-    within(latest);
-    arrange();
+  /** Show graph or table; `kept`: in this browser from now on. `then` is called when it is shown. */
+  turn(view, kept = false, then = undefined) {
+    if (kept) localStorage.setItem(VIEW, view);
+    this.setState({ view }, then);
   }
 
-  /** Draw what changed: `names`, or every node; `followed` are edges that were followed since. */
-  function show(state, names, followed) {
-    latest = state;
-    if (!state) return;
-    if (state.dot !== dot) draw(state.dot);
-    drawing.show(state, names);
-    if (followed) drawing.ways(followed);
-    if (chosen === "table") table.show(state, found);
-    within(state);
-    const working = Object.values(state.nodes).filter(node => ["working", "asking"].includes(shown(state, node))).length;
-    busy.disabled = !working;
-    say(busy, working ? `At work (${working})` : "At work");
-  }
-
-  /** List the nodes of nested pipelines, which have no place in the drawing. */
-  function within(state) {
-    const nested = state && drawing.drawn() && chosen === "graph" ? Object.values(state.nodes).filter(node => !drawing.has(node.node)) : [];
-    inner.hidden = !nested.length;
-    keyed(inner, nested, node => node.node, node => el("li", {}, el("button", { type: "button", onclick: () => choose(node.node) })),
-      (item, node) => {
-        const look = shown(state, node);
-        set(item.firstChild, "class", `chip s-${look}`);
-        set(item.firstChild, "aria-label", nodeLine(node, look));
-        say(item.firstChild, `${signOf(look)} ${node.node}`);
-      });
-  }
+  focus() { this.turn("graph", false, () => this.drawing.focus()); }
+  table() { this.turn("table", false, () => this.toList()); }
+  search() { this.input.current.focus(); }
+  toList() { ["tbody button", "thead button"].map(which => this.list.current.querySelector(which)).find(Boolean)?.focus(); }
 
   // ---- search
 
-  function seek() {
-    const words = input.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-    const all = Object.values(latest?.nodes ?? {});
-    const hit = node => words.every(word => [node.node, node.label, node.agent, shown(latest, node)].some(text => String(text ?? "").toLowerCase().includes(word)));
-    found = words.length && latest ? new Set(all.filter(hit).map(node => node.node)) : null;
-    at = -1;
-    say(hits, found ? `${found.size} of ${all.length}` : "");
-    drawing.search(found);
-    if (chosen === "table") table.show(latest, found);
-    else if (found?.size) next(1);
+  seek() {
+    const { state } = this.props;
+    const words = this.input.current.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    const hit = node => words.every(word => [node.node, node.label, node.agent, shown(state, node)].some(text => String(text ?? "").toLowerCase().includes(word)));
+    const found = words.length && state ? new Set(Object.values(state.nodes).filter(hit).map(node => node.node)) : null;
+    this.at = -1;
+    this.setState({ found }, () => { if (this.state.view === "graph" && found?.size) this.next(1); });
   }
 
-  function next(step) {
-    if (!found?.size) return;
-    const names = [...found];
-    at = (at + step + names.length) % names.length;
-    if (chosen === "graph") drawing.search(found, names[at]);
-    else table.focus();
+  next(step) {
+    const names = [...this.state.found ?? []];
+    if (!names.length) return;
+    this.at = (this.at + step + names.length) % names.length;
+    if (this.state.view === "graph") this.drawing.search(this.state.found, names[this.at]);
+    else this.toList();
   }
 
-  new ResizeObserver(() => arrange()).observe(view);
-  turn(chosen);
-  return {
-    section, show, select: drawing.select, focus: () => { turn("graph"); drawing.focus(); },
-    table: () => { turn("table"); table.focus(); }, search: () => input.focus(),
-  };
+  pressed(event) {
+    if (event.key === "Enter") {
+      event.preventDefault();
+      this.next(event.shiftKey ? -1 : 1);
+    } else if (event.key === "Escape" && this.input.current.value) {
+      event.stopPropagation();
+      this.input.current.value = "";
+      this.seek();
+    }
+  }
+
+  render({ hidden, state, choose }, { view, drawn, trouble, found, order }) {
+    const nodes = state ? Object.values(state.nodes) : [];
+    const working = nodes.filter(node => BUSY.has(shown(state, node))).length;
+    const nested = drawn && view === "graph" ? nodes.filter(node => !this.drawing.has(node.node)) : []; // they have no place in the drawing
+    const beside = html`<${Tabs} prefix="nodes" label="How to show the nodes" tabs=${TABS} chosen=${view} choose=${name => this.turn(name, true)} />
+      <div class="find" role="search"><input type="search" ref=${this.input} placeholder="Find a node" aria-label="Find a node" onInput=${() => this.seek()}
+        onKeyDown=${event => this.pressed(event)} /><span class="number" role="status">${found && `${found.size} of ${nodes.length}`}</span></div>
+      <div class="tools" role="group" aria-label="Size of the drawing" hidden=${view !== "graph"}>
+        <button type="button" class="quiet" title="Go to the next node at work" disabled=${!working} onClick=${() => this.drawing.toBusy()}>${working ? `At work (${working})` : "At work"}</button>
+        <${Tool} label="Smaller" does=${() => this.drawing.zoom(1 / STEP)}>−<//><${Tool} label="Larger" does=${() => this.drawing.zoom(STEP)}>+<//>
+        <${Tool} label="Fit: show the whole graph" does=${() => this.drawing.fit(true)}>Fit<//></div>`;
+    return html`<${Panel} id="graph" title="Pipeline" hidden=${hidden} beside=${beside}>
+      ${trouble && html`<p class="note" role="status">The graph is not drawn: ${trouble}. The table has all of its nodes. ${" "}
+        <button type="button" class="quiet" onClick=${() => this.longer()}>Try longer</button></p>`}
+      <${TabPanel} prefix="nodes" name="table" chosen=${view} class="list"><div ref=${this.list}>${view === "table" && (state
+        ? html`<${NodeTable} state=${state} found=${found} order=${order} reorder=${to => this.setState({ order: to })} choose=${choose} />` : html`<${Skeleton} lines=${6} />`)}</div><//>
+      <${TabPanel} prefix="nodes" name="graph" chosen=${view} class="view"><div class="canvas" ref=${this.canvas} />
+        <div class="minimap" aria-hidden="true" hidden ref=${this.map}><canvas /><div class="seen" /></div>
+        ${!drawn && !trouble && html`<p class="empty">Drawing the graph…</p>`}<//>
+      <ul class="inner" aria-label="Nodes of nested pipelines" hidden=${!nested.length}>${nested.map(node => html`<${Nested} key=${node.node} node=${node} look=${shown(state, node)} choose=${choose} />`)}</ul><//>`;
+  }
 }
+
+const Nested = ({ node, look, choose }) => html`<li><button type="button" class="chip s-${look}" aria-label=${nodeLine(node, look)}
+  onClick=${() => choose(node.node)}>${signOf(look)} ${node.node}</button></li>`;
 
 function sizeOf(svg) {
   const [, width, height] = /viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"/.exec(svg) ?? [0, 100, 100];

@@ -2,8 +2,7 @@
 // has laid it out; an event changes only classes, symbols and names, never the layout, so that a thousand nodes cost as
 // little as two.
 
-import { el, say, set } from "./dom.js";
-import { miniMap } from "./minimap.js";
+import { legible } from "./legible.js";
 import { shown } from "./state.js";
 import { drawing } from "./svg_filter.js";
 import { count, nodeLine, signOf } from "./words.js";
@@ -15,14 +14,24 @@ const LARGE_READABLE = 1.2;
 const LARGEST = 1.5;
 const ROOM = 30; // pixels around the drawing
 
+/** Set an attribute of an element of the drawing, or its text: the page is touched only by a change. */
+function set(element, name, value) {
+  const written = legible(String(value));
+  if (element.getAttribute(name) !== written) element.setAttribute(name, written);
+}
+function say(element, text) {
+  const written = legible(text);
+  if (element.textContent !== written) element.textContent = written;
+}
+
 /**
- * The drawing, in `view`; `choose` opens a node.
+ * The drawing.
+ * @param {Element} place holds it, and scrolls; nothing else draws in it
+ * @param {Object} map its map: see `miniMap`
+ * @param {function(string)} choose opens a node
  * @returns {Object} `put` takes a layout, `clear` removes it; the others do what they are called
  */
-export function graphDrawing(view, choose) {
-  const place = el("div", { class: "canvas" });
-  const map = miniMap(place);
-  view.append(place, map.element);
+export function graphDrawing(place, map, choose) {
   let drawn = null, scale = 0, fitted = true, latest = null, current = null, found = null;
   let marks = new Map(); // node → what of it changes
 
@@ -98,7 +107,7 @@ export function graphDrawing(view, choose) {
     marks.get(name).g.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
-  /** Draw what changed of a state: `names`, or every node. */
+  /** Draw what changed of a state: the nodes of these `names`, or every node. */
   function show(state, names) {
     latest = state;
     if (!drawn) return;

@@ -1,84 +1,95 @@
 // Pages of a list of the past: from the latest to the oldest and back, a search in all of it, copied or downloaded. While
 // no page is chosen the list is live.
 
-import { el, say } from "./dom.js";
-import { copy, download, tool } from "./text_tools.js";
+import { Tool } from "./controls.js";
+import { copy, download } from "./text_tools.js";
+import { Component, createRef, html } from "./view.js";
 
 const SETTLE = 300; // milliseconds between the last key and the search
+const GROWN = 1000; // milliseconds between two readings of a list that has no live form
 const PAGE = 100;
 const DOWNLOADED = 500; // entries of a request for a download
 
 /**
- * The controls.
- * @param {function(Object): Promise<Object>} read requests a page: {before, after, limit, q}
- * @param {function(Object|null)} changed called with the page to show; null: the list is live
- * @param {function(): string} name of a downloaded file
- * @param {function(Object): string} line an entry as text
- * @returns {{element: Element, reset: function(boolean), grown: function(), searches: function(): boolean}}
+ * The controls. Another list is another pager, by its `key`.
+ * @param {Object} props
+ * @param {boolean} props.live whether the list has a live form; one without begins with its latest page
+ * @param {*} props.version changes when the run went on
+ * @param {function(Object): Promise<Object>} props.read requests a page: {before, after, limit, q}
+ * @param {function(Object|null)} props.show called with the page to show; null: the list is live
+ * @param {function(boolean)} props.search called with whether something is searched
+ * @param {string} props.name of a downloaded file
+ * @param {function(Object): string} props.line an entry as text
  */
-export function historyPager(read, changed, name, line) {
-  const input = el("input", { type: "search", placeholder: "Search all of it", "aria-label": "Search in what happened", oninput: () => {
-    clearTimeout(soon);
-    soon = setTimeout(() => turn(input.value.trim() || always ? {} : null), SETTLE);
-  } });
-  const told = el("span", { class: "number", role: "status" });
-  const oldest = tool("⇤", "Oldest", () => turn({ after: "" })), older = tool("‹ Older", "Older", () => turn({ before: page?.older ?? "" }));
-  const newer = tool("Newer ›", "Newer", () => turn({ after: page?.newer ?? "" })), latest = tool("⇥ Latest", "Latest", () => turn(input.value.trim() || always ? {} : null));
-  const element = el("div", { class: "pager", role: "search" }, input, told, el("span", { class: "ways" }, oldest, older, newer, latest),
-    tool("Copy", "Copy this page", async () => copy((page ?? await ask({}))?.entries.map(line).join("\n") ?? "")),
-    tool("Download", "Download all of it", () => download(name(), all())));
-  let page = null, asked = 0, soon, always = false, stale = null;
+export class HistoryPager extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { page: null, trouble: "" };
+    this.input = createRef();
+    this.asked = 0;
+  }
 
-  const ask = wanted => read({ limit: PAGE, q: input.value.trim(), ...wanted });
+  componentDidMount() { if (!this.props.live) this.turn({}); }
+
+  componentDidUpdate(before) { if (before.version !== this.props.version) this.grown(); }
+
+  componentWillUnmount() {
+    this.asked = -1;
+    clearTimeout(this.soon);
+    clearTimeout(this.stale);
+  }
+
+  get words() { return this.input.current?.value.trim() ?? ""; }
+  ask(wanted) { return this.props.read({ limit: PAGE, q: this.words, ...wanted }); }
 
   /** Show another page, or the live list (null). */
-  async function turn(wanted) {
-    const mine = ++asked;
-    if (wanted === null) {
-      page = null;
-      fill();
-      changed(null);
-      return;
-    }
+  async turn(wanted) {
+    const mine = ++this.asked;
+    const take = page => { this.setState({ page, trouble: "" }); this.props.search(this.words !== ""); this.props.show(page); };
+    if (wanted === null) return take(null);
     try {
-      if (wanted.before === "") wanted = { before: (await ask({})).older ?? undefined }; // from the live list
-      const found = await ask(wanted);
-      if (mine !== asked) return;
-      page = found;
-      fill();
-      changed(page);
+      if (wanted.before === "") wanted = { before: (await this.ask({})).older ?? undefined }; // from the live list
+      const page = await this.ask(wanted);
+      if (mine === this.asked) take(page);
     } catch (problem) {
-      if (mine === asked) say(told, problem.message);
+      if (mine === this.asked) this.setState({ trouble: problem.message });
     }
   }
 
-  function fill() {
-    say(told, page ? (page.total ? `${page.position + 1}–${page.position + page.entries.length} of ${page.total}` : "none") : "live");
-    oldest.disabled = older.disabled = page !== null && page.older === null;
-    newer.disabled = page === null || page.newer === null;
-    latest.disabled = page === null;
-  }
+  /** The latest page, or the live list. */
+  latest() { return this.turn(this.words || !this.props.live ? {} : null); }
 
-  /** Begin with another list; `paged`: it has no live form. */
-  function reset(paged) {
-    always = paged;
-    input.value = "";
-    turn(paged ? {} : null);
+  sought() {
+    clearTimeout(this.soon);
+    this.soon = setTimeout(() => this.latest(), SETTLE);
   }
 
   /** The run went on: a list without a live form is read again, if its latest page is shown. */
-  function grown() {
-    if (!always || input.value || !page || page.newer !== null || stale) return;
-    stale = setTimeout(() => { stale = null; if (always && page?.newer === null && !input.value) turn({}); }, 1000);
+  grown() {
+    const atEnd = () => !this.props.live && !this.words && this.state.page?.newer === null;
+    if (!atEnd() || this.stale) return;
+    this.stale = setTimeout(() => { this.stale = null; if (atEnd()) this.turn({}); }, GROWN);
   }
 
-  async function* all() {
+  async* all() {
     for (let after = ""; after !== null;) {
-      const found = await ask({ after, limit: DOWNLOADED });
-      yield found.entries.map(each => `${line(each)}\n`).join("");
+      const found = await this.ask({ after, limit: DOWNLOADED });
+      yield found.entries.map(each => `${this.props.line(each)}\n`).join("");
       after = found.newer;
     }
   }
 
-  return { element, reset, grown, searches: () => input.value.trim() !== "" };
+  render({ name, line, children }, { page, trouble }) {
+    const told = !page ? "live" : page.total ? `${page.position + 1}–${page.position + page.entries.length} of ${page.total}` : "none";
+    const none = way => page !== null && page[way] === null;
+    return html`<div class="pager" role="search">
+      <input type="search" ref=${this.input} placeholder="Search all of it" aria-label="Search in what happened" onInput=${() => this.sought()} />
+      <span class="number" role="status">${trouble || told}</span>
+      <span class="ways"><${Tool} label="Oldest" disabled=${none("older")} does=${() => this.turn({ after: "" })}>⇤<//>
+        <${Tool} label="Older" disabled=${none("older")} does=${() => this.turn({ before: page?.older ?? "" })}>‹ Older<//>
+        <${Tool} label="Newer" disabled=${!page || none("newer")} does=${() => this.turn({ after: page?.newer ?? "" })}>Newer ›<//>
+        <${Tool} label="Latest" disabled=${!page} does=${() => this.latest()}>⇥ Latest<//></span>
+      <${Tool} label="Copy this page" does=${async () => copy((page ?? await this.ask({}))?.entries.map(line).join("\n") ?? "")}>Copy<//>
+      <${Tool} label="Download all of it" does=${() => download(name, this.all())}>Download<//>${children}</div>`;
+  }
 }

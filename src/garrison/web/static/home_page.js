@@ -2,70 +2,55 @@
 // the address, so that a view can be sent or kept.
 
 import { act, get, part } from "./api.js";
-import { el, empty, keyed, panel, say, set } from "./dom.js";
-import { emptyHome } from "./empty_home.js";
+import { EmptyHome } from "./empty_home.js";
 import { attempt, link, tab } from "./notice.js";
-import { runsTable } from "./runs_table.js";
+import { RunsTable } from "./runs_table.js";
 import { follow } from "./stream.js";
-import { ages } from "./time.js";
-import { waitCards } from "./waits.js";
+import { Empty, html, Panel, render, Skeleton } from "./view.js";
+import { Card } from "./waits.js";
 import { count } from "./words.js";
 
-const CARDS = 20; // shown at once; the table has the others
+const SHOWN = 20; // cards at once; the table has the others
 const AT = { run: 0, gate: 1, asks: 1, parked: 2, failed: 3 }; // the most urgent first
 
 /** Build the page into `main`; its shortcuts. */
 export async function begin(main) {
-  const { write } = await get("home");
-  const number = el("span", { class: "number" });
-  const waits = panel("waits", "Waits for you", number);
-  const cards = el("ul", { class: "cards" });
-  const more = el("p", { class: "kind" });
-  const nothing = empty("Nothing is waiting for you.");
-  waits.body.append(nothing, cards, more);
-  const table = runsTable();
-  const makers = new Map();
-
-  function makerOf(run) {
-    if (!makers.has(run)) makers.set(run, waitCards(
-      (node, tab = "") => { location.href = `/?${new URLSearchParams({ run, node, ...(tab ? { tab } : {}) })}`; },
-      (path, data, control) => attempt(control, () => act(`runs/${part(run)}/${path}`, data))));
-    return makers.get(run);
-  }
-
-  /** What a card shows of a node; only one with an agent can fail. */
-  const nodeOf = wait => wait.node ? { node: wait.node, asks: wait.text, agent: wait.kind === "failed" } : null;
-
-  function card({ run, status, wait }) {
-    const made = makerOf(run).card(wait, { run, status, write });
-    made.querySelector(".card-head").append(el("a", { class: "of-run", href: `/?run=${part(run)}` }, run));
-    return made;
-  }
-
-  function show({ home, runs }) {
-    const all = runs.flatMap(run => (run.waits ?? []).map(wait => ({ run: run.run, status: run.status, wait: { ...wait, node: nodeOf(wait) } })));
-    if (!runs.length) return emptyHome(main, home);
-    if (!table.section.isConnected) main.replaceChildren(waits.section, table.section);
-    main.className = "home-page";
-    all.sort((one, other) => AT[one.wait.kind] - AT[other.wait.kind]);
-    say(number, all.length || "");
-    waits.section.classList.toggle("some", all.length > 0);
-    nothing.hidden = all.length > 0;
-    keyed(cards, all.slice(0, CARDS), one => `${one.run} ${one.wait.key}`, card, (element, one) => makerOf(one.run).renew(element, one.wait));
-    say(more, all.length > CARDS ? `and ${count(all.length - CARDS, "item")} more; the filter "waits for you" lists their runs` : "");
-    table.show(runs);
-    tab("", all.length);
-  }
-
-  set(document.querySelector(".skip"), "href", "#waits-title");
-  ages(main);
-  const stream = await new Promise(resolve => {
-    const opened = follow(null, { link, runs: list => { show(list); resolve(opened); } });
-  });
+  let write = null, listed = null;
+  const draw = () => {
+    const { home, runs = null } = write === null ? {} : listed ?? {};
+    const waits = runs && waitsOf(runs);
+    main.className = runs?.length === 0 ? "" : "home-page";
+    if (runs) tab("", waits.length);
+    render(runs?.length === 0 ? html`<${EmptyHome} home=${home} />`
+      : html`<${Waiting} waits=${waits} write=${write} /><${RunsTable} runs=${runs} />`, main);
+  };
+  document.querySelector(".skip").href = "#waits-title";
+  draw();
+  const stream = follow(null, { link, runs: list => { listed = list; draw(); } });
   window.addEventListener("pagehide", () => stream.close());
   window.addEventListener("pageshow", event => event.persisted && location.reload());
-  window.addEventListener("popstate", () => table.restore());
-  return [["/", "search the runs", () => table.search()], ["w", "go to what waits for you", () => {
-    (cards.querySelector("button, input") ?? waits.heading).focus();
+  ({ write } = await get("home"));
+  draw();
+  return [["/", "search the runs", () => document.getElementById("runs-search")?.focus()], ["w", "go to what waits for you", () => {
+    (main.querySelector(".cards button, .cards input") ?? document.getElementById("waits-title"))?.focus();
   }], ["c", "go to the chat", () => { location.href = "/chat"; }]];
+}
+
+/** What a card shows of a node; only one with an agent can fail. */
+const nodeOf = wait => wait.node ? { node: wait.node, asks: wait.text, agent: wait.kind === "failed" } : null;
+
+const waitsOf = runs => runs.flatMap(({ run, status, waits = [] }) => waits.map(wait => ({ run, status, wait: { ...wait, node: nodeOf(wait) } })))
+  .sort((one, other) => AT[one.wait.kind] - AT[other.wait.kind]);
+
+/** The panel of what waits in any run; null: not known yet. */
+const Waiting = ({ waits, write }) => html`<${Panel} id="waits" title="Waits for you" class=${waits?.length ? "some" : ""}
+    beside=${html`<span class="number">${waits?.length || ""}</span>`}>
+  ${!waits ? html`<${Skeleton} />` : !waits.length && html`<${Empty}>Nothing is waiting for you.<//>`}
+  <ul class="cards">${waits?.slice(0, SHOWN).map(({ run, status, wait }) => html`<${Card} key="${run} ${wait.key}" one=${wait} run=${run} write=${write !== false}
+    over=${status === "failed"} choose=${(node, tab) => open(run, node, tab)} act=${(path, data) => attempt(() => act(`runs/${part(run)}/${path}`, data))}
+    beside=${html`<a class="of-run" href="/?run=${part(run)}">${run}</a>`} />`)}</ul>
+  ${waits?.length > SHOWN && html`<p class="kind">and ${count(waits.length - SHOWN, "item")} more; the filter "waits for you" lists their runs</p>`}<//>`;
+
+function open(run, node, tab) {
+  location.href = `/?${new URLSearchParams({ run, node, ...(tab ? { tab } : {}) })}`;
 }

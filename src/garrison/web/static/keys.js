@@ -1,7 +1,8 @@
 // Keyboard shortcuts: single keys, listed by `?`, which can be switched off (they disturb dictation). Every shortcut does
 // what a control on the page does as well.
 
-import { el } from "./dom.js";
+import { openDialog } from "./dialog.js";
+import { html } from "./view.js";
 
 const OFF = "garrison.shortcuts.off";
 const ALWAYS = [["?", "show this list"], ["Escape", "close what is open"], ["Tab", "go to the next control"]];
@@ -27,14 +28,12 @@ const typing = target => target.matches?.("input, textarea, select, [contentedit
 
 function list(shortcuts) {
   const rows = [...shortcuts.filter(([key]) => key !== "Escape"), ["arrows, Enter", "move in the graph and the timeline; open a node"], ...ALWAYS];
-  const box = el("input", { type: "checkbox", checked: !localStorage.getItem(OFF), onchange: () =>
-    box.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1") });
-  const dialog = el("dialog", { "aria-labelledby": "keys-title", class: "keys" },
-    el("h2", { id: "keys-title" }, "Keyboard"),
-    el("dl", {}, rows.map(([key, what]) => el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)))),
-    el("label", {}, box, " Single-key shortcuts"),
-    el("div", { class: "row end" }, el("button", { type: "button", onclick: () => dialog.close() }, "Close")));
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
+  openDialog({ class: "keys", "aria-labelledby": "keys-title" }, Keys, { rows });
 }
+
+const turn = event => event.currentTarget.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1");
+
+const Keys = ({ rows, close }) => html`<h2 id="keys-title">Keyboard</h2>
+  <dl>${rows.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
+  <label><input type="checkbox" checked=${!localStorage.getItem(OFF)} onChange=${turn} /> Single-key shortcuts</label>
+  <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;

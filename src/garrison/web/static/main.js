@@ -2,9 +2,9 @@
 // known here.
 
 import { keys } from "./keys.js";
-import { say } from "./dom.js";
 import { noAccess } from "./no_access.js";
 import { beginSession } from "./session.js";
+import { render } from "./view.js";
 
 const page = location.pathname === "/chat" ? "chat" : "run";
 const main = document.getElementById("main");
@@ -16,7 +16,7 @@ if (await beginSession()) {
   try {
     keys(await opened.begin(main));
   } catch (problem) {
-    say(main, problem.message);
+    render(problem.message, main);
     main.classList.add("trouble");
   }
 } else noAccess(main);

@@ -2,7 +2,7 @@
 // address is shown as text beside its words, never opened by a click. What is no markdown known here stays as it is
 // written. Of a text that still grows, only the last block is drawn again.
 
-import { el } from "./dom.js";
+import { html, memo } from "./view.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+-]*)/;
 const HEADING = /^(#{1,6})\s+(.*?)\s*#*$/;
@@ -51,34 +51,23 @@ export function blocksOf(text) {
   return blocks;
 }
 
-/** An element that shows markdown; `show(text)` draws a text, which may have grown. */
-export function markdownView() {
-  const view = el("div", { class: "words markdown" });
-  let drawn = [];
+/** Markdown as elements. */
+export const Markdown = memo(({ text }) => html`<div class="words markdown">${blocksOf(text).map((block, at) => html`<${Block} key=${at} ...${block} />`)}</div>`);
 
-  function show(text) {
-    const blocks = blocksOf(text).map(block => [JSON.stringify(block), block]);
-    const same = blocks.findIndex(([key], at) => key !== drawn[at]);
-    const keep = same < 0 ? blocks.length : same;
-    while (view.children.length > keep) view.lastElementChild.remove();
-    for (const [, block] of blocks.slice(keep)) view.append(element(block));
-    drawn = blocks.map(([key]) => key);
-  }
+const sameBlock = (one, other) => one.kind === other.kind && one.level === other.level && one.first === other.first
+  && one.lines.length === other.lines.length && one.lines.every((line, at) => line === other.lines[at]);
 
-  return { view, show };
-}
+const Block = memo(({ kind, lines, level, first }) => {
+  if (kind === "code") return html`<pre tabindex="0"><code>${lines.join("\n")}</code></pre>`;
+  if (kind === "heading") return html`<p class="heading" role="heading" aria-level=${String(Math.min(6, level + 2))}>${inline(lines[0])}</p>`;
+  if (kind === "rule") return html`<hr />`;
+  if (kind === "points") return html`<ul>${lines.map(line => html`<li>${inline(line)}</li>`)}</ul>`;
+  if (kind === "numbers") return html`<ol start=${String(first)}>${lines.map(line => html`<li>${inline(line)}</li>`)}</ol>`;
+  if (kind === "quote") return html`<blockquote>${inline(lines.join("\n"))}</blockquote>`;
+  return html`<p>${inline(lines.join("\n"))}</p>`;
+}, sameBlock);
 
-function element({ kind, lines, level, first }) {
-  if (kind === "code") return el("pre", { tabindex: "0" }, el("code", {}, lines.join("\n")));
-  if (kind === "heading") return el("p", { class: "heading", role: "heading", "aria-level": String(Math.min(6, level + 2)) }, inline(lines[0]));
-  if (kind === "rule") return el("hr");
-  if (kind === "points") return el("ul", {}, lines.map(line => el("li", {}, inline(line))));
-  if (kind === "numbers") return el("ol", { start: String(first) }, lines.map(line => el("li", {}, inline(line))));
-  if (kind === "quote") return el("blockquote", {}, inline(lines.join("\n")));
-  return el("p", {}, inline(lines.join("\n")));
-}
-
-/** The nodes of a line: code, strong and emphasized words, links as words with their address. */
+/** A line in pieces: code, strong and emphasized words, links as words with their address. */
 function inline(text) {
   const parts = [];
   let rest = text;
@@ -87,9 +76,9 @@ function inline(text) {
     if (!found) break;
     const [all, code, strong, strong2, em, em2, words, address] = found;
     parts.push(rest.slice(0, found.index));
-    if (code) parts.push(el("code", {}, code));
-    else if (strong ?? strong2) parts.push(el("strong", {}, strong ?? strong2));
-    else if (em ?? em2) parts.push(el("em", {}, em ?? em2));
+    if (code) parts.push(html`<code>${code}</code>`);
+    else if (strong ?? strong2) parts.push(html`<strong>${strong ?? strong2}</strong>`);
+    else if (em ?? em2) parts.push(html`<em>${em ?? em2}</em>`);
     else parts.push(words === address ? words : `${words} (${address})`);
     rest = rest.slice(found.index + all.length);
   }

@@ -1,19 +1,16 @@
 // Map of a drawing that is larger than its view: a small picture in the corner, with the part that is seen. For the mouse
 // only; keys and screen readers have the table.
 
-import { el } from "./dom.js";
-
 const SIZE = 150; // pixels of its longer side, and
 const SHARE = 0.28; // of the view's width at most
 const SMALLEST = 26;
+const FEW = 25; // nodes up to which there is no map: it would cover some of them, and scrolling finds the others
 const LEAST = 2; // pixels of a node
 const QUIET = 200; // milliseconds between two pictures
 
-/** The map of what is drawn in `place`, a scrolled element. */
-export function miniMap(place) {
-  const canvas = el("canvas", {});
-  const frame = el("div", { class: "seen" });
-  const element = el("div", { class: "minimap", "aria-hidden": "true", hidden: true }, canvas, frame);
+/** The map, in `element` (a canvas, and a frame for what is seen), of what is drawn in `place`, a scrolled element. */
+export function miniMap(element, place) {
+  const [canvas, frame] = element.children;
   let marks = [], drawn = null, found = null, due = 0, width = 0, height = 0;
 
   /** Show these nodes (each with its box and its state) of a drawing. */
@@ -65,7 +62,7 @@ export function miniMap(place) {
   function moved() {
     if (!drawn) return;
     const { scrollWidth, scrollHeight, clientWidth, clientHeight, scrollLeft, scrollTop } = place;
-    element.hidden = scrollWidth <= clientWidth + 1 && scrollHeight <= clientHeight + 1;
+    element.hidden = marks.length <= FEW || scrollWidth <= clientWidth + 1 && scrollHeight <= clientHeight + 1;
     Object.assign(frame.style, {
       left: `${width * scrollLeft / scrollWidth}px`, width: `${Math.max(4, Math.min(width, width * clientWidth / scrollWidth))}px`,
       top: `${height * scrollTop / scrollHeight}px`, height: `${Math.max(4, Math.min(height, height * clientHeight / scrollHeight))}px`,
@@ -82,5 +79,5 @@ export function miniMap(place) {
   element.addEventListener("pointermove", event => event.buttons && go(event));
   place.addEventListener("scroll", moved, { passive: true });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => paint());
-  return { element, put, paint, moved };
+  return { put, paint, moved };
 }

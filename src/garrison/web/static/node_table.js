@@ -1,9 +1,10 @@
 // Table of the run's nodes: everything that the graph shows, sorted by any column. The equal of the graph for keyboard and
 // screen reader, and what is left where a graph cannot be drawn.
 
-import { el, empty, keyed, say, set } from "./dom.js";
+import { SortedHeads } from "./sorted_heads.js";
 import { shown } from "./state.js";
-import { reset, since } from "./time.js";
+import { Age } from "./time.js";
+import { Empty, html, memo } from "./view.js";
 import { dollars, nodeWord, signOf } from "./words.js";
 
 const ORDER = ["asking", "failed", "parked", "working", "landing", "waiting", "landed", "unchanged", "passed", "skipped"];
@@ -16,59 +17,33 @@ const COLUMNS = [
   ["cost", "Cost", row => row.node.cost || 0],
   ["doing", "Doing", row => row.doing],
 ];
-const FALLING = new Set(["attempt", "deaths", "since", "cost"]); // sorted from the highest first
+const FALLING = new Set(["attempt", "deaths", "since", "cost"]); // from the highest down, at the first click
 
-/** The table; `choose` opens a node. */
-export function nodeTable(choose) {
-  const heads = COLUMNS.map(([key, words]) => el("th", { scope: "col", class: `c-${key}` },
-    el("button", { type: "button", class: "quiet", onclick: () => sortBy(key) }, words)));
-  const body = el("tbody");
-  const nothing = empty("No node matches.");
-  const table = el("table", { "aria-label": "Nodes of the pipeline" }, el("thead", {}, el("tr", {}, heads)), body);
-  const element = el("div", { class: "node-table" }, table, nothing);
-  let by = null, way = 1, latest = null, found = null;
-
-  function sortBy(key) {
-    way = by === key ? -way : FALLING.has(key) ? -1 : 1;
-    by = key;
-    COLUMNS.forEach(([name], at) => set(heads[at], "aria-sort", name === by ? (way > 0 ? "ascending" : "descending") : null));
-    show(latest);
-  }
-
-  /** Show a state, in the order of the graph until a column is chosen; only the nodes in `names`, if it is given. */
-  function show(state, names = found) {
-    latest = state;
-    found = names;
-    if (!state) return;
-    const rows = Object.values(state.nodes).filter(node => !names || names.has(node.node)).map(node => rowOf(state, node));
-    if (by) {
-      const value = COLUMNS.find(([key]) => key === by)[2];
-      rows.sort((one, other) => way * compared(value(one), value(other)) || compared(one.name, other.name));
-    }
-    nothing.hidden = rows.length > 0;
-    keyed(body, rows, row => row.name, make, update);
-  }
-
-  const make = row => el("tr", {},
-    el("th", { scope: "row" }, el("button", { type: "button", class: "link-like name", onclick: () => choose(row.name) }, row.name),
-      row.node.label && row.node.label !== row.name ? el("span", { class: "kind" }, row.node.label) : null),
-    el("td", { class: "c-state" }, el("span", { class: "pill" })), el("td", { class: "c-attempt" }), el("td", { class: "c-deaths" }),
-    el("td", { class: "c-since" }, since("")), el("td", { class: "c-cost" }), el("td", { class: "c-doing" }));
-
-  function update(element, row) {
-    const [, state, attempt, deaths, at, cost, doing] = element.children;
-    set(state.firstChild, "class", `pill s-${row.look}`);
-    say(state.firstChild, `${signOf(row.look)} ${nodeWord(row.node, row.look)}`);
-    say(attempt, row.node.attempt || "");
-    say(deaths, row.node.deaths || "");
-    reset(at.firstChild, row.node.since);
-    say(cost, dollars(row.node.cost));
-    say(doing, row.doing);
-    set(doing, "title", row.doing);
-  }
-
-  return { element, show, focus: () => (body.querySelector("button") ?? heads[0].firstChild).focus() };
+/**
+ * The table.
+ * @param {Object} props
+ * @param {Object} props.state
+ * @param {Set<string>|null} props.found only these nodes
+ * @param {{by: string|null, down: boolean}} props.order by nothing: as in the graph
+ * @param {function({by: string, down: boolean})} props.reorder called with another order
+ * @param {function(string)} props.choose opens a node
+ */
+export function NodeTable({ state, found, order, reorder, choose }) {
+  const rows = Object.values(state.nodes).filter(node => !found || found.has(node.node)).map(node => rowOf(state, node));
+  const [, , value] = COLUMNS.find(([name]) => name === order.by) ?? [];
+  if (value) rows.sort((one, other) => (order.down ? -1 : 1) * compared(value(one), value(other)) || compared(one.name, other.name));
+  const sort = name => reorder({ by: name, down: order.by === name ? !order.down : FALLING.has(name) });
+  return html`<div class="node-table"><table aria-label="Nodes of the pipeline"><${SortedHeads} columns=${COLUMNS} order=${order} sort=${sort} />
+    <tbody>${rows.map(row => html`<${Row} key=${row.name} ...${row} choose=${choose} />`)}</tbody></table>
+    ${!rows.length && html`<${Empty}>No node matches.<//>`}</div>`;
 }
+
+const Row = memo(({ name, node, look, doing, choose }) => html`<tr data-key=${name}>
+  <th scope="row"><button type="button" class="link-like name" onClick=${() => choose(name)}>${name}</button>
+    ${node.label && node.label !== name && html`<span class="kind">${node.label}</span>`}</th>
+  <td class="c-state"><span class="pill s-${look}">${signOf(look)} ${nodeWord(node, look)}</span></td>
+  <td class="c-attempt">${node.attempt || ""}</td><td class="c-deaths">${node.deaths || ""}</td><td class="c-since"><${Age} time=${node.since} /></td>
+  <td class="c-cost">${dollars(node.cost)}</td><td class="c-doing" title=${doing}>${doing}</td></tr>`);
 
 function rowOf(state, node) {
   return { name: node.node, node, look: shown(state, node), doing: node.asks || node.doing || node.reason || (node.answer ? `answered: ${node.answer}` : "") };

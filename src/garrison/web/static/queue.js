@@ -1,71 +1,47 @@
 // Panel of the merge queue: the entries in order, and what landed last.
 
 import { part } from "./api.js";
-import { el, empty, keyed, panel, say, set } from "./dom.js";
+import { Act } from "./controls.js";
+import { confirmed } from "./dialog.js";
 import { legibleName } from "./legible.js";
-import { confirmed } from "./notice.js";
-import { reset, since } from "./time.js";
+import { Age } from "./time.js";
+import { Empty, html, Panel, reading, Skeleton } from "./view.js";
 import { signOf, stateOf } from "./words.js";
 
 const SHOWN = 8; // landed entries
 
 /** The panel; `choose` opens a node, `act` posts a change. */
-export function queuePanel(choose, act) {
-  const toggle = el("button", { type: "button", class: "quiet", hidden: true, onclick: event =>
-    act("queue", { action: toggle.dataset.action, target: toggle.dataset.target }, event.currentTarget) });
-  const number = el("span", { class: "number" });
-  const { section, body } = panel("queue", "Merge queue", number, toggle);
-  const why = el("p", { class: "why", hidden: true });
-  const list = el("ol", { class: "entries" });
-  const landed = el("ol", { class: "entries" });
-  const nothing = empty("Nothing is queued.");
-  body.append(why, list, landed, nothing);
+export const Queue = reading(["queue", "timeline", "write"], ({ state, choose, act }) => {
+  const can = state && state.write !== false, entries = state?.queue.entries;
+  return html`<${Panel} id="queue" title="Merge queue" beside=${html`<span class="number">${entries?.length || ""}</span>
+    ${can && (entries.length > 0 || state.queue.paused) && html`<${Pause} queue=${state.queue} act=${act} />`}`}>
+    ${state ? html`<${Entries} queue=${state.queue} timeline=${state.timeline} can=${can} choose=${choose} act=${act} />` : html`<${Skeleton} />`}<//>`;
+});
 
-  function show(state) {
-    const { queue } = state, can = state.write !== false;
-    const last = state.timeline.filter(line => line.kind === "landed" && line.node).slice(-SHOWN).reverse();
-    say(number, queue.entries.length || "");
-    toggle.hidden = !can || !(queue.entries.length || queue.paused);
-    toggle.dataset.action = queue.paused ? "resume" : "pause";
-    toggle.dataset.target = queue.target ?? "";
-    say(toggle, queue.paused ? "Resume" : "Pause");
-    set(toggle, "aria-label", queue.paused ? "Resume the merge queue" : "Pause the merge queue");
-    why.hidden = !queue.paused;
-    say(why, `‖ Paused${queue.target ? `, ${legibleName(queue.target)}` : ""}${queue.reason ? `: ${queue.reason}` : ""}`);
-    nothing.hidden = queue.entries.length + last.length > 0;
-    keyed(list, queue.entries, entry => `${entry.id} ${entry.state} ${can}`, entry => make(entry, can), update);
-    keyed(landed, last, line => line.id, line => row("landed", line.node, "landed", line.at));
-  }
+const Pause = ({ queue: { paused, target }, act }) => html`<${Act} class="quiet" aria-label="${paused ? "Resume" : "Pause"} the merge queue"
+  does=${() => act("queue", { action: paused ? "resume" : "pause", target: target ?? "" })}>${paused ? "Resume" : "Pause"}<//>`;
 
-  function row(state, node, word, at, ...more) {
-    return el("li", { class: `entry s-${stateOf(state)}` },
-      el("span", { class: "sign", "aria-hidden": "true" }, signOf(state)),
-      el("div", { class: "who" }, el("button", { type: "button", class: "link-like name", onclick: () => choose(node) }, node),
-        el("span", { class: "kind" }, word)), since(at), ...more);
-  }
+function Entries({ queue: { entries, paused, target, reason }, timeline, can, choose, act }) {
+  const last = timeline.filter(line => line.kind === "landed" && line.node).slice(-SHOWN).reverse();
+  return html`
+    ${paused && html`<p class="why">‖ Paused${target ? `, ${legibleName(target)}` : ""}${reason ? `: ${reason}` : ""}</p>`}
+    <ol class="entries">${entries.map(entry => html`<${Entry} key=${entry.id} state=${entry.state} node=${entry.node} word=${entry.word ?? entry.state} at=${entry.since} choose=${choose}>
+      <p class="doing" title=${`${legibleName(entry.branch)}${entry.detail ? `: ${entry.detail}` : ""}`}>${entry.detail || legibleName(entry.branch)}</p>
+      ${can && html`<div class="row"><${Buttons} entry=${entry} act=${act} /></div>`}<//>`)}</ol>
+    <ol class="entries">${last.map(line => html`<${Entry} key=${line.id} state="landed" node=${line.node} word="landed" at=${line.at} choose=${choose} />`)}</ol>
+    ${!(entries.length + last.length) && html`<${Empty}>Nothing is queued.<//>`}`;
+}
 
-  const make = (entry, can) => row(entry.state, entry.node, entry.word ?? entry.state, entry.since,
-    el("p", { class: "doing" }), can ? el("div", { class: "row" }, buttons(entry)) : null);
+const Entry = ({ state, node, word, at, choose, children }) => html`<li class="entry s-${stateOf(state)}">
+  <span class="sign" aria-hidden="true">${signOf(state)}</span>
+  <div class="who"><button type="button" class="link-like name" onClick=${() => choose(node)}>${node}</button><span class="kind">${word}</span></div>
+  <${Age} time=${at} />${children}</li>`;
 
-  function buttons(entry) {
-    const does = (label, action, question) => el("button", {
-      type: "button", class: "quiet", "aria-label": `${label}: ${entry.node}`,
-      onclick: async event => {
-        const control = event.currentTarget;
-        if (!question || await confirmed(question, label)) await act(`queue/${part(entry.id)}`, { action }, control);
-      },
-    }, label);
-    const cancel = does("Cancel", "cancel", `Cancel the merge entry of ${entry.node}?`);
-    if (entry.state === "held") return entry.word === "waiting for approval" ? [cancel] : [does("Release", "unhold"), cancel];
-    return entry.state === "landing" ? [] : [does("Hold", "hold"), cancel];
-  }
-
-  function update(element, entry) {
-    const doing = element.querySelector(".doing");
-    say(doing, entry.detail || legibleName(entry.branch));
-    set(doing, "title", `${legibleName(entry.branch)}${entry.detail ? `: ${entry.detail}` : ""}`);
-    reset(element.querySelector("time"), entry.since);
-  }
-
-  return { section, show };
+/** What a person can do about an entry in its state. */
+function Buttons({ entry, act }) {
+  const does = (label, action, question) => html`<${Act} key=${action} class="quiet" aria-label="${label}: ${entry.node}"
+    does=${async () => (!question || await confirmed(question, label)) && act(`queue/${part(entry.id)}`, { action })}>${label}<//>`;
+  const cancel = does("Cancel", "cancel", `Cancel the merge entry of ${entry.node}?`);
+  if (entry.state === "held") return entry.word === "waiting for approval" ? cancel : [does("Release", "unhold"), cancel];
+  return entry.state === "landing" ? null : [does("Hold", "hold"), cancel];
 }

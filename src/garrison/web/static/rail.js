@@ -1,86 +1,39 @@
 // Panel of the crew: the agents and the other layers of the run, which of them work now, and how far each is. What its
 // processes use of the machine is in a tab of its own.
 
-import { el, empty, keyed, panel, say, set } from "./dom.js";
 import { shown, tally } from "./state.js";
-import { reset, since } from "./time.js";
+import { Tabs, TabPanel } from "./tabs.js";
+import { Age } from "./time.js";
+import { Empty, html, memo, Panel, reading, Skeleton, useState } from "./view.js";
 import { changedSoFar, nodeWord, signOf, span, stateOf, usually } from "./words.js";
 
 const KINDS = { launch: "Launcher", launcher: "Launcher", guardian: "Guardian", runner: "Runner", orchestrator: "Agent", processor: "Merge processor" };
 const LEAD = ["launcher", "launch", "guardian", "processor"];
+const TABS = [["crew", "Agents"], ["machine", "Machine"]];
 
 /** The panel; `choose` opens a node. */
-export function railPanel(choose) {
-  const number = el("span", { class: "number" });
-  const tab = (name, words) => el("button", { type: "button", role: "tab", class: "quiet", id: `rail-tab-${name}`, "aria-controls": `rail-${name}`,
-    onclick: () => turn(name), onkeydown: event => {
-      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-      const other = name === "crew" ? "machine" : "crew";
-      turn(other);
-      tabs[other].focus();
-    } }, words);
-  const tabs = { crew: tab("crew", "Agents"), machine: tab("machine", "Machine") };
-  const { section, body } = panel("rail", "Crew", number, el("div", { class: "tabs", role: "tablist", "aria-label": "About the crew" }, Object.values(tabs)));
-  const list = el("ul", { class: "agents", dataset: { testid: "agent-rail" } });
-  const nothing = empty("No process of this run is alive.");
-  const machine = el("ul", { class: "machine" });
-  const lists = {
-    crew: el("div", { id: "rail-crew", role: "tabpanel", "aria-labelledby": "rail-tab-crew" }, list, nothing),
-    machine: el("div", { id: "rail-machine", role: "tabpanel", tabindex: "0", "aria-labelledby": "rail-tab-machine", hidden: true }, machine),
-  };
-  body.append(...Object.values(lists));
-  let latest = null, chosen = "crew";
+export const Rail = reading(["nodes", "layers", "gates", "queue", "status", "next"], ({ state, choose }) => {
+  const [tab, turn] = useState("crew");
+  const rows = state && rowsOf(state);
+  return html`<${Panel} id="rail" title="Crew" beside=${html`<span class="number">${rows?.filter(row => row.active).length || ""}</span>
+    <${Tabs} prefix="rail" label="About the crew" tabs=${TABS} chosen=${tab} choose=${turn} />`}>
+    <${TabPanel} prefix="rail" name="crew" chosen=${tab}>
+      <ul class="agents" data-testid="agent-rail">${rows?.map(row => html`<${Member} key=${row.who} ...${row} choose=${choose} />`)}</ul>
+      ${!rows ? html`<${Skeleton} />` : !rows.length && html`<${Empty}>No process of this run is alive.<//>`}<//>
+    <${TabPanel} prefix="rail" name="machine" chosen=${tab} tabindex="0">
+      ${state && tab === "machine" && html`<ul class="machine">${state.layers.filter(layer => layer.living).map(layer => html`<${Process} key=${layer.who} layer=${layer} />`)}</ul>`}<//>
+  <//>`;
+});
 
-  function turn(name) {
-    chosen = name;
-    for (const [other, control] of Object.entries(tabs)) {
-      set(control, "aria-selected", String(other === name));
-      set(control, "tabindex", other === name ? "0" : "-1");
-      lists[other].hidden = other !== name;
-    }
-    if (latest) show(latest);
-  }
+const Member = memo(({ who, node, state, active, title, kind, since, line, doing, far, farTitle, choose }) => html`
+  <li class="agent s-${state}${active ? " active" : ""}" data-testid="agent-${who}" data-agent=${who} data-key=${who}>
+    <span class="sign" aria-hidden="true">${signOf(state)}</span>
+    <div class="who">${node ? html`<button type="button" class="link-like name" onClick=${() => choose(node)}>${title}</button>` : html`<span class="name">${title}</span>`}
+      <span class="kind">${kind}</span></div><${Age} time=${since} />
+    <p class=${line ? "doing mono" : "doing"} title=${doing}>${doing}</p><p class="far" title=${farTitle}>${far}</p></li>`);
 
-  function show(state) {
-    latest = state;
-    const rows = rowsOf(state);
-    say(number, rows.filter(row => row.active).length || "");
-    nothing.hidden = rows.length > 0;
-    keyed(list, rows, row => row.who, make, update);
-    if (chosen === "machine") keyed(machine, state.layers.filter(layer => layer.living), layer => layer.who, process, measure);
-  }
-
-  function make(row) {
-    const name = row.node ? el("button", { type: "button", class: "link-like name", onclick: () => choose(row.node) }, row.title)
-      : el("span", { class: "name" }, row.title);
-    return el("li", { dataset: { testid: `agent-${row.who}`, agent: row.who } },
-      el("span", { class: "sign", "aria-hidden": "true" }),
-      el("div", { class: "who" }, name, el("span", { class: "kind" })), since(row.since),
-      el("p", { class: "doing" }), el("p", { class: "far" }));
-  }
-
-  function update(element, row) {
-    set(element, "class", `agent s-${row.state}${row.active ? " active" : ""}`);
-    say(element.querySelector(".sign"), signOf(row.state));
-    say(element.querySelector(".kind"), row.kind);
-    say(element.querySelector(".doing"), row.doing);
-    set(element.querySelector(".doing"), "title", row.doing);
-    set(element.querySelector(".doing"), "class", row.line ? "doing mono" : "doing");
-    say(element.querySelector(".far"), row.far);
-    set(element.querySelector(".far"), "title", row.farTitle);
-    reset(element.querySelector("time"), row.since);
-  }
-
-  const process = layer => el("li", { class: "process" }, el("span", { class: "name" }, layer.who), el("span", { class: "vitals" }));
-
-  function measure(element, layer) {
-    set(element, "class", `process${layer.cpu >= 5 ? " busy" : ""}`);
-    say(element.lastChild, vitals(layer));
-  }
-
-  turn("crew");
-  return { section, show };
-}
+const Process = memo(({ layer }) => html`<li class="process${layer.cpu >= 5 ? " busy" : ""}" data-key=${layer.who}>
+  <span class="name">${layer.who}</span><span class="vitals">${vitals(layer)}</span></li>`);
 
 /** The rows: working agents first, then the upper layers; runners only without their agent; a dead agent until its restart. */
 function rowsOf(state) {

@@ -1,65 +1,61 @@
-// Page of a run: its state, and the panel that draws each part of it. There is one state, changed by events only; a panel
-// is drawn at most once a frame, and only when its part changed.
+// Page of a run: its state, and the panels that draw it. There is one state, changed by events only; the page is drawn from
+// it at most once a frame, and a panel only when a part that it shows has changed.
 
 import { act, get, part } from "./api.js";
-import { costsPanel } from "./costs.js";
+import { Costs } from "./costs.js";
 import { desktopNotices } from "./desktop.js";
-import { detailPanel } from "./detail.js";
-import { el, set } from "./dom.js";
-import { noSuchRun } from "./empty_home.js";
-import { ganttPanel } from "./gantt.js";
-import { graphPanel } from "./graph.js";
-import { runHead } from "./head.js";
+import { Detail } from "./detail.js";
+import { NoSuchRun } from "./empty_home.js";
+import { Gantt } from "./gantt.js";
+import { Graph } from "./graph.js";
+import { RunHead } from "./head.js";
 import { announce, attempt, link, tab, toast } from "./notice.js";
-import { queuePanel } from "./queue.js";
-import { railPanel } from "./rail.js";
+import { Queue } from "./queue.js";
+import { Rail } from "./rail.js";
 import { fromSnapshot, patched, waiting } from "./state.js";
 import { follow } from "./stream.js";
-import { timelinePanel } from "./timeline.js";
-import { viewSwitch } from "./view_switch.js";
-import { waitsPanel } from "./waits.js";
-import { ages } from "./time.js";
+import { Tabs } from "./tabs.js";
+import { Timeline } from "./timeline.js";
+import { createRef, html, render, useState } from "./view.js";
+import { Waits } from "./waits.js";
 
 const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "landed", "asks", "run", "conflict", "rejected"]);
+const VIEWS = [["graph", "Pipeline", "graph"], ["time", "Time and cost", "gantt"]]; // in the same place; the first one unless the address names another
+const VIEW = "view"; // in the address
 
 /** Build the page into `main`, or that of the home if the address names no run; its shortcuts. */
 export async function begin(main) {
   const address = new URLSearchParams(location.search);
   const run = address.get("run");
   if (!run) return (await import("./home_page.js")).begin(main);
-  return new Run(main, run, address.get("node"), address.get("tab")).shortcuts();
+  return new Run(main, run, address).shortcuts();
 }
 
 class Run {
-  constructor(main, run, node, tab) {
+  constructor(main, run, address) {
     this.main = main;
     this.run = run;
-    this.state = null;
+    this.state = null; // not known yet
     this.runs = null;
+    this.elsewhere = []; // other runs in which something waits
     this.gone = "";
-    this.dirty = new Set();
-    this.nodes = new Set();
-    this.followed = {};
-    this.wanted = node;
-    this.tab = tab === "changes" ? tab : undefined;
+    this.wanted = address.get("node"); // opened as soon as it is known
+    this.node = null; // the one that is open
+    this.tab = address.get("tab") === "changes" ? "changes" : undefined;
+    this.opened = 0;
+    this.happened = 0;
+    this.due = false;
+    this.graph = createRef();
     const at = `runs/${part(run)}`;
-    this.act = (path, data, control) => attempt(control, () => act(path ? `${at}/${path}` : at, data));
-    const choose = (name, tab) => this.open(name, tab);
-    this.head = runHead(document.getElementById("run-head"), run, this.act);
-    this.desktop = desktopNotices(document.getElementById("notify"), run, choose);
-    this.graph = graphPanel(choose);
-    this.gantt = ganttPanel(choose, () => get(`${at}/timeline`));
-    const views = viewSwitch([["graph", "Pipeline", on => { this.graph.section.hidden = !on; }], ["time", "Time and cost", on => this.gantt.reveal(on)]]);
-    this.detail = detailPanel(document.getElementById("detail"), run, this.act, () => this.open(null));
-    this.parts = {
-      waits: waitsPanel(choose, this.act), rail: railPanel(choose), queue: queuePanel(choose, this.act),
-      timeline: timelinePanel(choose, (list, wanted) => get(`${at}/history/${list}?${new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== undefined))}`), run), costs: costsPanel(choose),
-    };
-    const { waits, rail, queue, timeline, costs } = this.parts;
+    this.act = (path, data) => attempt(() => act(path ? `${at}/${path}` : at, data));
+    this.load = () => get(`${at}/timeline`);
+    this.read = (list, wanted) => get(`${at}/history/${list}?${new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== undefined))}`);
+    this.choose = (name, tab) => this.open(name, tab);
+    this.close = () => this.open(null);
+    this.desktop = desktopNotices(document.getElementById("notify"), run, this.choose);
     main.className = "run-page";
-    main.append(rail.section, el("div", { class: "middle" }, views, this.graph.section, this.gantt.section, timeline.section),
-      el("div", { class: "side" }, waits.section, queue.section, costs.section));
-    set(document.querySelector(".skip"), "href", "#waits-title");
+    document.querySelector(".skip").href = "#waits-title";
+    this.draw();
     this.stream = follow(run, {
       snapshot: snapshot => this.begun(snapshot), change: change => this.changed(change),
       beat: beat => this.beaten(beat), gone: gone => this.ended(gone), runs: list => this.listed(list), link,
@@ -67,7 +63,6 @@ class Run {
     window.addEventListener("popstate", () => this.show(new URLSearchParams(location.search).get("node")));
     window.addEventListener("pagehide", () => this.stream.close());
     window.addEventListener("pageshow", event => event.persisted && location.reload());
-    ages(main, document.getElementById("detail"));
   }
 
   /** Take a new list of runs. */
@@ -77,30 +72,29 @@ class Run {
     const young = this.runs ? runs.filter(one => !known.has(one.run)) : [];
     if (young.length) toast(young.length === 1 ? `Run ${young[0].run} started; it is in the list of runs` : `${young.length} runs started`);
     this.runs = runs;
-    if (this.gone && !this.state) return noSuchRun(this.main, this.gone, runs);
-    this.head.list(runs);
-    this.parts.waits.elsewhere(runs.filter(one => one.run !== this.run && one.gates));
+    this.elsewhere = runs.filter(one => one.run !== this.run && one.gates);
+    this.soon();
   }
 
   /** Handle that the run does not exist (any more). What is shown of it stays. */
   ended({ why }) {
     this.gone = why;
     if (this.state) toast(why, true);
-    else noSuchRun(this.main, why, this.runs ?? []);
+    this.soon();
   }
 
   begun(snapshot) {
     this.state = fromSnapshot(snapshot);
-    this.nodes = null;
     if (snapshot.missed) announce("Events were missed; this is the current state.");
-    this.soon(new Set(["all"]));
+    this.happened += 1;
+    this.soon();
   }
 
   changed(change) {
     if (!this.state) return;
     this.patch(change.patch);
     if (IMPORTANT.has(change.type) && change.text) announce(change.text);
-    this.detail.happened(change);
+    if (this.node !== null && (change.node === this.node || change.patch?.nodes?.[this.node])) this.happened += 1;
   }
 
   beaten(beat) {
@@ -108,40 +102,38 @@ class Run {
   }
 
   patch(patch) {
-    const { state, changed } = patched(this.state, patch);
-    this.state = state;
-    Object.assign(this.followed, patch?.followed);
-    if (this.nodes && patch?.nodes) Object.keys(patch.nodes).forEach(name => this.nodes.add(name));
-    this.soon(changed);
+    this.state = patched(this.state, patch);
+    this.soon();
   }
 
-  soon(changed) {
-    if (!this.dirty.size) requestAnimationFrame(() => this.draw());
-    changed.forEach(name => this.dirty.add(name));
+  soon() {
+    if (!this.due) requestAnimationFrame(() => this.draw());
+    this.due = true;
   }
 
   draw() {
-    const { state, dirty, nodes, followed } = this;
-    this.dirty = new Set();
-    this.nodes = new Set();
-    this.followed = {};
-    const touched = (...names) => dirty.has("all") || names.some(name => dirty.has(name));
-    const waits = waiting(state);
-    this.head.show(state, waits.length);
-    if (touched("nodes", "gates", "waits", "hint", "problems")) this.parts.waits.show(state, waits);
-    if (touched("nodes", "dot", "gates", "followed")) this.graph.show(state, dirty.has("gates") ? null : nodes, followed);
-    if (touched("nodes", "layers", "gates")) this.parts.rail.show(state);
-    if (touched("queue", "timeline")) this.parts.queue.show(state);
-    if (touched("timeline", "signals", "queue")) this.parts.timeline.show(state);
-    if (touched("costs")) this.parts.costs.show(state);
-    if (touched("status", "timeline", "queue", "costs")) this.gantt.show();
-    if (touched("notices")) this.desktop.show(state.notices);
-    this.detail.show(state);
-    tab(state.run, waits.length);
-    if (this.wanted) {
-      this.show(this.wanted, this.tab);
-      this.wanted = null;
+    this.due = false;
+    const { run, state, runs, act, choose } = this;
+    if (this.gone && !state) {
+      this.main.className = "";
+      render(html`<${NoSuchRun} why=${this.gone} runs=${runs ?? []} />`, this.main);
+      render(null, document.getElementById("run-head"));
+      return;
     }
+    if (state && this.wanted) {
+      const wanted = this.wanted;
+      this.wanted = null;
+      this.select(wanted, this.tab);
+    }
+    const waits = state ? waiting(state).length : 0;
+    render(html`<${RunHead} run=${run} state=${state} waits=${waits} runs=${runs} act=${act} />`, document.getElementById("run-head"));
+    render(html`<${Panels} page=${this} state=${state} />`, this.main);
+    const place = document.getElementById("detail");
+    render(html`<${Detail} place=${place} run=${run} node=${this.node} tab=${this.tab} opened=${this.opened} state=${state} happened=${this.happened}
+      act=${act} close=${this.close} />`, place);
+    if (!state) return;
+    if (state.notices !== this.told) this.desktop.show(this.told = state.notices);
+    tab(state.run, waits);
   }
 
   /** Show a node, or none, and put it into the address. */
@@ -157,9 +149,14 @@ class Run {
   }
 
   show(name, tab) {
-    const known = name && this.state?.nodes[name] ? name : null;
-    this.graph.select(known);
-    this.detail.open(known, this.state, tab);
+    this.select(name, tab);
+    this.draw();
+  }
+
+  select(name, tab) {
+    this.node = name && this.state?.nodes[name] ? name : null;
+    this.tab = tab;
+    this.opened += 1;
   }
 
   shortcuts() {
@@ -170,11 +167,37 @@ class Run {
       (section.querySelector(".body button") ?? heading).focus(); // a node's name: nothing is decided by w and Enter
     };
     return [
-      ["w", "go to what waits for you", to("waits")], ["g", "go to the graph", () => this.graph.focus()],
-      ["n", "go to the table of nodes", () => this.graph.table()], ["/", "find a node", () => this.graph.search()],
+      ["w", "go to what waits for you", to("waits")], ["g", "go to the graph", () => this.graph.current.focus()],
+      ["n", "go to the table of nodes", () => this.graph.current.table()], ["/", "find a node", () => this.graph.current.search()],
       ["a", "go to the crew", to("rail")], ["m", "go to the merge queue", to("queue")], ["t", "go to what happened", to("story")],
       ["c", "go to the chat", () => { location.href = "/chat"; }],
-      ["Escape", "close the node", () => this.detail.opened() && this.open(null)],
+      ["Escape", "close the node", () => this.node && this.open(null)],
     ];
   }
+}
+
+/** The panels in their places. */
+function Panels({ page: { run, node, elsewhere, graph, act, choose, load, read }, state }) {
+  const [view, turn] = useState(viewOfAddress);
+  const change = name => { turn(name); keep(name); };
+  return html`<${Rail} state=${state} choose=${choose} />
+    <div class="middle"><${Tabs} class="views" prefix="view" label="What to show of the run" tabs=${VIEWS} chosen=${view} choose=${change} />
+      <${Graph} handle=${graph} hidden=${view !== "graph"} state=${state} selected=${node} choose=${choose} />
+      <${Gantt} hidden=${view !== "time"} state=${state} choose=${choose} load=${load} />
+      <${Timeline} state=${state} run=${run} choose=${choose} read=${read} /></div>
+    <div class="side"><${Waits} state=${state} elsewhere=${elsewhere} choose=${choose} act=${act} />
+      <${Queue} state=${state} choose=${choose} act=${act} /><${Costs} state=${state} choose=${choose} /></div>`;
+}
+
+function viewOfAddress() {
+  const wanted = new URLSearchParams(location.search).get(VIEW);
+  return VIEWS.some(([name]) => name === wanted) ? wanted : VIEWS[0][0];
+}
+
+/** Keep the view in the address, so that it can be sent. */
+function keep(view) {
+  const address = new URLSearchParams(location.search);
+  if (view === VIEWS[0][0]) address.delete(VIEW);
+  else address.set(VIEW, view);
+  history.replaceState(null, "", `${location.pathname}?${address}`);
 }

@@ -11,13 +11,9 @@ export function fromSnapshot(snapshot) {
   return { ...snapshot, timeline: latest("timeline", snapshot.timeline), signals: latest("signals", snapshot.signals) };
 }
 
-/**
- * A state after an event: nodes and layers are updated one by one, lists grow, all else is replaced.
- * @returns {{state: Object, changed: Set<string>}} `changed` names the parts to draw again
- */
+/** A state after an event: nodes and layers are updated one by one, lists grow, all else is replaced; what is the same stays the same object. */
 export function patched(state, patch) {
   const next = { ...state };
-  const changed = new Set();
   for (const [name, value] of Object.entries(patch ?? {})) {
     const part = ADDED[name] ?? name;
     if (name === "nodes") next.nodes = updated(next.nodes, value);
@@ -25,9 +21,8 @@ export function patched(state, patch) {
     else if (name === "layers") next.layers = Object.values(updated(byWho(next.layers), byWho(value)));
     else if (name in ADDED) next[part] = latest(part, [...next[part], ...value]);
     else next[name] = value;
-    changed.add(part);
   }
-  return { state: next, changed };
+  return next;
 }
 
 function updated(known, given) {

@@ -1,7 +1,6 @@
 // What a person takes along: copied text, a downloaded file. Pages are requested one after another, so that the server
 // sends no more at once than to the page.
 
-import { el } from "./dom.js";
 import { toast } from "./notice.js";
 
 const MOST = 256 * 1024 * 1024; // characters of a downloaded file
@@ -33,9 +32,6 @@ export async function download(name, pieces) {
     return;
   }
   const address = URL.createObjectURL(new Blob(parts, { type: "text/plain" }));
-  el("a", { href: address, download: name }).click();
+  Object.assign(document.createElement("a"), { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 60000);
 }
-
-/** A small button. */
-export const tool = (words, label, does) => el("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick: does }, words);

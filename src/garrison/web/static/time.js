@@ -1,35 +1,27 @@
-// Ages on the page: one timer for all of them, and none while the page is hidden.
+// Ages on the page: one timer for all of them, and none of them is drawn while the page is hidden.
 
-import { el, say, set } from "./dom.js";
+import { html, useEffect, useReducer, useRef } from "./view.js";
 import { clock, millis, span } from "./words.js";
 
 const EVERY = 5000; // milliseconds
 
-/** An element with the age of a time on the wire, between `before` and `after`. */
-export function since(time, before = "", after = "") {
-  const made = el("time", { class: "age" });
-  reset(made, time, before, after);
-  return made;
-}
+const shown = new Set(); // functions that draw an age again, if it reads otherwise by now
 
-/** Give such an element another time. */
-export function reset(element, time, before = "", after = "") {
+setInterval(() => {
+  if (!document.hidden) shown.forEach(renew => renew());
+}, EVERY);
+
+/** The age of a `time` on the wire, between `before` and `after`. */
+export function Age({ time, before = "", after = "" }) {
+  const [, again] = useReducer(count => count + 1, 0);
+  const words = useRef("");
   const at = millis(time);
-  set(element, "datetime", at === null ? null : new Date(at).toISOString());
-  set(element, "title", at === null ? null : clock(time));
-  Object.assign(element.dataset, { at: at ?? "", before, after });
-  renew(element);
-}
-
-function renew(element) {
-  const { at, before, after } = element.dataset;
-  say(element, at ? `${before}${span((Date.now() - Number(at)) / 1000)}${after}` : "");
-}
-
-/** Keep the ages below these elements up to date. */
-export function ages(...places) {
-  setInterval(() => {
-    if (document.hidden) return;
-    for (const place of places) place.querySelectorAll("time.age").forEach(renew);
-  }, EVERY);
+  const read = () => at === null ? "" : `${before}${span((Date.now() - at) / 1000)}${after}`;
+  words.current = read();
+  useEffect(() => {
+    const renew = () => { if (words.current !== read()) again(); };
+    shown.add(renew);
+    return () => shown.delete(renew);
+  }, [at, before, after]);
+  return html`<time class="age" datetime=${at === null ? null : new Date(at).toISOString()} title=${at === null ? null : clock(time)}>${words.current}</time>`;
 }

@@ -1,8 +1,9 @@
 // Panel of what happened: deaths and restarts, landings, failures; the signals between the layers; the merge queue. The
 // latest is live, all that was before comes in pages.
 
-import { el, empty, keyed, panel, say, set } from "./dom.js";
-import { historyPager } from "./history_pager.js";
+import { HistoryPager } from "./history_pager.js";
+import { Tabs, TabPanel } from "./tabs.js";
+import { Empty, html, memo, Panel, reading, Skeleton, useRef, useState } from "./view.js";
 import { clock, zone } from "./words.js";
 
 const KINDS = {
@@ -17,101 +18,58 @@ const LOOKS = { "✕": "failed", "↻": "back", "‖": "parked", "✓": "landed"
 const TABS = [["timeline", "Timeline"], ["signals", "Signals"], ["queue", "Queue"]];
 
 /** The panel; `choose` opens a node, `read(list, query)` requests a page of a list. */
-export function timelinePanel(choose, read, run) {
-  const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "What to list" });
-  const pager = historyPager(query => read(chosen, query), page => { paged = page; draw(); }, () => `${run}-${chosen}.txt`, lineText);
-  const { section, body } = panel("story", "What happened", tabs);
-  pager.element.append(el("span", { class: "zone" }, `Times: ${zone()}`));
-  section.insertBefore(pager.element, body);
-  const lists = Object.fromEntries(TABS.map(([name]) => [name, el("ol", { class: "story", id: `list-${name}` })]));
-  const panels = Object.fromEntries(TABS.map(([name]) => [name,
-    el("div", { id: `panel-${name}`, role: "tabpanel", "aria-labelledby": `tab-${name}`, hidden: true }, lists[name])]));
-  const nothing = empty("Nothing has happened yet.");
-  tabs.append(...TABS.map(([name, label], at) => el("button", {
-    type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, class: "quiet",
-    onclick: () => showTab(name), onkeydown: event => {
-      const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!way) return;
-      const [other] = TABS[(at + way + TABS.length) % TABS.length];
-      showTab(other);
-      document.getElementById(`tab-${other}`).focus();
-    },
-  }, label)));
-  body.append(nothing, ...Object.values(panels));
-  let chosen = "timeline", latest = null, stop = null, paged = null;
+export const Timeline = reading(["timeline", "signals", "queue"], ({ state, run, choose, read }) => {
+  const [chosen, turn] = useState("timeline");
+  const [page, show] = useState(null); // null: the live list
+  const [sought, search] = useState(false);
+  const live = chosen !== "queue"; // the event stream has the queue as it is, not what it was
+  const entries = page?.entries ?? (live ? state?.[chosen] : null);
+  const choices = html`<${Tabs} prefix="story" label="What to list" tabs=${TABS} chosen=${chosen} choose=${name => { turn(name); show(null); }} />`;
+  const pager = html`<${HistoryPager} key=${chosen} live=${live} version=${state} read=${query => read(chosen, query)} show=${show} search=${search}
+    name="${run}-${chosen}.txt" line=${lineText}><span class="zone">Times: ${zone()}</span><//>`;
+  return html`<${Panel} id="story" title="What happened" beside=${choices} above=${pager}>
+    ${!entries ? html`<${Skeleton} />` : !entries.length && html`<${Empty}>${sought ? "Nothing matches." : live ? "Nothing has happened yet." : "Nothing was queued yet."}<//>`}
+    ${TABS.map(([name]) => html`<${TabPanel} key=${name} prefix="story" name=${name} chosen=${entries?.length ? chosen : ""}>
+      ${name === chosen && html`<${Lines} name=${name} entries=${entries ?? []} choose=${choose} />`}<//>`)}<//>`;
+});
 
-  function showTab(name) {
-    chosen = name;
-    for (const one of tabs.children) {
-      set(one, "aria-selected", String(one.id === `tab-${name}`));
-      set(one, "tabindex", one.id === `tab-${name}` ? "0" : "-1");
-    }
-    paged = null;
-    pager.reset(name === "queue"); // the event stream has the queue as it is, not what it was
-    draw();
-  }
-
-  /** Show a state: its latest entries, unless a page of the history is shown. */
-  function show(state) {
-    latest = state;
-    if (!paged) draw();
-    else pager.grown();
-  }
-
-  function draw() {
-    const shown = paged?.entries ?? (chosen === "queue" ? [] : latest?.[chosen] ?? []);
-    say(nothing, pager.searches() ? "Nothing matches." : chosen === "queue" ? "Nothing was queued yet." : "Nothing has happened yet.");
-    nothing.hidden = shown.length > 0;
-    for (const [name] of TABS) panels[name].hidden = chosen !== name || !shown.length;
-    keyed(lists[chosen], [...shown].reverse(), line => line.id, chosen === "signals" ? signal : event);
-    if (stop !== document.activeElement || !stop?.isConnected) roving(lists[chosen].querySelector("button"));
-  }
-
-  /** Keep one line of the list in the tab order; arrows move to the others, so that Tab leaves the list. */
-  function roving(button) {
-    if (stop === button) return;
-    if (stop) set(stop, "tabindex", "-1");
-    stop = button;
-    if (stop) set(stop, "tabindex", "0");
-  }
-
-  body.addEventListener("keydown", event => {
+/** A list, the latest first. One line of it is in the tab order; arrows move to the others, so that Tab leaves the list. */
+function Lines({ name, entries, choose }) {
+  const list = useRef(null);
+  const [held, hold] = useState(null); // the line that has the focus, or had it last
+  const lines = [...entries].reverse();
+  const known = list.current?.contains(document.activeElement) && lines.some(line => line.id === held && line.node);
+  const stop = known ? held : lines.find(line => line.node)?.id;
+  const moved = event => {
     const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!way || event.target !== stop) return;
-    const buttons = [...lists[chosen].querySelectorAll("button")];
-    const next = buttons[buttons.indexOf(stop) + way];
+    const buttons = [...list.current.querySelectorAll("button")];
+    const at = buttons.indexOf(event.target);
+    if (!way || at < 0) return;
     event.preventDefault();
-    if (!next) return;
-    roving(next);
-    next.focus();
-  });
-
-  function event(line) {
-    const [sign, word] = KINDS[line.kind] ?? ["·", line.kind];
-    return el("li", { class: `line s-${LOOKS[sign] ?? "waiting"}` }, time(line), el("span", { class: "sign", "aria-hidden": "true" }, sign),
-      el("span", { class: "kind" }, word), who(line), el("span", { class: "text", title: line.text }, plain(line.text ?? "")));
-  }
-
-  function signal(line) {
-    return el("li", { class: "line s-waiting" }, time(line), el("span", { class: "sign", "aria-hidden": "true" }, "→"),
-      el("span", { class: "kind mono" }, line.type), who(line),
-      el("span", { class: "text", title: line.text }, [[line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join(" · ")));
-  }
-
-  /** Without what the line shows already: the signal that reported it, and that it is about a node. */
-  const plain = text => text.replace(/^[A-Z_]+ from \S+: /, "").replace(/^node \w+, (attempt \d+):? ?/, "$1 ").trim();
-
-  const time = line => el("time", { datetime: typeof line.at === "string" ? line.at : null }, clock(line.at));
-  const who = line => line.node ? el("button", { type: "button", class: "link-like name", tabindex: "-1", onclick: event => {
-    roving(event.currentTarget);
-    choose(line.node);
-  } }, line.node) : el("span", {});
-
-  /** A line as text, for copies. */
-  function lineText(line) {
-    return [line.at, line.kind ?? line.type, line.node, [line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join("\t");
-  }
-
-  showTab("timeline");
-  return { section, show };
+    buttons[at + way]?.focus();
+  };
+  const Line = name === "signals" ? Signal : Happened;
+  return html`<ol class="story" id="list-${name}" ref=${list} onKeyDown=${moved}
+      onFocusIn=${event => hold(event.target.closest("li")?.dataset.key ?? null)}>
+    ${lines.map(line => html`<${Line} key=${line.id} line=${line} stop=${line.id === stop} choose=${choose} />`)}</ol>`;
 }
+
+const Happened = memo(({ line, stop, choose }) => {
+  const [sign, word] = KINDS[line.kind] ?? ["·", line.kind];
+  return html`<li class="line s-${LOOKS[sign] ?? "waiting"}" data-key=${line.id}><${Time} at=${line.at} /><span class="sign" aria-hidden="true">${sign}</span>
+    <span class="kind">${word}</span><${Who} node=${line.node} stop=${stop} choose=${choose} /><span class="text" title=${line.text}>${plain(line.text ?? "")}</span></li>`;
+});
+
+const Signal = memo(({ line, stop, choose }) => html`<li class="line s-waiting" data-key=${line.id}><${Time} at=${line.at} /><span class="sign" aria-hidden="true">→</span>
+  <span class="kind mono">${line.type}</span><${Who} node=${line.node} stop=${stop} choose=${choose} />
+  <span class="text" title=${line.text}>${[[line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join(" · ")}</span></li>`);
+
+/** Without what the line shows already: the signal that reported it, and that it is about a node. */
+const plain = text => text.replace(/^[A-Z_]+ from \S+: /, "").replace(/^node \w+, (attempt \d+):? ?/, "$1 ").trim();
+
+const Time = ({ at }) => html`<time datetime=${typeof at === "string" ? at : null}>${clock(at)}</time>`;
+
+const Who = ({ node, stop, choose }) => node ? html`<button type="button" class="link-like name" tabindex=${stop ? "0" : "-1"} onClick=${() => choose(node)}>${node}</button>` : html`<span />`;
+
+/** A line as text, for copies. */
+const lineText = line => [line.at, line.kind ?? line.type, line.node, [line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join("\t");

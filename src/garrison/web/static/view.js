@@ -1,0 +1,58 @@
+// What every panel is made with: preact and htm, and the rules of the house. A panel is a component: what it shows comes in
+// as properties, what a person does goes out through functions among them. Text from elsewhere becomes text, and is made
+// legible on its way, in this one place; nothing here turns a string into markup.
+
+import { Component, Fragment, createRef, h, options, render } from "./vendor/preact-11.2.0/preact.mjs";
+import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "./vendor/preact-11.2.0/hooks.mjs";
+import htm from "./vendor/htm-3.1.1/htm.mjs";
+import { legible } from "./legible.js";
+
+const READ_BY_PEOPLE = ["title", "aria-label", "placeholder"];
+const OWN_ADDRESS = /^(?:\/(?!\/)|[#?]|blob:)/; // of a link: nothing that runs, nothing elsewhere
+const MARKUP = "dangerouslySetInnerHTML";
+
+/** Apply the rules to everything that is drawn: preact calls this for each element and for each text. */
+options.vnode = vnode => {
+  const { type, props } = vnode;
+  if (type === null) vnode.props = legible(String(props));
+  else if (typeof type === "string") {
+    for (const name of READ_BY_PEOPLE) if (typeof props[name] === "string") props[name] = legible(props[name]);
+    if (props.href !== undefined && !OWN_ADDRESS.test(props.href)) delete props.href;
+    if (MARKUP in props) delete props[MARKUP];
+  }
+};
+
+/** Elements from a template: html`<p class=${look}>${text}</p>`, html`<${Panel} id="costs" title="Cost">…<//>`. */
+export const html = htm.bind(h);
+
+export { Component, Fragment, createRef, render, useEffect, useLayoutEffect, useReducer, useRef, useState };
+
+const names = (one, other) => Object.keys({ ...one, ...other });
+const shallow = (one, other) => names(one, other).every(name => one[name] === other[name]);
+
+/** Whether two sets of properties draw the same: of `state`, the run's state, only `parts` are compared. */
+export const sameDrawing = (parts, one, other) => names(one, other).every(name => one[name] === other[name]
+  || (name === "state" && one.state && other.state && parts.every(part => one.state[part] === other.state[part])));
+
+/** A component that is drawn again only when `same(properties, new properties)` is false: by default, when one of them changed. */
+export function memo(component, same = shallow) {
+  return class extends Component {
+    shouldComponentUpdate(next) { return !same(this.props, next); }
+    render(props) { return h(component, props); }
+  };
+}
+
+/** A component that shows these parts of the run's state, and is drawn again only when one of them changed. */
+export const reading = (parts, component) => memo(component, (one, other) => sameDrawing(parts, one, other));
+
+/** A panel of the page: a section with a heading, elements `beside` it, others `above` its body. */
+export function Panel({ id, title, beside, above, hidden, class: kind, children }) {
+  return html`<section id=${id} class=${kind ? `panel ${kind}` : "panel"} aria-labelledby="${id}-title" hidden=${Boolean(hidden)}>
+    <div class="panel-head"><h2 id="${id}-title" tabindex="-1">${title}</h2>${beside}</div>${above}<div class="body">${children}</div></section>`;
+}
+
+/** The text of an empty list. */
+export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
+
+/** What stands for something that is not known yet: nothing is stated of it. */
+export const Skeleton = ({ lines = 3 }) => html`<div class="skeleton" aria-hidden="true">${Array.from({ length: lines }, (_, at) => html`<span key=${at} />`)}</div>`;

@@ -1,0 +1,93 @@
+"""Rules that every panel keeps: text stays text and legible, nothing is stated before it is known, and what a person is
+doing survives an update."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from served_run import WITHOUT_WORKER, serving
+
+from top_support import HomeBuilder, home_builder
+
+HOSTILE = r"""async () => {
+    const { html, render } = await import("/static/view.js");
+    const text = "a\u202eb\x1b[31m<b>", place = document.createElement("div");
+    const data = JSON.parse('{"type":"b","props":{"dangerouslySetInnerHTML":{"__html":"<i>x</i>"}},"__v":1}');
+    render(html`<p title=${text} aria-label=${text} placeholder=${text} ...${data.props}>${text}${[text, 7]}${data}</p>
+        <a href="javascript:alert(1)">1</a><a href="//evil.example">2</a><a href="/?run=r1">3</a>`, place);
+    const [p, ...links] = place.children;
+    return { texts: [p.title, p.ariaLabel, p.getAttribute("placeholder"), p.textContent], inside: p.children.length,
+        links: links.map(link => link.getAttribute("href")) };
+}"""
+LEGIBLE = "a‹U+202E›b<b>"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HomeBuilder, Any, str]]:
+    folder: Path = tmp_path_factory.mktemp("components")
+    with home_builder(folder) as builder, serving(folder) as url:
+        guardian = builder.run("r1", "a", "b")
+        yield builder, guardian, url
+        guardian.close()
+
+
+def gate(node: str, text: str) -> dict[str, Any]:
+    return {"place": f"{node}#1", "node": node, "kind": "human", "text": text, "type": "freeform", "default": "",
+            "deadline": "", "signal": "", "options": []}
+
+
+def test_text_is_made_legible_and_stays_text_in_every_component(home: Any, opened: Any) -> None:
+    page = opened(home[2], "/chat")
+    found = page.evaluate(HOSTILE)
+    assert found["texts"] == [LEGIBLE, LEGIBLE, LEGIBLE, f"{LEGIBLE}{LEGIBLE}7"]
+    assert found["inside"] == 0, "neither markup nor an object of a server's answer becomes an element"
+    assert found["links"] == [None, None, "/?run=r1"]
+
+
+def test_nothing_is_stated_before_the_first_data(home: Any, opened: Any) -> None:
+    page = opened(home[2])
+    page.add_init_script(WITHOUT_WORKER)
+    held: list[Any] = []
+    answered = re.compile(r"/api/(events|home|crew|conversations|runs/)")
+    page.route(answered, lambda route: held.append(route))
+    for path in ("/", "/?run=r1", "/?run=r1&view=time", "/chat"):
+        page.goto(home[2].partition("/?")[0] + path)
+        expect(page.locator(".skeleton").first).to_be_visible()
+        told = page.locator("main").inner_text()
+        assert not re.search(r"\b(no|nothing|none|0)\b", told, re.IGNORECASE), (path, told)
+        expect(page.locator("#run-head")).to_be_empty()
+        assert "".join(page.locator(".panel-head .number").all_inner_texts()) == "", path
+    page.unroute(answered)
+    for route in held:
+        route.abort()
+    page.watch.allowed.append("ERR_FAILED|net::ERR|does not respond")
+    page.goto(home[2].partition("/?")[0] + "/?run=r1")
+    expect(page.locator("#costs")).to_contain_text("Nothing has been spent.")
+    expect(page.locator(".skeleton")).to_have_count(0)
+
+
+def test_a_half_written_answer_its_focus_and_the_scroll_position_survive_updates(home: Any, opened: Any) -> None:
+    builder, guardian, url = home
+    guardian.append("gate", gate("b", "What colour?"), builder.now())
+    for number in range(40):
+        again = {"node": "a", "status": "active", "attempt": 2, "reason": f"round {number}"}
+        guardian.append("node", again, builder.now())
+    page = opened(url, "/?run=r1", height=600)
+    page.watch.allowed.append("status of 4")  # what the gate decides: there is no repository
+    field = page.get_by_label("Answer to b")
+    field.fill("half an ans")
+    field.evaluate("field => field.setSelectionRange(4, 6)")
+    body = page.locator("#story .body")
+    expect(body).to_contain_text("round 39")
+    body.evaluate("body => { body.scrollTop = 60; window.card = document.querySelector('#waits .card'); }")
+    guardian.append("gate", gate("a", "And which size?"), builder.now())
+    expect(page.locator("#waits .card")).to_have_count(2)
+    expect(field).to_be_focused()
+    expect(field).to_have_value("half an ans")
+    assert field.evaluate("field => [field.selectionStart, field.selectionEnd]") == [4, 6]
+    assert page.evaluate("window.card.isConnected") and body.evaluate("body => body.scrollTop") > 0

@@ -346,11 +346,14 @@ class SimulatedMergeProcessor(MergeProcessor):
         self.writer = writer = Writer(queue, effects)
         self.builder, self.lander, self.gates = Builder(writer), Landings(writer), Gates(writer)
         self.conflict_check = ConflictCheck(writer, self.builder)
-        self._setback, self._one_by_one, self._worked = Setback(), False, False
+        self._setback, self._one_by_one, self._worked, self._first = Setback(), False, False, ""
         self._unpinned: set[str] = set()
 
     def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
         return plain_beliefs(state, entries)  # simulated commits touch no files
+
+    def _arrange(self, state: QueueState, waiting: Sequence[MergeEntry], tip: str) -> list[MergeEntry]:
+        return list(waiting)  # which never conflict
 
     def _gate_width(self, state: QueueState) -> int:
         return cast("Queue", self.queue).world.gate_width

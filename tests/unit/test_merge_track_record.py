@@ -28,7 +28,10 @@ class KnownFiles:
 
     def of(self, entry: MergeEntry, tip: str) -> Touched:
         names = tuple(self.files.get(entry.node, f"{entry.node}.txt").split())
-        return Touched(names, len(names), 0)
+        return Touched(names, len(names))
+
+    def age_of(self, entry: MergeEntry, tip: str) -> int:
+        return 0
 
     def of_all(self, entries: list[MergeEntry], tip: str) -> dict[str, Touched]:
         return {entry.id: self.of(entry, tip) for entry in entries}

@@ -1,7 +1,8 @@
 """Conflicts: find them early, between waiting entries and the target's tip, and between any two entries.
 
 `git merge-tree` compares the pinned commits, one call for many, without a checkout; the objects it writes are thrown
-away. Of two entries that conflict with each other, either may land; the other one is in conflict from then on.
+away. Of two entries that conflict with each other, either may land; the other one is in conflict from then on. `order`
+chooses which: `PairConflicts` finds the pairs, and remembers them, as commits never change.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from garrison.merge.candidates import CandidateBuilder
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue, Progress, QueueWriter
+    from garrison.merge.touched import TouchedFiles
     from garrison.system.git import Git
 
 _MERGED = ("merge", "squash")
 """Strategies whose conflict with the tip a merge shows; the others are tried in their turn."""
+MAX_PAIRS = 5000
+"""Compared pairs that are remembered."""
 _PAUSE_FACTOR = 10.0
 """Pause before the next check, as a multiple of the last one's duration: checks take a tenth of the time at most."""
 
@@ -53,6 +57,29 @@ class ConflictCheck:
         ended = self.writer.clock.monotonic()
         self._not_before = ended + _PAUSE_FACTOR * (ended - started)
         return progress
+
+
+class PairConflicts:
+    """Conflicts of any two waiting entries, each pair compared once."""
+
+    def __init__(self, git: Git, touched: TouchedFiles) -> None:
+        self.git, self.touched = git, touched
+        self._known: dict[frozenset[str], bool] = {}
+        """Two entries' ids → whether they conflict."""
+
+    def find(self, entries: Sequence[MergeEntry], tip: str) -> set[frozenset[str]]:
+        """Return the pairs of these entries that conflict; what changes no file in common is not compared."""
+        files = {name: frozenset(each.files) for name, each in self.touched.of_all(entries, tip).items()}
+        if len(self._known) > MAX_PAIRS:
+            self._known.clear()
+        for index, entry in enumerate(entries):
+            others = [other for other in entries[index + 1:] if files[entry.id] & files[other.id]
+                      and frozenset((entry.id, other.id)) not in self._known]
+            results = self.git.merge_trees(entry.oid, [other.oid for other in others]) if others else []
+            for other, result in zip(others, results, strict=True):
+                self._known[frozenset((entry.id, other.id))] = result.tree is None
+        return {frozenset((one.id, other.id)) for index, one in enumerate(entries) for other in entries[index + 1:]
+                if self._known.get(frozenset((one.id, other.id)))}
 
 
 # ------------------------------------------------------------------------------------------- `merge-queue conflicts`

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition, GarrisonError
-from garrison.merge import batch, checkouts
+from garrison.merge import batch, checkouts, order
 from garrison.merge.candidates import CandidateBuilder
-from garrison.merge.conflicts import ConflictCheck
+from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.gate import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, RETRY_SECONDS, Progress, QueueWriter, Wait
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 
+MIN_ARRANGED, MAX_ARRANGED = 3, 32
+"""Waiting entries from which, and up to which, an order is chosen: of two, either costs the other its place."""
 SNAPSHOT_EVERY = 1000
 """Records between two snapshots: every command reads the records since the last one."""
 TEMPORARY_SECONDS = 60.0
@@ -78,6 +80,9 @@ class MergeProcessor:
         touched = TouchedFiles(self.git)
         self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back, touched)
         self.history = TrackRecord(queue.folder, touched)
+        self.pairs = PairConflicts(self.git, touched)
+        self._first = ""
+        """Entry with which the next batch begins, if that is not the first that waits."""
         self.conflict_check = ConflictCheck(self.writer, self.builder)
         self._lock: LifeLock | None = None
         self._setback = Setback()
@@ -160,7 +165,8 @@ class MergeProcessor:
         if before - state.snapshot_seq >= SNAPSHOT_EVERY:
             with suppress(OSError):  # the disk is full: the journal grows on
                 self.writer.compact()
-        if pause := self._setback.tries and self._setback.pause(_first_at_work(state), self.queue.clock.monotonic()):
+        if pause := self._setback.tries and self._setback.pause(next(iter(self._at_work(state)), ""),
+                                                                self.queue.clock.monotonic()):
             return Wait("hindered", seconds=pause)
         try:
             result = self._step()
@@ -187,7 +193,7 @@ class MergeProcessor:
     def _handle_failure(self, error: GitError) -> Progress | Wait:
         """Try again what git failed at; if that lasts, and is not the target's fault, set the entry at work aside."""
         state = self.writer.state()
-        names = _at_work(state)
+        names = self._at_work(state)
         if not names or disk_space.reports_no_space(error.stderr) or shortage.reports_shortage(error.stderr):
             raise error
         self._setback = self._setback.after(names[0], error.code, self.clock.monotonic(), RETRY_SECONDS)
@@ -201,6 +207,15 @@ class MergeProcessor:
         if self._setback.is_told and state.hindrance != why:
             self.writer.append(QueueHindered(why))
         return Wait("hindered", f"{why}; trying again")
+
+    def _at_work(self, state: QueueState) -> tuple[str, ...]:
+        """Return the entries that the next step works at: those of a landing, of the batch, or the first that waits."""
+        if state.landing:
+            return state.landing.entries
+        if batched := state.batch():
+            return tuple(entry.id for entry in batched)
+        waiting = [entry.id for entry in state.waiting()]
+        return (self._first,) if self._first in waiting else tuple(waiting[:1])
 
     def _find_trouble_of_target(self) -> str:
         """Return what git says if it fails at the bare target, too; '' if it does there what an entry needs."""
@@ -273,7 +288,8 @@ class MergeProcessor:
         if tip is None:
             return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
         if not entries:
-            return self.builder.start_batch(tip, waiting, self._batch_size(state, len(waiting)))
+            return self.builder.start_batch(tip, self._arrange(state, waiting, tip),
+                                            self._batch_size(state, len(waiting)))
         chain = self.builder.chain(tip, entries) if tip == state.tip else None
         if chain is None:
             self.gates.keep((), state)
@@ -294,6 +310,19 @@ class MergeProcessor:
         if not require_config(state).beliefs:
             return plain_beliefs(state, entries)
         return self.history.estimate(state, entries, tip)
+
+    def _arrange(self, state: QueueState, waiting: Sequence[MergeEntry], tip: str) -> list[MergeEntry]:
+        """Return the waiting entries in the order that is expected to land most, if some conflict with others."""
+        self._first = ""
+        head, rest = list(waiting[:MAX_ARRANGED]), waiting[MAX_ARRANGED:]
+        conflicts = self.pairs.find(head, tip) if len(head) >= MIN_ARRANGED else set()
+        if conflicts:
+            bad, names = self._beliefs(state, head, tip).bad, {entry.id for entry in head}
+            places = [order.place_of(entry, state, names, bad[entry.id]) for entry in head]
+            position = {name: index for index, name in enumerate(order.choose_order(places, conflicts))}
+            head.sort(key=lambda entry: position[entry.id])
+            self._first = head[0].id
+        return [*head, *rest]
 
     def _max_batch(self, state: QueueState) -> int:
         return min(self.max_batch, require_config(state).max_batch or self.max_batch)
@@ -376,17 +405,6 @@ class MergeProcessor:
 _PREPARING = frozenset({"requeued", "candidate", "built again", "split", "overtaken", "resumed", "unblocked", "moved",
                         "stopped"})
 """Progress after which the same failure may follow again."""
-
-
-def _at_work(state: QueueState) -> tuple[str, ...]:
-    """Return the entries that the next step works at: those of a landing, of the batch, or the first that waits."""
-    if state.landing:
-        return state.landing.entries
-    return tuple(entry.id for entry in state.batch() or state.waiting()[:1])
-
-
-def _first_at_work(state: QueueState) -> str:
-    return next(iter(_at_work(state)), "")
 
 
 def _withdrawn(state: QueueState) -> set[str]:

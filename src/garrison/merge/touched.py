@@ -21,14 +21,11 @@ KEPT = 500
 
 @frozen
 class Touched:
-    """Files that an entry changes against its merge base, how many they are, and its age.
-
-    `age` is the number of commits on the target's first-parent line since the merge base.
-    """
+    """Files that an entry changes against its merge base, and how many they are."""
 
     files: tuple[str, ...] = ()
     count: int = 0
-    age: int = 0
+    base: str = ""
 
 
 UNKNOWN = Touched()
@@ -40,12 +37,15 @@ class TouchedFiles:
     def __init__(self, git: Git) -> None:
         self.git = git
         self._known: dict[str, Touched] = {}
+        self._ages: dict[str, int] = {}
 
     def of(self, entry: MergeEntry, tip: str) -> Touched:
         """Return what an entry changes, against the tip that it was built on, else `tip`; UNKNOWN where git fails."""
         if entry.id not in self._known:
             if len(self._known) >= KEPT:
-                del self._known[next(iter(self._known))]
+                oldest = next(iter(self._known))
+                del self._known[oldest]
+                self._ages.pop(oldest, None)
             self._known[entry.id] = self._read(entry.oid, entry.base or tip)
         return self._known[entry.id]
 
@@ -59,7 +59,18 @@ class TouchedFiles:
             if base is None:
                 return UNKNOWN
             paths = self.git.changed_paths(base, oid)
-            age = int(self.git.run("rev-list", "--count", "--first-parent", f"{base}..{tip}", "--").out)
         except GarrisonError:  # what git says of it is judged when it is built
             return UNKNOWN
-        return Touched(tuple(paths[:MAX_FILES]), len(paths), age)
+        return Touched(tuple(paths[:MAX_FILES]), len(paths), base)
+
+    def age_of(self, entry: MergeEntry, tip: str) -> int:
+        """Return how many commits the target's first-parent line was ahead of an entry's base, 0 where git fails."""
+        if entry.id not in self._ages:
+            base = self.of(entry, tip).base
+            ages = f"{base}..{entry.base or tip}"
+            try:
+                answer = self.git.run("rev-list", "--count", "--first-parent", ages, "--").out if base else "0"
+                self._ages[entry.id] = int(answer)
+            except GarrisonError:
+                self._ages[entry.id] = 0
+        return self._ages[entry.id]

@@ -79,7 +79,8 @@ class TrackRecord:
 
     def _features(self, entry: MergeEntry, tip: str) -> Features:
         touched = self.touched.of(entry, tip)
-        return Features(entry.agent, entry.attempt, touched.count, touched.age, folders_of(touched.files))
+        return Features(entry.agent, entry.attempt, touched.count, self.touched.age_of(entry, tip),
+                        folders_of(touched.files))
 
     # --- learning ---------------------------------------------------------------------------------------------------
 

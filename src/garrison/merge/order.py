@@ -1,0 +1,155 @@
+"""Order that loses less: which of the waiting entries that conflict with one another go first, so that most land. Pure.
+
+Of two entries that conflict, the first to land lands alone: the other ends as `conflict`, and its node tries again. In
+the order of arrival one entry may thus cost several. Chosen is a set without conflicts from which most are expected to
+land (a maximum independent set, weighted with the probability to be good), then the others, both in their order.
+
+What people ordered stays: entries of different priorities that conflict keep their order, dependencies go first, and an
+entry is passed over within bounds only (`is_due`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.frozen import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.state import QueueState
+
+MAX_EXACT = 16
+"""Entries that hang together by conflicts up to which the best set is searched for; of more, a good one is taken."""
+MAX_PASSED = 8
+"""Later entries that landed before a waiting one, after which it is passed over no more."""
+
+
+@frozen
+class Place:
+    """What the order has to know of a waiting entry."""
+
+    id: str
+    weight: float = 1.0
+    """Probability that it lands if nothing conflicts with it."""
+    priority: int = 0
+    needs: frozenset[str] = frozenset()
+    """Waiting entries that must land before it."""
+    is_due: bool = False
+    """Set if it may not be passed over."""
+
+
+def choose_order(places: Sequence[Place], conflicts: Collection[frozenset[str]]) -> list[str]:
+    """Return the ids of waiting entries, which come in the queue's own order, in the order that is expected to land
+    most."""
+    against = _neighbours(places, conflicts)
+    chosen: set[str] = set()
+    for group in _groups(places, against):
+        chosen |= _choose(group, against) if any(against[place.id] for place in group) else {each.id for each in group}
+    ordered = [place.id for place in places]
+    return [name for name in ordered if name in chosen] + [name for name in ordered if name not in chosen]
+
+
+def _neighbours(places: Sequence[Place], conflicts: Iterable[frozenset[str]]) -> dict[str, set[str]]:
+    against: dict[str, set[str]] = {place.id: set() for place in places}
+    for one, other in (sorted(pair) for pair in conflicts if len(pair) == 2):
+        if one in against and other in against:
+            against[one].add(other)
+            against[other].add(one)
+    return against
+
+
+def _groups(places: Sequence[Place], against: dict[str, set[str]]) -> list[list[Place]]:
+    """Return the entries that hang together by conflicts or dependencies, each group in the queue's order."""
+    linked = {place.id: set(against[place.id]) for place in places}
+    for place in places:
+        for need in place.needs & linked.keys():
+            linked[place.id].add(need)
+            linked[need].add(place.id)
+    groups, left = [], {place.id: place for place in places}
+    while left:
+        reached, todo = set(), [next(iter(left))]
+        while todo:
+            name = todo.pop()
+            if name not in reached:
+                reached.add(name)
+                todo += linked[name] - reached
+        groups.append([place for place in left.values() if place.id in reached])
+        left = {name: place for name, place in left.items() if name not in reached}
+    return groups
+
+
+def _choose(group: Sequence[Place], against: dict[str, set[str]]) -> set[str]:
+    """Return the entries of one group that go first."""
+    in_order = _take(group, against, group)
+    priority = {place.id: place.priority for place in group}
+    if any(priority[place.id] != priority[other] for place in group for other in against[place.id]):
+        return in_order
+    due = _take([place for place in group if place.is_due], against, group)
+    free = [place for place in group if place.id not in due and not against[place.id] & due]
+    best = _search(free, against, due, group) if len(free) <= MAX_EXACT else _take(
+        sorted(free, key=lambda place: (len(against[place.id]), -place.weight)), against, group, due)
+    return best if _weight(best, group) > _weight(in_order, group) or not due <= in_order else in_order
+
+
+def _take(order: Sequence[Place], against: dict[str, set[str]], group: Sequence[Place], taken: Collection[str] = (),
+          ) -> set[str]:
+    """Return the entries that are taken one after another in `order`, leaving out what conflicts with those before."""
+    chosen, names = set(taken), {place.id for place in group}
+    left = list(order)
+    while True:
+        free = next((place for place in left if not against[place.id] & chosen and place.needs & names <= chosen), None)
+        if free is None:
+            return chosen
+        left.remove(free)
+        chosen.add(free.id)
+
+
+def _search(free: Sequence[Place], against: dict[str, set[str]], due: set[str], group: Sequence[Place]) -> set[str]:
+    """Return the set of most weight, of several the one with the earliest entries: each is first taken, then left out.
+    """
+    names = {place.id for place in group} - due
+    rest = [0.0] * (len(free) + 1)
+    for index in reversed(range(len(free))):
+        rest[index] = rest[index + 1] + free[index].weight
+    best: tuple[float, set[str]] = (-1.0, set())
+
+    def extend(index: int, weight: float, chosen: frozenset[str]) -> None:
+        nonlocal best
+        if weight + rest[index] <= best[0] + 1e-9:
+            return
+        if index == len(free):
+            best = (weight, set(chosen))
+            return
+        place = free[index]
+        if not against[place.id] & chosen and place.needs & names <= chosen:
+            extend(index + 1, weight + place.weight, chosen | {place.id})
+        extend(index + 1, weight, chosen)
+
+    extend(0, 0.0, frozenset())
+    return due | best[1]
+
+
+def _weight(chosen: Collection[str], group: Sequence[Place]) -> float:
+    return sum(place.weight for place in group if place.id in chosen)
+
+
+# ------------------------------------------------------------------------------------------------------------ fairness
+
+
+def is_due(entry: MergeEntry, state: QueueState) -> bool:
+    """Return whether an entry may not be passed over: its node lost its place by a conflict before, or many later ones
+    have landed already."""
+    if any(other.status == "conflict" for other in state.entries_of(*entry.key)):
+        return True
+    place = state.positions.get(entry.id, 0)
+    passed = sum(other.status == "landed" and state.positions.get(other.id, 0) > place
+                 for other in state.entries.values())
+    return passed >= MAX_PASSED
+
+
+def place_of(entry: MergeEntry, state: QueueState, waiting: Collection[str], bad: float) -> Place:
+    """Return what the order has to know of an entry; `bad` is the probability that it is."""
+    needs = frozenset(other.id for other in state.unmet_dependencies(entry)) & frozenset(waiting)
+    return Place(entry.id, 1.0 - bad, entry.priority, needs, is_due(entry, state))

@@ -18,7 +18,7 @@ from support import wait_for
 from top_support import HomeBuilder, home_builder
 
 KEY = Key("orchestrator", "a", "r1")
-ECHO = "stty raw -echo; printf 'listening\\r\\n'; exec cat -v"
+ECHO = "stty raw -echo; printf 'listening\\r\\n'; exec cat -vT"
 """A program that shows each key it gets."""
 
 

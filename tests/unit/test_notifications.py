@@ -41,6 +41,27 @@ def test_a_question_and_a_parked_name_are_due_once() -> None:
     assert due_notifications(STATE, PARKED, {one.key for one in first}, ALL) == []
 
 
+def test_work_that_waits_for_approval_is_due_like_a_question_once_an_attempt() -> None:
+    def record(seq: int, kind: str, **data: Any) -> Entry:
+        return Entry(seq, 1, "t", "2026-01-31T12:00:00.000000Z", kind, data)
+
+    def waits(seq: int, attempt: int) -> list[Entry]:
+        return [record(seq, "node", node="a", status="active", attempt=attempt),
+                record(seq + 1, "node", node="a", status="impl_complete", attempt=attempt),
+                record(seq + 2, "signal", id=f"s{seq}", type="NEEDS_REVIEW", node="a", attempt=attempt)]
+
+    begun = [record(1, "run", status="running"), record(2, "node", node="a", status="pending", attempt=1)]
+    first = replay_run([*begun, *waits(3, 1)])
+    due = due_notifications(first, [], set(), ALL)
+    assert [(one.event, one.text, one.node) for one in due] == [
+        ("question", "a waits for you: approve or reject attempt 1 (garrison review a)", "a")]
+    assert due_notifications(from_snapshot(to_snapshot(first)), [], {one.key for one in due}, ALL) == []
+    again = replay_run([*begun, *waits(3, 1), *waits(6, 2)])
+    assert len(due_notifications(again, [], {one.key for one in due}, ALL)) == 1, "the next attempt is another work"
+    landed = again.apply(record(9, "node", node="a", status="validated", attempt=2))
+    assert due_notifications(landed, [], set(), ALL) == []
+
+
 def test_the_end_of_a_run_is_due_with_how_many_nodes_landed() -> None:
     ended = RunState("failed", "a: red", nodes=STATE.nodes)
     assert [one.text for one in due_notifications(ended, [], set(), ALL,

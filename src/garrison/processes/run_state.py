@@ -35,6 +35,7 @@ from garrison.records.events import (
 )
 from garrison.records.names import Key
 from garrison.records.run import LAND_NODE, LAND_RUN
+from garrison.records.signals import NeedsReview
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death
@@ -196,6 +197,8 @@ class RunState:
     """Changes of git's configuration, of hooks and of the gate since the launch."""
     ends: int = 0
     """Number of times the run has ended; a resumed run ends once more."""
+    reviews: dict[str, int] = field(default_factory=dict)
+    """Node → attempt whose work waits, or waited until it was taken to land, for a person's approval."""
     flow: RunFlow | None = field(default=None, compare=False)
 
     @property
@@ -323,6 +326,8 @@ class RunState:
             self.cancelled.discard(name)
         if event.status not in HOLDABLE:
             self.held.pop(name, None)
+        if event.status != "impl_complete" or is_new_attempt:
+            self.reviews.pop(name, None)
         if (manager := self.managers.get(event.steered_by)) is not None:
             self.managers[event.steered_by] = replace(manager, steer="")
         before = old or NodeState()
@@ -347,6 +352,8 @@ class RunState:
         self._apply_to_flow(event, at)
         if event.question is not None and event.node is not None:
             self.questions[event.node] = event.question
+        if event.type == NeedsReview.type and event.node in self.nodes and event.attempt == self.attempts[event.node]:
+            self.reviews[event.node] = event.attempt
         question = self.questions.get(event.node or "")
         if event.answer and question is not None and question.id == event.answer:
             del self.questions[event.node or ""]
@@ -466,6 +473,7 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "outcomes": {node: _without_empty(asdict(outcome)) for node, outcome in state.outcomes.items()},
             "managers": {place: asdict(manager) for place, manager in state.managers.items()}, "heard": state.heard,
             "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
+            "reviews": state.reviews,
             "landing": _without_empty(asdict(state.landing)),
             "foreign_moves": [asdict(move) for move in state.foreign_moves],
             "warnings": [asdict(warning) for warning in state.warnings],
@@ -488,7 +496,8 @@ def from_snapshot(data: Mapping[str, Any]) -> RunState:
         {node: NodeOutcome(**outcome) for node, outcome in data.get("outcomes", {}).items()},
         RunLanding(**data.get("landing", {})),
         [ForeignMove(**move) for move in data.get("foreign_moves", ())],
-        [Warned(**warning) for warning in data.get("warnings", ())], data.get("ends", 0))
+        [Warned(**warning) for warning in data.get("warnings", ())], data.get("ends", 0),
+        dict(data.get("reviews", {})))
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:

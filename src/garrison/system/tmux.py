@@ -184,9 +184,9 @@ class TmuxTerminal:
         """Return a tmux format filled in for each client of the session."""
         return self._client.lines("list-clients", "-t", session.session_id, "-F", form)
 
-    def let_resize(self, client: str, *, allowed: bool) -> None:
-        """Let the client on this terminal decide the size of its session's window, or no longer."""
-        self._client.command("refresh-client", "-t", client, "-f", "!ignore-size" if allowed else "ignore-size")
+    def resize(self, session: Session, columns: int, rows: int) -> None:
+        """Give the session's window a size, which no client changes until one attaches to type."""
+        self._client.command("resize-window", "-t", session.pane_id, "-x", str(columns), "-y", str(rows))
 
     def press(self, session: Session, keys: str, *, literal: bool) -> None:
         """Give the pane's program a key by its name, or a text as it is; Refused if it has ended."""
@@ -382,11 +382,12 @@ def attach_argv(session: Session, socket: str, prefix: str, bindings: Sequence[s
         environ: the person's environment.
     """
     keys = detach_keys(prefix, bindings, _outer(environ) if environ.get("TMUX") else None)
+    size = ["set-option", "-w", "-t", session.session_id, "window-size", "latest", ";"] if write else []
     mode = [] if write else ["-r"]
     return ["env", "-u", "TMUX", "tmux", "-S", session.socket or socket, "-N", "-f", os.devnull,
             "set-option", "-t", session.session_id, "status", "on", ";",
             "set-option", "-t", session.session_id, "status-format[0]", status_format(keys, title), ";",
-            "attach-session", *mode, "-t", session.session_id]
+            *size, "attach-session", *mode, "-t", session.session_id]
 
 
 def status_format(keys: str, title: str) -> str:

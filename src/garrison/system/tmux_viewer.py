@@ -72,6 +72,7 @@ class TmuxViewer:
     def __init__(self, terminal: TmuxTerminal, session: Session) -> None:
         """Begin to view; Refused if the session has ended."""
         self._terminal, self._session = terminal, session
+        self._status_lines = 0
         size = self.window_size()
         if size is None:
             raise Refused(f"session {session.name} has ended")
@@ -80,7 +81,6 @@ class TmuxViewer:
         try:
             os.set_blocking(self._master, False)
             self._resize(size)
-            self._tty = os.ttyname(slave)
             environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/", "LANG": "C.UTF-8",
                            "TERM": "xterm-256color"}
             self._client = subprocess.Popen(terminal.viewer_argv(session), stdin=slave, stdout=slave, stderr=slave,
@@ -111,25 +111,20 @@ class TmuxViewer:
         shown = self._terminal.ask(self._session, "#{window_width} #{window_height} #{status}").split()
         if len(shown) != 3:
             return None
-        lines = {"off": 0, "on": 1}.get(shown[2]) or (int(shown[2]) if shown[2].isdigit() else 0)
-        return Size(int(shown[0]), int(shown[1]) + lines)
+        self._status_lines = {"off": 0, "on": 1}.get(shown[2]) or (int(shown[2]) if shown[2].isdigit() else 0)
+        return Size(int(shown[0]), int(shown[1]) + self._status_lines)
 
     def follow_window(self, size: Size) -> None:
-        """Take the size of the session's window, which somebody else has changed."""
+        """Take the size of the session's window, which has changed."""
         if size != self.size:
             self.size = size
             self._resize(size)
             self._wake()
 
     def set_window(self, size: Size) -> None:
-        """Give the session's window a size, as the client of the person who types does."""
-        self._terminal.let_resize(self._tty, allowed=True)
+        """Give the session's window a size, for the screen of the person who types."""
+        self._terminal.resize(self._session, size.columns, max(1, size.rows - self._status_lines))
         self.follow_window(size)
-
-    def release_window(self, size: Size) -> None:
-        """Give the session's window its former size, and decide its size no longer."""
-        self.follow_window(size)
-        self._terminal.let_resize(self._tty, allowed=False)
 
     def other_writers(self) -> bool:
         """Return whether a person types into the session at a terminal."""

@@ -65,7 +65,7 @@ def _send(path: Path, request: Request) -> Response:
     return Response(data, 200, headers)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _read(path: Path, _changed: int) -> tuple[bytes, bytes, str]:
     """Return a file, its compressed form (empty if that is not smaller), and its tag."""
     data = path.read_bytes()

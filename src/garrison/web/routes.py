@@ -26,7 +26,7 @@ from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.history import PAGE, Histories, Wanted
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
-from garrison.web.terminals import Terminals, size_json, size_of, typed_of
+from garrison.web.terminals import Terminals, size_of, typed_of
 from garrison.web.text_search import find_text
 from garrison.web.timelines import Timelines
 
@@ -271,8 +271,8 @@ class Page:
         terminal, body = self.terminals.get(request.path_params["terminal"]), await body_of(request)
         if not isinstance(body.get("hold"), bool):
             raise UsageError("pass hold, true or false")
-        size = await (terminal.take_keyboard(size_of(body)) if body["hold"] else terminal.release_keyboard())
-        return json_answer({"ok": True, "hold": terminal.has_keyboard, **size_json(size)})
+        await (terminal.take_keyboard(size_of(body)) if body["hold"] else terminal.release_keyboard())
+        return json_answer({"ok": True, "hold": terminal.has_keyboard})
 
     async def type_keys(self, request: Request) -> Response:
         """Type into the session of a terminal that has the keyboard."""

@@ -57,6 +57,8 @@ class PageTerminal:
         self.viewer = TmuxViewer(agent.terminal, agent.session)
         self._size_before = self.viewer.size
         self._lock: int | None = None
+        self._resized: Size | None = None
+        """New size that the page has not been told yet; it must come before what is drawn in that size."""
         self._why = ""
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -79,6 +81,10 @@ class PageTerminal:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         looked, spoken = loop.time(), loop.time()
         while not self._why:
+            if (resized := self._resized) is not None:
+                self._resized = None
+                yield encode_event("size", size_json(resized))
+                continue
             data = self.viewer.read()
             if data:
                 spoken = loop.time()
@@ -88,8 +94,7 @@ class PageTerminal:
                 break
             if loop.time() - looked >= LOOK_EVERY:
                 looked = loop.time()
-                if (resized := await self._look()) is not None:
-                    yield encode_event("size", size_json(resized))
+                await self._look()
             if data is None:
                 if loop.time() - spoken > KEEPALIVE_SECONDS:
                     spoken = loop.time()
@@ -111,20 +116,19 @@ class PageTerminal:
         finally:
             loop.remove_reader(descriptor)
 
-    async def _look(self) -> Size | None:
-        """Look at the session: end with it; return its size if somebody has changed that."""
+    async def _look(self) -> None:
+        """Look at the session: end with it, and follow its size."""
         async with self._changing:
             try:
                 size = await asyncio.to_thread(self.viewer.window_size)
             except GarrisonError as error:
                 self.leave(str(error))
-                return None
+                return
             if size is None:
                 self.leave(await asyncio.to_thread(self._why_ended))
             elif size != self.viewer.size and not self.has_keyboard:
+                self._resized = size
                 self.viewer.follow_window(size)
-                return size
-        return None
 
     def _why_ended(self) -> str:
         key = self.agent.key
@@ -138,15 +142,15 @@ class PageTerminal:
 
     # ---- the keyboard
 
-    async def take_keyboard(self, size: Size) -> Size:
+    async def take_keyboard(self, size: Size) -> None:
         """Give its person the keyboard, and the window the size of their screen; Refused if another person types."""
         if self.agent.read_only:
             raise Refused(f"{self.agent.key.name} is read-only: {self.agent.read_only}")
         async with self._changing:
             if not self.has_keyboard:
                 await asyncio.to_thread(self._take)
+            self._resized = size
             await asyncio.to_thread(self.viewer.set_window, size)
-        return self.viewer.size
 
     def _take(self) -> None:
         lock = _lock_keyboard(self.home, self.agent.key)
@@ -159,19 +163,19 @@ class PageTerminal:
             raise
         self._size_before, self._lock = self.viewer.size, lock
 
-    async def release_keyboard(self) -> Size:
+    async def release_keyboard(self) -> None:
         """Take the keyboard back; the window gets its former size."""
         async with self._changing:
             if self.has_keyboard:
+                self._resized = self._size_before
                 await asyncio.to_thread(self._release)
-        return self.viewer.size
 
     def _release(self) -> None:
         lock, self._lock = self._lock, None
         assert lock is not None
         try:
             with suppress(GarrisonError):  # the session may have ended
-                self.viewer.release_window(self._size_before)
+                self.viewer.set_window(self._size_before)
             self._record("the person on the page types no longer")
         finally:
             os.close(lock)

@@ -1,4 +1,5 @@
-"""Notifications: tell a person that something is parked, a question or gate is open, or the run has ended.
+"""Notifications: tell a person that something is parked, a question or gate is open, work waits for approval, or the
+run has ended.
 
     [notify]
     webhook = "https://ntfy.example/garrison"
@@ -69,6 +70,9 @@ def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection
     found += [Notification(f"gate:{gate.place}:{gate.at}", "question",
                            f"{gate.node} waits for you: {gate.question.text}", gate.node)
               for gate in state.gates.values() if not gate.signal]
+    found += [Notification(f"review:{node}:{attempt}", "question",
+                           f"{node} waits for you: approve or reject attempt {attempt} (garrison review {node})", node)
+              for node, attempt in state.reviews.items()]
     if ended:
         reason = f": {state.reason}" if state.reason else ""
         found.append(Notification(f"run:{ended}:{state.ends}", ended,  # a resumed run ends once more

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
-TABLES = ("agents", "notify", "sandbox", "chat", "launch")
+TABLES = ("agents", "notify", "sandbox", "chat", "launch", "pull_requests")
 """Tables of config.toml."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
@@ -367,6 +367,37 @@ def parse_chat(where: str, table: Any) -> ChatConfig:
             raise UsageError(f"{where}: {key}={value!r} should be a {'whole ' if key == 'max_turns' else ''}number "
                              "above 0, or \"none\"")
     return ChatConfig(**values)
+
+
+PULL_REQUEST_KEYS: dict[str, tuple[type[Any], ...]] = {
+    "merge": (str,), "approvals": (int,), "trust": (str,), "node": (str,), "labels": (list,), "poll": (int, float),
+    "forge": (str,), "status": (str,)}
+"""Keys of `[pull_requests]` and their types (`processes.pull_request_facts.PullRequestOptions`)."""
+_PULL_REQUEST_WORDS = {"merge": ("forge", "garrison", "person"), "trust": ("write", "all"),
+                       "forge": ("", "github", "gitlab", "gitea", "forgejo")}
+
+
+_PULL_REQUEST_RANGES = {"poll": (1, 3600), "approvals": (0, 100)}
+
+
+def parse_pull_requests(where: str, table: Any) -> dict[str, Any]:
+    """Parse a table `[pull_requests]`; UsageError names what is wrong."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} should be a table with {', '.join(PULL_REQUEST_KEYS)}")
+    values = {key: value for key, value in table.items() if not key.startswith("x_")}
+    for key, value in values.items():
+        if key not in PULL_REQUEST_KEYS:
+            raise UsageError(f"{where}: {key} is not known; there are {', '.join(PULL_REQUEST_KEYS)}")
+        if isinstance(value, bool) or not isinstance(value, PULL_REQUEST_KEYS[key]):
+            raise UsageError(f"{where}: {key} has the wrong type: {value!r}")
+        if key in _PULL_REQUEST_WORDS and value not in _PULL_REQUEST_WORDS[key]:
+            raise UsageError(f"{where}: {key} is {value!r}; use one of {', '.join(_PULL_REQUEST_WORDS[key])}")
+        if key in _PULL_REQUEST_RANGES and not _PULL_REQUEST_RANGES[key][0] <= value <= _PULL_REQUEST_RANGES[key][1]:
+            low, high = _PULL_REQUEST_RANGES[key]
+            raise UsageError(f"{where}: {key} is {value!r}; it should be {low} to {high}")
+    if "labels" in values:
+        string_list(where, "labels", values["labels"])
+    return values
 
 
 def parse_launch(where: str, table: Any) -> LaunchConfig:

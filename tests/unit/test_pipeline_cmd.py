@@ -89,8 +89,8 @@ def test_what_a_launch_refuses_is_an_error(tmp_path: Path) -> None:
     forked = validate(path, 'digraph { start; a [label=A]; b [label=B]; exit; start -> {a b} -> exit }')
     assert forked.exit_code == 1
     assert "set flow=dag" in forked.stdout
-    for graph, why in (("land=pr start; a [label=A]; exit; start -> a -> exit", "land=pr is not supported yet"),
-                       ("start; Integration [label=A]; exit; start -> Integration -> exit", "the run's own branch")):
+    for graph, why in (("start; Integration [label=A]; exit; start -> Integration -> exit", "the run's own branch"),
+                       ("land=pr start; tested [label=A]; exit; start -> tested -> exit", "the run's own branch")):
         result = validate(path, f"digraph {{ {graph} }}")
         assert result.exit_code == 1
         assert why in result.stdout

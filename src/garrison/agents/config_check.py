@@ -21,6 +21,7 @@ from garrison.config import (
     NOTIFY_KEYS,
     PROFILE_KEYS,
     PROFILE_RIGHTS,
+    PULL_REQUEST_KEYS,
     SANDBOX_KEYS,
     TABLES,
     ConfigFile,
@@ -71,7 +72,7 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
             continue
         known = (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS)  # a plug-in knows the settings of its kind itself
         yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
-    for name, keys in (("notify", NOTIFY_KEYS), ("chat", CHAT_KEYS)):
+    for name, keys in (("notify", NOTIFY_KEYS), ("chat", CHAT_KEYS), ("pull_requests", PULL_REQUEST_KEYS)):
         table = config.tables.get(name)
         if isinstance(table, dict):
             yield from _unknown(config, (name,), table, keys, is_closed=True)

@@ -35,9 +35,10 @@ from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher_key
-from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, Launch
+from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
 
-LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays"}
+LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays",
+                 LAND_PR: ", by a pull request to {remote}"}
 """Word of `land` → its note in the first line of a launch."""
 
 
@@ -121,7 +122,7 @@ def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: 
         created = launching.create_run(runtime, prepared)
     nodes = len(prepared.plan.tasks)
     print_message(f"run {created.run_id}: {nodes} node{'s' * (nodes != 1)} onto {created.base} of {created.repo}"
-                  + LANDING_NOTES[created.land].format(branch=created.onto))
+                  + LANDING_NOTES[created.land].format(branch=created.onto, remote=created.remote))
     return created
 
 

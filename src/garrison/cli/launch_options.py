@@ -27,7 +27,8 @@ _OPTIONS = (
     click.option("--run", metavar="ID", help="Id of the new run (default: made from the name)."),
     click.option("--pipeline-id", metavar="NAME",
                  help="Name of the guardian (default: the graph's id, else the file's)."),
-    click.option("--base", metavar="BRANCH", help="Branch to land on (default: the one checked out)."),
+    click.option("--base", metavar="BRANCH",
+                 help="Branch to land on (default: the one checked out); REMOTE:BRANCH with --land pr."),
     click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree for agents and tests."),
     click.option("--setup-key", multiple=True, metavar="FILE",
                  help="File whose change makes set-up run again (repeatable; default: the common lock files)."),
@@ -40,8 +41,8 @@ _OPTIONS = (
     click.option("--trust-git-config", is_flag=True,
                  help="Let garrison's git use settings that appeared while agents were at work."),
     click.option("--land", type=click.Choice(["node", "run", "none", "pr"]),
-                 help="What lands on the branch: each finished node, the whole run once at its exit, or nothing "
-                      "(default: the graph's land=, else node for flow=dag, run for others)."),
+                 help="What lands on the branch: each finished node, the whole run once at its exit, the same by a "
+                      "pull request, or nothing (default: the graph's land=, else node for flow=dag, run for others)."),
     click.option("--approve", is_flag=True,
                  help="Hold the work of every node until a person approves it (`garrison review NODE`)."),
     click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable)."),

@@ -27,6 +27,8 @@ SECTIONS = {
         "resume": ("resume", "resume", "Continue a run or a workflow that stopped, failed or died."),
         "why": ("why", "why", "Explain what happened to a node, why, and what to do."),
         "events": ("events", "events", "Print events as lines or JSON; -f follows."),
+        "take": ("take", "take", "Begin runs from issues, each with a pull request."),
+        "pr": ("pull_request", "pr", "Show, sync or open the pull request of a run."),
         "tell": ("tell", "tell", "Tell a session something at its next turn."),
         "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
         "prompt": ("prompt", "prompt", "Print what a node's agent was told, or would be told."),

@@ -11,13 +11,12 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Refused, UsageError
+from garrison.records.run import REMOTES
 from garrison.system.git import GitError
 
 if TYPE_CHECKING:
     from garrison.system.git import Git
 
-REMOTES = "refs/garrison/remote"
-"""Refs that remote branches are fetched to: `<REMOTES>/<remote>/<branch>`."""
 LANDING = "GARRISON_LANDING"
 """Environment variable of a swap: the ref that the queue moves, for the guard to let it pass."""
 _NETWORK_SECONDS = 120.0

@@ -24,7 +24,7 @@ from garrison.frozen import frozen
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
-from garrison.pipeline.graph import Graph, Node, find_cycle, flag, is_known_handler, position, seconds, text
+from garrison.pipeline.graph import Graph, Node, find_cycle, flag, is_known_handler, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED
 from garrison.pipeline.parser import parse
@@ -48,9 +48,6 @@ TASK_HANDLERS = ("codergen", "tool")
 
 SUBPIPELINE_HANDLERS = (SUBGRAPH, MANAGER)
 """Handlers that run another pipeline."""
-
-NO_PULL_REQUESTS = ("land=pr is not supported yet; use land=none, and open the pull request from the branch that the "
-                    "run leaves")
 
 MAX_NAME = 48
 """Characters of a node's name (see records.names)."""
@@ -264,8 +261,6 @@ def _problems(graph: Graph, *, has_begun: bool) -> Iterator[str]:
     for finding in findings:
         yield graph.message_at(finding.line, finding.column, f"{finding} ({finding.rule})")
     if not findings:
-        if _land(graph) == "pr":
-            yield graph.message_at(*position(graph.attrs["land"]), NO_PULL_REQUESTS)
         yield from _unsupported_nodes(graph)
         yield from _ambiguous_flow(graph)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from garrison.frozen import frozen
 
 if TYPE_CHECKING:
+    from garrison.processes.pull_request_facts import ForgeStep
     from garrison.records.events import (
         FactRecorded,
         FlowAdvanced,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         LandingChanged,
         ManagerCycled,
         NodeChanged,
+        PullRequestChanged,
         RunnerSignal,
     )
     from garrison.records.signals import Payload, PostedSignal
@@ -61,6 +63,8 @@ class ActionKind(StrEnum):
     CYCLE_MANAGER = "manager"  # ManagerCycled
     CANCEL_NODE = "cancel"
     CHANGE_LANDING = "landing"  # LandingChanged
+    CHANGE_PULL_REQUEST = "pull_request"  # PullRequestChanged
+    ASK_FORGE = "forge"  # ForgeStep
 
     # runner
     PREPARE_WORKTREE = "tree"
@@ -118,7 +122,7 @@ class Action:
     target: str = ""
     why: str = ""
     payload: (ApplySignal | SendSignal | ReplaceChild | ParkChild | NodeChanged | FlowAdvanced | GateChanged
-              | ManagerCycled | LandingChanged | FactRecorded | None) = None
+              | ManagerCycled | LandingChanged | PullRequestChanged | ForgeStep | FactRecorded | None) = None
     basis: DecisionInputs | None = field(default=None, compare=False)
     """Inputs of a restart or cleanup decision; they are journaled before the action."""
 

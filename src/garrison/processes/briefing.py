@@ -44,7 +44,7 @@ from garrison.records import atomic, journal
 from garrison.records import run as run_records
 from garrison.records.json_io import read_json
 from garrison.records.names import Key, branch_name
-from garrison.records.run import CONTINUE, LAND_NONE, LAND_RUN, LOST, Task, read_result
+from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, LOST, Task, read_result
 from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
@@ -100,7 +100,7 @@ class Briefer:
         """Return how the attempt's work lands."""
         launch = self.launch
         gate = "" if launch.no_gate else launch.gate or ""
-        if launch.land == LAND_RUN:
+        if launch.land in (LAND_RUN, LAND_PR):
             return Landing(launch.onto, launch.node_gate or "", launch.base, gate, self.task.approve)
         if launch.land == LAND_NONE:
             return Landing(launch.onto, launch.node_gate or "", approval=self.task.approve)

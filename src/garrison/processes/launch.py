@@ -39,7 +39,7 @@ from garrison.records import atomic, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, format_marker, launcher_key, to_run_stem
-from garrison.records.run import Launch
+from garrison.records.run import LAND_PR, Launch
 from garrison.records.signals import ResumeRun, SetBudget, Signal, resume_id
 from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_incarnation
 from garrison.supervise.observer import judge_now
@@ -229,6 +229,10 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
     variables = {"GARRISON_LIFE": format_marker(str(runtime.home), key, identity.incarnation),
                  "GARRISON_INCARNATION": str(identity.incarnation)}
     variables |= {name: runtime.environ[name] for name in SERVICE_VARIABLES if runtime.environ.get(name)}
+    if launch.land == LAND_PR:
+        from garrison.processes.forge_access import forge_variables
+
+        variables |= forge_variables(launch, runtime.environ)
     if manager := systemd.find_manager(runtime.environ):
         variables["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and the tmux server gets a scope, too
     return process_argv(key, runtime.home, identity.incarnation, options), runtime.environment(launch, variables)

@@ -50,6 +50,8 @@ class LaunchRequest:
     max_steps: int | None = None
     allow_foreign_imports: bool = False
     land: str | None = None
+    issue: int = 0
+    """Issue that the run is taken from (`garrison take`), 0 for none."""
     approve: bool = False
     gate_from_target: list[str] = field(default_factory=list)
     with_hooks: bool = False

@@ -27,7 +27,6 @@ from garrison.pipeline.graph import DialectError
 from garrison.pipeline.lint import lint
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import (
-    NO_PULL_REQUESTS,
     TASK_HANDLERS,
     PlannedTask,
     RunPlan,
@@ -46,8 +45,8 @@ from garrison.processes.run_status import read_run_state
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
-from garrison.records.names import INTEGRATION, Key, check_name, check_run, launcher_key, quote, to_name
-from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, LANDS, Launch, RunSandbox
+from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_run, launcher_key, quote, to_name
+from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
 from garrison.sandbox.place import MODE_VARIABLE
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import capacity
@@ -105,10 +104,11 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     git.check_branch_space()
     if what := operation_in_progress(git.git_dir(repo)):
         report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
-    base = _base(request, git)
+    land = _land(request, plan, report)
+    base, remote, base_oid = _base(runtime, request, git, land)
     launch = Launch(
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=runtime.clock.utc(),
-        trees=str(trees_root(runtime.environ)), base_oid=git.branch_tip(base) or "",
+        trees=str(trees_root(runtime.environ)), base_oid=base_oid,
         setup=request.setup, lock_files=request.setup_key,
         no_gate=request.no_gate, env=_environment_names(runtime, request, plan),
         held_back=list_withheld(runtime.environ, request.env), agent=agent,
@@ -117,7 +117,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         terminal=request.terminal, path=runtime.environ.get("PATH", os.defpath),
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
         graph_source=str(request.pipeline.resolve()) if request.text is None else "", prd_ref=plan.prd_ref or "",
-        auto_approve=request.auto_approve, max_steps=request.max_steps, land=_land(request, plan, report),
+        auto_approve=request.auto_approve, max_steps=request.max_steps, land=land, remote=remote,
+        issue=request.issue,
         node_gate=plan.node_gate, approve=request.approve,
         failover=_stated_failover(request.failover, plan))
     if request.terminal not in KINDS:
@@ -167,22 +168,30 @@ def _default_max_agents(report: Callable[[str], None]) -> int:
     return number
 
 
-def _base(request: LaunchRequest, git: Git) -> str:
+def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str) -> tuple[str, str, str]:
+    """Return base, remote ('' for a branch of this repository) and the base's commit; Refused if there is none."""
+    if land == LAND_PR:
+        from garrison.processes.pull_request_preflight import check_forge  # few runs have a pull request
+
+        return check_forge(runtime, git, request.base)
     base = request.base
+    if base is not None and ":" in base:
+        raise Refused(f"--base {quote(base)}: only a run with a pull request (land=pr) is based on a remote's branch")
     if base is None and (base := git.current_branch()) is None:
         raise Refused(explain_detached_head(git.root))
     if not git.branch_exists(base):  # `main~1` names a commit, not a branch
         shown = base if re.fullmatch(r"[\w./-]{1,60}", base) else quote(base)
         raise Refused(f"{git.root} has no branch {shown}; create it, or name another with --base")
-    return base
+    return base, "", git.branch_tip(base) or ""
 
 
 def choose_land(plan: RunPlan, option: str | None = None) -> str:
     """Return what lands on the target, and when: as the option says, else the graph, else as its flow implies."""
     land = option or plan.land or (LAND_NODE if plan.flow == "dag" else LAND_RUN)
     if land not in LANDS:
-        raise Refused(NO_PULL_REQUESTS)
-    if land != LAND_NODE and (taken := next((name for name in plan.tasks if name.lower() == INTEGRATION), None)):
+        raise Refused(f"land={land} is not known; use one of {', '.join(LANDS)}")
+    own = {LAND_NODE: (), LAND_PR: (INTEGRATION, TESTED)}.get(land, (INTEGRATION,))
+    if taken := next((name for name in plan.tasks if name.lower() in own), None):
         raise Refused(f"node {taken} has the name of the run's own branch; rename it, or use --land node")
     return land
 
@@ -360,7 +369,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
     launch = replace(launch, gate=gate, setup=setup, lock_files=lock_files, gate_from_target=fixed, hooks=asked)
     try:
         preflight(queue, config, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
-                  run=launch.run_id, held_back=launch.held_back, base=f"refs/heads/{launch.base}",
+                  run=launch.run_id, held_back=launch.held_back, base=launch.base_ref,
                   allow_foreign_imports=request.allow_foreign_imports, recent=RECENT_PREFLIGHT, progress=report)
     except BaseException:
         queue.remove_idle_slots(Path(launch.trees))
@@ -380,7 +389,7 @@ def _check_node_gate(runtime: Runtime, launch: Launch, git: Git, request: Launch
                          lock_files=tuple(launch.lock_files))
     try:
         preflight(queue, config, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
-                  run=launch.run_id, held_back=launch.held_back, base=f"refs/heads/{launch.base}",
+                  run=launch.run_id, held_back=launch.held_back, base=launch.base_ref,
                   allow_foreign_imports=request.allow_foreign_imports, progress=report)
     finally:
         queue.remove_idle_slots(Path(launch.trees))
@@ -423,7 +432,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     if not Path(launch.repo).is_dir():
         raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then `garrison resume {run}`")
     git = Git(validate_repository(Path(launch.repo)), home=runtime.home)
-    tip = git.branch_tip(launch.base)
+    tip = git.rev(launch.base_ref) if launch.remote else git.branch_tip(launch.base)
     if tip is None:
         raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then `garrison resume {run}`")
     needs_branch = launch.onto != launch.base and state.status != "new" and not state.over

@@ -39,7 +39,7 @@ from garrison.processes.guardian.rebuild import AttemptEvidence, RunEvidence
 from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import log_line
 from garrison.processes.run_plan import graph_hash, latest_attempts, read_plan
-from garrison.processes.run_state import ENDED, LANDED, replay_run, to_snapshot
+from garrison.processes.run_state import ENDED, LANDED, REFUSED, replay_run, to_snapshot
 from garrison.records import atomic, journal, record, signals
 from garrison.records import run as run_records
 from garrison.records.events import REPAIR, LandingChanged, LaunchRecorded, NoteWritten, decode, encode
@@ -48,7 +48,7 @@ from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.quarantine import quarantine
-from garrison.records.run import LAND_RUN, Launch, Task
+from garrison.records.run import LAND_PR, LAND_RUN, Launch, Task
 from garrison.records.signals import InputResponse, NodeComplete, RunnerExited
 from garrison.supervise.incarnation import rebuild_identity
 from garrison.system.git import GitError
@@ -354,8 +354,10 @@ def _gather_evidence(runtime: Runtime, launch: Launch, plan: RunPlan) -> RunEvid
     entries = [entry for queue in list_queues(runtime.home, lambda _: None)
                for entry in queue.state.entries.values() if entry.run == run and entry.status == "landed"]
     landed = {(entry.node, entry.attempt): entry.commit for entry in entries}
-    whole = [LandingChanged(LANDED, entry.attempt, entry.oid, entry.commit) for entry in entries
-             if entry.node == INTEGRATION and launch.land == LAND_RUN]
+    # What passed the gate of a pull request has not landed: it is tested anew, and the forge knows the rest.
+    status = REFUSED if launch.land == LAND_PR else LANDED
+    whole = [LandingChanged(status, entry.attempt, entry.oid, entry.commit) for entry in entries
+             if entry.node == INTEGRATION and launch.land in (LAND_RUN, LAND_PR)]
     found = []
     for name in plan.tasks:
         for attempt in range(1, files.latest_attempt(name) + 1):

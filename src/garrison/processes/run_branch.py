@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.merge.config import QueueConfig
 from garrison.merge.queue import MergeQueue
-from garrison.records.names import INTEGRATION
-from garrison.records.run import LAND_NODE, LAND_RUN, list_runs
+from garrison.records.names import INTEGRATION, tested_branch
+from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN, list_runs
 from garrison.system.git import ABSENT, Git
 from garrison.system.git.rescues import ARCHIVE
 
@@ -30,7 +30,13 @@ def node_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = N
 
 
 def landing_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue | None:
-    """Return the queue through which a whole run lands; None for a run that does not."""
+    """Return the queue through which a whole run lands; None for a run that does not.
+
+    Of a run with a pull request it is that of a branch of its own, which is set to the base before each test.
+    """
+    if launch.land == LAND_PR:
+        return MergeQueue(runtime.home, Path(launch.repo), tested_branch(launch.run_id), clock=runtime.clock,
+                          token=token, git=git)
     return target_queue(runtime, launch, token, git) if launch.land == LAND_RUN else None
 
 
@@ -51,6 +57,18 @@ def create(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
     if git.rev(ref) != launch.base_oid:
         raise GarrisonError(f"could not create the branch {launch.onto} in {launch.repo}; remove what is in its way")
     configure(queue, launch, gate_timeout)
+
+
+def create_tested(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
+    """Create the branch on which a pull request is tested, and record the run's gate in its queue."""
+    queue.git.update_ref(f"refs/heads/{queue.target}", launch.base_oid, ABSENT, message="garrison: begin the run")
+    queue.configure(QueueConfig.from_launch(launch, gate_timeout))
+
+
+def begin_test(queue: MergeQueue, base: str) -> None:
+    """Set the branch on which a pull request is tested to the base; nothing of it lands anywhere."""
+    if not queue.git.update_ref(f"refs/heads/{queue.target}", base, message="garrison: test the pull request"):
+        raise GarrisonError(f"could not set {queue.target} to {base[:10]}; if no git runs, remove its .lock file")
 
 
 def configure(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
@@ -75,7 +93,7 @@ def restore_gate(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None
     """Record the gate of a run in a queue of its own that has lost it."""
     if queue.state.config is not None:
         return
-    if queue.target != launch.base:
+    if queue.target == launch.onto != launch.base:
         configure(queue, launch, gate_timeout)
     elif launch.gate or launch.no_gate:
         queue.configure(QueueConfig.from_launch(launch, gate_timeout))
@@ -88,7 +106,7 @@ def restore_gate_of_runs(runtime: Runtime, queue: MergeQueue) -> None:
         with suppress(GarrisonError):
             launches.append(runtime.launch(run))
     for launch in sorted(launches, key=lambda each: each.created_at, reverse=True):
-        if queue.state.config is None and queue.target in (launch.base, launch.onto):
+        if queue.state.config is None and queue.target in (launch.base, launch.onto, tested_branch(launch.run_id)):
             with suppress(GarrisonError):  # its repository is gone
                 if Git(Path(launch.repo)).key == queue.git.key:
                     restore_gate(queue, launch, runtime.timing.gate_timeout)
@@ -108,3 +126,5 @@ def archive(git: Git, launch: Launch) -> None:
     if not git.update_ref(ref, tip):
         raise GarrisonError(f"could not archive {launch.onto} as {ref}")
     git.delete_refs([f"refs/heads/{launch.onto}"])
+    if launch.land == LAND_PR and git.branch_exists(tested_branch(launch.run_id)):
+        git.delete_refs([f"refs/heads/{tested_branch(launch.run_id)}"])

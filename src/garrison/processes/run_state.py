@@ -26,6 +26,7 @@ from garrison.records.events import (
     NodeCancelled,
     NodeChanged,
     ProbeHealthy,
+    PullRequestChanged,
     Question,
     RunChanged,
     Snapshot,
@@ -34,7 +35,9 @@ from garrison.records.events import (
     decode,
 )
 from garrison.records.names import Key
-from garrison.records.run import LAND_NODE, LAND_RUN
+from garrison.records.pull_request import PullRequest
+from garrison.records.pull_request import check_transition as check_pull_request
+from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN
 from garrison.records.signals import NeedsReview
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
@@ -120,7 +123,7 @@ class ManagerState:
 
 
 REQUESTED, LANDED, REFUSED, NO_CHANGE, NOT_LANDED = "requested", "landed", "refused", "no change", "failed"
-DECLINED = "declined"
+DECLINED, TESTED = "declined", "tested"
 """Statuses of a run's landing (`RunLanding`) after the first request."""
 
 
@@ -129,7 +132,8 @@ class RunLanding:
     """Landing of a whole run, at its exit; `status` is '' before the first.
 
     `attempt` counts the requests, `oid` is the tip of the run's branch that was to land, `commit` what it landed as.
-    `refusals` counts how often the run was sent back for it since a person resumed it.
+    `refusals` counts how often the run was sent back for it since a person resumed it. With a pull request, `base` is
+    the commit that the branch is tested with, and `commit` that merge once it is `tested`.
     """
 
     status: str = ""
@@ -138,6 +142,7 @@ class RunLanding:
     commit: str = ""
     reason: str = ""
     refusals: int = 0
+    base: str = ""
 
 
 @frozen
@@ -199,6 +204,7 @@ class RunState:
     """Number of times the run has ended; a resumed run ends once more."""
     reviews: dict[str, int] = field(default_factory=dict)
     """Node → attempt whose work waits, or waited until it was taken to land, for a person's approval."""
+    pull_request: PullRequest = field(default_factory=PullRequest)
     flow: RunFlow | None = field(default=None, compare=False)
 
     @property
@@ -299,8 +305,22 @@ class RunState:
     def _apply_landing(self, event: LandingChanged, at: str) -> None:
         before = self.landing
         self.landing = RunLanding(event.status, event.attempt, event.oid or before.oid, event.commit, event.reason,
-                                  before.refusals + (event.status == REFUSED))
+                                  before.refusals + (event.status == REFUSED), event.base or before.base)
         if event.flow is not None:
+            self._apply_flow(event.flow, at)
+
+    def _apply_pull_request(self, event: PullRequestChanged, at: str) -> None:
+        before = self.pull_request
+        check_pull_request(before.state, event.state)
+        taken = {**before.taken, **dict.fromkeys(event.taken, self.landing.attempt)}
+        returns = {**before.returns, event.node: before.returns.get(event.node, 0) + 1} if event.node \
+            else before.returns
+        self.pull_request = PullRequest(
+            event.state, event.number or before.number, event.url or before.url, event.head or before.head,
+            event.ready or before.ready, event.reason, before.since if event.state == before.state else at, taken,
+            returns)
+        if event.flow is not None:  # its branch is tested anew when the flow is at its exit again
+            self.landing = replace(self.landing, status=REFUSED, reason=event.reason)
             self._apply_flow(event.flow, at)
 
     def _apply_foreign(self, event: ForeignMove, _at: str) -> None:
@@ -364,6 +384,7 @@ class RunState:
             self.status, self.reason = event.run, RESUMED
             if self.landing.status == NOT_LANDED:  # it is tried again, with all its attempts
                 self.landing = replace(self.landing, status="", reason="", refusals=0)
+                self.pull_request = replace(self.pull_request, returns={})
 
     def _apply_to_flow(self, event: GuardianSignal, at: str) -> None:
         if event.flow is not None:
@@ -433,6 +454,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     ManagerCycled: RunState._apply_manager,
     NodeCancelled: RunState._apply_cancel,
     LandingChanged: RunState._apply_landing,
+    PullRequestChanged: RunState._apply_pull_request,
     ForeignMove: RunState._apply_foreign,
     Warned: RunState._apply_warning,
     NodeChanged: RunState._apply_node,
@@ -456,7 +478,9 @@ def describe_landed(state: RunState, land: str, base: str, branch: str, total: i
     if state.landing.status == LANDED:
         commit = state.landing.commit[:10]
         return f"{nodes}, together as {commit} on {base}" if commit else f"{nodes}, all of it already on {base}"
-    return f"{nodes} on {branch}" + (f", nothing on {base}" if land == LAND_RUN else "")
+    if land == LAND_PR and state.pull_request.number:
+        return f"{nodes} on {branch}, {state.pull_request.describe()}"
+    return f"{nodes} on {branch}" + (f", nothing on {base}" if land in (LAND_RUN, LAND_PR) else "")
 
 
 def to_snapshot(state: RunState) -> dict[str, Any]:
@@ -475,6 +499,7 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
             "reviews": state.reviews,
             "landing": _without_empty(asdict(state.landing)),
+            "pull_request": _without_empty(asdict(state.pull_request)),
             "foreign_moves": [asdict(move) for move in state.foreign_moves],
             "warnings": [asdict(warning) for warning in state.warnings],
             "flow": state.flow.to_data() if state.flow is not None else {}}
@@ -497,7 +522,7 @@ def from_snapshot(data: Mapping[str, Any]) -> RunState:
         RunLanding(**data.get("landing", {})),
         [ForeignMove(**move) for move in data.get("foreign_moves", ())],
         [Warned(**warning) for warning in data.get("warnings", ())], data.get("ends", 0),
-        dict(data.get("reviews", {})))
+        dict(data.get("reviews", {})), PullRequest(**data.get("pull_request", {})))
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
-from garrison.records.run import RunnerState
+from garrison.records.run import LAND_PR, RunnerState
 from garrison.supervise.incarnation import (
     SpawnRequest,
     kill_incarnation,
@@ -57,6 +57,10 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
         atomic.make_directory(log.parent)
         env = runtime.environment(launch, {"GARRISON_LIFE": marker,
                                            "GARRISON_INCARNATION": str(identity.incarnation)})
+        if key.role == "guardian" and launch.land == LAND_PR:
+            from garrison.processes.forge_access import forge_variables  # few runs have a pull request
+
+            env |= forge_variables(launch, runtime.environ)
         child = runtime.processes.spawn(argv, env=env, cwd=str(runtime.home), log=log)
         child.close()
         return child.id

@@ -8,7 +8,7 @@ Which process writes which kinds:
 
     every process      open
     every supervisor   decision, fenced, swept, death, spawn, park, refused, signal
-    guardian           run, node, flow, gate, manager, cancel, landing, foreign, note, heal, snapshot
+    guardian           run, node, flow, gate, manager, cancel, landing, pull_request, foreign, note, heal, snapshot
     launcher           told, lift, detached, end
     runner             fact, job, rescue, heal
     merge processor    took, step
@@ -260,8 +260,9 @@ class ManagerCycled:
 
 @frozen
 class LandingChanged:
-    """A step of the landing of the whole run, at its exit: `requested` (its branch is at `oid`), `landed` (as
-    `commit`), `no change`, `declined` (by the answer of a gate), `refused` (`flow` sends the run back) or `failed`."""
+    """A step of the landing of the whole run, at its exit: `requested` (its branch is at `oid`), `tested` (as `commit`,
+    for a pull request), `landed` (as `commit`), `no change`, `declined` (by the answer of a gate), `refused` (`flow`
+    sends the run back) or `failed`."""
 
     kind: ClassVar[str] = "landing"
     status: str
@@ -270,6 +271,27 @@ class LandingChanged:
     commit: str = sparse("")
     reason: str = sparse("")
     failure_kind: str = sparse("")
+    flow: FlowAdvanced | None = nested(FlowAdvanced)
+    base: str = sparse("")
+    """Commit of the pull request's base that the branch is tested with; '' without a pull request."""
+
+
+@frozen
+class PullRequestChanged:
+    """A step of the run's pull request (`records.pull_request`); empty fields stay as they were.
+
+    `taken` are the ids of checks and comments for which `flow` sends the run back to `node`.
+    """
+
+    kind: ClassVar[str] = "pull_request"
+    state: str
+    number: int = sparse(0)
+    url: str = sparse("")
+    head: str = sparse("")
+    ready: str = sparse("")
+    reason: str = sparse("")
+    node: str = sparse("")
+    taken: list[str] = sparse([])
     flow: FlowAdvanced | None = nested(FlowAdvanced)
 
 
@@ -546,9 +568,9 @@ class QueueStepDone:
 
 Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ProbeHealthy
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
-         | LandingChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | Snapshot | LauncherSignal
-         | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal | FactRecorded
-         | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded)
+         | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | Snapshot
+         | LauncherSignal | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal
+         | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded)
 """Everything that a run's journal or a process's journal can hold."""
 
 _SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)

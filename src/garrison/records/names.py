@@ -15,6 +15,8 @@ ROLES = ("launch", "guardian", "runner", "orchestrator", "processor")
 
 INTEGRATION = "integration"
 """Node name of a run's own branch and of its landing; no node of such a run may have it."""
+TESTED = "tested"
+"""Node name of the branch on which a pull request is tested; no node of a run with one may have it."""
 
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,31}\Z")
 _NODE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}\Z")
@@ -117,6 +119,11 @@ def branch_name(run: str, node: str) -> str:
 def integration_branch(run: str) -> str:
     """Return the branch on which the work of all nodes of a run comes together, if it lands once, at the end."""
     return branch_name(run, INTEGRATION)
+
+
+def tested_branch(run: str) -> str:
+    """Return the branch on which the run's own gate tests its pull request merged into the base."""
+    return branch_name(run, TESTED)
 
 
 def is_run_branch(branch: str) -> bool:

@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-LAND_NODE, LAND_RUN, LAND_NONE = "node", "run", "none"
-LANDS = (LAND_NODE, LAND_RUN, LAND_NONE)
-"""Words of `Launch.land`: each finished node lands; the whole run lands once, at its exit; nothing lands."""
+LAND_NODE, LAND_RUN, LAND_NONE, LAND_PR = "node", "run", "none", "pr"
+LANDS = (LAND_NODE, LAND_RUN, LAND_NONE, LAND_PR)
+"""Words of `Launch.land`: each finished node lands; the whole run lands once, at its exit; nothing lands; a run opens a
+pull request at its exit."""
+
+REMOTES = "refs/garrison/remote"
+"""Refs that remote branches are fetched to: `<REMOTES>/<remote>/<branch>`."""
 
 
 @frozen
@@ -78,6 +82,10 @@ class Launch:
     """Agents that go on when a node's agent cannot; None: its profile says."""
     sandbox: str = ""
     """Line that says which sandbox holds, and what it does not; '' in older runs."""
+    remote: str = ""
+    """Remote that has the base of the run's pull request, '' without one; `base` is the branch's name there."""
+    issue: int = 0
+    """Number of the issue that the run was taken from, 0 for none."""
     sandbox_mode: str = ""
     """Mode that GARRISON_SANDBOX stated at the launch, '' for none: cron resumes the run without that variable."""
 
@@ -93,6 +101,11 @@ class Launch:
     def onto(self) -> str:
         """Return the branch that nodes begin at and land on: `base`, or the run's own."""
         return self.base if self.land == LAND_NODE else integration_branch(self.run_id)
+
+    @property
+    def base_ref(self) -> str:
+        """Return the ref of the base in the repository: the branch, or the copy of the remote's."""
+        return f"{REMOTES}/{self.remote}/{self.base}" if self.remote else f"refs/heads/{self.base}"
 
 
 @frozen

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.run_flow import RunFlow
-from garrison.records.events import FlowAdvanced, GuardianSignal, LandingChanged, Snapshot
+from garrison.records.events import FlowAdvanced, GuardianSignal, LandingChanged, PullRequestChanged, Snapshot
 from garrison.views.event_log import GUARDIAN, Record
 from garrison.views.run_model import CANNOT_REPLAY
 
@@ -43,7 +43,8 @@ class FlowTrace:
         match record.event:
             case FlowAdvanced(body=body):
                 self._flow.apply(body)
-            case GuardianSignal(flow=FlowAdvanced(body=body)) | LandingChanged(flow=FlowAdvanced(body=body)):
+            case (GuardianSignal(flow=FlowAdvanced(body=body)) | LandingChanged(flow=FlowAdvanced(body=body))
+                  | PullRequestChanged(flow=FlowAdvanced(body=body))):
                 self._flow.apply(body)
             case Snapshot(state=state) if state.get("flow"):
                 self._flow.restore(state["flow"])

@@ -26,6 +26,7 @@ from garrison.processes.run_state import (
     NOT_LANDED,
     REFUSED,
     REQUESTED,
+    TESTED,
     describe_landed,
 )
 from garrison.processes.run_status import UNFINISHED, Status, decide_status
@@ -344,7 +345,7 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
     `asking` are the nodes whose agent has an open question.
     """
     state, queue = model.state, model.queue
-    if state.landing.status == REQUESTED:
+    if state.landing.status in (REQUESTED, TESTED):
         return _landing_waits_for(model)
     waiting = [f"an answer at {gate.node}" if gate.kind != SIGNAL else f"the signal {gate.signal} at {gate.node}"
                for gate in state.gates.values()]
@@ -373,6 +374,9 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
 
 def _landing_waits_for(model: RunModel) -> list[str]:
     """Return what the landing of a whole run waits for, if only a person can make it continue. Pure."""
+    if model.state.landing.status == TESTED:
+        waits = model.state.pull_request.waits_for()
+        return [waits] if waits else []
     entry, queue = model.landing_entry, model.queues.get(model.landing_folder)
     if entry is None or entry.is_final or queue is None or entry.attempt != model.state.landing.attempt:
         return []
@@ -391,11 +395,13 @@ def landing_view(model: RunModel, launch: Launch) -> RunLandingView | None:
     if landing.status == REQUESTED and entry is not None and entry.attempt == landing.attempt:
         status, reason = "testing" if entry.status in ("testing", "landing") else status, entry.reason
     progress = describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes))
+    if landing.status == TESTED:
+        reason = state.pull_request.describe()
     return RunLandingView(launch.land, launch.onto, progress, status, landing.commit, reason)
 
 
-_LANDING_WORDS = {REQUESTED: "queued", LANDED: "landed", NO_CHANGE: "no change", REFUSED: "rejected",
-                  DECLINED: "rejected", NOT_LANDED: "rejected"}
+_LANDING_WORDS = {REQUESTED: "queued", TESTED: "waiting for approval", LANDED: "landed", NO_CHANGE: "no change",
+                  REFUSED: "rejected", DECLINED: "rejected", NOT_LANDED: "rejected"}
 """Status of a run's landing → its word for people."""
 
 

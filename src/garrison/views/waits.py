@@ -15,6 +15,7 @@ from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.guardian.parking import find_parked
+from garrison.processes.run_state import TESTED
 from garrison.processes.run_status import FINAL, Status
 from garrison.views.run_model import RunModel
 
@@ -72,6 +73,8 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
     is_over = state.over and status in FINAL
     needs_person = status not in (Status.NEW, Status.RUNNING, Status.WAITING, Status.STOPPED)
     own = [Wait(WaitKind.RUN, text=corrupt or hint)] if corrupt or (hint and needs_person) else []
+    if state.pull_request.needs_person and state.status == "running" and state.landing.status == TESTED:
+        own.append(Wait(WaitKind.RUN, text=f"{state.pull_request.describe()} {state.pull_request.url}".rstrip()))
     gates = [] if is_over else [*(gate_json(gate) for gate in state.gates.values() if gate.kind != SIGNAL),
                                 *map(review_json, entries_to_approve(model))]
     asked = {gate["node"] for gate in gates}

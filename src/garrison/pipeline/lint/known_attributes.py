@@ -19,7 +19,7 @@ Reader = Callable[[Mapping[str, str], str], object]
 
 FLOWS = ("dag", "walk")
 LANDS = ("node", "run", "none", "pr")
-"""Words for `land`; a launch refuses `pr`, which it cannot do yet."""
+"""Words for `land`."""
 
 
 class Level(StrEnum):

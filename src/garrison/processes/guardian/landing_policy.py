@@ -9,7 +9,8 @@ that a guardian may die between any two records:
                                                       led to the exit; the run is done
     not requested, refused     -                      CHANGE_LANDING: requested, with the tip of the run's branch
     requested                  none of this attempt   ENQUEUE that commit; a repeated one is the same entry
-    requested                  landed                 CHANGE_LANDING: landed; the run is done
+    requested                  landed                 CHANGE_LANDING: landed; the run is done. With a pull request:
+                                                      tested, which `pull_request_policy.py` continues
     requested                  conflict, red gate     CHANGE_LANDING: refused, and the flow returns to a node with the
                                                       reason; failed if there is none, or it was sent back too often
     requested                  withdrawn              CHANGE_LANDING: failed
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from garrison.pipeline.flow import SentBack, event_to_data
 from garrison.processes.actions import Action, ActionKind
-from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED
+from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED, TESTED
 from garrison.records.events import FlowAdvanced, LandingChanged
 from garrison.records.names import INTEGRATION, integration_branch
 
@@ -49,7 +50,7 @@ def request(state: RunState, run: str, view: LandingView) -> list[Action]:
             "`git merge` lands it by hand")))]
     if not view.is_new:
         return [_change(LandingChanged(NO_CHANGE, landing.attempt))]
-    return [_change(LandingChanged(REQUESTED, landing.attempt + 1, oid=view.tip))]
+    return [_change(LandingChanged(REQUESTED, landing.attempt + 1, oid=view.tip, base=view.base))]
 
 
 def follow(state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
@@ -60,6 +61,9 @@ def follow(state: RunState, view: GuardianView, max_rework: int) -> list[Action]
     entry = _entry_of(state, observed)
     if entry is None:
         return []
+    if entry.status == "landed" and observed.base:
+        status = TESTED if entry.commit else NO_CHANGE
+        return [_change(LandingChanged(status, landing.attempt, commit=entry.commit))]
     if entry.status == "landed":
         return [_change(LandingChanged(LANDED, landing.attempt, commit=entry.commit))]
     if entry.status in _REFUSED:

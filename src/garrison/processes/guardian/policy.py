@@ -5,7 +5,7 @@ The rules apply in this order, and the first with anything to do decides the tur
     1. apply signals (also a dead sender's)
     2. follow the merge journal about nodes that landed or failed to; finish those with nothing to land
     3. bring flow and nodes into agreement (`flow_policy.py`), then follow the landing of the whole run
-       (`landing_policy.py`)
+       (`landing_policy.py`), and its pull request (`pull_request_policy.py`)
     4. in a run that is stopped or over: stop all children, then end
     5. supervise runners and the merge processor: restart, park, record deaths
     6. stop parked nodes; start new ones as agents are free
@@ -21,7 +21,7 @@ from garrison.merge import entry
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
-from garrison.processes.guardian import flow_policy, landing_policy
+from garrison.processes.guardian import flow_policy, landing_policy, pull_request_policy
 from garrison.processes.guardian.parking import (
     PARKED_BY_PERSON,
     apply_guidance,
@@ -36,7 +36,7 @@ from garrison.processes.guardian.view import (
     may_start_again,
     needs_runner,
 )
-from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED
+from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, TESTED
 from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
 from garrison.records.run import LOST
@@ -72,7 +72,9 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     """Return the actions of one turn."""
     actions = (_apply_signals(plan, state, view, max_rework) or _apply_merges(plan, state, view, max_rework)
                or flow_policy.reconcile(plan, state, view)
-               or landing_policy.follow(state, view, max_rework))
+               or landing_policy.follow(state, view, max_rework)
+               or ([] if view.stopping
+                   else pull_request_policy.follow(state, view.run, view.pull_request, max_rework)))
     if actions:
         return Decision(actions)
     if state.status == "new":
@@ -443,6 +445,8 @@ def _land(state: RunState, view: GuardianView) -> list[Action]:
         return [_end_run("done", landing.reason)]
     if landing.status == NOT_LANDED:
         return [_end_run("failed", landing.reason)]
+    if landing.status == TESTED:  # its pull request is not merged yet
+        return []
     return landing_policy.request(state, view.run, view.landing)
 
 

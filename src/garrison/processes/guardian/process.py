@@ -17,6 +17,7 @@ from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.attempt_result import read_attempt_result
 from garrison.processes.git_record import GIT, GitWatch
 from garrison.processes.guardian import flow_policy, policy
+from garrison.processes.guardian.forge_client import ForgeClient
 from garrison.processes.guardian.gate_watch import GATE, GateWatch
 from garrison.processes.guardian.rebuild import is_behind
 from garrison.processes.guardian.target_watch import TargetWatch
@@ -24,6 +25,7 @@ from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
+from garrison.processes.pull_request_facts import ForgeStep
 from garrison.processes.run_plan import build_task, latest_attempts
 from garrison.processes.run_state import (
     ENDED,
@@ -54,6 +56,7 @@ from garrison.records.events import (
     NoteWritten,
     ProbeHealthy,
     ProcessOpened,
+    PullRequestChanged,
     RunChanged,
     SignalRefused,
     Warned,
@@ -62,7 +65,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Verifier, Writer
 from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.quarantine import quarantine
-from garrison.records.run import Task
+from garrison.records.run import LAND_PR, Task
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode, Violation
 from garrison.supervise.death_classes import CRASH, SHORTAGE, STOP
 from garrison.supervise.incarnation import SpawnRequest
@@ -114,6 +117,7 @@ class Guardian:
         moves = self.state.foreign_moves
         self.target_watch = TargetWatch(run_branch.target_queue(runtime, launch, incarnation.token, self.queue.git),
                                         launch.base, moves[-1].new if moves else launch.base_oid)
+        self.forge = ForgeClient(runtime, launch, plan, self.queue.git) if launch.land == LAND_PR else None
         self.git_watch = GitWatch(runtime.home, self.queue.git, self.files.root / "git", self._told(GIT))
         self.gate_watch = GateWatch(self.target_watch.queue, launch, self._told(GATE))
         self.policy = Policy.of(runtime.timing, launch.max_respawn)
@@ -135,7 +139,7 @@ class Guardian:
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key).parent, signals.inbox_path(runtime.home, incarnation.key),
             self.queue.path, launch.repo, self.target_watch.path,
-            *([self.target_queue.path] if self.target_queue else []))]
+            *([self.target_queue.path] if self.target_queue else []), *([self.forge.wake_file] if self.forge else []))]
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid))
         if not any(entry.kind == LaunchRecorded.kind for entry in journal.entries):
             self._record(copy_launch(self.files, launch))
@@ -144,13 +148,14 @@ class Guardian:
 
     def observe(self) -> GuardianView:
         """Gather everything the policy decides on."""
+        landing = self._landing()
         runners = {name: self.supervisor.observe_child(self._runner_key(name)) for name in self.state.nodes}
         return GuardianView(
             self.run, self.runtime.clock.monotonic(), self.runtime.observer.machine.boot_id,
             signals.list_pending(self.runtime.home, self.incarnation.key), runners,
             self.supervisor.observe_child(self.processor_key), self._merges(), self._strays(runners), self.stopping,
-            self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(), self._landing(),
-            self.launch.auto_approve)
+            self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(), landing,
+            self.forge.observe(self.state, landing) if self.forge is not None else None, self.launch.auto_approve)
 
     @property
     def _is_leaving(self) -> bool:
@@ -216,8 +221,9 @@ class Guardian:
         for entry in entries[-1:]:
             self._note(self.launch.onto, entry.reason if entry.status in ("landing_blocked", "held") else "")
         tip = queue.git.branch_tip(self.launch.onto) or self.state.landing.oid
+        base = queue.git.rev(self.launch.base_ref) or self.launch.base_oid if self.forge is not None else ""
         return LandingView(tip, run_branch.has_own_commits(queue.git, self.launch, tip),
-                           MergeStatus.of(entries[-1]) if entries else None)
+                           MergeStatus.of(entries[-1]) if entries else None, base)
 
     def _is_overdue(self) -> bool:
         if not self._is_leaving:
@@ -236,7 +242,7 @@ class Guardian:
             return
         is_landing = self.state.landing.status == REQUESTED
         is_waiting = is_landing or "impl_complete" in self.state.statuses.values()
-        branch = self.launch.base if is_landing else self.launch.onto
+        branch = self.launch.base if is_landing and self.forge is None else self.launch.onto
         is_lost = is_waiting and not self.queue.git.branch_exists(branch)
         self._note("target", f"{repo} has no branch {branch} any more; restore it" if is_lost else "")
 
@@ -346,11 +352,16 @@ class Guardian:
         for queue in filter(None, (self.queue, self.target_queue)):
             if queue.path.parent.is_dir():
                 event_loop.watch_directory(queue.path.parent)
+        if self.forge is not None:
+            self.forge.watch(event_loop)
 
     def next_wake(self) -> float | None:
         """Return the seconds until a restart or another delay is due."""
         at = self._decision.wake_at
-        return None if at is None else at - self.runtime.clock.monotonic()
+        due = [] if at is None else [at - self.runtime.clock.monotonic()]
+        if self.forge is not None and (look := self.forge.seconds_to_look()) is not None:
+            due.append(look)
+        return min(due, default=None)
 
     def stop(self, _signum: int) -> None:
         """Stop the run gracefully: runners, processor, then the guardian itself; the run can be resumed."""
@@ -388,7 +399,16 @@ class Guardian:
         entry."""
         landing = self.state.landing
         assert self.target_queue is not None
+        if self.forge is not None:
+            run_branch.begin_test(self.target_queue, landing.base)
         self.target_queue.enqueue(self.run, action.target, landing.attempt, self.launch.onto, oid=landing.oid)
+
+    def _change_pull_request(self, action: Action, view: GuardianView) -> None:
+        self._record(action.expect(PullRequestChanged), sync=True)
+
+    def _ask_forge(self, action: Action, view: GuardianView) -> None:
+        assert self.forge is not None
+        self.forge.begin(action.expect(ForgeStep), self.state)
 
     def _cycle_manager(self, action: Action, view: GuardianView) -> None:
         self._record(action.expect(ManagerCycled), sync=True)
@@ -405,6 +425,8 @@ class Guardian:
             raise ForbiddenTransition(f"run {self.run}", self.state.status, status, RUN_TRANSITIONS[self.state.status])
         if self.state.status == "new":
             run_branch.create(self.queue, self.launch, self.runtime.timing.gate_timeout)
+            if self.forge is not None and self.target_queue is not None:
+                run_branch.create_tested(self.target_queue, self.launch, self.runtime.timing.gate_timeout)
         if status == "done" and self.state.landing.status in (LANDED, NO_CHANGE):
             run_branch.archive(self.queue.git, self.launch)
         if status in ("done", "failed"):
@@ -548,6 +570,8 @@ class Guardian:
         ActionKind.CANCEL_NODE: _cancel_node,
         ActionKind.CHANGE_LANDING: _change_landing,
         ActionKind.ENQUEUE: _enqueue,
+        ActionKind.CHANGE_PULL_REQUEST: _change_pull_request,
+        ActionKind.ASK_FORGE: _ask_forge,
         ActionKind.CHANGE_RUN: _change_run,
         ActionKind.STOP_RUN: _stop_run,
         ActionKind.START: _start,

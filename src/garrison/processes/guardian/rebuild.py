@@ -165,7 +165,8 @@ def catch_up(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, ma
     _catch_up_passed(plan, state, evidence, now, max_rework)
     if evidence.landed is not None and state.landing.status != LANDED:
         state.apply_event(evidence.landed, now)
-        if state.status == "running" and (state.flow is None or state.flow.over != "done"):
+        is_over = evidence.landed.status == LANDED and (state.flow is None or state.flow.over != "done")
+        if is_over and state.status == "running":
             state.apply_event(RunChanged("done", "it has landed; its journal was rebuilt"), now)
     if evidence.ended in ("stopped", "failed") and state.status == "running":
         state.apply_event(RunChanged(evidence.ended, "its journal was rebuilt; why it ended is not known"), now)

@@ -10,6 +10,7 @@ from garrison.processes.run_state import STOPPED_BY_PERSON
 from garrison.supervise.decisions import ChildState
 
 if TYPE_CHECKING:
+    from garrison.processes.guardian.pull_request_policy import PullRequestView
     from garrison.processes.merge_client import MergeStatus
     from garrison.processes.run_state import RunState
     from garrison.records.identity import Identity
@@ -33,6 +34,8 @@ class LandingView:
     """False if the target has everything that the run's branch has."""
     merge: MergeStatus | None = None
     """Latest entry of the run's branch in the target's queue."""
+    base: str = ""
+    """Commit of the pull request's base, as it was fetched last; '' for a run without one."""
 
 
 @frozen
@@ -59,6 +62,8 @@ class GuardianView:
     """The results of nodes that have landed or failed."""
     landing: LandingView | None = None
     """None while the flow goes on, and in a run that does not land as a whole."""
+    pull_request: PullRequestView | None = None
+    """None as `landing`, and in a run without one."""
     auto_approve: bool = False
     """True if gates for people are approved automatically."""
 

@@ -73,6 +73,10 @@ def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection
     found += [Notification(f"review:{node}:{attempt}", "question",
                            f"{node} waits for you: approve or reject attempt {attempt} (garrison review {node})", node)
               for node, attempt in state.reviews.items()]
+    pull = state.pull_request
+    if pull.needs_person and not ended:
+        found.append(Notification(f"pull_request:{pull.state}:{pull.since}", "question",
+                                  f"{pull.describe()}{f' {pull.url}' if pull.url else ''}"))
     if ended:
         reason = f": {state.reason}" if state.reason else ""
         found.append(Notification(f"run:{ended}:{state.ends}", ended,  # a resumed run ends once more

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.merge.entry import WAITING_FOR_APPROVAL
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import Landing, shown
-from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED
+from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED, TESTED
 from garrison.records.events import (
     MACHINE,
     REPAIR,
@@ -30,6 +30,7 @@ from garrison.records.events import (
     ManagerCycled,
     NodeChanged,
     NoteWritten,
+    PullRequestChanged,
     RunChanged,
     Warned,
     decode,
@@ -158,10 +159,17 @@ def _landing(event: LandingChanged) -> str:
     landed = f"landed ({event.commit[:10]})" if event.commit else "landed, all of it was there already"
     words = {REQUESTED: "queued, to land together", LANDED: landed,
              NO_CHANGE: "no change, nothing to land", NOT_LANDED: "FAILED to land",
-             DECLINED: "declined, nothing lands"}
+             DECLINED: "declined, nothing lands", TESTED: "passed its gate, merged with the base"}
     if event.flow is not None:
         return f"{_shorten_reason(event.reason)}; back to {event.flow.body.get('to')}"
     return f"the run: {words[event.status]}"
+
+
+def _pull_request(event: PullRequestChanged) -> str:
+    if event.flow is not None:
+        return f"{_shorten_reason(event.reason)}; back to {event.node}"
+    name = f"pull request #{event.number}" if event.number else "the pull request"
+    return f"{name}: {event.state}{f': {shorten(event.reason)}' if event.reason else ''}"
 
 
 def _run(event: RunChanged) -> str:
@@ -200,7 +208,7 @@ def _note(event: NoteWritten) -> str:
 
 _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node, GuardianSignal: _signal, RunChanged: _run, ChildSpawned: _spawn, GateChanged: _gate,
-    FlowAdvanced: _flow, ManagerCycled: _manager, LandingChanged: _landing,
+    FlowAdvanced: _flow, ManagerCycled: _manager, LandingChanged: _landing, PullRequestChanged: _pull_request,
     ForeignMove: lambda event: f"warning: {event.describe()}",
     Warned: lambda event: f"warning: {event.describe()}",
     NoteWritten: _note,

@@ -1,0 +1,133 @@
+"""`garrison pr`: show a run's pull request, open one for a branch that a run left, and look at the forge at once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from garrison.cli import completion
+from garrison.cli.commands import Group
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json, print_message
+from garrison.config import find_home
+from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.processes.run_status import read_run_state
+from garrison.processes.runtime import Runtime
+from garrison.records import atomic
+from garrison.records.run import LAND_PR, Launch, list_runs
+from garrison.system.terminal_text import clean
+
+
+@click.group(cls=Group)
+def pr() -> None:
+    """Show and sync pull requests of runs with land=pr, or open one for another run's branch."""
+
+
+def _choose(runtime: Runtime, run: str | None) -> Launch:
+    """Return the launch of a run: the one that is named, else the latest with a pull request."""
+    if run is not None:
+        return runtime.launch(run)
+    for name in reversed(list_runs(runtime.home)):
+        with suppress(GarrisonError):
+            if (launch := runtime.launch(name)).land == LAND_PR:
+                return launch
+    raise NotFound(f"no run in {runtime.home} has a pull request; launch one with --land pr")
+
+
+@pr.command(examples=(("garrison pr show work-1", "state, address, and what it waits for"),))
+@click.argument("run", required=False, shell_complete=completion.runs)
+@json_option
+@home_option
+def show(run: str | None, home: str | None, *, as_json: bool) -> None:
+    """Show the pull request of RUN (default: the latest run that has one), and how often the forge was asked."""
+    from garrison.processes.guardian.forge_client import read_count
+
+    runtime = Runtime.real(find_home(home))
+    launch = _choose(runtime, run)
+    state = read_run_state(runtime, launch.run_id)
+    pull, count = state.pull_request, read_count(runtime.files(launch.run_id).root)
+    if as_json:
+        print_json({"run": launch.run_id, **asdict(pull), "forge": asdict(count)})
+        return
+    if launch.land != LAND_PR:
+        raise Refused(f"run {launch.run_id} has land={launch.land}, and so no pull request; "
+                      f"`garrison pr open {launch.run_id}` opens one for its branch")
+    lines = [f"run {launch.run_id}: {pull.describe() or 'no pull request yet: it is opened at the exit'}",
+             *([pull.url] if pull.url else []), f"{launch.onto} → {launch.remote}:{launch.base}",
+             *(f"{node} was sent back {times} time{'s' * (times != 1)}" for node, times in pull.returns.items()),
+             f"{count.sent} requests ({count.not_modified} not modified), {count.looks} looks, {count.steps} steps",
+             *([f"next look {count.next_look}{f': {count.waits}' if count.waits else ''}"]
+               if count.next_look and not state.over else [])]
+    for line in lines:
+        click.echo(clean(line))
+
+
+@pr.command(examples=(("garrison pr sync work-1", "instead of waiting for the next look"),))
+@click.argument("run", required=False, shell_complete=completion.runs)
+@home_option
+def sync(run: str | None, home: str | None) -> None:
+    """Have the guardian of RUN look at the forge at once."""
+    runtime = Runtime.real(find_home(home))
+    launch = _choose(runtime, run)
+    if launch.land != LAND_PR:
+        raise Refused(f"run {launch.run_id} has land={launch.land}, and so no pull request")
+    wake(runtime, launch.run_id)
+    print_message(f"run {launch.run_id} looks at the forge at once, if its guardian works; `garrison pr show "
+                  f"{launch.run_id}` shows what it finds")
+
+
+def wake(runtime: Runtime, run: str) -> None:
+    """Ask the guardian of a run to look at the forge; it says nothing about what is there."""
+    from garrison.processes.guardian.forge_client import wake_file
+
+    path = wake_file(runtime.files(run).root)
+    atomic.make_directory(path.parent)
+    atomic.write(path, f"{runtime.clock.utc()}\n".encode(), durable=False)
+
+
+@pr.command("open", examples=(("garrison pr open work-1 --base origin:main", "a draft of what land=none left behind"),))
+@click.argument("run", shell_complete=completion.runs)
+@click.option("--base", metavar="REMOTE:BRANCH", help="Base of the pull request (default: the upstream of the branch).")
+@home_option
+def open_(run: str, base: str | None, home: str | None) -> None:
+    """Push the branch that RUN left (land=none, or a landing that failed) and open a draft of it; repeatable."""
+    from garrison.processes.forge_access import connect, read_options
+    from garrison.processes.pull_request_client import PullRequestClient
+    from garrison.processes.pull_request_facts import ForgeStep, Relation, StepKind
+    from garrison.processes.pull_request_preflight import check_forge
+    from garrison.processes.pull_request_texts import write_section, write_title
+    from garrison.processes.pull_request_work import summarize
+    from garrison.records.pull_request import PullRequest
+    from garrison.system.git import Git
+
+    runtime = Runtime.real(find_home(home))
+    launch = runtime.launch(run)
+    if launch.land == LAND_PR:
+        raise Refused(f"run {run} opens its pull request itself; `garrison pr show {run}` shows it")
+    git = Git(Path(launch.repo), home=runtime.home)
+    tip = git.branch_tip(launch.onto)
+    if tip is None or launch.onto == launch.base:
+        raise Refused(f"run {run} left no branch of its own; a run with --land none or pr does")
+    branch, remote, oid = check_forge(runtime, git, base)
+    launch = replace(launch, land=LAND_PR, base=branch, remote=remote, base_oid=oid)
+    options = read_options(runtime.home)
+    forge, credentials = connect(git, remote, runtime.home, runtime.environ, options)
+    client = PullRequestClient(forge, git, launch, options, lambda *_: "", credentials)
+    facts = client.look(PullRequest())
+    if facts.relation in (Relation.REWRITTEN, Relation.AHEAD, Relation.DIVERGED):
+        raise Refused(f"{remote} has a branch {launch.onto} with other commits ({facts.head[:10]}); remove it there")
+    if facts.relation is not Relation.SAME:
+        client.take(ForgeStep(StepKind.PUSH, tip, facts.head), PullRequest(), "")
+    if not facts.number:
+        from garrison.pipeline.parser import parse
+        from garrison.processes.preflight import plan_launch
+
+        text = runtime.files(run).graph.read_text(encoding="utf-8")
+        state = read_run_state(runtime, run)
+        summary = summarize(runtime, launch, plan_launch(parse(text, run)), state)
+        client.take(ForgeStep(StepKind.OPEN, tip, text=write_section(summary)), PullRequest(), write_title(summary))
+        facts = client.look(PullRequest())
+    click.echo(facts.url)

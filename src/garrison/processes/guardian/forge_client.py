@@ -1,0 +1,171 @@
+"""Forge client of a guardian: when it looks at the forge, and what the policy learns of it.
+
+It does nothing before the flow is at its exit, nor while a node reworks: then nothing at the forge is waited for. The
+count of requests is kept in `runs/RUN/forge/count.json`; a change of `runs/RUN/forge/wake` (`garrison pr sync`, a
+webhook) makes it look at once.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import GarrisonError
+from garrison.processes.guardian.forge_worker import ForgeCount, ForgeWorker
+from garrison.processes.guardian.pull_request_policy import PullRequestView
+from garrison.processes.run_state import REQUESTED, TESTED
+from garrison.records import atomic
+from garrison.records.json_io import read_json
+from garrison.system.clock import iso
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.pipeline.plan import RunPlan
+    from garrison.processes.guardian.view import LandingView
+    from garrison.processes.pull_request_client import PullRequestClient
+    from garrison.processes.pull_request_facts import ForgeStep
+    from garrison.processes.run_state import RunState
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Launch
+    from garrison.system.event_loop import EventLoop
+    from garrison.system.git import Git
+
+
+def forge_folder(root: Path) -> Path:
+    """Return the folder of a run's forge files; `root` is the run's."""
+    return root / "forge"
+
+
+def wake_file(root: Path) -> Path:
+    """Return the file whose change makes a run's guardian look at the forge at once."""
+    return forge_folder(root) / "wake"
+
+
+def count_file(root: Path) -> Path:
+    """Return the file with the count of requests."""
+    return forge_folder(root) / "count.json"
+
+
+def read_count(root: Path) -> ForgeCount:
+    """Return a run's count of requests; nothing counted if it is absent or unreadable."""
+    data: dict[str, Any] = {}
+    with suppress(GarrisonError, OSError, ValueError):
+        data = read_json(count_file(root)) or {}
+    names = asdict(ForgeCount())
+    return ForgeCount(**{name: data[name] for name, default in names.items()
+                         if isinstance(data.get(name), type(default))})
+
+
+class ForgeClient:
+    """Forge of one run, as its guardian uses it."""
+
+    def __init__(self, runtime: Runtime, launch: Launch, plan: RunPlan, git: Git) -> None:
+        from garrison.processes.forge_access import read_options  # only runs with a pull request need it
+
+        self.runtime, self.launch, self.plan, self.git = runtime, launch, plan, git
+        self.root = runtime.files(launch.run_id).root
+        self.wake_file = wake_file(self.root)
+        self.options = read_options(runtime.home)
+        self.worker = ForgeWorker(self._open, self.options.poll)
+        self.worker.count = read_count(self.root)
+        self._woken = self._stamp()
+        self._closes = ""
+        self._section: tuple[object, str, str] = (None, "", "")
+        """State of the nodes for which the section was written, section and title."""
+        self._is_on = False
+        self._looked_for: tuple[str, int] = ("", 0)
+        """Status and attempt of the landing that the facts belong to."""
+
+    def _open(self) -> PullRequestClient:
+        """Open the client; in the worker's thread, which alone uses it."""
+        from garrison.processes.forge_access import connect
+        from garrison.processes.pull_request_client import PullRequestClient
+        from garrison.processes.pull_request_work import OwnerFinder
+        from garrison.system.git import Git
+
+        git = Git(self.git.root, home=self.runtime.home)
+        forge, credentials = connect(git, self.launch.remote, self.runtime.home, self.runtime.environ, self.options)
+        if self.launch.issue:
+            self._closes = forge.closing_words(self.launch.issue)
+        return PullRequestClient(forge, git, self.launch, self.options,
+                                 OwnerFinder(self.runtime, self.launch, git).find, credentials)
+
+    def _stamp(self) -> int:
+        try:
+            return self.wake_file.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def observe(self, state: RunState, landing: LandingView | None) -> PullRequestView | None:
+        """Return what is known; begin a look that is due."""
+        worker, now = self.worker, self.runtime.clock.time()
+        if worker.receive(now):
+            self._save()
+        self._is_on = landing is not None and landing.is_new and state.status == "running" \
+            and state.landing.status in (REQUESTED, TESTED)
+        if landing is None or not self._is_on:
+            worker.facts = None
+            worker.due = 0.0
+            return None
+        if (stamp := self._stamp()) != self._woken:
+            self._woken = stamp
+            worker.wake()
+        if (at := (state.landing.status, state.landing.attempt)) != self._looked_for:
+            self._looked_for = at  # reviews and checks may have changed while the gate ran
+            worker.facts, worker.due = None, 0.0
+        if not worker.is_busy and now >= worker.due:
+            worker.begin(None, state.pull_request)
+        facts = worker.facts
+        section, _ = self._texts(state)
+        body = ""
+        if facts is not None and facts.number:
+            from garrison.processes.pull_request_texts import put_section
+
+            body = put_section(facts.body, section)
+        tree = self.git.tree_of(state.landing.commit) if state.landing.status == TESTED and state.landing.commit else ""
+        return PullRequestView(landing.tip, self.options, facts, tree, worker.problem, worker.refused, worker.wait,
+                               section, body)
+
+    def _texts(self, state: RunState) -> tuple[str, str]:
+        """Return section and title; they are written anew when a node has changed."""
+        key = tuple((name, node.status, node.attempt) for name, node in state.nodes.items()), self._closes
+        if self._section[0] != key:
+            from garrison.processes.pull_request_texts import write_section, write_title
+            from garrison.processes.pull_request_work import summarize
+
+            summary = summarize(self.runtime, self.launch, self.plan, state, self._closes)
+            self._section = (key, write_section(summary), write_title(summary))
+        return self._section[1], self._section[2]
+
+    def begin(self, step: ForgeStep, state: RunState) -> None:
+        """Begin a step at the forge."""
+        self.worker.begin(step, state.pull_request, self._texts(state)[1])
+
+    def _save(self) -> None:
+        """Keep the count; losing the last one in a power cut is harmless."""
+        count = self.worker.count
+        self.worker.count = replace(count, began=count.began or self.runtime.clock.utc(),
+                                    next_look=iso(self.worker.due))
+        atomic.make_directory(forge_folder(self.root))
+        atomic.write(count_file(self.root), _encode(self.worker.count), durable=False)
+
+    def watch(self, event_loop: EventLoop) -> None:
+        """Wake when the forge has answered, and when somebody asks for a look."""
+        event_loop.watch_descriptor(self.worker.descriptor)
+        if self._is_on:
+            atomic.make_directory(forge_folder(self.root))
+            event_loop.watch_directory(forge_folder(self.root))
+
+    def seconds_to_look(self) -> float | None:
+        """Return the seconds until the next look; None if none is due."""
+        if not self._is_on or self.worker.is_busy:
+            return None
+        return max(0.0, self.worker.due - self.runtime.clock.time())
+
+
+def _encode(count: ForgeCount) -> bytes:
+    import json
+
+    return json.dumps(asdict(count), indent=1).encode()

@@ -1,0 +1,186 @@
+"""Forge worker: the thread beside a guardian's loop that talks to the forge, and when it looks there again.
+
+A forge may hang for as long as a request's deadline, and the loop must beat meanwhile. The thread does one job at a
+time, decides nothing and writes no record; it ends with its guardian, so that no two talk for one run. Its results are
+read by the loop, which the pipe wakes.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError
+from garrison.frozen import frozen
+from garrison.processes.pull_request_facts import CheckResult, Facts
+from garrison.system.git import GitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from garrison.processes.pull_request_client import PullRequestClient
+    from garrison.processes.pull_request_facts import ForgeStep
+    from garrison.records.pull_request import PullRequest
+
+IDLE_FACTOR = 10
+"""Times the poll interval that the pause between two looks grows to while nothing changes."""
+REFUSED_SECONDS = 300.0
+"""Seconds after which a step that the forge refused is tried again, if nothing changed before."""
+
+
+@frozen
+class Answer:
+    """Result of a job."""
+
+    facts: Facts | None = None
+    step: ForgeStep | None = None
+    problem: str = ""
+    wait: str = ""
+    until: float = 0.0
+    """Seconds since 1970 before which the forge is not asked again; 0: the usual pause."""
+    sent: int = 0
+    not_modified: int = 0
+    """Requests since the client was opened."""
+
+
+@frozen
+class ForgeCount:
+    """Requests to the forge in a run, its looks, and when it looks again; `runs/RUN/forge.json`."""
+
+    sent: int = 0
+    not_modified: int = 0
+    looks: int = 0
+    steps: int = 0
+    began: str = ""
+    next_look: str = ""
+    waits: str = ""
+    """Why the forge is not asked before that, such as a rate limit; '' for the usual pause."""
+
+
+class ForgeWorker:
+    """Talks to the forge of one run."""
+
+    def __init__(self, open_client: Callable[[], PullRequestClient], poll: float) -> None:
+        self._open_client, self.poll = open_client, poll
+        self._jobs: queue.SimpleQueue[tuple[ForgeStep | None, PullRequest, str]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self.descriptor, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread: threading.Thread | None = None
+        self._client: PullRequestClient | None = None
+        self.is_busy = False
+        self.facts: Facts | None = None
+        """Facts of the last look, until a step is begun."""
+        self.problem = self.wait = ""
+        self.refused: ForgeStep | None = None
+        self.due = 0.0
+        """Seconds since 1970 of the next look."""
+        self._pause, self._refused_until = poll, float("inf")
+        self._last: Facts | None = None
+        self.count = ForgeCount()
+        self._before = (0, 0)
+        """Requests that were counted of this client."""
+
+    # --- the loop's side ----------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Look at once: something may have changed."""
+        if not self.wait:  # a rate limit is waited for
+            self.due, self._pause = 0.0, self.poll
+
+    def begin(self, step: ForgeStep | None, known: PullRequest, title: str = "") -> None:
+        """Begin a step, or a look; one at a time."""
+        if self.is_busy:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="forge", daemon=True)
+            self._thread.start()
+        self.is_busy, self.facts = True, None
+        self._jobs.put((step, known, title))
+
+    def receive(self, now: float) -> bool:
+        """Take in what the thread has found; return whether it has found anything."""
+        with suppress(BlockingIOError):
+            os.read(self.descriptor, 4096)
+        try:
+            answer = self._answers.get_nowait()
+        except queue.Empty:
+            return False
+        self.is_busy = False
+        self._count(answer)
+        self.wait = answer.wait
+        if answer.problem:
+            self.problem, self.refused, self._refused_until = answer.problem, answer.step, now + REFUSED_SECONDS
+            self.due = now if answer.step is not None else max(answer.until, now + self._slower())
+        elif answer.wait:
+            self.due = max(answer.until, now + self._slower())
+        elif answer.facts is None:  # a step: the forge says what came of it
+            self.due = now
+        else:
+            self.facts = answer.facts
+            has_changed = answer.facts != self._last
+            if has_changed or now > self._refused_until or self.refused is None:
+                self.problem, self.refused, self._refused_until = "", None, float("inf")
+            if has_changed or any(check.result is CheckResult.PENDING for check in answer.facts.checks):
+                self._pause = self.poll  # a check that is under way ends soon
+            else:
+                self._slower()
+            self._last = answer.facts
+            self.due = now + self._pause
+        return True
+
+    def _slower(self) -> float:
+        self._pause = min(1.5 * self._pause, IDLE_FACTOR * self.poll)
+        return self._pause
+
+    def _count(self, answer: Answer) -> None:
+        sent, unchanged = answer.sent - self._before[0], answer.not_modified - self._before[1]
+        self._before = (answer.sent, answer.not_modified)
+        count = self.count
+        self.count = replace(count, sent=count.sent + sent, not_modified=count.not_modified + unchanged,
+                             looks=count.looks + (answer.facts is not None),
+                             steps=count.steps + (answer.step is not None), waits=answer.wait or answer.problem)
+
+    # --- the thread's side --------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            step, known, title = self._jobs.get()
+            try:
+                answer = self._do(step, known, title)
+            except Exception as error:  # a client's library may raise anything, and the loop must learn of it
+                answer = Answer(step=step, problem=f"asking the forge failed: {type(error).__name__}: {error}")
+            requests = self._client.forge.requests if self._client is not None else None
+            if requests is not None:
+                answer = replace(answer, sent=requests.sent, not_modified=requests.not_modified)
+            self._answers.put(answer)
+            with suppress(OSError):
+                os.write(self._write_end, b"x")
+
+    def _do(self, step: ForgeStep | None, known: PullRequest, title: str) -> Answer:
+        from garrison.forge import errors
+
+        try:
+            if self._client is None:
+                self._client = self._open_client()
+            if step is None:
+                return Answer(self._client.look(known))
+            self._client.take(step, known, title)
+            return Answer(step=step)
+        except errors.RateLimited as error:
+            at = time.strftime("%H:%M", time.localtime(error.until))
+            return Answer(wait=f"rate limited until {at}", until=error.until)
+        except errors.Unreachable as error:
+            return Answer(wait=f"the forge does not answer: {error}")
+        except errors.Stale:
+            return Answer(step=step)
+        except (errors.ForgeError, GarrisonError) as error:
+            if isinstance(error, GitError) and step is None:
+                return Answer(wait=f"the remote does not answer: {error}")
+            return Answer(step=step, problem=str(error))
+
+

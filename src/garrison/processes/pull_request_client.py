@@ -1,0 +1,278 @@
+"""Pull request client: one look at forge and repository, and one step there. Blocking; it runs beside the guardian's
+loop (`guardian/forge_worker.py`).
+
+A look reads everything and changes nothing but garrison's copies of remote refs. A step that makes something carries a
+marker by which the forge's client looks for it first, and a push carries the tip that it replaces.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError
+from garrison.forge.errors import Refused
+from garrison.forge.marker import attach, has_marker
+from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChange, PullDraft, PullState, Verdict
+from garrison.processes.pull_request_facts import (
+    Check,
+    CheckResult,
+    Comment,
+    Facts,
+    MergeFacts,
+    Relation,
+    StepKind,
+)
+from garrison.processes.pull_request_texts import answer_marker, marker_of
+from garrison.records.run import REMOTES
+from garrison.system import failpoint
+from garrison.system.git import ABSENT, GitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from garrison.forge import model
+    from garrison.forge.protocol import Forge
+    from garrison.processes.pull_request_facts import ForgeStep, PullRequestOptions
+    from garrison.records.pull_request import PullRequest
+    from garrison.records.run import Launch
+    from garrison.system.git import Git
+
+NETWORK_SECONDS = 60.0
+TRUST_SECONDS = 600.0
+"""Seconds for which an answer about somebody's permission is reused."""
+_RESULTS = {CheckState.PENDING: CheckResult.PENDING, CheckState.FAILED: CheckResult.FAILED,
+            CheckState.PASSED: CheckResult.PASSED, CheckState.SKIPPED: CheckResult.PASSED}
+_STATES = {"pending": CheckState.PENDING, "success": CheckState.PASSED, "failure": CheckState.FAILED}
+_PUBLISHED = {state: word for word, state in _STATES.items()}
+
+
+class PullRequestClient:
+    """Forge and repository of one run's pull request."""
+
+    def __init__(self, forge: Forge, git: Git, launch: Launch, options: PullRequestOptions,
+                 own: Callable[[str, int, str, str], str], credentials: Mapping[str, str] | None = None) -> None:
+        """Prepare.
+
+        Args:
+            own: returns the node that owns a line of a file at a commit (path, line or 0, commit, log).
+            credentials: environment with which git may use the remote.
+        """
+        self.forge, self.git, self.launch, self.options, self.own = forge, git, launch, options, own
+        self.credentials = dict(credentials or {})
+        self._trust: dict[str, tuple[float, bool]] = {}
+        self._login = ""
+        self._owners: dict[str, str] = {}
+        self._logs: dict[str, str] = {}
+
+    # --- a look -------------------------------------------------------------------------------------------------------
+
+    def look(self, known: PullRequest) -> Facts:
+        """Read everything about the pull request."""
+        launch, git = self.launch, self.git
+        head = self.fetch(git, launch.remote, launch.onto, self.credentials)
+        base = self.fetch(git, launch.remote, launch.base, self.credentials)
+        tip = git.branch_tip(launch.onto) or ""
+        relation = relate(git, tip, head, known.head)
+        pull = self.forge.read_pull(known.number) if known.number else \
+            self.forge.find_pull(marker_of(launch.run_id), launch.onto)
+        if pull is None:
+            return Facts(relation, head, base)
+        facts = Facts(relation, head, base, pull.number, pull.url, pull.state is PullState.OPEN, pull.draft,
+                      body=pull.body.replace("\r\n", "\n"))
+        if pull.state is PullState.MERGED:
+            return replace(facts, merge=self._merge_facts(pull, base))
+        if pull.state is not PullState.OPEN:
+            return facts
+        checks = [check for check in self.forge.list_checks(head, launch.base) if head]
+        published = next((_PUBLISHED.get(check.state, "") for check in checks if check.name == self.options.status), "")
+        reviews = self.forge.list_reviews(pull.number)
+        approvals, objections = self._judge(reviews)
+        return replace(facts, published=published, approvals=approvals, objections=objections,
+                     checks=tuple(self._check(check, head) for check in checks if check.name != self.options.status),
+                     comments=tuple(self._comments(pull.number, reviews, head)))
+
+    @staticmethod
+    def fetch(git: Git, remote: str, branch: str, credentials: Mapping[str, str]) -> str:
+        """Return the tip of a branch on a remote, fetched into garrison's copy; '' if there is none."""
+        ref, copy, extra = f"refs/heads/{branch}", f"{REMOTES}/{remote}/{branch}", _as_parameters(credentials)
+        failpoint.here("forge:ls-remote")
+        answer = git.run("ls-remote", "--", remote, ref, timeout=NETWORK_SECONDS, extra=extra)
+        tip = next((line.split()[0] for line in answer.out.splitlines() if line.endswith(f"\t{ref}")), "")
+        if tip and git.rev(copy) != tip:
+            failpoint.here("forge:fetch")
+            git.run("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", remote,
+                         f"+{ref}:{copy}", timeout=NETWORK_SECONDS, durable=True, extra=extra)
+            return git.rev(copy) or tip
+        return tip
+
+    def _merge_facts(self, pull: model.PullRequest, base: str) -> MergeFacts:
+        commit = self.git.rev(f"{pull.merge_commit}^{{commit}}") if pull.merge_commit else None
+        if commit is None or not base or not self.git.is_ancestor(commit, base):
+            return MergeFacts(pull.merge_commit, on_base=False)
+        return MergeFacts(commit, on_base=True, tree=self.git.tree_of(commit),
+                          parent=self.git.rev(f"{commit}^1") or "")
+
+    def _can_write(self, login: str) -> bool:
+        at, answer = self._trust.get(login, (float("-inf"), False))
+        if time.monotonic() - at > TRUST_SECONDS:
+            answer = self.forge.can_write(login)
+            self._trust[login] = (time.monotonic(), answer)
+        return answer
+
+    def _judge(self, reviews: Sequence[model.Review]) -> tuple[int, tuple[str, ...]]:
+        """Return the number of approvals and who requests changes, by the latest verdict of each who may write."""
+        latest: dict[str, Verdict] = {}
+        for review in reviews:
+            if review.verdict is not Verdict.COMMENT and review.author != self._own_login():
+                latest[review.author] = Verdict.DISMISSED if review.stale and review.verdict is Verdict.APPROVED \
+                    else review.verdict
+        counted = {author: verdict for author, verdict in latest.items() if self._can_write(author)}
+        return (sum(verdict is Verdict.APPROVED for verdict in counted.values()),
+                tuple(sorted(author for author, verdict in counted.items() if verdict is Verdict.CHANGES)))
+
+    def _own_login(self) -> str:
+        self._login = self._login or self.forge.read_login()
+        return self._login
+
+    def _check(self, check: model.Check, head: str) -> Check:
+        result = _RESULTS[check.state]
+        if result is not CheckResult.FAILED or check.commit not in (head, ""):
+            return Check(check.name, result, check.commit or head, url=check.url)
+        key = f"{check.name}@{head}"
+        if key not in self._logs:  # a red check keeps its log while it is red on this commit
+            self._logs[key] = self.forge.read_check_log(check)
+        log = self._logs[key] or check.summary
+        return Check(check.name, result, head, log, url=check.url, owner=self._owner("", 0, head, log))
+
+    def _comments(self, number: int, reviews: Sequence[model.Review], head: str) -> list[Comment]:
+        """Return what people wrote: on lines (the first of a thread, and what was said after garrison's answer), on the
+        whole, and as a review."""
+        own, run = self._own_login(), self.launch.run_id
+        lines, general = self.forge.list_line_comments(number), self.forge.list_comments(number, pull=True)
+        written = [each.text for each in lines if each.author == own]
+        written += [each.text for each in general if each.author == own]
+        found = []
+        for line in lines:
+            if line.author != own:
+                number_ = line.line or 0
+                found.append(Comment(line.id, line.author, line.text, self._can_write(line.author), line.path, number_,
+                                     resolved=line.resolved, owner=self._owner(line.path, number_, head, "")))
+        found += [Comment(f"comment-{each.id}", each.author, each.text, self._can_write(each.author))
+                  for each in general if each.author != own]
+        latest = {review.author: review for review in reviews if review.verdict is not Verdict.COMMENT}
+        for review in reviews:
+            asks = review.verdict is Verdict.CHANGES and latest.get(review.author) is review
+            if review.author != own and (asks or (review.text.strip() and review.verdict is Verdict.COMMENT)):
+                found.append(Comment(f"review-{review.id}", review.author, review.text, self._can_write(review.author),
+                                     requests_changes=asks))
+        return [replace(each, answered=any(has_marker(text, answer_marker(run, each.id)) for text in written))
+                for each in found]
+
+    def _owner(self, path: str, line: int, commit: str, log: str) -> str:
+        key = f"{path}:{line}@{commit}:{hash(log)}"
+        if key not in self._owners:
+            self._owners[key] = self.own(path, line, commit, log) if path or log else ""
+        return self._owners[key]
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def take(self, step: ForgeStep, known: PullRequest, title: str) -> None:
+        """Take one step; ForgeError or GitError if it was not, or may not have been, taken."""
+        launch, forge, number = self.launch, self.forge, known.number
+        match step.kind:
+            case StepKind.PUSH:
+                self._push(step)
+            case StepKind.OPEN:
+                marker = marker_of(launch.run_id)
+                forge.open_pull(PullDraft(launch.onto, launch.base, title, attach(step.text, marker),
+                                          self.options.labels), marker)
+            case StepKind.EDIT:
+                forge.update_pull(number, PullChange(body=step.text))
+            case StepKind.READY:
+                forge.mark_ready(number)
+            case StepKind.TAKE_IN:
+                self._take_in(step.head)
+            case StepKind.REPLY:
+                self._reply(number, step)
+            case StepKind.STATUS:
+                words = {"success": "the merge with the base passed the gate", "pending": "the gate runs",
+                         "failure": "the gate failed"}
+                forge.publish_status(step.head, self.options.status, _STATES[step.text], words[step.text])
+            case StepKind.MERGE:
+                outcome = forge.merge(number, step.head, MergeMethod.MERGE)
+                if outcome.result is MergeResult.REFUSED:
+                    raise Refused(f"the forge does not merge pull request #{number}: {outcome.reason}", outcome.reason)
+
+    def _push(self, step: ForgeStep) -> None:
+        ref = f"refs/heads/{self.launch.onto}"
+        arguments = ("push", "--quiet", "--no-recurse-submodules", f"--force-with-lease={ref}:{step.lease}",
+                     self.launch.remote, f"{step.head}:{ref}")
+        failpoint.here("forge:push")
+        answer = self.git.run(*arguments, check=False, timeout=NETWORK_SECONDS,
+                              extra=_as_parameters(self.credentials))
+        failpoint.here("forge:pushed")
+        if answer.code:
+            raise GitError(arguments[:1], answer.code, answer.err)
+
+    def _take_in(self, head: str) -> None:
+        """Move the run's branch to people's commits, merged with those that it has besides."""
+        git, ref, tip = self.git, f"refs/heads/{self.launch.onto}", self.git.branch_tip(self.launch.onto)
+        new = head
+        if tip is not None and not git.is_ancestor(tip, head):
+            merged = git.merge_tree(tip, head)
+            if merged.tree is None or merged.conflicts:
+                raise Refused("the commits that people pushed onto its branch conflict with the run's; merge them "
+                              f"into {self.launch.onto} by hand, and push it")
+            date = int(git.run("log", "-1", "--format=%ct", head).out.strip() or 0)
+            new = git.commit_tree(merged.tree, [tip, head], f"Merge what people pushed onto {self.launch.onto}",
+                                  date=date)
+        if not git.update_ref(ref, new, tip or ABSENT, message="garrison: take in what people pushed"):
+            raise GarrisonError(f"could not move {self.launch.onto} to {new[:10]}: another git moved it; looking again")
+
+    def _reply(self, number: int, step: ForgeStep) -> None:
+        marker = answer_marker(self.launch.run_id, step.comment)
+        thread = next((line.thread for line in self.forge.list_line_comments(number) if line.id == step.comment), None)
+        if thread is not None:
+            self.forge.reply(number, thread, attach(step.text, marker), marker)
+        else:
+            self.forge.comment(number, attach(step.text, marker), marker, pull=True)
+
+
+def relate(git: Git, tip: str, head: str, known: str) -> Relation:
+    """Return the relation of the branch on the forge (`head`) to the run's (`tip`); `known` was seen there last."""
+    if not head:
+        return Relation.ABSENT
+    if known and known != head and not _is_ancestor(git, known, head):
+        return Relation.REWRITTEN
+    if head == tip:
+        return Relation.SAME
+    if tip and _is_ancestor(git, head, tip):
+        return Relation.BEHIND
+    if not known:
+        return Relation.REWRITTEN
+    return Relation.AHEAD if tip and _is_ancestor(git, tip, head) else Relation.DIVERGED
+
+
+def _is_ancestor(git: Git, old: str, new: str) -> bool:
+    try:
+        return git.is_ancestor(old, new)
+    except GitError:  # the old commit is gone here
+        return False
+
+
+def _as_parameters(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return credentials as variables that leave garrison's own GIT_CONFIG_COUNT alone: git reads both."""
+    count = int(environment.get("GIT_CONFIG_COUNT", "0"))
+    others = {name: value for name, value in environment.items() if not name.startswith("GIT_CONFIG_")}
+    pairs = [(environment[f"GIT_CONFIG_KEY_{number}"], environment[f"GIT_CONFIG_VALUE_{number}"])
+             for number in range(count)]
+    if pairs:
+        others["GIT_CONFIG_PARAMETERS"] = " ".join(f"{_quoted(key)}="
+                                                   f"{_quoted(value)}" for key, value in pairs)
+    return others
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,0 +1,170 @@
+"""Facts about a run's pull request, as one look at forge and repository found them, and steps to take there. Pure.
+
+The forge is asked for everything at once; `guardian/pull_request_policy.py` decides the next step from these facts and
+the journal, and after each step the forge is asked again. So every step is looked for before it is taken.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from garrison.frozen import frozen
+
+
+class Relation(StrEnum):
+    """Relation of the branch on the forge to the run's own branch."""
+
+    ABSENT = "absent"
+    SAME = "same"
+    BEHIND = "behind"
+    """The run's branch has all of it, and more to push."""
+    AHEAD = "ahead"
+    """Somebody pushed commits onto it."""
+    DIVERGED = "diverged"
+    """Somebody pushed commits onto it, and the run has others."""
+    REWRITTEN = "rewritten"
+    """It lost the commit that garrison pushed last: somebody forced another onto it."""
+
+
+class CheckResult(StrEnum):
+    """Result of a check on the pull request's head."""
+
+    PENDING = "pending"
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+@frozen
+class Check:
+    """A check that reported, or is expected to, on one commit."""
+
+    name: str
+    result: CheckResult
+    commit: str
+    log: str = ""
+    """End of its log or summary, of a failed one."""
+    path: str = ""
+    line: int = 0
+    url: str = ""
+    owner: str = ""
+    """Node that is to mend it."""
+
+    @property
+    def id(self) -> str:
+        """Identifies this result: a check that fails again on another commit is another one."""
+        return f"check:{self.name}@{self.commit}"
+
+
+@frozen
+class Comment:
+    """A comment on the pull request or on a line of it, or the text of a review; never garrison's own."""
+
+    id: str
+    author: str
+    text: str
+    can_write: bool = False
+    """True if its author has write permission to the repository."""
+    path: str = ""
+    line: int = 0
+    requests_changes: bool = False
+    resolved: bool = False
+    answered: bool = False
+    """True if garrison has answered it."""
+    owner: str = ""
+
+
+@frozen
+class MergeFacts:
+    """A merge that the forge reports, as the repository sees it."""
+
+    commit: str
+    on_base: bool
+    """True if the base has that commit."""
+    tree: str = ""
+    parent: str = ""
+    """The base before it; '' if that is unknown."""
+
+
+@frozen
+class Facts:
+    """What one look found."""
+
+    relation: Relation
+    head: str
+    """Tip of the branch on the forge, '' if there is none."""
+    base: str
+    """Tip of the base on the forge."""
+    number: int = 0
+    """0: there is no pull request of this branch."""
+    url: str = ""
+    is_open: bool = False
+    is_draft: bool = False
+    merge: MergeFacts | None = None
+    closed_by: str = ""
+    body: str = ""
+    checks: tuple[Check, ...] = ()
+    comments: tuple[Comment, ...] = ()
+    approvals: int = 0
+    """Reviews that approve, by people with write permission, and were not dismissed."""
+    objections: tuple[str, ...] = ()
+    """Authors whose latest review requests changes."""
+    published: str = ""
+    """State of garrison's own status on the head: pending, success, failure or ''."""
+
+
+class MergeRule(StrEnum):
+    """Who merges an approved and green pull request (`[pull_requests] merge`)."""
+
+    FORGE = "forge"
+    """garrison asks the forge to merge the expected commit, by the forge's own rules."""
+    GARRISON = "garrison"
+    """As FORGE, with a status of garrison's that is green only for the tested merge."""
+    PERSON = "person"
+
+
+@frozen
+class PullRequestOptions:
+    """The table `[pull_requests]` of the home's config.toml."""
+
+    merge: MergeRule = MergeRule.FORGE
+    approvals: int = 1
+    """Approvals without which garrison does not merge."""
+    trust: str = "write"
+    """Whose comments reach agents: of people with `write` permission, or of `all`."""
+    node: str = ""
+    """Node that mends what no node's commits own; '' for the one that a refused run returns to."""
+    labels: tuple[str, ...] = ()
+    poll: float = 30.0
+    """Seconds between two looks; up to ten times as many while nothing changes."""
+    forge: str = ""
+    """Program of the forge, for hosts whose name does not tell: github, gitlab, gitea or forgejo."""
+    status: str = "garrison"
+    """Name of the status that `merge = "garrison"` publishes."""
+
+
+class StepKind(StrEnum):
+    """Kinds of steps at the forge."""
+
+    PUSH = "push"
+    OPEN = "open"
+    EDIT = "edit"
+    READY = "ready"
+    TAKE_IN = "take in"
+    REPLY = "reply"
+    STATUS = "status"
+    MERGE = "merge"
+
+
+@frozen
+class ForgeStep:
+    """One step at the forge."""
+
+    kind: StepKind
+    head: str = ""
+    """Commit that is pushed, marked, merged or taken in."""
+    lease: str = ""
+    """Commit that the branch on the forge must still have for a push; '' if it must not exist."""
+    text: str = ""
+    """Body, answer, or state of a status."""
+    comment: str = ""
+    """Id of the comment that is answered."""

@@ -1,0 +1,113 @@
+"""Pull request of a run: its states, and what the guardian's journal keeps of it. Pure.
+
+The forge has the truth about the pull request; the journal keeps what the forge cannot say: which commit was pushed
+last, which comments a node was sent back for, and what a person was told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from enum import StrEnum
+
+from garrison.errors import ForbiddenTransition
+from garrison.frozen import frozen
+
+
+class PullRequestState(StrEnum):
+    """State of a run's pull request."""
+
+    PUSHING = "pushing"
+    DRAFT = "draft"
+    """It is open as a draft until the run's own gate has passed."""
+    WAITING_FOR_CHECKS = "waiting for checks"
+    WAITING_FOR_REVIEW = "waiting for review"
+    REWORKING = "reworking"
+    """A node works on a red check or on comments."""
+    READY_TO_MERGE = "ready to merge"
+    MERGING = "merging"
+    MERGED = "merged"
+    CLOSED = "closed"
+    """A person closed it without a merge."""
+    HELD_UP = "held up"
+    """It waits for a person, for the reason that is recorded."""
+
+
+_S = PullRequestState
+_OPEN = frozenset({_S.PUSHING, _S.DRAFT, _S.WAITING_FOR_CHECKS, _S.WAITING_FOR_REVIEW, _S.READY_TO_MERGE})
+_ANYONE = frozenset({_S.MERGED, _S.CLOSED, _S.HELD_UP})
+"""States to which people bring it at any moment."""
+
+TRANSITIONS: dict[PullRequestState, frozenset[PullRequestState]] = {
+    _S.PUSHING: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
+    _S.DRAFT: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
+    _S.WAITING_FOR_CHECKS: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
+    _S.WAITING_FOR_REVIEW: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
+    _S.REWORKING: _OPEN | _ANYONE | {_S.MERGING},
+    _S.READY_TO_MERGE: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
+    _S.MERGING: _OPEN | _ANYONE | {_S.REWORKING},
+    _S.MERGED: frozenset({_S.HELD_UP}),
+    _S.CLOSED: _OPEN | _ANYONE | {_S.REWORKING},
+    _S.HELD_UP: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
+}
+"""State → the states that may follow; `closed` and `held up` are left when people reopen or repair it."""
+
+
+def check_transition(old: str, new: str) -> None:
+    """Raise ForbiddenTransition unless a pull request in state `old` ('' before the first) may get into `new`."""
+    if old and old != new and PullRequestState(new) not in TRANSITIONS[PullRequestState(old)]:
+        raise ForbiddenTransition("the pull request", old, new, TRANSITIONS[PullRequestState(old)])
+
+
+@frozen
+class PullRequest:
+    """What the journal says about a run's pull request; `state` is '' before the first step."""
+
+    state: str = ""
+    number: int = 0
+    url: str = ""
+    head: str = ""
+    """Commit that was last seen as the tip of the branch on the forge, pushed by garrison or taken in."""
+    ready: str = ""
+    """Tested commit for which it was marked as ready for review."""
+    reason: str = ""
+    since: str = ""
+    """Time of the last change of state, UTC."""
+    taken: dict[str, int] = field(default_factory=dict)
+    """Id of a check or comment that a node was sent back for → the landing's attempt at that time."""
+    returns: dict[str, int] = field(default_factory=dict)
+    """Node → number of times it was sent back since a person resumed the run."""
+
+    def describe(self) -> str:
+        """Return what it waits for, in words; '' before the first step."""
+        if not self.state:
+            return ""
+        name = f"pull request #{self.number}" if self.number else "the pull request"
+        return f"{name}: {_WORDS.get(PullRequestState(self.state), self.state)}" + (
+            f" ({self.reason})" if self.reason else "")
+
+    @property
+    def needs_person(self) -> bool:
+        """Return whether it goes on only after a person has done something."""
+        return self.state in (_S.HELD_UP, _S.WAITING_FOR_REVIEW, _S.READY_TO_MERGE)
+
+    def waits_for(self) -> str:
+        """Return what the run waits for, '' while garrison itself is at it."""
+        number = f"#{self.number}" if self.number else "the pull request"
+        why = f" ({self.reason})" if self.reason else ""
+        match self.state:
+            case _S.WAITING_FOR_REVIEW:
+                return f"review of {number}{why}"
+            case _S.WAITING_FOR_CHECKS:
+                return f"checks of {number}{why}"
+            case _S.READY_TO_MERGE:
+                return f"you to merge {number}"
+            case _S.HELD_UP:
+                return f"you: {number} is held up: {self.reason}"
+            case _S.CLOSED | _S.MERGED | _S.REWORKING:
+                return ""
+        return f"the forge: {self.reason}" if self.reason else ""
+
+
+_WORDS = {_S.PUSHING: "its branch is pushed", _S.DRAFT: "a draft until the gate has passed",
+          _S.READY_TO_MERGE: "ready to merge"}
+"""State → its description, where that is not its own word."""

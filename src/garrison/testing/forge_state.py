@@ -1,0 +1,238 @@
+"""State of the double of a forge: real bare repositories, and pull requests in one JSON file that survives restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+OWN_TOKEN, OWN_LOGIN = "double-token-of-garrison", "garrison-bot"
+_GIT = {
+    "GIT_AUTHOR_NAME": "forge",
+    "GIT_AUTHOR_EMAIL": "forge@example.com",
+    "GIT_COMMITTER_NAME": "forge",
+    "GIT_COMMITTER_EMAIL": "forge@example.com",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_SYSTEM": os.devnull,
+}
+
+
+class Problem(Exception):
+    """A refusal of the forge: status and its own words."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+@dataclass
+class Pull:
+    """A pull request."""
+
+    number: int
+    title: str
+    body: str
+    head: str
+    base: str
+    author: str
+    draft: bool = False
+    state: str = "open"
+    merged: bool = False
+    merge_commit: str = ""
+    last_head: str = ""
+    """Its head when it was closed or merged."""
+    labels: list[str] = field(default_factory=list)
+    auto: str = ""
+    """Method of auto-merge, if that is on."""
+    hidden: int = 0
+    """Lists that will not show it yet."""
+
+
+@dataclass
+class Repository:
+    """What the forge knows of one repository."""
+
+    path: str
+    next_number: int = 1
+    next_id: int = 100
+    pulls: list[Pull] = field(default_factory=list)
+    issues: list[dict[str, Any]] = field(default_factory=list)
+    comments: list[dict[str, Any]] = field(default_factory=list)
+    """Each with id, number, author, body."""
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    """Each with id, number, thread, author, body, path, line, side, commit, resolved, review."""
+    reviews: list[dict[str, Any]] = field(default_factory=list)
+    """Each with id, number, author, state (APPROVED, CHANGES_REQUESTED, COMMENTED, DISMISSED), body, commit."""
+    statuses: list[dict[str, Any]] = field(default_factory=list)
+    """Each with id, commit, name, state (pending, success, failure), summary, log (None for a bare status)."""
+    required: dict[str, list[str]] = field(default_factory=dict)
+    """Base → checks that it requires."""
+    approvals: dict[str, int] = field(default_factory=dict)
+    writers: list[str] = field(default_factory=lambda: [OWN_LOGIN])
+    labels: list[str] = field(default_factory=list)
+
+
+class ForgeState:
+    """All repositories of the double. People act through the methods; the routes do too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = threading.RLock()
+        self._file = folder / "state.json"
+        self.repositories: dict[str, Repository] = {}
+        if self._file.exists():
+            for body in json.loads(self._file.read_text(encoding="utf-8")):
+                body["pulls"] = [Pull(**each) for each in body["pulls"]]
+                self.repositories[body["path"]] = Repository(**body)
+
+    def save(self) -> None:
+        """Keep everything for the next start."""
+        text = json.dumps([asdict(each) for each in self.repositories.values()], indent=1)
+        part = self._file.with_suffix(".part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(self._file)
+
+    def git(self, path: str, *words: str, given: str = "") -> str:
+        """Run git in a repository; Problem 500 if it fails."""
+        done = subprocess.run(
+            ["git", "-C", str(self.bare(path)), *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            input=given,
+            env={"PATH": os.environ["PATH"], **_GIT},
+        )
+        if done.returncode:
+            raise Problem(500, done.stderr.strip())
+        return done.stdout.strip()
+
+    def bare(self, path: str) -> Path:
+        """Return the bare repository."""
+        return self.folder / "git" / f"{path}.git"
+
+    def create(self, path: str, base: str = "main") -> Repository:
+        """Create a repository with one commit on `base`, or return it."""
+        with self.lock:
+            if path in self.repositories:
+                return self.repositories[path]
+            bare = self.bare(path)
+            bare.mkdir(parents=True)
+            self.git(path, "init", "-q", "--bare", f"--initial-branch={base}")
+            self.git(path, "config", "http.receivepack", "true")
+            blob = self.git(path, "hash-object", "-w", "--stdin", given="first\n")
+            tree = self.git(path, "mktree", given=f"100644 blob {blob}\tfile.txt\n")
+            commit = self.git(path, "commit-tree", tree, "-m", "First")
+            self.git(path, "update-ref", f"refs/heads/{base}", commit)
+            self.repositories[path] = made = Repository(path)
+            self.save()
+            return made
+
+    def commit(self, path: str, branch: str, content: str, parent: str = "") -> str:
+        """Commit `content` to file.txt of `branch`, from `parent` (default: the branch, else main); return it."""
+        with self.lock:
+            before = parent or self.head_of(path, branch) or self.head_of(path, "main")
+            blob = self.git(path, "hash-object", "-w", "--stdin", given=content)
+            tree = self.git(path, "mktree", given=f"100644 blob {blob}\tfile.txt\n")
+            made = self.git(path, "commit-tree", tree, "-p", before, "-m", f"Change {branch}")
+            self.git(path, "update-ref", f"refs/heads/{branch}", made)
+            return made
+
+    def head_of(self, path: str, branch: str) -> str:
+        """Return a branch's commit; empty if there is none."""
+        try:
+            return self.git(path, "rev-parse", "--verify", "-q", f"refs/heads/{branch}")
+        except Problem:
+            return ""
+
+    def pull(self, repository: Repository, number: int) -> Pull:
+        """Return a pull request; Problem 404."""
+        found = next((each for each in repository.pulls if each.number == number), None)
+        if found is None:
+            raise Problem(404, "Not Found")
+        return found
+
+    def pull_head(self, repository: Repository, pull: Pull) -> str:
+        """Return the head's commit."""
+        return (self.head_of(repository.path, pull.head) if pull.state == "open" else "") or pull.last_head
+
+    def open_pull(self, repository: Repository, head: str, base: str, title: str, body: str, *, draft: bool) -> Pull:
+        """Open a pull request; Problem if one is open for these branches."""
+        with self.lock:
+            if not self.head_of(repository.path, head) or not self.head_of(repository.path, base):
+                raise Problem(422, "Validation Failed: head or base does not exist")
+            if any(each.head == head and each.base == base and each.state == "open" for each in repository.pulls):
+                raise Problem(409, f"A pull request already exists for {head}.")
+            pull = Pull(repository.next_number, title, body, head, base, OWN_LOGIN, draft)
+            repository.next_number += 1
+            repository.pulls.append(pull)
+            return pull
+
+    def add(self, repository: Repository, rows: list[dict[str, Any]], **values: Any) -> dict[str, Any]:
+        """Add a comment, review or status with its id."""
+        with self.lock:
+            row = {"id": repository.next_id, **values}
+            repository.next_id += 1
+            rows.append(row)
+            self.save()
+            return row
+
+    def newest_statuses(self, repository: Repository, commit: str) -> list[dict[str, Any]]:
+        """Return the newest status of each name of a commit."""
+        newest = {each["name"]: each for each in repository.statuses if each["commit"] == commit}
+        return list(newest.values())
+
+    def obstacle(self, repository: Repository, pull: Pull, *, later: bool = False) -> str:
+        """Return why it cannot be merged now; with `later`, whether it never can be by waiting."""
+        if pull.state != "open":
+            return "Pull Request is not mergeable: it is closed"
+        if pull.draft:
+            return "Pull Request is still a draft"
+        head, base = self.pull_head(repository, pull), self.head_of(repository.path, pull.base)
+        try:
+            self.git(repository.path, "merge-tree", "--write-tree", base, head)
+        except Problem:
+            return "Pull Request has merge conflicts"
+        if later:
+            return ""
+        passed = {each["name"] for each in self.newest_statuses(repository, head) if each["state"] == "success"}
+        if missing := set(repository.required.get(pull.base, ())) - passed:
+            return f'Required status check "{sorted(missing)[0]}" is expected. (protected branch)'
+        approved = {
+            each["author"]
+            for each in repository.reviews
+            if each["number"] == pull.number and each["state"] == "APPROVED"
+        }
+        if len(approved) < repository.approvals.get(pull.base, 0):
+            return "At least 1 approving review is required by reviewers with write access. (protected branch)"
+        return ""
+
+    def merge(self, repository: Repository, pull: Pull, method: str, expected: str, *, lie: str = "") -> str:
+        """Merge by the rules; return the commit. `lie` is `nothing` (the base stays) or `tree` (another tree)."""
+        with self.lock:
+            head = self.pull_head(repository, pull)
+            if expected and expected != head:
+                raise Problem(409, "Head branch was modified. Review and try the merge again.")
+            if why := self.obstacle(repository, pull):
+                raise Problem(405, why)
+            base = self.head_of(repository.path, pull.base)
+            tree = self.git(repository.path, "merge-tree", "--write-tree", base, head)
+            if lie == "tree":
+                blob = self.git(repository.path, "hash-object", "-w", "--stdin", given="not what was tested\n")
+                tree = self.git(repository.path, "mktree", given=f"100644 blob {blob}\tfile.txt\n")
+            parents = ["-p", base] if method in {"squash", "rebase"} else ["-p", base, "-p", head]
+            made = self.git(repository.path, "commit-tree", tree, *parents, "-m", f"Merge #{pull.number}")
+            if lie != "nothing":
+                self.git(repository.path, "update-ref", f"refs/heads/{pull.base}", made, base)
+            pull.state, pull.merged, pull.merge_commit, pull.last_head, pull.auto = "closed", True, made, head, ""
+            self.save()
+            return made
+
+    def settle(self, repository: Repository) -> None:
+        """Merge what auto-merge may merge by now."""
+        for pull in repository.pulls:
+            if pull.auto and pull.state == "open" and not self.obstacle(repository, pull):
+                self.merge(repository, pull, pull.auto, "")

@@ -1,0 +1,243 @@
+"""The three clients of forges against the double: one suite for all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from garrison.forge import writing
+from garrison.forge.connect import open_forge
+from garrison.forge.credentials import Token, git_environment
+from garrison.forge.errors import NotFound, RateLimited, Stale, Unauthorized, Unreachable
+from garrison.forge.marker import make_marker
+from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChange, PullDraft, PullState, Side, Verdict
+from garrison.forge.protocol import Forge
+from garrison.forge.remote import parse_remote
+from garrison.testing.forge_server import ForgeServer
+from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN, Repository
+
+KINDS = ("github", "gitlab", "gitea")
+MARKER = make_marker("run-1", "pull")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForgeServer]:
+    with ForgeServer(tmp_path_factory.mktemp("forge")) as running:
+        yield running
+
+
+class Place:
+    """A client, and the repository that it sees on the double."""
+
+    def __init__(self, server: ForgeServer, kind: str, name: str, cache: Path | None) -> None:
+        self.server, self.state, self.path = server, server.state, f"{kind}/{name}"
+        self.repository: Repository = self.state.create(self.path)
+        self.location = parse_remote(server.remote(self.path), kind)
+        self.forge: Forge = open_forge(self.location, Token(OWN_TOKEN), cache)
+        self.commit = self.state.commit(self.path, "work", "changed\n")
+
+    def open(self, **changes: object) -> int:
+        draft = PullDraft("work", "main", "Add it", "Body", ("garrison",), **changes)  # type: ignore[arg-type]
+        return self.forge.open_pull(draft, MARKER).number
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, server: ForgeServer, tmp_path: Path,
+          monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(writing, "PAUSE", 0.001)
+    name = request.node.name.partition("[")[0].removeprefix("test_")[:60]
+    yield Place(server, request.param, name + str(len(server.state.repositories)), tmp_path)
+    for fault in server.faults:
+        fault.times = 0
+
+
+def test_a_pull_request_is_opened_edited_made_ready_and_merged(place: Place) -> None:
+    forge = place.forge
+    assert forge.find_pull(MARKER, "work") is None
+    number = place.open()
+    pull = forge.read_pull(number)
+    assert (pull.title, pull.draft, pull.head_commit, pull.labels) == ("Add it", True, place.commit, ("garrison",))
+    assert place.open() == number
+    changed = forge.update_pull(number, PullChange(title="Better", labels=("garrison", "green")))
+    assert (changed.title, changed.draft, set(changed.labels)) == ("Better", True, {"garrison", "green"})
+    assert not forge.mark_ready(number).draft
+    assert not forge.mark_ready(number).draft
+    done = forge.merge(number, place.commit, MergeMethod.MERGE)
+    assert (done.result, done.commit) == (MergeResult.MERGED, place.state.head_of(place.path, "main"))
+    assert forge.merge(number, place.commit, MergeMethod.MERGE) == done
+    found = forge.find_pull(MARKER, "work")
+    assert found is not None
+    assert (found.state, found.merge_commit) == (PullState.MERGED, done.commit)
+    assert forge.read_branch("main") == done.commit
+    assert forge.read_branch("absent") == ""
+
+
+@pytest.mark.parametrize("fault", ["502-before", "502-after", "drop-before", "drop-after", "unlisted", "not-json"])
+def test_whatever_becomes_of_the_answer_one_pull_request_and_one_comment_exist(place: Place, fault: str) -> None:
+    place.server.plant(fault, method="POST", path=place.path.rpartition("/")[2])
+    for _ in range(3):
+        try:
+            number = place.open()
+            break
+        except Unreachable:
+            continue
+    assert len(place.repository.pulls) == 1
+    if fault != "unlisted":
+        place.server.plant(fault, method="POST", path=place.path.rpartition("/")[2])
+    marker = make_marker("run-1", "summary")
+    for _ in range(3):
+        try:
+            place.forge.comment(number, "Summary", marker, pull=True)
+            break
+        except Unreachable:
+            continue
+    assert [each["body"] for each in place.repository.comments] == [f"Summary\n\n{marker}"]
+
+
+@pytest.mark.parametrize(("fault", "result"), [("502-after", MergeResult.MERGED), ("drop-after", MergeResult.MERGED),
+                                               ("502-before", MergeResult.UNKNOWN)])
+def test_a_merge_whose_answer_is_lost_is_looked_at(place: Place, fault: str, result: MergeResult) -> None:
+    number = place.open(draft=False)
+    place.server.plant(fault, path=f"/{number}/merge")
+    assert place.forge.merge(number, place.commit, MergeMethod.SQUASH).result is result
+    assert place.forge.merge(number, place.commit, MergeMethod.SQUASH).result is MergeResult.MERGED
+    main = place.state.head_of(place.path, "main")
+    assert place.state.git(place.path, "rev-list", "--count", main) == "2"
+
+
+def test_a_moved_head_is_not_merged(place: Place) -> None:
+    number = place.open(draft=False)
+    moved = place.state.commit(place.path, "work", "other\n")
+    with pytest.raises(Stale) as caught:
+        place.forge.merge(number, place.commit, MergeMethod.MERGE)
+    assert caught.value.actual == moved
+    assert not place.repository.pulls[0].merged
+
+
+def test_a_protected_base_refuses_with_a_reason_and_auto_merge_waits_for_its_check(place: Place) -> None:
+    place.repository.required["main"] = ["garrison"]
+    number = place.open(draft=False)
+    refused = place.forge.merge(number, place.commit, MergeMethod.MERGE)
+    assert refused.result is MergeResult.REFUSED
+    assert "garrison" in refused.reason
+    assert place.forge.read_rules("main").protected
+    assert place.forge.read_rules("main").can_push
+    assert place.forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.QUEUED
+    place.forge.publish_status(place.commit, "garrison", CheckState.PENDING, "testing")
+    assert [each.state for each in place.forge.list_checks(place.commit)] == [CheckState.PENDING]
+    place.forge.publish_status(place.commit, "garrison", CheckState.PENDING, "testing")
+    place.forge.publish_status(place.commit, "garrison", CheckState.PASSED, "tested")
+    assert place.forge.read_pull(number).state is PullState.MERGED
+    assert place.forge.merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.MERGED
+
+
+def test_checks_are_the_newest_of_exactly_the_commit(place: Place) -> None:
+    add = place.state.add
+    for state, log in (("success", None), ("failure", "line 1\nboom\n")):
+        add(place.repository, place.repository.statuses, commit=place.commit, name="ci", state=state, summary="red",
+            log=log)
+    add(place.repository, place.repository.statuses, commit="f" * 40, name="other", state="failure", summary="",
+        log=None)
+    (check,) = place.forge.list_checks(place.commit)
+    assert (check.name, check.state, check.commit) == ("ci", CheckState.FAILED, place.commit)
+    assert place.forge.read_check_log(check) in {"line 1\nboom\n", "red"}
+
+
+def test_reviews_and_comments_on_lines_are_answered_once(place: Place) -> None:
+    number = place.open(draft=False)
+    repository, add = place.repository, place.state.add
+    review = add(repository, repository.reviews, number=number, author="ann", state="CHANGES_REQUESTED", body="No",
+                 commit=place.commit)
+    line = add(repository, repository.lines, number=number, thread=0, author="ann", body="Why?", path="file.txt",
+               line=1, side="new", commit=place.commit, resolved=False, review=review["id"])
+    line["thread"] = line["id"]
+    assert [(each.author, each.verdict) for each in place.forge.list_reviews(number)] == [("ann", Verdict.CHANGES)]
+    (comment,) = place.forge.list_line_comments(number)
+    assert (comment.text, comment.path, comment.line, comment.side, comment.commit, comment.resolved) == (
+        "Why?", "file.txt", 1, Side.NEW, place.commit, False)
+    marker = make_marker("run-1", "reply", comment.id)
+    for _ in range(2):
+        place.forge.reply(number, comment.thread, "Fixed", marker)
+    texts = [each.text for each in place.forge.list_line_comments(number)]
+    assert texts == ["Why?", f"Fixed\n\n{marker}"]
+    assert place.forge.resolve(number, comment.thread)
+    assert place.forge.list_line_comments(number)[0].resolved
+    assert place.forge.read_login() == OWN_LOGIN
+    assert place.forge.can_write(OWN_LOGIN)
+    assert not place.forge.can_write("ann")
+
+
+def test_issues_are_found_by_number_and_label(place: Place) -> None:
+    number = place.open()
+    for extra, label in ((100, "agent"), (101, "other")):
+        place.repository.issues.append({"number": extra, "title": "Bug", "body": "Text", "author": "ann",
+                                        "labels": [label], "assignees": [OWN_LOGIN]})
+    assert [each.number for each in place.forge.list_issues(label="agent", assignee=OWN_LOGIN)] == [100]
+    issue = place.forge.read_issue(100)
+    assert (issue.title, issue.text, issue.author, issue.assignees) == ("Bug", "Text", "ann", (OWN_LOGIN,))
+    place.forge.comment(100, "Begun", make_marker("run-1", "begun"), pull=False)
+    assert len(place.forge.list_comments(100, pull=False)) == 1
+    with pytest.raises(NotFound):
+        place.forge.read_issue(number)
+
+
+def test_failures_are_told_apart_and_none_names_the_token(place: Place) -> None:
+    for fault, kind in (("rate-limit", RateLimited), ("secondary-limit", RateLimited), ("401", Unauthorized),
+                        ("403-scope", Unauthorized), ("502-before", Unreachable), ("not-json", Unreachable)):
+        place.server.plant(fault)
+        with pytest.raises(kind) as caught:
+            place.forge.read_pull(1)
+        assert OWN_TOKEN not in f"{caught.value} {caught.value.__cause__}"
+    with pytest.raises(NotFound):
+        place.forge.read_pull(999)
+
+
+def test_what_has_not_changed_is_read_from_the_cache(place: Place) -> None:
+    number = place.open()
+    place.forge.read_pull(number)
+    before = place.forge.requests.not_modified
+    pull = place.forge.read_pull(number)
+    assert place.forge.requests.not_modified - before == (0 if place.path.startswith("gitea") else 1)
+    again = open_forge(place.location, Token(OWN_TOKEN), None).read_pull(number)
+    assert again == pull
+    place.forge.update_pull(number, PullChange(title="New"))
+    assert place.forge.read_pull(number).title == "New"
+
+
+@pytest.mark.parametrize("place", ["github"], indirect=True)
+def test_git_pushes_with_the_token_and_without_it_does_not(place: Place, tmp_path: Path) -> None:
+    quiet = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_TERMINAL_PROMPT": "0"}
+    clone = tmp_path / "clone"
+    with_token = {**quiet, **git_environment(place.location, Token(OWN_TOKEN))}
+    refused = subprocess.run(["git", "clone", "-q", place.server.remote(place.path), clone], env=quiet, check=False,
+                             capture_output=True)
+    assert refused.returncode != 0
+    subprocess.run(["git", "clone", "-q", place.server.remote(place.path), clone], env=with_token, check=True)
+    subprocess.run(["git", "-C", clone, "push", "-q", "origin", "HEAD:refs/heads/pushed"], env=with_token, check=True)
+    assert place.forge.read_branch("pushed") == place.state.head_of(place.path, "main")
+    assert OWN_TOKEN not in (clone / ".git/config").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("fault", ["lie-nothing", "lie-tree"])
+def test_a_forge_can_lie_about_a_merge_and_the_base_tells(place: Place, fault: str) -> None:
+    number = place.open(draft=False)
+    before = place.state.head_of(place.path, "main")
+    place.server.plant(fault, path=f"/{number}/merge")
+    done = place.forge.merge(number, place.commit, MergeMethod.MERGE)
+    assert done.result is MergeResult.MERGED
+    moved = place.forge.read_branch("main")
+    tree = place.state.git(place.path, "rev-parse", f"{moved}^{{tree}}")
+    tested = place.state.git(place.path, "rev-parse", f"{place.commit}^{{tree}}")
+    assert (moved == before) is (fault == "lie-nothing")
+    assert tree != tested
+
+
+def test_a_restart_of_the_double_keeps_its_state(tmp_path: Path) -> None:
+    with ForgeServer(tmp_path) as first:
+        Place(first, "gitea", "n", None).open()
+    with ForgeServer(tmp_path) as second:
+        assert [each.number for each in second.state.repositories["gitea/n"].pulls] == [1]

@@ -36,6 +36,7 @@ export class Graph extends Component {
     for (const name of ["canvas", "map", "input", "list"]) this[name] = createRef();
     this.asked = 0; // number of the layout that is wanted
     this.at = -1; // place among what the search found
+    this.reorder = order => this.setState({ order });
     this.both = null; // the layouts: down and right
     this.way = "";
   }
@@ -187,7 +188,7 @@ export class Graph extends Component {
       ${trouble && html`<p class="note" role="status">The graph is not drawn: ${trouble}. The table has all of its nodes. ${" "}
         <button type="button" class="quiet" onClick=${() => this.longer()}>Try longer</button></p>`}
       <${TabPanel} prefix="nodes" name="table" chosen=${view} class="list"><div ref=${this.list}>${view === "table" && (state
-        ? html`<${NodeTable} state=${state} found=${found} order=${order} reorder=${to => this.setState({ order: to })} choose=${choose} />` : html`<${Skeleton} lines=${6} />`)}</div><//>
+        ? html`<${NodeTable} state=${state} found=${found} order=${order} reorder=${this.reorder} choose=${choose} />` : html`<${Skeleton} lines=${6} />`)}</div><//>
       <${TabPanel} prefix="nodes" name="graph" chosen=${view} class="view"><div class="canvas" ref=${this.canvas} />
         <div class="minimap" aria-hidden="true" hidden ref=${this.map}><canvas /><div class="seen" /></div>
         ${!drawn && !trouble && html`<p class="empty">Drawing the graph…</p>`}<//>

@@ -4,7 +4,7 @@
 import { SortedHeads } from "./sorted_heads.js";
 import { shown } from "./state.js";
 import { Age } from "./time.js";
-import { Empty, html, memo } from "./view.js";
+import { Empty, html, memo, reading } from "./view.js";
 import { dollars, nodeWord, signOf } from "./words.js";
 
 const ORDER = ["asking", "failed", "parked", "working", "landing", "waiting", "landed", "unchanged", "passed", "skipped"];
@@ -28,7 +28,7 @@ const FALLING = new Set(["attempt", "deaths", "since", "cost"]); // from the hig
  * @param {function({by: string, down: boolean})} props.reorder called with another order
  * @param {function(string)} props.choose opens a node
  */
-export function NodeTable({ state, found, order, reorder, choose }) {
+export const NodeTable = reading(["nodes", "gates", "status", "next"], ({ state, found, order, reorder, choose }) => {
   const rows = Object.values(state.nodes).filter(node => !found || found.has(node.node)).map(node => rowOf(state, node));
   const [, , value] = COLUMNS.find(([name]) => name === order.by) ?? [];
   if (value) rows.sort((one, other) => (order.down ? -1 : 1) * compared(value(one), value(other)) || compared(one.name, other.name));
@@ -36,7 +36,7 @@ export function NodeTable({ state, found, order, reorder, choose }) {
   return html`<div class="node-table"><table aria-label="Nodes of the pipeline"><${SortedHeads} columns=${COLUMNS} order=${order} sort=${sort} />
     <tbody>${rows.map(row => html`<${Row} key=${row.name} ...${row} choose=${choose} />`)}</tbody></table>
     ${!rows.length && html`<${Empty}>No node matches.<//>`}</div>`;
-}
+});
 
 const Row = memo(({ name, node, look, doing, choose }) => html`<tr data-key=${name}>
   <th scope="row"><button type="button" class="link-like name" onClick=${() => choose(name)}>${name}</button>

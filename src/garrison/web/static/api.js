@@ -66,6 +66,13 @@ export async function* replayed(path, last, signal) {
   yield* answered(response);
 }
 
+/** Read the server-sent events of a GET as they come: yields { name, data }, data as JSON. */
+export async function* streamed(path, signal) {
+  const response = await answer(path, { signal, headers: { Accept: "text/event-stream" } });
+  if (!response.ok) await body(response);
+  for await (const { name, data } of serverEvents(response.body)) yield { name, data: JSON.parse(data) };
+}
+
 async function* answered(response) {
   try {
     for await (const { id, data } of serverEvents(response.body)) yield [id, JSON.parse(data)];

@@ -8,11 +8,12 @@ import { answer, NodeAction, possible, TextForm } from "./node_actions.js";
 import { Log, Transcript } from "./node_files.js";
 import { shown } from "./state.js";
 import { Tabs, TabPanel } from "./tabs.js";
+import { TerminalView } from "./terminal.js";
 import { Empty, html, memo, sameDrawing, Skeleton, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
 import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
 
-const TABS = [["story", "Why"], ["changes", "Changes"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
-const WIDE = new Set(["changes"]);
+const TABS = [["story", "Why"], ["changes", "Changes"], ["log", "Log"], ["transcript", "Transcript"], ["terminal", "Terminal"], ["task", "Task"]];
+const WIDE = new Set(["changes", "terminal"]);
 const ATTEMPTS = 3; // shown, the last ones
 const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and the request for what it changed
@@ -107,6 +108,7 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
     ${body("changes", tab === "changes" && (known ? html`<${Changes} run=${run} node=${node} attempt=${attempt} version=${version} write=${write} act=${act} />` : unknown))}
     ${body("log", tab === "log" && (known ? html`<${Log} key=${one} ...${files} />` : unknown))}
     ${body("transcript", tab === "transcript" && (known ? html`<${Transcript} key=${one} ...${files} />` : unknown))}
+    ${body("terminal", tab === "terminal" && html`<${TerminalView} key=${node} run=${run} node=${node} write=${write} />`)}
     ${body("task", known ? html`<${Task} known=${known} />` : unknown)}`;
 }
 

@@ -2,14 +2,15 @@
 
 It is `@dataclass(frozen=True)` for reader, type checker, `replace`, `fields` and `asdict`. `dataclasses` compiles six
 methods for each such class, and a guardian has 200 of them when it starts: a third of its start. Here only `__init__`
-is compiled; the other methods are ordinary functions.
+is compiled, at the first instance, since most classes get none; the other methods are ordinary functions.
 """
 
 from __future__ import annotations
 
+import types
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,13 +24,27 @@ T = TypeVar("T")
 def frozen(cls: type[T]) -> type[T]:
     """Make a frozen dataclass of `cls`; methods that `cls` defines itself stay."""
     own = vars(cls).copy()
-    made = dataclass(eq=False, repr=False)(cls)
+    made = dataclass(init=False, eq=False, repr=False)(cls)
+    setattr(made, "__init__", _initializer(made))  # noqa: B010
     equal, hashed = _comparison(tuple(each.name for each in fields(made) if each.compare))  # type: ignore[arg-type]
     for name, method in (("__eq__", equal), ("__hash__", hashed), ("__repr__", _describe), ("__setattr__", _set_once),
                          ("__delattr__", _refuse_deletion)):
         if own.get(name) is None:
             setattr(made, name, method)
     return made
+
+
+def _initializer(cls: type[T]) -> Callable[..., None]:
+    """Return an `__init__` that is replaced by the compiled one when it is called."""
+    def initialize(self: T, *values: object, **named: object) -> None:
+        # of a subclass, which has all fields: threads may make the first instances of `cls` at the same time
+        heir: Any = dataclass(eq=False, repr=False)(types.new_class(cls.__name__, (cls,)))
+        compiled = heir.__init__
+        compiled.__qualname__ = f"{cls.__qualname__}.__init__"
+        setattr(cls, "__init__", compiled)  # noqa: B010
+        compiled(self, *values, **named)
+
+    return initialize
 
 
 def _comparison(names: tuple[str, ...]) -> tuple[Callable[[object, object], bool], Callable[[object], int]]:

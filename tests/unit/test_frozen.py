@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -125,3 +127,33 @@ def test_every_frozen_dataclass_is_made_here() -> None:
     compiled = [f"{path.relative_to(source)}: {line}" for path in source.rglob("*.py") for line in
                 path.read_text().splitlines() if line.startswith("@dataclass(frozen=True") and "order=True" not in line]
     assert compiled == []
+
+
+def test_the_first_instances_are_as_all_others_whoever_makes_them() -> None:
+    @frozen
+    class Base:
+        name: str
+        tags: list[str] = field(default_factory=list)
+
+    @frozen
+    class Late(Base):
+        count: int = 3
+        total: int = field(init=False, default=0)
+
+        def __post_init__(self) -> None:
+            assert self.count >= 0
+
+    barrier = threading.Barrier(8)
+
+    def make(number: int) -> Late:
+        barrier.wait()
+        return Late("a", [str(number)], count=number)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [one.tags for one in pool.map(make, range(8))] == [[str(number)] for number in range(8)]
+    assert (Late("a"), Base("a").tags, Late("b").count) == (Late("a", [], 3), [], 3)
+    with pytest.raises(TypeError, match=r"Late\.__init__\(\) missing 1 required positional argument: 'name'"):
+        Late()  # type: ignore[call-arg]
+    with pytest.raises(AssertionError):
+        Late("a", count=-1)
+    assert type(replace(Base("a"), name="b")) is Base

@@ -276,6 +276,7 @@ class GitHubRoutes:
             allow_squash_merge=True,
             allow_rebase_merge=True,
             allow_auto_merge=True,
+            has_downloads=True,
         )
         return (
             made if full else {key: made[key] for key in made if key not in {"organization", "security_and_analysis"}}

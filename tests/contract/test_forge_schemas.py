@@ -1,0 +1,66 @@
+"""What the double of GitHub sends is valid by GitHub's published schema."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forge_schemas
+from garrison.testing.forge_github import GitHubRoutes
+from garrison.testing.forge_state import ForgeState
+
+REPOSITORY = "/repos/{owner}/{repo}"
+
+
+@pytest.mark.slow
+def test_the_double_of_github_sends_what_the_schema_says(tmp_path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    try:
+        description = forge_schemas.fetch_description()
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"@octokit/openapi cannot be fetched: {error}")
+    state = ForgeState(tmp_path)
+    repository = state.create("o/n")
+    commit = state.commit("o/n", "work", "x\n")
+    state.add(repository, repository.statuses, commit=commit, name="ci", state="failure", summary="", log="boom")
+    state.add(repository, repository.statuses, commit=commit, name="bare", state="success", summary="", log=None)
+    state.add(repository, repository.reviews, number=1, author="a", state="APPROVED", body="", commit=commit)
+    line = state.add(repository, repository.lines, number=1, thread=0, author="a", body="b", path="file.txt", line=1,
+                     side="new", commit=commit, resolved=False, review=100)
+    line["thread"] = line["id"]
+    repository.issues.append({"number": 9, "title": "t", "body": "b", "author": "a", "labels": ["l"],
+                              "assignees": ["a"]})
+    routes = GitHubRoutes(state)
+    opened = {"head": "work", "base": "main", "title": "t", "body": "b"}
+    asked: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("POST", "/pulls", "/pulls", opened), ("GET", "/pulls", "/pulls", {}),
+        ("GET", "/pulls/{pull_number}", "/pulls/1", {}),
+        ("POST", "/issues/{issue_number}/labels", "/issues/1/labels", {"labels": ["l"]}),
+        ("GET", "/pulls/{pull_number}/reviews", "/pulls/1/reviews", {}),
+        ("GET", "/pulls/{pull_number}/comments", "/pulls/1/comments", {}),
+        ("POST", "/pulls/{pull_number}/comments/{comment_id}/replies", f"/pulls/1/comments/{line['id']}/replies",
+         {"body": "r"}),
+        ("POST", "/issues/{issue_number}/comments", "/issues/1/comments", {"body": "c"}),
+        ("GET", "/issues/{issue_number}/comments", "/issues/1/comments", {}),
+        ("GET", "/issues", "/issues", {}), ("GET", "/issues/{issue_number}", "/issues/9", {}),
+        ("GET", "/commits/{ref}/check-runs", f"/commits/{commit}/check-runs", {}),
+        ("GET", "/commits/{ref}/status", f"/commits/{commit}/status", {}),
+        ("POST", "/statuses/{sha}", f"/statuses/{commit}", {"context": "g", "state": "success"}),
+        ("GET", "/branches/{branch}", "/branches/main", {}), ("GET", "", "", {}),
+        ("GET", "/collaborators/{username}/permission", "/collaborators/a/permission", {}),
+        ("PUT", "/pulls/{pull_number}/merge", "/pulls/1/merge", {}), ("GET", "/pulls/{pull_number}", "/pulls/1", {}),
+    ]
+    wrong = []
+    components = {"components": {"schemas": forge_schemas.to_json_schema(description["components"]["schemas"])}}
+    for method, template, path, body in asked:
+        status, made = routes.handle(method, "/repos/o/n" + path, {}, body)
+        operation = description["paths"][REPOSITORY + template][method.lower()]
+        schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+        checker = jsonschema.Draft7Validator({**components, **forge_schemas.to_json_schema(schema)})
+        for error in checker.iter_errors(made):
+            best = jsonschema.exceptions.best_match([error])
+            wrong.append(f"{method} {path}: {'/'.join(map(str, best.absolute_path))}: {best.message[:100]}")
+    assert not wrong, "\n".join(wrong)

@@ -86,6 +86,8 @@ def test_an_attempt_is_claimed_once_worked_on_and_completed(lab: Lab) -> None:
     a, b = lab.worker("a"), lab.worker("b")
     mine = claim(lab, a)
     assert (mine.attempt, mine.token.id, mine.token.claim) == (offered, offered.id, 1)
+    view = lab.dispatcher.watch(offered.id)
+    assert (view.state, view.claim, view.progress) == (AttemptState.CLAIMED, 1, "")  # before its first heartbeat
     assert b.claim(lab.poll) is None
     assert a.heartbeat(mine.token, "tests written") == Answer(Order.OK)
     view = lab.dispatcher.watch(offered.id)

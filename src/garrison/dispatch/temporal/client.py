@@ -222,11 +222,12 @@ class TemporalDispatcher:
             if activity.activity_type.name != ATTEMPT:
                 continue
             is_claimed = activity.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
-            progress = await self._client.data_converter.decode(activity.heartbeat_details.payloads, [str])
+            details = activity.heartbeat_details.payloads  # none before the first heartbeat
+            progress = await self._client.data_converter.decode(details, [str]) if details else [""]
             return AttemptView(
                 attempt, AttemptState.CLAIMED if is_claimed else AttemptState.WAITING,
                 claim=activity.attempt if is_claimed else activity.attempt - 1, worker=activity.last_worker_identity,
-                progress=progress[0] if progress else "")
+                progress=progress[0])
         return AttemptView(attempt, AttemptState.WAITING)
 
     # ---- a worker's side

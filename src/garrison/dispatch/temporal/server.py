@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 class LocalServer:
-    """A server that this process started; it ends with `stop`, or by itself when its parent dies."""
+    """A server that this process starts and ends."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder, self.port = folder, port or free_port()
@@ -53,6 +53,11 @@ class LocalServer:
     def address(self) -> str:
         """Return host and port."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Return the server's process, None if it does not run."""
+        return self._process.pid if self._process is not None else None
 
     def start(self, wait: Callable[[float], None] = time.sleep) -> None:
         """Start the server, and wait until it answers."""

@@ -1,0 +1,168 @@
+"""What only a real server shows: it is killed, the run's side is away, a worker's process is killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatch_lab import TemporalLab, attempt
+from garrison.dispatch.base import StaleToken, Unreachable
+from garrison.dispatch.lease import Duty, HeldLease, worker_clock
+from garrison.dispatch.records import AttemptResult, AttemptState, Claim, Message, Order, Outcome
+from garrison.errors import GarrisonError, NotFound
+from support import DEADLINE, wait_for
+
+pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
+
+from garrison.dispatch.temporal import server
+from garrison.dispatch.temporal.client import TemporalDispatcher
+
+pytestmark = pytest.mark.slow
+DONE = AttemptResult(Outcome.DONE, "green")
+
+WORKER = """
+import sys, time
+from garrison.dispatch.temporal.client import TemporalDispatcher
+dispatcher = TemporalDispatcher(sys.argv[1], sys.argv[2], worker="victim")
+claim = None
+while claim is None:
+    claim = dispatcher.claim(1.0)
+dispatcher.heartbeat(claim.token, "begun")
+print(claim.token.claim, flush=True)
+while True:
+    time.sleep(claim.attempt.lease / 5)
+    dispatcher.heartbeat(claim.token, "at it")
+"""
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[server.LocalServer]:
+    try:
+        server.find_program()
+    except NotFound as error:
+        pytest.skip(str(error))
+    local = server.LocalServer(tmp_path / "temporal")
+    local.start()
+    yield local
+    local.stop()
+
+
+@pytest.fixture
+def lab(running: server.LocalServer) -> Iterator[TemporalLab]:
+    laboratory = TemporalLab(running.address, f"crew-{uuid.uuid4().hex[:8]}")
+    yield laboratory
+    laboratory.close()
+
+
+def first_claim(worker: TemporalDispatcher | object) -> Claim:
+    found = wait_for("a claim", lambda: worker.claim(0.3))  # type: ignore[attr-defined]
+    assert isinstance(found, Claim)
+    return found
+
+
+def patient(call: object, *arguments: object) -> object:
+    """Call until the server answers."""
+    answers: list[object] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(call(*arguments))  # type: ignore[operator]
+        except Unreachable:
+            return False
+        return True
+
+    wait_for("the server answers", answered)
+    return answers[0]
+
+
+def test_what_was_submitted_outlives_the_server(running: server.LocalServer, lab: TemporalLab) -> None:
+    """A server that is killed takes a claim with it at most: nothing is lost, nothing done twice."""
+    held, waiting = attempt(lab, "held", max_claims=3), attempt(lab, "waiting", max_claims=3)
+    lab.dispatcher.submit(held)
+    worker = lab.worker("a")
+    mine = first_claim(worker)
+    lease = HeldLease(lab.lease).note_sent(worker_clock())
+    assert worker.heartbeat(mine.token).order is Order.OK
+    lease = lease.note_answer(lease.sent or 0.0)
+    lab.dispatcher.submit(waiting)
+    running.kill()
+    with pytest.raises(Unreachable, match=r"the Temporal server at 127\.0\.0\.1:[0-9]+ did not answer"):
+        worker.heartbeat(mine.token)
+    wait_for("the worker stops by itself", lambda: lease.decide(worker_clock()) is Duty.STOP)
+    running.start()
+    patient(lab.dispatcher.submit, held)
+    done: list[str] = []
+    for _ in range(2):
+        again = wait_for("a claim", lambda: patient(worker.claim, 0.3))
+        assert again.token != mine.token
+        patient(worker.heartbeat, again.token)
+        patient(worker.complete, again.token, AttemptResult(Outcome.DONE, again.token.id.node))
+        done.append(again.token.id.node)
+    assert sorted(done) == ["held", "waiting"]
+    with pytest.raises(StaleToken):
+        worker.complete(mine.token, DONE)
+    for each in (held, waiting):
+        wait_for(f"{each.id} is done", lambda each=each: lab.dispatcher.watch(each.id).state is AttemptState.DONE)
+        assert lab.dispatcher.watch(each.id).result == AttemptResult(Outcome.DONE, each.id.node)
+
+
+def test_workers_go_on_while_the_runs_side_is_away(running: server.LocalServer, lab: TemporalLab) -> None:
+    offered = attempt(lab)
+    lab.dispatcher.submit(offered)
+    worker = lab.worker("a")
+    mine = first_claim(worker)
+    assert worker.heartbeat(mine.token).order is Order.OK
+    lab.dispatcher.close()  # type: ignore[attr-defined]
+    worker.complete(mine.token, DONE)
+    lab.dispatcher = TemporalDispatcher(running.address, lab.crew, serves_workflows=True)
+    lab.dispatcher.submit(offered)
+    wait_for("the result arrives", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)
+    assert lab.dispatcher.watch(offered.id).result == DONE
+
+
+def test_a_message_that_was_sent_to_nobody_reaches_the_successor(running: server.LocalServer, lab: TemporalLab) -> None:
+    """The worker's process is killed, not only its connection."""
+    offered = attempt(lab, max_claims=2)
+    lab.dispatcher.submit(offered)
+    victim = subprocess.Popen([sys.executable, "-P", "-c", WORKER, running.address, lab.crew], stdout=subprocess.PIPE,
+                              text=True)
+    try:
+        assert victim.stdout is not None and victim.stdout.readline() == "1\n"
+        assert lab.dispatcher.watch(offered.id).worker == "victim"
+    finally:
+        victim.kill()
+        victim.communicate(timeout=DEADLINE)
+    lab.dispatcher.send(offered.id, Message("m1", "hello"))
+    worker = lab.worker("b")
+    mine = first_claim(worker)
+    assert mine.token.claim == 2
+    got: list[Message] = []
+
+    def heard() -> bool:
+        got.extend(worker.heartbeat(mine.token).messages)
+        return bool(got)
+
+    wait_for("the message arrives", heard)
+    assert got == [Message("m1", "hello")]
+    worker.complete(mine.token, DONE)
+    wait_for("it is done", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)
+
+
+def test_two_homes_on_one_server_do_not_meet(running: server.LocalServer, lab: TemporalLab) -> None:
+    other = TemporalLab(running.address, "another-crew")
+    try:
+        lab.dispatcher.submit(attempt(lab))
+        assert other.dispatcher.watch(attempt(lab).id).state is AttemptState.UNKNOWN
+        assert other.worker("a").claim(1.0) is None
+    finally:
+        other.close()
+
+
+def test_an_address_where_no_server_is_gets_one_line() -> None:
+    with pytest.raises(GarrisonError, match=r"the Temporal server at 127\.0\.0\.1:1 did not answer: "):
+        TemporalDispatcher("127.0.0.1:1", "crew")

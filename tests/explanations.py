@@ -1,9 +1,14 @@
-"""Check that a run explains itself: a recorded decision behind every restart, and the same decision when replayed."""
+"""Check that a run explains itself: a recorded decision behind every restart, the same decision when replayed, and
+promises that the independent checker finds kept."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
+from garrison.merge.attestations import read_all
+from garrison.testing.checker import Repository, check, read_attestations, read_events
 from garrison.views.event_log import EventLog
 from garrison.views.explain import explain
 
@@ -23,3 +28,12 @@ def check_explanations(home: Path, run: str) -> None:
             assert line.observed or line.rule == "first start", line  # a lost record has no observation
     deaths = [line for line in lines if line.kind == "death"]
     assert all(line.rule and line.observed for line in deaths), deaths
+
+
+def check_promises(home: Path, run: str, repository: Path) -> None:
+    """Fail if the checker finds a broken promise, or if the gate runs attested nothing though there were some."""
+    history = read_events(json.dumps(asdict(event)) for event in EventLog(home, run).read())
+    attestations = read_attestations(map(read_all, (home / "merge-queue").glob("*/*")))
+    assert attestations.runs or not list(history.of("test")), "no gate run attested what it tested"
+    found = check(history, Repository(repository), attestations)
+    assert not found, "\n".join(map(str, found))

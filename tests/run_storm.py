@@ -29,7 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from explanations import check_explanations
+from explanations import check_explanations, check_promises
 from support import PROGRAM, Node, Place, Process, git, load, make_repository, wait_for
 
 SIGNALS = (*[signal.SIGKILL] * 8, *[signal.SIGSTOP] * 3, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGSEGV,
@@ -212,6 +212,7 @@ class Storm:
             "worked": lambda: self._worked(names),
             "lost": self._kept,
             "explained": lambda: check_explanations(place.home, RUN),
+            "promised": lambda: check_promises(place.home, RUN, place.repo),
             "left": lambda: place.check_nothing_left(RUN),
             "traceback": self._quiet,
         }.items():

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from explanations import check_explanations
+from explanations import check_explanations, check_promises
 
 T = TypeVar("T")
 PROGRAM = [sys.executable, "-P", "-m", "garrison.cli.main"]
@@ -370,6 +370,7 @@ class Place:
             if stem.startswith(("launch", "guardian-", "processor-")) and identity["status"] == "terminated":
                 assert self.hook(stem, run)["phase"] == "merged", f"{stem}: {self.hook(stem, run)}"
         check_explanations(self.home, run)
+        check_promises(self.home, run, self.repo)
         self.check_nothing_left(run)
 
     def check_landed(self, *names: str, run: str = "r1") -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from garrison.config import Timing
 from garrison.errors import GarrisonError, Refused
 from garrison.frozen import frozen
+from garrison.merge.attestations import open_attestations
 from garrison.merge.failing_tests import MAX_NAMES, find_failures
 from garrison.merge.junit import read_reports
 from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
@@ -63,24 +64,28 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 WRAPPER = r"""
-folder=$1 limit=$2
-shift 2
+folder=$1 limit=$2 attestations=$3 tree=$4
+shift 4
 started() { ticks=${20}; }
 read -r stat < "/proc/$$/stat"; started ${stat##*) }
 boot=${GARRISON_BOOT_ID:-}; [ "$boot" ] || read -r boot < /proc/sys/kernel/random/boot_id
 printf '%s %s %s\n' "$$" "$ticks" "$boot" > "$folder/pid" || exit 1
+head=-
+if [ "$attestations" ]; then { read -r rest git < .git && read -r head < "$git/HEAD"; } 2>/dev/null; fi
 read -r begun rest < /proc/uptime
 timeout -k 5 "$limit" "$@" < /dev/null
 code=$?
 read -r now rest < /proc/uptime
 late=0
 case $code in 124|137) [ $(( ${now%.*} - ${begun%.*} + 1 )) -lt "${limit%.*}" ] || late=1;; esac
+[ -z "$attestations" ] || printf '%s %s %s %s\n' "$head" "$tree" "$code" "$late" >> "$attestations"
 printf '%s %s\n' "$code" "$late" > "$folder/verdict"
 read -r left 2>/dev/null < "/proc/$$/task/$$/children"
 [ -z "$left" ] || exec sleep 86400
 """
 """Shell that runs the command and records its verdict. As a subreaper it becomes the parent of the command's orphans,
-however they hide. If any are left it stays, so that the reader of the verdict finds and ends them."""
+however they hide. If any are left it stays, so that the reader of the verdict finds and ends them. A gate's wrapper
+also attests the commit that it found checked out, for `garrison verify`, without asking what the queue believes."""
 WITH_TARGETS_FILES = "tested with the target's"
 """Beginning of a reason that names changes of the branch which the gate did not see."""
 MAX_NAMED = 5
@@ -138,6 +143,10 @@ class GateRun:
     child: processes.Child | None = None
     target: str = ""
     """Commit of the target, from which the files of `gate_from_target` are taken."""
+    attestations: Path | None = None
+    """File to which the gate's wrapper appends what it tested (`garrison.testing.checker.attestations`)."""
+    tree: str = ""
+    """Tree of the commit, as the queue knows it."""
     refusal: str = ""
     """Reason why the worktree could not be prepared; then the verdict is red without a run."""
     _adopted_at: float = 0.0
@@ -171,8 +180,9 @@ class GateRun:
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    def start(self, commit: str) -> None:
-        """Prepare the slot and start set-up or gate, in a fresh folder."""
+    def start(self, commit: str, tree: str) -> None:
+        """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
+        self.tree = tree
         shutil.rmtree(self.folder, ignore_errors=True)
         atomic.make_directory(self.log.parent)
         try:
@@ -219,7 +229,10 @@ class GateRun:
         place = self._place(stage, command, env)
         self.network = self._open_network(stage, env, place)
         confined = confine(["/bin/sh", "-c", command], self.network.apply(env), self.network.open_in(place))
-        argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", *confined.argv]
+        is_attested = self.attestations is not None and stage == "gate" and bool(command)
+        attestations = str(self.attestations) if is_attested else ""
+        argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", attestations,
+                self.tree, *confined.argv]
         self.detach()
         self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
         self._lost_time = None
@@ -507,7 +520,7 @@ class GateRuns:
                                        slot.number, key, str(run.log)))
         failpoint.here("test_recorded")
         try:
-            run.start(commit)
+            run.start(commit, tree)
         except GarrisonError as error:  # git could not prepare the slot: no verdict on the entries
             self._finish(job, run)
             self.writer.append(VerdictGiven((first.id,), subject, tree, key, "lost", str(error), str(run.log), job, -1,
@@ -534,7 +547,8 @@ class GateRuns:
     def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entry: MergeEntry, number: int) -> GateRun:
         marker = gate_marker(self.queue.home, entry.run, entry.id, number)
         return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
-                       marker, self.environment, self.queue.home, self.held_back, target=self.writer.tip() or "")
+                       marker, self.environment, self.queue.home, self.held_back, target=self.writer.tip() or "",
+                       attestations=open_attestations(self.queue.folder, self.queue.clock.utc()))
 
     def adopt(self, state: QueueState) -> None:
         """Adopt the gate runs in the journal, and end those that cannot be adopted."""
@@ -549,6 +563,7 @@ class GateRuns:
         except Refused:
             return  # its slot is taken: the run is ended with the others
         run = self._gate_run(config, slot, gate.job, state.entry(gate.first), gate.number)
+        run.tree = gate.tree
         if run.adopt(self.writer.clock.monotonic()):
             self._runs[gate.job] = run
         else:

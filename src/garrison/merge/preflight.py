@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlparse
 
 from garrison.errors import PreflightRed, Refused
 from garrison.frozen import frozen
+from garrison.merge.attestations import open_attestations
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import GateRun, Verdict, gate_marker, list_targets_files
 from garrison.merge.queue import MergeQueue
@@ -84,7 +85,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
         queue.resume_own_pause("pre-flight passed")
         return PreflightResult(commit, tree, 0.0, log)
     slot = acquire_slot(queue.git, trees / queue.git.key)
-    run_gate = partial(_run, queue, slot, run=run, commit=commit, log=log, environment=environment,
+    run_gate = partial(_run, queue, slot, run=run, commit=commit, tree=tree, log=log, environment=environment,
                        held_back=held_back, report=report)
     try:
         if config.setup:
@@ -105,11 +106,11 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     return PreflightResult(commit, tree, time.monotonic() - started, log)
 
 
-def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, log: Path,
+def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,
          environment: Mapping[str, str], held_back: Sequence[str], report: Callable[[str], None]) -> Verdict:
     """Run one gate and return its verdict; a gate that gave none, since a signal ended it, is tried once more."""
-    run_once = partial(_run_once, queue, slot, config, run=run, commit=commit, log=log, environment=environment,
-                       held_back=held_back)
+    run_once = partial(_run_once, queue, slot, config, run=run, commit=commit, tree=tree, log=log,
+                       environment=environment, held_back=held_back)
     verdict = run_once()
     if verdict.result != "lost":
         return verdict
@@ -117,17 +118,18 @@ def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit
     return run_once()
 
 
-def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, log: Path,
+def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,
               environment: Mapping[str, str], held_back: Sequence[str]) -> Verdict:
     """Run one gate and wait for its verdict; end it if interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
         old.unlink(missing_ok=True)
-    job = GateRun(slot, config, folder, log, marker, environment, queue.home, held_back)
+    job = GateRun(slot, config, folder, log, marker, environment, queue.home, held_back,
+                  attestations=open_attestations(queue.folder, queue.clock.utc()))
     verdict = None
     try:
-        _start(job, commit)
+        _start(job, commit, tree)
         while (verdict := job.poll(time.monotonic())) is None:
             poller = select.poll()
             if job.pidfd >= 0:
@@ -140,10 +142,10 @@ def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, c
         job.remove()
 
 
-def _start(job: GateRun, commit: str) -> None:
+def _start(job: GateRun, commit: str, tree: str) -> None:
     """Start a run; explain a commit that git cannot check out because git-lfs is not installed."""
     try:
-        job.start(commit)
+        job.start(commit, tree)
         if job.refusal:
             raise Refused(f"pre-flight: {job.refusal}")
     except GitError as error:

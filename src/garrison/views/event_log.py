@@ -157,13 +157,13 @@ class EventLog:
                      about.full if about else "", entry.data)
 
     def _queue_event(self, entry: Entry) -> Event | None:
-        name = str(entry.data.get("entry", ""))
+        names = entry.data.get("entries") or [str(entry.data.get("entry", ""))]
         if entry.kind == "enq" and entry.data.get("run") == self.run:
-            self._merge_entries[name] = entry.data["node"]
-        if name not in self._merge_entries:
+            self._merge_entries[names[0]] = entry.data["node"]
+        nodes = [self._merge_entries[name] for name in names if name in self._merge_entries]
+        if not nodes:
             return None
-        return Event(entry.at, self.run, QUEUE, entry.token, entry.seq, entry.kind, self._merge_entries[name], "",
-                     entry.data)
+        return Event(entry.at, self.run, QUEUE, entry.token, entry.seq, entry.kind, nodes[0], "", entry.data)
 
 
 def subject_of(entry: Entry, journal: str, run: str) -> Key | None:

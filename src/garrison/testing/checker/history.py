@@ -1,0 +1,86 @@
+"""The history of a run: the JSON lines of `garrison events RUN --json`, and what the launch recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+QUEUE, GUARDIAN, LAUNCHER = "merge-queue", "guardian", "launch"
+"""Names of journals; that of another process is `role-name`."""
+
+
+class UnreadableHistory(ValueError):
+    """A line of a history is no event."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One journal record, as `garrison events --json` prints it."""
+
+    at: str
+    journal: str
+    by: str
+    """Writer: `role-name@run#incarnation`."""
+    seq: int
+    kind: str
+    node: str
+    data: Mapping[str, Any]
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Return the merge entries that it is about."""
+        return tuple(self.data.get("entries") or ([self.data["entry"]] if self.data.get("entry") else []))
+
+    @property
+    def place(self) -> str:
+        """Return where it is recorded, for messages."""
+        return f"record {self.seq} of {self.journal}"
+
+
+@dataclass(frozen=True)
+class History:
+    """All events of one run, in the order of each journal."""
+
+    events: tuple[Event, ...]
+
+    def of(self, *kinds: str, journal: str = "") -> Iterator[Event]:
+        """Yield the events of these kinds, of one journal if it is named."""
+        return (event for event in self.events if event.kind in kinds and journal in ("", event.journal))
+
+    @property
+    def journals(self) -> list[str]:
+        """Return the names of all journals."""
+        return list(dict.fromkeys(event.journal for event in self.events))
+
+    @property
+    def launch(self) -> Mapping[str, Any]:
+        """Return the record of the launch; empty if there is none."""
+        for event in self.of("launch"):
+            launch: Mapping[str, Any] = json.loads(event.data["launch"])
+            return launch
+        return {}
+
+    @property
+    def end(self) -> str:
+        """Return the status with which the run ended; '' while it goes on or is stopped."""
+        last = ""
+        for event in self.of("run", journal=GUARDIAN):
+            last = event.data["status"]
+        return last if last in ("done", "failed") else ""
+
+
+def read_events(lines: Iterable[str]) -> History:
+    """Read the lines; UnreadableHistory names the first one that is no event."""
+    events = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            body = json.loads(line)
+            events.append(Event(body["at"], body["journal"], body["by"], int(body["seq"]), body["kind"], body["node"],
+                                body["data"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnreadableHistory(f"line {number} is no event of `garrison events --json`: {line[:80]!r}") from error
+    return History(tuple(sorted(events, key=lambda event: (event.journal, event.seq))))

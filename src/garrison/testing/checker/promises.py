@@ -1,0 +1,377 @@
+"""The promises of a run, and what breaks each of them.
+
+`check` returns one `Finding` for every broken promise that it sees. A run that has not ended is checked for what must
+hold at every moment; what only its end must bring (nothing waits, nothing is left) is checked once it has ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from garrison.testing.checker import machine
+from garrison.testing.checker.attestations import Attestations
+from garrison.testing.checker.history import GUARDIAN, QUEUE, Event, History
+from garrison.testing.checker.repository import Commit, Repository
+
+
+class Promise(Enum):
+    """What is promised of every run; the value is the word that findings begin with."""
+
+    RECORD = "record"
+    """Each journal is whole and was written by one life at a time."""
+    TESTED = "tested"
+    """The exact tree of every commit that landed on the target's first-parent line had passed the gate before."""
+    ONCE = "once"
+    """Each node landed once, or had nothing to land, or failed with a reason."""
+    LIVES = "lives"
+    """No process got a successor before its end was recorded."""
+    KEPT = "kept"
+    """Nothing that an agent committed is lost."""
+    LIMITS = "limits"
+    """New attempts and restarts stay within the limits of the launch."""
+    CLEAN = "clean"
+    """Nothing of an ended run is left behind."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken promise."""
+
+    promise: Promise
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.promise.value}: {self.text}"
+
+
+OVER = frozenset({"landed", "conflict", "rejected", "cancelled", "superseded"})
+"""Statuses in which a merge entry stays, unless a person tries it again."""
+STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed": "landed",
+             "unlanded": "landing_blocked", "foreign": "queued", "retry": "queued", "cancel": "cancelled"}
+"""Kind of a queue's record → status of the entries that it is about; `state` names one itself."""
+STRAIGHT = frozenset({"ff-only", "rebase"})
+"""Strategies that put the branch's own commits on the target's line, so that only their last one was tested."""
+LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
+NO_LANDING = "no change"
+
+
+def check(history: History, repository: Repository, attestations: Attestations | None = None, *,
+          home: Path | None = None) -> list[Finding]:
+    """Return every broken promise, in the order of `Promise`; an empty list means that none was seen.
+
+    Without `attestations`, or for landings before they were written, the queue's own verdicts count. With `home`, the
+    machine is searched for processes that the ended run has left.
+    """
+    return list(dict.fromkeys(_Check(history, repository, attestations or Attestations(), home).findings()))
+
+
+@dataclass
+class _Entry:
+    """One merge entry, as the queue recorded it."""
+
+    name: str
+    enqueued: Event
+    status: str = "queued"
+    landings: list[Event] = field(default_factory=list)
+    """Recorded intents to move the target."""
+    landed: list[Event] = field(default_factory=list)
+
+    @property
+    def oid(self) -> str:
+        return str(self.enqueued.data["oid"])
+
+    @property
+    def target(self) -> str:
+        return str(self.enqueued.data.get("target", ""))
+
+    @property
+    def strategy(self) -> str:
+        return str(self.enqueued.data.get("strategy") or "merge")
+
+
+@dataclass
+class _Node:
+    """One node, as the guardian recorded it."""
+
+    status: str = ""
+    reason: str = ""
+    landing: str = ""
+    attempt: int = 1
+    step: str = ""
+    attempts: Counter[str] = field(default_factory=Counter)
+    """Step of the flow → attempts that were begun in it."""
+
+
+class _Check:
+    def __init__(self, history: History, repository: Repository, attestations: Attestations, home: Path | None) -> None:
+        self.history, self.repository, self.home = history, repository, home
+        self.attestations, self.launch = attestations, history.launch
+        self.wrong: list[Finding] = []
+        self.entries = self._fold_entries()
+        self.nodes = self._fold_nodes()
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what is wrong, promise by promise."""
+        yield from self.wrong
+        for promise, checks in (
+                (Promise.RECORD, (self._sequences,)),
+                (Promise.TESTED, (self._tested, self._attested)),
+                (Promise.ONCE, (self._landed_once, self._in_the_history, self._ended)),
+                (Promise.LIVES, (self._successors, self._late_writers)),
+                (Promise.KEPT, (self._commits, self._rescued)),
+                (Promise.LIMITS, (self._attempts, self._deaths)),
+                (Promise.CLEAN, (self._left,))):
+            for one in checks:
+                yield from (Finding(promise, text) for text in one())
+
+    # --- what the journals say --------------------------------------------------------------------------------------
+
+    def _fold_entries(self) -> dict[str, _Entry]:
+        entries: dict[str, _Entry] = {}
+        for event in sorted(self.history.of(*STATUS_OF, "state", journal=QUEUE), key=lambda event: event.seq):
+            if event.kind == "test" and event.data.get("of", "entry") != "entry":
+                continue
+            if event.kind == "enq":
+                self._enqueue(entries, event)
+            for name in event.entries:
+                if name in entries and event.kind != "enq":
+                    self._change(entries[name], event)
+        return entries
+
+    def _enqueue(self, entries: dict[str, _Entry], event: Event) -> None:
+        name = event.entries[0]
+        if name in entries:
+            self.wrong.append(Finding(Promise.ONCE, f"{name} was enqueued twice ({event.place})"))
+        entries.setdefault(name, _Entry(name, event))
+        for old in event.data.get("supersedes", ()):
+            if old in entries:
+                entries[old].status = "superseded"
+
+    def _change(self, entry: _Entry, event: Event) -> None:
+        status = str(event.data["status"]) if event.kind == "state" else STATUS_OF[event.kind]
+        if entry.status in OVER and status != entry.status and not (event.kind == "retry" and entry.status != "landed"):
+            self.wrong.append(Finding(Promise.ONCE, f"{entry.name} was {entry.status} and became {status} "
+                                                    f"({event.place})"))
+        entry.status = status
+        if event.kind == "landing":
+            entry.landings.append(event)
+        elif event.kind == "landed":
+            entry.landed.append(event)
+
+    def _fold_nodes(self) -> dict[str, _Node]:
+        nodes: dict[str, _Node] = defaultdict(_Node)
+        for event in self.history.of("node", "signal", journal=GUARDIAN):
+            change = event.data if event.kind == "node" else event.data.get("effect")
+            if not change:
+                continue
+            node = nodes[change["node"]]
+            node.step = change.get("step") or node.step
+            node.status, node.reason = change["status"], change.get("reason", "")
+            node.landing, node.attempt = change.get("landing", ""), change.get("attempt", 1)
+            node.attempts[node.step] += node.status == ACTIVE
+        return dict(nodes)
+
+    # --- record -----------------------------------------------------------------------------------------------------
+
+    def _sequences(self) -> Iterator[str]:
+        for journal in self.history.journals:
+            numbers = [event.seq for event in self.history.events if event.journal == journal]
+            doubled = [number for number, times in Counter(numbers).items() if times > 1]
+            if doubled and journal != QUEUE:  # a run may use several queues
+                yield f"{journal} has record {doubled[0]} twice"
+        if self.history.end and not self.launch:
+            yield "the run ended and no launch is recorded"
+
+    # --- tested -----------------------------------------------------------------------------------------------------
+
+    def _tested(self) -> Iterator[str]:
+        if self.launch.get("no_gate"):
+            return
+        for entry in self.entries.values():
+            for event in entry.landings:
+                if entry.landed and event.entries[0] == entry.name:  # a batch is judged once
+                    yield from self._landing_tested(entry, event)
+
+    def _landing_tested(self, entry: _Entry, event: Event) -> Iterator[str]:
+        new, old = str(event.data["new"]), str(event.data["old"])
+        passed = self._passed(event)
+        line = self.repository.line(old, new)
+        if not line:
+            tree = self.repository.tree(new)
+            if not tree:
+                yield f"{new}, which landed {entry.name}, is not in the repository"
+                return
+            line = [Commit(new, tree, (), ())]
+        for commit in line[-1:] if entry.strategy in STRAIGHT else line:
+            if commit.tree not in passed:
+                yield f"{commit.oid} landed with {entry.name}, and its tree {commit.tree} had not passed the gate"
+
+    def _passed(self, landing: Event) -> set[str]:
+        """Return the trees that had passed before a landing."""
+        green = [event for event in self.history.of("verdict", journal=QUEUE)
+                 if event.data["result"] == "green" and event.seq < landing.seq]
+        since = self.attestations.since
+        attested = {run.tree for run in self.attestations.runs if run.passed}
+        return {str(event.data["tree"]) for event in green
+                if event.data["tree"] in attested or not since or event.at < since}
+
+    def _attested(self) -> Iterator[str]:
+        """A gate run found the tree checked out that the queue meant to test."""
+        for run in self.attestations.runs:
+            tree = self.repository.tree(run.commit)
+            if tree and tree != run.tree:
+                yield f"a gate run that was to test {run.tree} found {run.commit} checked out, whose tree is {tree}"
+
+    # --- once -------------------------------------------------------------------------------------------------------
+
+    def _landed_once(self) -> Iterator[str]:
+        for entry in self.entries.values():
+            if len(entry.landed) > 1:
+                yield f"{entry.name} was recorded as landed {len(entry.landed)} times"
+            if entry.landed and not any(event.seq < entry.landed[0].seq for event in entry.landings):
+                yield f"{entry.name} was recorded as landed without an intent before it"
+
+    def _in_the_history(self) -> Iterator[str]:
+        """Git has on each target's line exactly what the queue says has landed."""
+        rewritten = any(event.data.get("rewritten") for event in self.history.of("foreign", journal=GUARDIAN))
+        for target in {entry.target for entry in self.entries.values()}:
+            ref, base = self.repository.ref_of(target), self._base(target)
+            if not ref or not base:
+                continue
+            named = Counter(name for commit in self.repository.own(base, ref) for name in set(commit.names))
+            for entry in self.entries.values():
+                if entry.target == target:
+                    yield from self._one_in_the_history(entry, named, ref, is_rewritten=rewritten)
+
+    def _base(self, target: str) -> str:
+        """Return the value from which on a target is searched: before this run's first landing there."""
+        landings = [event for entry in self.entries.values() if entry.target == target for event in entry.landings]
+        first = min(landings, key=lambda event: event.seq, default=None)
+        return str(first.data["old"] if first else self.launch.get("base_oid", ""))
+
+    def _one_in_the_history(self, entry: _Entry, named: Mapping[str, int], ref: str, *,
+                            is_rewritten: bool) -> Iterator[str]:
+        times = named.get(entry.name, 0)
+        if times > 1 and entry.strategy not in STRAIGHT:
+            yield f"{entry.name} is {times} times in the history of {entry.target}"
+        if times and entry.status not in ("landed", "landing", "landing_blocked"):
+            yield f"{entry.name} is in the history of {entry.target} and recorded as {entry.status}"
+        if entry.landed and not is_rewritten:
+            new = str(entry.landings[-1].data["new"] if entry.landings else entry.landed[0].data["commit"])
+            if not self.repository.is_ancestor(new, ref):
+                yield f"{entry.name} is recorded as landed by {new}, which {entry.target} does not contain"
+
+    def _ended(self) -> Iterator[str]:
+        """At the end of a run each node landed, had nothing to land, was not reached, or failed with a reason."""
+        if not self.history.end:
+            return
+        latest = {str(entry.enqueued.data["node"]): entry for entry in self.entries.values()}
+        for name, node in self.nodes.items():
+            entry = latest.get(name)
+            if node.status == FAILED and not node.reason:
+                yield f"{name} failed and no reason is recorded"
+            elif node.status == LANDED and node.landing != NO_LANDING and entry is not None and not entry.landed:
+                yield f"{name} is recorded as landed and its merge entry {entry.name} is {entry.status}"
+            elif self.history.end == "done" and node.status not in (LANDED, FAILED, SKIPPED, "pending"):
+                yield f"the run is done and {name} is {node.status}"
+        for entry in self.entries.values():
+            if self.history.end == "done" and entry.status not in OVER:
+                yield f"the run is done and its merge entry {entry.name} is {entry.status}"
+
+    # --- lives ------------------------------------------------------------------------------------------------------
+
+    def _successors(self) -> Iterator[str]:
+        """Between two starts of one process its supervisor recorded the first one's end."""
+        for journal in self.history.journals:
+            living: dict[str, int] = {}
+            ended: Counter[str] = Counter()
+            for event in self.history.of("spawn", "death", "fenced", "swept", "signal", "fact", journal=journal):
+                for name, life in _ends(event, living):
+                    ended[name] = max(ended[name], life)
+                if event.kind != "spawn":
+                    continue
+                name, life = str(event.data["full"]), int(event.data["incarnation"])
+                before = living.get(name, 0)
+                if life <= before:
+                    yield f"{name} was started as life {life} after life {before} ({event.place})"
+                elif ended[name] < before:
+                    yield f"{name} got life {life} while life {before} had not ended ({event.place})"
+                living[name] = max(life, before)
+
+    def _late_writers(self) -> Iterator[str]:
+        """No life wrote into a journal after its successor had."""
+        for journal in self.history.journals:
+            latest: dict[str, int] = {}
+            for event in self.history.of(*{event.kind for event in self.history.events}, journal=journal):
+                writer, _, life = event.by.rpartition("#")
+                if not life.isdigit():
+                    continue
+                if int(life) < latest.get(writer, 0):
+                    yield f"{writer} wrote as life {life} after life {latest[writer]} had written ({event.place})"
+                latest[writer] = max(int(life), latest.get(writer, 0))
+
+    # --- kept -------------------------------------------------------------------------------------------------------
+
+    def _commits(self) -> Iterator[str]:
+        for entry in self.entries.values():
+            if entry.status in ("superseded", "cancelled") or (entry.landed and entry.strategy != "merge"):
+                continue
+            if not self.repository.is_kept(entry.oid):
+                yield f"{entry.oid}, which {entry.name} enqueued, is {entry.status} and no ref keeps it"
+
+    def _rescued(self) -> Iterator[str]:
+        """Work that was saved is still there, unless its node landed afterwards."""
+        for event in self.history.of("rescue"):
+            ref, node = str(event.data["ref"]), event.node or event.journal.partition("-")[2]
+            if self.nodes.get(node, _Node()).status != LANDED and not self.repository.has_ref(ref):
+                yield f"{ref}, in which work of {node} was saved, is gone"
+
+    # --- limits -----------------------------------------------------------------------------------------------------
+
+    def _attempts(self) -> Iterator[str]:
+        allowed = self.launch.get("max_rework")
+        helped = Counter(event.data.get("node") for event in self.history.of("signal", journal=GUARDIAN)
+                         if str(event.data.get("from", "")).startswith("user"))
+        for name, node in self.nodes.items():
+            for step, times in node.attempts.items():
+                if allowed is not None and times > 1 + int(allowed) + helped[name]:
+                    yield f"{name} was begun {times} times in step {step or 'one'}, allowed are {1 + int(allowed)}"
+
+    def _deaths(self) -> Iterator[str]:
+        allowed = self.launch.get("max_respawn")
+        crashes = (event.data for event in self.history.of("death") if event.data.get("class", "crash") == "crash")
+        deaths = Counter((str(data["full"]), int(data.get("attempt", 1))) for data in crashes)
+        for (name, attempt), times in deaths.items():
+            if allowed is not None and name.startswith(("runner-", "orchestrator-")) and times > int(allowed) + 1:
+                yield f"{name} died {times} times in attempt {attempt}, allowed are {allowed}"
+
+    # --- clean ------------------------------------------------------------------------------------------------------
+
+    def _left(self) -> Iterator[str]:
+        if not self.history.end:
+            return
+        run = str(self.launch.get("run_id", ""))
+        for pid, marker in machine.living(self.home, run) if self.home and run else ():
+            yield f"process {pid} of {marker} is still there"
+        trees = Path(str(self.launch.get("trees") or "/nonexistent"))
+        done = {name for name, node in self.nodes.items() if node.status == LANDED}
+        for path in self.repository.worktrees():
+            if trees in path.parents and path.parent.name == run and path.name in done:
+                yield f"the worktree {path} of a landed node is still there"
+
+
+def _ends(event: Event, living: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield the lives that a record says have ended: by death, by their own word, or with a result that was taken."""
+    data = event.data
+    if event.kind in ("death", "fenced", "swept"):
+        yield str(data["full"]), int(data["incarnation"])
+    elif event.kind == "signal":
+        yield from ((name, int(life)) for name, life in (data.get("lives") or data.get("resume") or {}).items())
+        if data.get("type") == "RUNNER_EXITED" and data.get("incarnation"):
+            yield str(data["from"]), int(data["incarnation"])
+    elif event.kind == "fact" and data["name"] in ("change", "failed"):
+        yield from living.items()

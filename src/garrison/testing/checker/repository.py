@@ -1,0 +1,94 @@
+"""What git says: commits, trees and refs, asked by the `git` command with no configuration but the repository's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_NAMES = "%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
+_CALM = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit, with the merge entries that its message names."""
+
+    oid: str
+    tree: str
+    parents: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository; nothing in it is changed."""
+
+    path: Path
+
+    def git(self, *words: str) -> tuple[int, str]:
+        """Run one git command and return its exit code and output."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        env |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "GIT_OPTIONAL_LOCKS": "0",
+                "GIT_NO_LAZY_FETCH": "1"}
+        done = subprocess.run(["git", *_CALM, *words], cwd=self.path, env=env, capture_output=True, check=False,
+                              stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout.decode(errors="replace").strip("\n")
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether it is a repository that git can read."""
+        return self.path.is_dir() and self.git("rev-parse", "--git-dir")[0] == 0
+
+    def tree(self, commit: str) -> str:
+        """Return a commit's tree, '' if the commit is not there."""
+        code, told = self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
+        return told if code == 0 else ""
+
+    def ref_of(self, target: str) -> str:
+        """Return the ref of a target (`main`, `origin:main`), '' if it does not exist here."""
+        remote, _, branch = target.rpartition(":")
+        ref = f"refs/remotes/{remote}/{branch}" if remote else f"refs/heads/{branch}"
+        return ref if self.git("rev-parse", "--verify", "--quiet", ref)[0] == 0 else ""
+
+    def has_ref(self, ref: str) -> bool:
+        """Return whether a ref exists."""
+        return self.git("rev-parse", "--verify", "--quiet", "--end-of-options", ref)[0] == 0
+
+    def is_ancestor(self, old: str, new: str) -> bool:
+        """Return whether `new` contains `old`."""
+        return self.git("merge-base", "--is-ancestor", old, new)[0] == 0
+
+    def is_kept(self, commit: str) -> bool:
+        """Return whether some ref reaches a commit, so that git's garbage collection leaves it."""
+        code, told = self.git("for-each-ref", "--count=1", f"--contains={commit}")
+        return code == 0 and bool(told)
+
+    def line(self, old: str, new: str) -> list[Commit]:
+        """Return the first-parent commits between two commits, oldest first."""
+        form = f"--format=%H %T %P|{_NAMES}"
+        code, told = self.git("log", "--first-parent", "--reverse", form, f"{old}..{new}", "--")
+        return [_commit(text) for text in told.splitlines()] if code == 0 else []
+
+    def own(self, old: str, new: str) -> Iterator[Commit]:
+        """Yield the entries' own commits on that line: those of a batch are below the merge that landed them."""
+        for commit in self.line(old, new):
+            if len(commit.names) > 1 and len(commit.parents) > 1:
+                yield from self.line(commit.parents[0], commit.parents[1])
+            else:
+                yield commit
+
+    def worktrees(self) -> list[Path]:
+        """Return the paths of all worktrees."""
+        told = self.git("worktree", "list", "--porcelain")[1]
+        return [Path(line.removeprefix("worktree ")) for line in told.splitlines() if line.startswith("worktree ")]
+
+
+@cache
+def _commit(line: str) -> Commit:
+    head, _, names = line.partition("|")
+    oid, tree, *parents = head.split()
+    return Commit(oid, tree, tuple(parents), tuple(name.strip() for name in names.split(",") if name.strip()))

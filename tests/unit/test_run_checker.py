@@ -1,0 +1,317 @@
+"""The checker of whole runs is worth what it catches: a sound history, written by hand, and every way to spoil it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.testing.checker import (
+    Promise,
+    Repository,
+    UnreadableHistory,
+    check,
+    read_attestations,
+    read_events,
+)
+
+WHO = {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@x",
+       "GIT_AUTHOR_DATE": "1700000000 +0000", "GIT_COMMITTER_DATE": "1700000000 +0000"}
+SINCE = "2026-01-01T00:00:00Z"
+
+
+@dataclass
+class Story:
+    """A run of three nodes: `a` lands, `b` and `c` land as one batch; `b`'s agent was killed once, `c` was reworked."""
+
+    root: Path
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    attested: list[str] = field(default_factory=list)
+    commits: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def repo(self) -> Path:
+        return self.root / "repo"
+
+    def git(self, *words: str, text: str = "") -> str:
+        env = {**os.environ, **WHO, "GIT_INDEX_FILE": str(self.root / "index")}
+        return subprocess.run(["git", *words], cwd=self.repo, env=env, input=text, text=True, check=True,
+                              capture_output=True).stdout.strip()
+
+    def commit(self, name: str, content: str, *parents: str, entries: tuple[str, ...] = ()) -> str:
+        blob = self.git("hash-object", "-w", "--stdin", text=content)
+        tree = self.git("mktree", text=f"100644 blob {blob}\tfile\n")
+        words = [word for parent in parents for word in ("-p", parent)]
+        message = "\n\n".join([name, "\n".join(f"Merge-Queue-Entry: {entry}" for entry in entries)])
+        self.commits[name] = self.git("commit-tree", tree, *words, "-m", message)
+        return self.commits[name]
+
+    def tree(self, name: str) -> str:
+        return self.git("rev-parse", f"{self.commits[name]}^{{tree}}")
+
+    def add(self, journal: str, by: str, kind: str, node: str = "", /, **data: Any) -> None:
+        seq = 1 + sum(line["journal"] == journal for line in self.lines)
+        at = f"2026-01-02T00:00:{len(self.lines):02}Z"
+        self.lines.append({"at": at, "run": "r", "journal": journal, "by": by, "seq": seq, "kind": kind, "node": node,
+                           "about": "", "data": {name.rstrip("_"): value for name, value in data.items()}})
+
+    def find(self, kind: str, /, **wanted: Any) -> dict[str, Any]:
+        """Return the first line of that kind with these data."""
+        return next(line for line in self.lines if line["kind"] == kind
+                    and all(line["data"].get(name.rstrip("_")) == value for name, value in wanted.items()))
+
+    def drop(self, kind: str, /, **wanted: Any) -> None:
+        self.lines.remove(self.find(kind, **wanted))
+
+    def after(self, line: dict[str, Any], /, **data: Any) -> None:
+        """Write the same record once more, with other data, at the end of its journal."""
+        self.add(line["journal"], line["by"], line["kind"], line["node"], **{**line["data"], **data})
+
+    def findings(self) -> list[str]:
+        attested = f"since {SINCE}\n" + "\n".join(self.attested)
+        found = check(read_events(map(json.dumps, self.lines)), Repository(self.repo), read_attestations([attested]))
+        return [str(finding) for finding in found]
+
+    def land(self, old: str, new: str, *entries: str) -> None:
+        proc, tree = "processor-r@r#1", self.tree(new)
+        common = {"entry": entries[0], "entries": list(entries)}
+        self.add("merge-queue", proc, "test", entries[0], **common, of="entry", tree=tree, command="key")
+        self.add("merge-queue", proc, "verdict", entries[0], **common, tree=tree, command="key", result="green")
+        self.attested.append(f"{self.commits[new]} {tree} 0 0")
+        self.add("merge-queue", proc, "landing", entries[0], **common, old=self.commits[old], new=self.commits[new])
+        for entry in entries:
+            self.add("merge-queue", proc, "landed", entry, entry=entry, commit=self.commits[new])
+
+    def enqueue(self, node: str, attempt: int, oid: str) -> None:
+        self.add("merge-queue", f"runner-{node}@r#1", "enq", node, entry=f"{node}-{attempt}", run="r", node=node,
+                 attempt=attempt, oid=oid, target="main")
+
+
+def tell(tmp: Path) -> Story:
+    """Return the sound story."""
+    story = Story(tmp)
+    story.repo.mkdir()
+    story.git("init", "-q", "-b", "main")
+    base = story.commit("base", "0")
+    work = {"a": story.commit("work a", "a", base), "b": story.commit("work b", "b", base),
+            "c1": story.commit("work c1", "c1", base), "c": story.commit("work c", "c", base)}
+    tip_a = story.commit("merge a", "a", base, work["a"], entries=("a-1",))
+    inner_b = story.commit("merge b", "ab", tip_a, work["b"], entries=("b-1",))
+    inner_c = story.commit("merge c", "abc", inner_b, work["c"], entries=("c-2",))
+    tip = story.commit("batch", "abc", tip_a, inner_c, entries=("b-1", "c-2"))
+    story.git("update-ref", "refs/heads/main", tip)
+    story.git("update-ref", "refs/garrison/mq/c-1/head", work["c1"])
+    story.git("update-ref", "refs/garrison/rescue/r/c/1", work["c1"])
+    launch = json.dumps({"run_id": "r", "repo": str(story.repo), "base": "main", "base_oid": base, "max_rework": 2,
+                         "max_respawn": 3, "trees": str(tmp / "trees")})
+    guardian, runner = "guardian-r@r#1", "runner-b@r#1"
+    story.add("launch", "launch@r#1", "launch", launch=launch)
+    story.add("launch", "launch@r#1", "spawn", full="guardian-r@r", incarnation=1)
+    story.add("guardian", guardian, "run", status="running")
+    for node in "abc":
+        story.add("guardian", guardian, "node", node, node=node, status="pending", attempt=1)
+        story.add("guardian", guardian, "node", node, node=node, status="active", attempt=1, step=f"{node}#1:1")
+        story.add("guardian", guardian, "spawn", node, full=f"runner-{node}@r", incarnation=1, attempt=1)
+    spawn = {"full": "orchestrator-b@r", "attempt": 1}
+    story.add("runner-b", runner, "spawn", "b", **spawn, incarnation=1)
+    story.add("runner-b", runner, "fenced", "b", **spawn, incarnation=1)
+    story.add("runner-b", runner, "death", "b", **spawn, incarnation=1, class_="crash")
+    story.add("runner-b", runner, "spawn", "b", **spawn, incarnation=2)
+    story.add("runner-b", runner, "fact", "b", name="change", value="yes", attempt=1)
+    story.enqueue("a", 1, work["a"])
+    story.land("base", "merge a", "a-1")
+    story.enqueue("c", 1, work["c1"])
+    story.add("merge-queue", "processor-r@r#1", "state", "c", entry="c-1", status="rejected", reason="red")
+    story.add("runner-c", "runner-c@r#1", "rescue", "c", ref="refs/garrison/rescue/r/c/1", attempt=1)
+    story.add("guardian", guardian, "signal", "c", id="1", type="RUNNER_EXITED", node="c", attempt=1,
+              from_="runner-c@r", incarnation=1,
+              effect={"node": "c", "status": "active", "attempt": 2, "reason": "red"})
+    story.add("guardian", guardian, "spawn", "c", full="runner-c@r", incarnation=2, attempt=2)
+    story.enqueue("b", 1, work["b"])
+    story.enqueue("c", 2, work["c"])
+    story.land("merge a", "batch", "b-1", "c-2")
+    for node in "abc":
+        story.add("guardian", guardian, "node", node, node=node, status="validated", attempt=1)
+    story.add("guardian", guardian, "run", status="done")
+    return story
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return tell(tmp_path_factory.mktemp("story"))
+
+
+@pytest.fixture
+def story(sound: Story) -> Iterator[Story]:
+    """The sound story, with its refs put back after each forgery."""
+    refs = sound.git("for-each-ref", "--format=%(refname) %(objectname)")
+    copy = json.loads(json.dumps(sound.lines))
+    yield Story(sound.root, copy, list(sound.attested), dict(sound.commits))
+    for line in refs.splitlines():
+        sound.git("update-ref", *line.split())
+
+
+def test_a_sound_run_has_no_finding(story: Story) -> None:
+    assert story.findings() == []
+
+
+def untested_tip(story: Story) -> None:
+    story.attested = [line for line in story.attested if story.tree("batch") not in line]
+
+
+def untested_inside(story: Story) -> None:
+    """A batch that landed as a chain: the commit in the middle is on the line, and nothing tested it."""
+    chained = story.commit("chained b", "ab", story.commits["merge a"], story.commits["work b"], entries=("b-1",))
+    tip = story.commit("chained c", "abc", chained, story.commits["work c"], entries=("c-2",))
+    story.git("update-ref", "refs/heads/main", tip)
+    story.find("landing", entry="b-1")["data"]["new"] = tip
+
+
+def another_tree(story: Story) -> None:
+    tip = story.commit("other", "evil", story.commits["merge a"], story.commits["merge c"], entries=("b-1", "c-2"))
+    story.git("update-ref", "refs/heads/main", tip)
+    story.find("landing", entry="b-1")["data"]["new"] = tip
+
+
+def verdict_after_landing(story: Story) -> None:
+    verdict, landing = story.find("verdict", entry="a-1"), story.find("landing", entry="a-1")
+    verdict["seq"], landing["seq"] = landing["seq"], verdict["seq"]
+
+
+def two_lives(story: Story) -> None:
+    story.drop("death", incarnation=1)
+    story.drop("fenced", incarnation=1)
+
+
+def dies_too_often(story: Story) -> None:
+    death = story.find("death")
+    for _ in range(4):
+        story.after(death)
+
+
+def reworked_too_often(story: Story) -> None:
+    effect = story.find("signal", node="c")
+    for _ in range(3):
+        story.after(effect)
+
+
+
+FORGERIES: dict[str, tuple[Promise, Callable[[Story], Any]]] = {
+    # tested
+    "no gate run attested the tip": (Promise.TESTED, untested_tip),
+    "the gate run of the tip was red": (Promise.TESTED, lambda s: s.attested.__setitem__(
+        -1, s.attested[-1].replace(" 0 0", " 1 0"))),
+    "the gate run of the tip timed out": (Promise.TESTED, lambda s: s.attested.__setitem__(
+        -1, s.attested[-1].replace(" 0 0", " 0 1"))),
+    "a batch landed as a chain": (Promise.TESTED, untested_inside),
+    "another tree landed": (Promise.TESTED, another_tree),
+    "no verdict is recorded": (Promise.TESTED, lambda s: s.drop("verdict", entry="a-1")),
+    "the verdict was red": (Promise.TESTED, lambda s: s.find("verdict", entry="a-1")["data"].update(result="red")),
+    "the verdict came after the landing": (Promise.TESTED, verdict_after_landing),
+    "the gate ran on another commit": (Promise.TESTED, lambda s: s.attested.append(
+        f"{s.commits['work a']} {s.tree('batch')} 0 0")),
+    "the commit that landed is missing": (Promise.TESTED, lambda s: s.find("landing", entry="a-1")["data"].update(
+        new="1" * 40)),
+    # once
+    "an entry landed twice": (Promise.ONCE, lambda s: s.after(s.find("landed", entry="a-1"))),
+    "an entry is twice in the history": (Promise.ONCE, lambda s: s.git(
+        "update-ref", "refs/heads/main", s.commit("again", "abc", s.commits["batch"], s.commits["work a"],
+                                                  entries=("a-1",)))),
+    "an entry was enqueued twice": (Promise.ONCE, lambda s: s.after(s.find("enq", entry="a-1"))),
+    "a landed entry was cancelled": (Promise.ONCE, lambda s: s.add(
+        "merge-queue", "user", "cancel", "a", entry="a-1")),
+    "a landed entry was tried again": (Promise.ONCE, lambda s: s.add("merge-queue", "user", "retry", "a", entry="a-1")),
+    "landed without an intent": (Promise.ONCE, lambda s: s.drop("landing", entry="a-1")),
+    "the target lost a landing": (Promise.ONCE, lambda s: s.git(
+        "update-ref", "refs/heads/main", s.commits["merge a"])),
+    "a landing is not recorded": (Promise.ONCE, lambda s: s.drop("landed", entry="c-2")),
+    "a rejected entry is in the history": (Promise.ONCE, lambda s: s.git(
+        "update-ref", "refs/heads/main", s.commit("slipped in", "abc", s.commits["batch"], s.commits["work c1"],
+                                                  entries=("c-1",)))),
+    "a node failed without a reason": (Promise.ONCE, lambda s: s.find("node", node="a", status="validated")[
+        "data"].update(status="failed")),
+    "a node is told as landed and its entry is not": (Promise.ONCE, lambda s: (
+        s.drop("landed", entry="a-1"), s.add("merge-queue", "x", "state", "a", entry="a-1", status="rejected"))),
+    "the run is done and a node works": (Promise.ONCE, lambda s: s.drop("node", node="b", status="validated")),
+    "the run is done and an entry waits": (Promise.ONCE, lambda s: s.enqueue("a", 2, s.commits["work a"])),
+    # lives
+    "a successor before the end": (Promise.LIVES, two_lives),
+    "the same life twice": (Promise.LIVES, lambda s: s.after(s.find("spawn", full="orchestrator-b@r", incarnation=2))),
+    "a life came back": (Promise.LIVES, lambda s: s.after(s.find("spawn", full="runner-c@r", incarnation=1))),
+    "two runners of one node": (Promise.LIVES, lambda s: s.after(
+        s.find("spawn", full="runner-a@r"), incarnation=2)),
+    "two guardians": (Promise.LIVES, lambda s: s.after(s.find("spawn", full="guardian-r@r"), incarnation=2)),
+    "a fenced writer wrote": (Promise.LIVES, lambda s: (
+        s.add("guardian", "guardian-r@r#2", "open", incarnation=2), s.add("guardian", "guardian-r@r#1", "note"))),
+    # kept
+    "rejected work is gone": (Promise.KEPT, lambda s: (
+        s.git("update-ref", "-d", "refs/garrison/mq/c-1/head"),
+        s.git("update-ref", "-d", "refs/garrison/rescue/r/c/1"))),
+    "an enqueued commit never existed": (Promise.KEPT, lambda s: s.find("enq", entry="a-1")["data"].update(
+        oid="2" * 40)),
+    "saved work of a failed node is gone": (Promise.KEPT, lambda s: (
+        s.find("node", node="c", status="validated")["data"].update(status="failed", reason="red"),
+        s.git("update-ref", "-d", "refs/garrison/rescue/r/c/1"))),
+    # limits
+    "an agent was restarted too often": (Promise.LIMITS, dies_too_often),
+    "a node was reworked too often": (Promise.LIMITS, reworked_too_often),
+    # record
+    "a record is doubled": (Promise.RECORD, lambda s: s.lines.append(s.find("run", status="running"))),
+    "no launch is recorded": (Promise.RECORD, lambda s: s.drop("launch")),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_broken_promise_is_found(story: Story, forgery: str) -> None:
+    promise, spoil = FORGERIES[forgery]
+    spoil(story)
+    assert [line for line in story.findings() if line.startswith(f"{promise.value}: ")], story.findings()
+
+
+def test_a_worktree_of_a_landed_node_is_found(story: Story) -> None:
+    tree = story.root / "trees/r/a"
+    story.git("worktree", "add", "-q", "--detach", str(tree), story.commits["base"])
+    try:
+        assert story.findings() == [f"clean: the worktree {tree} of a landed node is still there"]
+    finally:
+        story.git("worktree", "remove", "--force", str(tree))
+
+
+def test_a_process_that_bears_the_marker_of_an_ended_run_is_found(story: Story, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "100"], env={"PATH": os.environ["PATH"], "GARRISON_LIFE":
+                                                 f"{tmp_path}:r:orchestrator-a#1"}) as child:
+        try:
+            found = check(read_events(map(json.dumps, story.lines)), Repository(story.repo), home=tmp_path)
+        finally:
+            child.kill()
+    assert [str(one) for one in found] == [
+        f"clean: process {child.pid} of {tmp_path}:r:orchestrator-a#1 is still there"]
+
+
+def test_before_attestations_were_written_the_verdicts_count(story: Story) -> None:
+    history = read_events(map(json.dumps, story.lines))
+    assert check(history, Repository(story.repo)) == []
+    later = read_attestations(["since 2027-01-01T00:00:00Z\n"])
+    assert check(history, Repository(story.repo), later) == []
+    assert check(history, Repository(story.repo), read_attestations([f"since {SINCE}\n"]))
+
+
+def test_a_run_in_progress_is_not_blamed_for_what_its_end_must_bring(story: Story) -> None:
+    story.drop("run", status="done")
+    story.drop("node", node="b", status="validated")
+    story.enqueue("a", 2, story.commits["work a"])
+    assert story.findings() == []
+
+
+def test_torn_attestations_are_skipped_and_a_line_that_is_no_event_is_named() -> None:
+    attested = read_attestations([f"since {SINCE}\nabc def 0 0\nabc de", "x\n"])
+    assert len(attested.runs) == 1
+    assert attested.since == SINCE
+    with pytest.raises(UnreadableHistory, match="line 2"):
+        read_events(['{"at":"","journal":"","by":"","seq":1,"kind":"","node":"","data":{}}', "{}"])

@@ -124,8 +124,10 @@ def test_methods_that_a_class_defines_itself_stay() -> None:
 
 def test_every_frozen_dataclass_is_made_here() -> None:
     source = Path(garrison.__file__).parent
-    compiled = [f"{path.relative_to(source)}: {line}" for path in source.rglob("*.py") for line in
-                path.read_text().splitlines() if line.startswith("@dataclass(frozen=True") and "order=True" not in line]
+    apart = source / "testing/checker"  # it imports nothing of garrison, so that its judgement is its own
+    files = [path for path in source.rglob("*.py") if apart not in path.parents]
+    compiled = [f"{path.relative_to(source)}: {line}" for path in files for line in path.read_text().splitlines()
+                if line.startswith("@dataclass(frozen=True") and "order=True" not in line]
     assert compiled == []
 
 

@@ -45,7 +45,7 @@ def test_a_template_runs_to_its_end(place: Place, name: str) -> None:
     each = ("--each", "api", "--each", "web") if name == "codemod" else ()
     written = garrison(place, "new", name, "--goal", "Make it right", "--gate", GATE, *each)
     assert written.returncode == 0, written.stderr
-    assert written.stdout.endswith(f"next: garrison launch {name}.dot\n")
+    assert written.stdout.endswith(f"next: garrison launch {name}.dot --agent NAME\n")
     ran = garrison(place, "launch", f"{name}.dot", "--agent", "double", "--gate", "test -f calc.py", "--auto-approve",
                    "--terminal", "process", "--run", "r1")
     assert ran.returncode == 0, ran.stdout + ran.stderr + place.logs()

@@ -301,7 +301,8 @@ def test_world_writable_files_are_restricted(home: Home) -> None:
     assert home.problems("files") == []
     for path in (home.place.home, home.place.home / "runs", config):
         path.chmod(0o777)
-    assert home.problems("files", fix=True) == [("close_off", "fixed")] * 3
+    assert home.problems("files", fix=True) == [("close_home", "fixed"), *[("close_off", "fixed")] * 2]
+    assert home.place.home.stat().st_mode & 0o777 == 0o700
     assert [oct(path.stat().st_mode)[-3:] for path in (home.place.home / "runs", config)] == ["775", "775"]
     assert home.problems("files") == []
 

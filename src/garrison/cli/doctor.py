@@ -74,10 +74,13 @@ def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
 def _print_findings(findings: list[Finding], *, fix: bool) -> None:
     rows: list[tuple[str, str, str, str]] = []
     for check in CHECK_NAMES:
-        of_check = [finding for finding in findings if finding.check == check]
+        of_check = [finding for finding in findings if finding.check == check and not finding.is_remark]
         rows += [(check, finding.severity, finding.text, _remedy(finding, fix=fix)) for finding in of_check] \
             or [(check, "ok", "", "")]
     print_table(("CHECK", "STATE", "FINDING", "DONE" if fix else "WITH --fix"), rows)
+    for finding in findings:
+        if finding.is_remark:
+            print_message(f"{finding.check}: {finding.text}")
     problems = sum(finding.wrong for finding in findings)
     repaired = sum(finding.outcome == "fixed" for finding in findings)
     if fix and repaired:

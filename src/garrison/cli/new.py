@@ -12,7 +12,7 @@ from garrison.cli.options import json_option
 from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.processes.launch_request import read_project
+from garrison.processes.launch_request import read_defaults, read_project
 from garrison.project.ecosystems import ProjectFiles, detect
 from garrison.project.templates import TEMPLATES, Template, fill
 from garrison.spelling import nearest
@@ -66,7 +66,8 @@ def new(template: str | None, output: Path | None, goal: str, modules: tuple[str
                                   + (", …" if len(names) > 5 else "") if needs_modules else ""))
     if not goal:
         click.echo(f"its goal: {chosen.goal} (change goal= in the file)")
-    click.echo(f"next: garrison launch {file}")
+    agent = "" if read_defaults(find_home(), repo).agent else " --agent NAME"
+    click.echo(f"next: garrison launch {file}{agent}")
 
 
 def find_template(name: str) -> Template:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from garrison.doctor import confinement, files, machine, processes, queues, repositories, worktrees
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.doctor.fixes import (
+    CloseHome,
     CloseSession,
     EndProcess,
     FenceIncarnation,
@@ -49,7 +50,8 @@ CHECKS = (
     Check("identities", processes.examine_identities, (FenceIncarnation,)),
     Check("orphans", processes.examine_processes, (EndProcess,)),
     Check("sessions", processes.examine_sessions, (CloseSession,)),
-    Check("files", files.examine_files, (QuarantineFile, RepairRun, RebuildQueue, RemoveFolder, RemoveWritePermission)),
+    Check("files", files.examine_files, (QuarantineFile, RepairRun, RebuildQueue, RemoveFolder, CloseHome,
+                                         RemoveWritePermission)),
     Check("merge queue", queues.examine_queues, (RepairQueue,)),
     Check("config", files.examine_config),
     Check("agents", machine.examine_agents),

@@ -12,7 +12,7 @@ from garrison.agents import registry
 from garrison.agents.config_check import check_config
 from garrison.config import read_config
 from garrison.doctor.findings import FileFact, FileState, Finding, Scope, Severity, judge_file
-from garrison.doctor.fixes import RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
+from garrison.doctor.fixes import CloseHome, RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
 from garrison.doctor.queues import known_queues
 from garrison.errors import NewerSchema, RecordCorrupt, RecordError, UsageError
 from garrison.processes.networks import network_notes
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def examine_files(scope: Scope) -> Iterator[Finding]:
     """Find files that cannot be used, that are left over from killed writers, or that any user may write."""
     yield from map(judge_file, _file_facts(scope))
-    yield from _find_writable_by_all(scope.runtime)
+    yield from _find_open_to_others(scope.runtime)
 
 
 def _file_facts(scope: Scope) -> Iterator[FileFact]:
@@ -120,9 +120,14 @@ def _try_reading(path: Path, read: Callable[[], object], *, held: bool = False, 
         yield FileFact(path, FileState.TORN, f"not as expected ({error})", held, movable, advice, fix)
 
 
-def _find_writable_by_all(runtime: Runtime) -> Iterator[Finding]:
-    """Yield what any user of the machine may write: such a user could tell garrison's processes what to do."""
-    for path in (runtime.home, *(runtime.home / name for name in (*RECORD_FOLDERS, "config.toml"))):
+def _find_open_to_others(runtime: Runtime) -> Iterator[Finding]:
+    """Yield what any user of the machine may write: such a user could tell garrison's processes what to do.
+
+    A home that others may enter is closed: prompts, logs and diffs are in it.
+    """
+    if runtime.home.exists() and runtime.home.stat().st_mode & 0o077:
+        yield Finding("files", Severity.WARNING, f"{runtime.home} is open to other users", CloseHome(runtime.home))
+    for path in (runtime.home / name for name in (*RECORD_FOLDERS, "config.toml")):
         if path.exists() and path.stat().st_mode & stat.S_IWOTH:
             yield Finding("files", Severity.WARNING, f"{path} can be written by every user",
                           RemoveWritePermission(path))

@@ -65,6 +65,11 @@ class Finding:
         return self.severity is not Severity.NOTE and self.outcome != "fixed"
 
     @property
+    def is_remark(self) -> bool:
+        """Return whether it only describes the machine: there is nothing to do about it."""
+        return self.severity is Severity.NOTE and self.fix is None and not self.advice
+
+    @property
     def remedy(self) -> str:
         """Name of the fix, '' without one."""
         return self.fix.name if self.fix else ""

@@ -255,6 +255,19 @@ class RemoveFolder(Fix):
 
 
 @frozen
+class CloseHome(Fix):
+    """Fix for a home that other users may enter."""
+
+    name = "close_home"
+    description = "close it to other users (mode 0700)"
+    path: Path
+
+    def apply(self, runtime: Runtime) -> None:
+        """Set the mode of a home that garrison makes."""
+        self.path.chmod(0o700)
+
+
+@frozen
 class RemoveWritePermission(Fix):
     """Fix for a file or folder that any user of the machine may write."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from garrison.views.changes import Change
     from garrison.views.diff import FileChange
 
-COMMENTS = 50
+MAX_COMMENTS = 50
 """Most comments of one rejection."""
 REASON_CHARACTERS = 12_000
 """Longest reason with its comments."""
@@ -57,8 +57,8 @@ def compose_reason(git: Git, change: Change, note: str, comments: Sequence[Comme
     """Return the reason of a rejection: the note, then each comment with its line; UsageError, NotFound."""
     if not comments:
         return note.strip()
-    if len(comments) > COMMENTS:
-        raise UsageError(f"a rejection has at most {COMMENTS} comments")
+    if len(comments) > MAX_COMMENTS:
+        raise UsageError(f"a rejection has at most {MAX_COMMENTS} comments")
     files = changed_files(git, change.base, change.head)
     parts = [note.strip() or f"see {'the comment' if len(comments) == 1 else f'the {len(comments)} comments'}", ""]
     for comment in comments:

@@ -35,7 +35,7 @@ SECONDS = 20.0
 """Time limit of a call of git."""
 _NUL_WITHIN = 8000
 """Characters within which git, too, looks for a NUL to tell data from text."""
-_BOUNDED = {"GIT_CONFIG_PARAMETERS": f"'core.bigfilethreshold={BIG_FILE}'"}
+SUMMARISE_BIG_FILES = {"GIT_CONFIG_PARAMETERS": f"'core.bigfilethreshold={BIG_FILE}'"}
 """Variable by which git compares no larger file line by line."""
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 _SUBMODULE, _LINK = "160000", "120000"
@@ -99,7 +99,7 @@ class FileDiff:
 def changed_files(git: Git, base: str, head: str) -> list[FileChange]:
     """Return what differs between two commits, in git's order; GitError if one is gone, or it takes too long."""
     out = git.run("diff-tree", "-r", "-z", "-M", "--raw", "--numstat", "--no-abbrev", "--end-of-options", base, head,
-                  "--", timeout=SECONDS, extra=_BOUNDED).out
+                  "--", timeout=SECONDS, extra=SUMMARISE_BIG_FILES).out
     return parse_changes(out)
 
 

@@ -15,7 +15,7 @@ from garrison.processes.run_branch import node_queue
 from garrison.records.run import read_result
 from garrison.system.terminal_text import spell_hidden
 from garrison.views.changes import SHORT, read_changes
-from garrison.views.diff import SECONDS, totals
+from garrison.views.diff import SECONDS, SUMMARISE_BIG_FILES, totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,6 @@ TAIL_LINES = 20
 """Lines of an agent's output that count as evidence."""
 DIFF_CHARACTERS = 4 << 20
 """Longest diff; `git diff` shows more."""
-_BOUNDED = {"GIT_CONFIG_PARAMETERS": "'core.bigfilethreshold=4194304'"}
-"""Variable by which git summarises larger files."""
 
 
 @frozen
@@ -128,12 +126,12 @@ def _review(git: Git, found: Changes, status: str) -> Review:
     added, removed = totals(found.files)
     # the order of the files is a file that the repository's configuration may name
     diff = git.run("diff", "--no-color", "-O/dev/null", change.base, change.head, "--",
-                   extra=_BOUNDED, timeout=SECONDS).out
+                   extra=SUMMARISE_BIG_FILES, timeout=SECONDS).out
     cut = "\n… cut here; `git diff` shows all of it" * (len(diff) > DIFF_CHARACTERS)
     return Review(
         change.run, change.node, change.attempt, change.commit, change.entry, status, change.landing, change.target,
         [f"{commit.oid[:SHORT]} {commit.subject}" for commit in found.commits], found.more_commits,
-        git.run("diff", "--stat=100", "-O/dev/null", change.base, change.head, "--", extra=_BOUNDED,
+        git.run("diff", "--stat=100", "-O/dev/null", change.base, change.head, "--", extra=SUMMARISE_BIG_FILES,
                 timeout=SECONDS).out.rstrip(),
         spell_hidden(diff[:DIFF_CHARACTERS]) + cut, _evidence(found), shown["files"], len(found.files), added,
         removed, shown["conflicts"], shown["checks"], shown["artefacts"], change.is_uncommitted)

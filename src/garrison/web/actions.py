@@ -17,13 +17,12 @@ from garrison.errors import Refused, UsageError
 from garrison.records.names import check_node
 from garrison.system.jobs import run_to_end
 from garrison.system.terminal_text import clean
+from garrison.views.comments import MAX_COMMENTS
 
 SECONDS = 120.0
 """Time limit of a command."""
 TEXT = 8000
 """Longest text, which becomes an argument of a command."""
-COMMENTS = 50
-"""Most comments of one rejection."""
 _ENTRY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}\Z")
 
 T = TypeVar("T")
@@ -96,8 +95,8 @@ def review_command_words(run: str, node: str, body: Mapping[str, object], attemp
 def comments_of(body: Mapping[str, object], path_of: Callable[[int], str]) -> list[tuple[str, str]]:
     """Return the comments of a request as places and texts; `path_of` gives the path of a changed file's number."""
     given = body.get("comments", [])
-    if not isinstance(given, list) or len(given) > COMMENTS:
-        raise UsageError(f"comments must be a list of at most {COMMENTS}")
+    if not isinstance(given, list) or len(given) > MAX_COMMENTS:
+        raise UsageError(f"comments must be a list of at most {MAX_COMMENTS}")
     found = []
     for each in given:
         if not isinstance(each, dict) or not isinstance(each.get("file"), int) or not isinstance(each.get("line"), int):

@@ -73,7 +73,7 @@ class Connection(SessionConnection):
         self._has_answered = False
         self._prompt = job.prompt
         self._told: Told | None = None
-        """What a person said that is part of the present prompt, until the agent has answered."""
+        """A person's message sent with the current prompt; None once the agent has answered."""
 
     @property
     def _answered(self) -> bool:

@@ -10,7 +10,7 @@ from garrison.records.json_io import read_json, write_json
 
 @frozen
 class SessionRecord:
-    """The present session, and what became of those before it."""
+    """Current session of an attempt, with counts of its earlier ones."""
 
     id: str
     begun: int
@@ -20,7 +20,7 @@ class SessionRecord:
     earlier: int = 0
     """Sessions of the attempt before it."""
     lost: int = 0
-    """How many of them the agent did not continue, although it should have."""
+    """Earlier sessions that the agent failed to continue."""
 
     @classmethod
     def read(cls, path: Path) -> SessionRecord | None:

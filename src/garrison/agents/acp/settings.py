@@ -23,7 +23,7 @@ READING = ("read", "search", "think", "fetch")
 """Kinds that change nothing; `fetch` reaches what the sandbox's network allows."""
 RUNNING = "execute"
 SESSION = "{session}"
-"""Word of `takeover` that stands for the session's id."""
+"""Placeholder in `takeover` for the session's id."""
 ANYTHING = "*"
 """Word that stands for all kinds."""
 

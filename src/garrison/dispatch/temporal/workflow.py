@@ -95,14 +95,15 @@ class NodeAttemptWorkflow:
         return Ended(AttemptState.DONE if result.outcome is Outcome.DONE else AttemptState.CANCELLED, result)
 
     def _next_delivery(self, attempt: NodeAttempt) -> Delivery | None:
-        if self._claimed is None:
+        if self._claimed is None or self._activity is None or self._activity.done():
             return None
         if self._cancelled is not None and self._told_of_cancel < self._claimed.claim:
             return Delivery(attempt.id, self._claimed.claim, None)
         return Delivery(attempt.id, self._claimed.claim, self._outbox[0]) if self._outbox else None
 
     async def _deliver_all(self, attempt: NodeAttempt) -> None:
-        while True:
+        assert self._activity is not None
+        while not self._activity.done():  # a cancelled delivery raises ActivityError, too: without this it began again
             await workflow.wait_condition(lambda: self._next_delivery(attempt) is not None)
             delivery = self._next_delivery(attempt)
             assert delivery is not None and self._claimed is not None

@@ -90,7 +90,9 @@ def test_every_kind_of_conflict_names_its_files(world):
     }
     commit(world, "case", files={"case": b"lower\n"})
     commit(world, "mode", files={"run": BASE["run"].encode()}, modes={"run": "100755"})
-    for node in ("ours", *kinds, "case", "mode"):
+    world.enqueue("ours")
+    world.drain()  # waiting beside the others, it would go behind them: it conflicts with all
+    for node in (*kinds, "case", "mode"):
         world.enqueue(node)
     world.drain()
     assert statuses(world) == {"ours": "landed", **dict.fromkeys(kinds, "conflict"), "case": "landed", "mode": "landed"}

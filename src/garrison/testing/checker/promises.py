@@ -55,6 +55,9 @@ STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed":
 """Kind of a queue's record → status of the entries that it is about; `state` names one itself."""
 STRAIGHT = frozenset({"ff-only", "rebase"})
 """Strategies that put the branch's own commits on the target's line, so that only their last one was tested."""
+GRACEFUL = ("it had ended gracefully", "to stop what is still alive")
+"""Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped, too. That the
+former life wrote nothing afterwards is checked all the same."""
 LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
 NO_LANDING = "no change"
 
@@ -298,7 +301,7 @@ class _Check:
                 before = living.get(name, 0)
                 if life <= before:
                     yield f"{name} was started as life {life} after life {before} ({event.place})"
-                elif ended[name] < before:
+                elif ended[name] < before and not str(event.data.get("why", "")).startswith(GRACEFUL):
                     yield f"{name} got life {life} while life {before} had not ended ({event.place})"
                 living[name] = max(life, before)
 

@@ -84,9 +84,9 @@ def test_a_half_written_answer_its_focus_and_the_scroll_position_survive_updates
     field.evaluate("field => field.setSelectionRange(4, 6)")
     body = page.locator("#story .body")
     expect(body).to_contain_text("round 39")
-    body.evaluate("body => { body.scrollTop = 60; window.card = document.querySelector('#waits .card'); }")
+    body.evaluate("body => { body.scrollTop = 60; window.card = document.activeElement.closest('.card'); }")
     guardian.append("gate", gate("a", "And which size?"), builder.now())
-    expect(page.locator("#waits .card")).to_have_count(2)
+    expect(page.get_by_label("Answer to a")).to_be_visible()
     expect(field).to_be_focused()
     expect(field).to_have_value("half an ans")
     assert field.evaluate("field => [field.selectionStart, field.selectionEnd]") == [4, 6]

@@ -50,7 +50,8 @@ def test_a_lost_transcript_is_restored_and_sent_to_the_model(scene):
     wait_for("the call is in the copy", lambda: "sleep 987" in kept.read_text())
     pid = scene.cli("a")
     assert pid is not None
-    shutil.rmtree(scene.folder("a") / "config")
+    lost = scene.folder("a") / "config"
+    wait_for("the transcript is lost", lambda: shutil.rmtree(lost, ignore_errors=True) or not lost.exists())
     os.kill(pid, signal.SIGKILL)
     place.pid("orchestrator-a", incarnation=2)
     wait_for("the orphans are gone", lambda: not old & tools())

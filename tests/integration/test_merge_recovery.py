@@ -60,7 +60,8 @@ def repair(world):
     if world.queue.state.config is None:
         world.queue.configure(world.config)
     world.drain()
-    told = git(world.repo, "log", "--format=%(trailers:key=Merge-Queue-Entry,valueonly)", "main").split()
+    form = "--format=%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
+    told = [names for names in git(world.repo, "log", form, "main").split() if "," not in names]  # a batch's names all
     assert len(told) == len(set(told))
     assert sorted(one.rpartition("-")[0].rpartition("-")[0] for one in told) == sorted(
         name for name, status in statuses(world).items() if status == "landed")

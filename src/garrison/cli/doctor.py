@@ -20,6 +20,7 @@ from garrison.sandbox.landlock import gaps
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import describe_mode, machine
 from garrison.sandbox.rights import read_rights
+from garrison.system.terminal_text import clean
 
 
 @click.command(cls=Command, examples=(
@@ -80,7 +81,7 @@ def _print_findings(findings: list[Finding], *, fix: bool) -> None:
     print_table(("CHECK", "STATE", "FINDING", "DONE" if fix else "WITH --fix"), rows)
     for finding in findings:
         if finding.is_remark:
-            print_message(f"{finding.check}: {finding.text}")
+            click.echo(clean(f"{finding.check}: {finding.text}"))
     problems = sum(finding.wrong for finding in findings)
     repaired = sum(finding.outcome == "fixed" for finding in findings)
     if fix and repaired:

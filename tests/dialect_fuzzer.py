@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import random
 import re
 import sys
@@ -130,16 +131,16 @@ def damaged(random_: random.Random) -> str:
 
 
 def cost(fragment: str, count: int) -> float:
-    """Return the CPU seconds for a graph whose body is `count` of a fragment: the least of three, since one may collect
-    the garbage of all tests before."""
+    """Return the CPU seconds for a graph whose body is `count` of a fragment; no garbage of other tests is collected."""
     text = "digraph { " + fragment * count + " }"
-    seconds = []
-    for _ in range(3):
+    gc.disable()
+    try:
         began = time.process_time()
         with contextlib.suppress(DialectError):
             parser.parse(text)
-        seconds.append(time.process_time() - began)
-    return min(seconds)
+        return time.process_time() - began
+    finally:
+        gc.enable()
 
 
 def fuzz(seconds: float, seed: int) -> tuple[int, int]:

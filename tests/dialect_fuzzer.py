@@ -131,7 +131,7 @@ def damaged(random_: random.Random) -> str:
 
 
 def cost(fragment: str, count: int) -> float:
-    """Return the CPU seconds for a graph whose body is `count` of a fragment; no garbage of other tests is collected."""
+    """Return the CPU seconds for a graph whose body is `count` of a fragment, with no garbage collected meanwhile."""
     text = "digraph { " + fragment * count + " }"
     gc.disable()
     try:

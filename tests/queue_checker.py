@@ -1,7 +1,8 @@
 """An independent checker of a merge queue: compares its journal, the refs, the history and what users were shown.
 
-Nothing of the queue is imported: the journal is read here from its bytes, git is asked by subprocess, processes come
-from /proc. `examine` returns one line a finding, its class first (`journal`, `lost`, `doubled`, `untested`, `history`,
+Nothing of the queue is imported: the journal is read here from its bytes, git is asked by subprocess, and processes
+come from /proc, as in the checker of whole runs.
+`examine` returns one line a finding, its class first (`journal`, `lost`, `doubled`, `untested`, `history`,
 `told`, `pin`, `left`); an empty list means that nothing was lost, landed twice, landed untested, or recorded otherwise
 than it happened. test_queue_checker.py shows that each forgery is caught.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from garrison.testing.checker.machine import living
 from queue_journal import FINAL, Record, fold, read_journal
 
 PROXY_SECONDS = 15.0
@@ -428,18 +430,3 @@ class _Checker:
                 edits = git(Path(path), "status", "--porcelain")
                 if edits != told.get(path, ""):
                     yield f"left: {path} shows {edits!r} instead of {told.get(path, '')!r}"
-
-
-def living(home: Path) -> Iterator[tuple[int, str]]:
-    """Yield (pid, marker) of every process that carries a marker of that home."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            raw = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        for item in raw.split(b"\0"):
-            if state != "Z" and item.startswith(f"GARRISON_LIFE={home}:".encode()):
-                yield int(entry.name), item.decode(errors="replace").removeprefix("GARRISON_LIFE=")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def living(home: Path, run: str) -> Iterator[tuple[int, str]]:
-    """Yield pid and marker (`HOME:RUN:role-name#incarnation`) of every process of that run, as /proc shows it."""
-    begin = f"GARRISON_LIFE={home}:{run}:".encode()
+def living(home: Path, run: str = "") -> Iterator[tuple[int, str]]:
+    """Yield pid and marker (`HOME:RUN:role-name#incarnation`) of every process of that home, or of one run of it."""
+    begin = f"GARRISON_LIFE={home}:{run + ':' if run else ''}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue

@@ -86,7 +86,7 @@ const Lines = memo(({ lines, file, split, may, comments, comment }) => {
 
 /** A form for a comment below a line. */
 function CommentForm({ line, text, done, close }) {
-  const field = useRef(null), row = useRef(null);
+  const field = useRef(null);
   useLayoutEffect(() => {
     const control = document.activeElement;
     field.current.focus();
@@ -99,7 +99,7 @@ function CommentForm({ line, text, done, close }) {
       close();
     } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) finish();
   };
-  return html`<tr class="editing" ref=${row}><td colspan=${COLUMNS}><textarea rows="2" ref=${field} aria-label="Comment on line ${Math.abs(line)}" defaultValue=${text} onKeyDown=${pressed} />
+  return html`<tr class="editing"><td colspan=${COLUMNS}><textarea rows="2" ref=${field} aria-label="Comment on line ${Math.abs(line)}" defaultValue=${text} onKeyDown=${pressed} />
     <div class="row"><button type="button" class="primary" onClick=${finish}>Comment</button><button type="button" onClick=${() => close()}>Not now</button>
       ${text && html`<button type="button" onClick=${() => done("")}>Remove</button>`}</div></td></tr>`;
 }

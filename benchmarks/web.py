@@ -1,7 +1,7 @@
-"""Page and server: time from journal to client, memory with a hundred clients, cost of an open page, and how soon a new
-browser shows a run.
+"""Page and server: time from journal to client, a thousand clients, a thousand half-open requests, cost of an open
+page, and how soon a new browser shows a run.
 
-    .venv/bin/python benchmarks/web.py [--nodes 200] [--clients 100] [--events 500] [--idle 30] [--paints 5] [--json]
+    .venv/bin/python benchmarks/web.py [--nodes 200] [--clients 1000] [--events 500] [--idle 30] [--paints 5] [--json]
 
 The home has real records and processes (`sleep`), the server is a process of its own, and clients read raw sockets and
 parse nothing but the time at which an event arrived.
@@ -12,10 +12,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -28,7 +31,8 @@ from chromium import CHROMIUM, FLAGS  # noqa: E402
 from garrison.records.journal import Writer  # noqa: E402
 from garrison.records.run import RunFiles  # noqa: E402
 from top_support import HomeBuilder, home_builder  # noqa: E402
-from web_support import Site, Stream  # noqa: E402
+from web_clients import Crowd, HalfOpen  # noqa: E402
+from web_support import Site  # noqa: E402
 
 LIVING = 20
 """Nodes at work in the home."""
@@ -71,12 +75,6 @@ async def latencies(builder: HomeBuilder, guardian: Writer, here: Site, events: 
     return took
 
 
-async def crowd(here: Site, clients: int) -> list[Stream]:
-    streams = await asyncio.gather(*(here.stream("/api/events?run=r1") for _ in range(clients)))
-    await asyncio.gather(*(stream.until("snapshot") for stream in streams))
-    return streams
-
-
 def cpu_seconds(pid: int) -> float:
     """Resources that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -94,6 +92,63 @@ async def idle_cpu(pid: int, seconds: float) -> float:
     before = cpu_seconds(pid)
     await asyncio.sleep(seconds)
     return 100 * (cpu_seconds(pid) - before) / seconds
+
+
+def drained_cpu(crowd: Crowd, pid: int, seconds: float) -> float:
+    """Percent of one core that the server takes for a crowd in which nothing happens."""
+    before = cpu_seconds(pid)
+    crowd.drain(seconds)
+    return 100 * (cpu_seconds(pid) - before) / seconds
+
+
+def measure_crowd(builder: HomeBuilder, guardian: Writer, crowd: Crowd, pid: int, options: argparse.Namespace,
+                  table: Table) -> None:
+    """Measure many event streams of one run: memory, and one event until the last of them has it."""
+    before, cpu = private_bytes(pid), cpu_seconds(pid)
+    took = crowd.join(options.clients - 1)
+    table.add("crowd", f"{options.clients} clients that connect at once have their snapshot",
+              f"{took:.2f} s, {cpu_seconds(pid) - cpu:.2f} s of CPU", seconds=took)
+    crowd.drain(2)
+    after = private_bytes(pid)
+    table.add("crowd", f"memory with {options.clients} clients",
+              f"{after / 2**20:.0f} MiB ({(after - before) / 2**10 / options.clients:.0f} KiB each)", bytes=after)
+    cpu, times = cpu_seconds(pid), []
+    for number in range(options.crowd_events):
+        crowd.drain(0.1)
+        begin = time.perf_counter()
+        guardian.append("signal", {"id": f"c{number}", "type": "GUIDANCE", "node": "node_000",
+                                   "from": f"crowd{number:04}"}, builder.now())
+        times.append(1000 * (crowd.until(f"crowd{number:04}".encode()) - begin))
+    each = 1000 * (cpu_seconds(pid) - cpu) / options.crowd_events
+    times.sort()
+    table.add("crowd", f"journal to the last of {options.clients} clients",
+              f"median {statistics.median(times):.0f} ms, worst {times[-1]:.0f} ms, {each:.0f} ms of CPU an event",
+              median_ms=statistics.median(times), worst_ms=times[-1], cpu_ms=each)
+    idle = drained_cpu(crowd, pid, options.idle)
+    table.add("idle", f"{options.clients} clients, nothing happens", f"{idle:.2f} % of a core")
+
+
+def measure_half_open(here: Site, number: int, table: Table) -> None:
+    """Measure how soon a new client is served while many others hold half-open requests."""
+    stop = threading.Event()
+    half_open = HalfOpen(here.port, number)
+    thread = threading.Thread(target=half_open.run, args=(lambda: not stop.is_set(),))
+    thread.start()
+    time.sleep(2)
+    times = []
+    for _ in range(40):
+        time.sleep(0.25)
+        begin = time.perf_counter()
+        with socket.create_connection(("127.0.0.1", here.port), 60) as sock:
+            sock.sendall(f"GET / HTTP/1.1\r\nHost: {here.host}\r\nConnection: close\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: sock.recv(1 << 16), b""))
+        assert answer.startswith(b"HTTP/1.1 200"), answer[:100]
+        times.append(1000 * (time.perf_counter() - begin))
+    stop.set()
+    thread.join()
+    table.add("slow", f"a new client gets its page beside {number} half-open requests",
+              f"median {statistics.median(times):.0f} ms, worst {max(times):.0f} ms ({half_open.begun} begun in 12 s)",
+              median_ms=statistics.median(times), worst_ms=max(times))
 
 
 async def painted(here: Site, rounds: int) -> list[tuple[float, float]]:
@@ -125,18 +180,13 @@ async def measure(builder: HomeBuilder, guardian: Writer, here: Site, pid: int, 
     median, late = statistics.median(took), took[int(len(took) * 0.99)]
     table.add("event", f"journal to client, {shown}", f"median {median:.1f} ms, p99 {late:.1f} ms",
               median_ms=median, p99_ms=late)
-    before = private_bytes(pid)
-    begin = time.perf_counter()
-    streams = await crowd(here, options.clients)
-    table.add("crowd", f"{options.clients} clients have their snapshot", f"{time.perf_counter() - begin:.2f} s")
-    after = private_bytes(pid)
-    table.add("crowd", f"memory with {options.clients} clients",
-              f"{after / 2**20:.0f} MiB ({(after - before) / 2**10 / options.clients:.0f} KiB each)", bytes=after)
-    for stream in streams[1:]:
-        stream.close()
-    readers = asyncio.create_task(streams[0].rest())
-    table.add("idle", f"one page open, {shown}", f"{await idle_cpu(pid, options.idle):.2f} % of a core")
-    readers.cancel()
+    crowd = Crowd(here.port, here.tokens["write"])
+    crowd.join(1)
+    crowd_idle = await asyncio.to_thread(drained_cpu, crowd, pid, options.idle)
+    table.add("idle", f"one page open, {shown}", f"{crowd_idle:.2f} % of a core")
+    await asyncio.to_thread(measure_crowd, builder, guardian, crowd, pid, options, table)
+    crowd.leave()
+    await asyncio.to_thread(measure_half_open, here, options.half_open, table)
     if CHROMIUM is None:
         table.add("paint", "a browser that was never here", "not measured: no chromium is installed")
         return
@@ -148,13 +198,17 @@ async def measure(builder: HomeBuilder, guardian: Writer, here: Site, pid: int, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=200)
-    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--events", type=int, default=500)
+    parser.add_argument("--crowd-events", type=int, default=20)
+    parser.add_argument("--half-open", type=int, default=1000)
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--paints", type=int, default=5)
     parser.add_argument("--json", action="store_true", dest="as_json")
     options = parser.parse_args()
-    table = Table(options.as_json, (8, 44))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    table = Table(options.as_json, (8, 56))
     with table.machine(), tempfile.TemporaryDirectory() as folder, home_builder(Path(folder)) as builder:
         guardian = built(builder, options.nodes)
         process, here = started(builder.home)

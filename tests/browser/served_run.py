@@ -41,11 +41,12 @@ WITHOUT_WORKER = "delete window.SharedWorker"
 
 
 @contextmanager
-def serving(home: Path) -> Iterator[str]:
-    """A server of a home that a test writes itself; the address it printed."""
+def serving(home: Path, *, files: int | None = None) -> Iterator[str]:
+    """A server of a home that a test writes itself; the address it printed. `files`: how many it may open."""
     log = home / "serve"
+    limit = ["prlimit", f"--nofile={files}:{files}"] if files else []
     with log.open("wb") as out:
-        server = subprocess.Popen([sys.executable, "-P", "-m", "garrison.cli.main", "serve", "--port", "0"],
+        server = subprocess.Popen([*limit, sys.executable, "-P", "-m", "garrison.cli.main", "serve", "--port", "0"],
                                   stdout=out, stderr=out, env={**os.environ, "GARRISON_HOME": str(home)})
     try:
         wait_for("it is served", lambda: "token=" in log.read_text())

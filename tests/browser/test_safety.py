@@ -17,6 +17,7 @@ from served_run import serving
 from chromium import CHROMIUM, FLAGS
 from garrison.web.access import load_tokens
 from top_support import home_builder
+from web_clients import Crowd
 
 REFUSED = {"read": "refused TypeError", "act": "refused TypeError", "session": "refused TypeError", "script": "refused",
            "image": "refused", "events": "refused", "socket": "refused", "worker": "refused SecurityError",
@@ -121,3 +122,19 @@ def test_a_tab_gets_its_session_from_another_and_says_what_to_do_without(tmp_pat
         third.goto(home + "nothing")
         third.get_by_role("link", name="Start page").click()
         expect(third.locator("#link")).to_have_text("Live")
+
+
+def test_a_page_for_which_the_server_has_no_room_says_so_and_gets_its_place(tmp_path: Path, opened: Any) -> None:
+    with home_builder(tmp_path) as builder, serving(tmp_path, files=144) as url:
+        builder.run("r1", "a").close()
+        home, _, token = url.partition("/?token=")
+        others = Crowd(int(home.rpartition(":")[2]), token)
+        for _ in range(8):
+            others.join(1)
+        page = opened(url)
+        page.watch.allowed.append("status of 503")
+        expect(page.locator("#toast")).to_contain_text("8 pages are open, which is the limit: close one of them")
+        expect(page.locator("#toast")).to_contain_text("ulimit -n 4096")
+        others.leave(1)
+        expect(page.locator("#link")).to_have_text("Live")
+        others.leave()

@@ -1,4 +1,6 @@
-"""The page's server among many clients that send half a request, or a byte now and then (slowloris)."""
+"""The page's server among many clients: a thousand that follow a run, more than it has room for, those that read
+slowly, and those that send half a request, or a byte now and then (slowloris).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,14 @@ import asyncio
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from garrison.web import connections
+from garrison.web import connections, sse
+from garrison.web.connections import Capacity, capacity_of, raise_file_limit
 from top_support import home_builder
+from web_clients import Crowd
 from web_support import PATIENCE, READ, Site, site
 
 CROWD = 1000
@@ -45,6 +50,124 @@ async def ended(connection: Connection) -> None:
             assert await connection[0].read() == b""
         except ConnectionError:
             return
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_thousand_clients_follow_a_run(tmp_path: Path) -> None:
+    def follow(port: int, token: str) -> None:
+        crowd = Crowd(port, token)
+        crowd.join(CROWD)
+        for number in range(3):
+            signal = {"id": f"s{number}", "type": "GUIDANCE", "node": "a", "from": f"person-{number}"}
+            guardian.append("signal", signal, builder.now())
+            crowd.until(f"person-{number}".encode())
+        crowd.leave()
+
+    async def scene() -> None:
+        async with site(tmp_path) as here:
+            await asyncio.to_thread(follow, here.port, here.tokens["write"])
+            assert (await here.get("/api/home")).status == 200
+
+    with home_builder(tmp_path) as builder:
+        guardian = builder.run("r1", "a")
+        asyncio.run(scene())
+        guardian.close()
+
+
+def test_a_page_beyond_the_limit_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STREAMS", 2)
+
+    async def scene() -> None:
+        async with site(tmp_path) as here:
+            first, second = [await here.stream("/api/events?runs=1") for _ in range(2)]
+            refused = await here.get("/api/events?runs=1")
+            assert refused.status == 503 and refused.headers["retry-after"] == "5"
+            assert refused.json["message"] == "2 pages are open, which is the limit: close one of them"
+            together = await asyncio.gather(*(here.stream("/api/events?runs=1") for _ in range(5)))
+            assert [one.status for one in together] == [503] * 5
+            first.close()
+            async with asyncio.timeout(PATIENCE):
+                while (again := await here.stream("/api/events?runs=1")).status != 200:
+                    again.close()
+            for one in (second, again, *together):
+                one.close()
+
+    asyncio.run(scene())
+
+
+def test_pages_that_open_at_once_do_not_pass_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STREAMS", 3)
+
+    async def scene() -> None:
+        async with site(tmp_path) as here:
+            streams = await asyncio.gather(*(here.stream("/api/events?runs=1") for _ in range(8)))
+            assert sorted(one.status for one in streams) == [200] * 3 + [503] * 5
+            for one in streams:
+                one.close()
+
+    asyncio.run(scene())
+
+
+def test_a_connection_beyond_the_limit_gets_a_page_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                 ) -> None:
+    monkeypatch.setattr(connections, "capacity_of", lambda files: Capacity(files, 2, 50, 50))
+    monkeypatch.setattr("garrison.web.server.capacity_of", connections.capacity_of)
+
+    async def scene() -> None:
+        async with site(tmp_path) as here:
+            streams = [await here.stream("/api/events?runs=1") for _ in range(2)]
+            answer = await here.ask("GET", "/", here.headers(accept="text/html"))
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            assert "no room for another connection; close pages" in answer.body.decode()
+            for one in streams:
+                one.close()
+            async with asyncio.timeout(PATIENCE):
+                while (await here.get("/")).status != 200:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+
+
+def test_room_is_shared_out_by_how_many_files_a_process_may_open() -> None:
+    assert capacity_of(4096) == Capacity(4096, 3072, 512, 1000)
+    assert capacity_of(1024) == Capacity(1024, 896, 336, 448)
+    for files in (64, 256, 1024, 4096, 1 << 20):
+        room = capacity_of(files)
+        assert room.strangers + room.streams < room.connections
+    with pytest.raises(connections.Overloaded, match=r"448 pages are open.* 1024 files here, `ulimit -n 4096`"):
+        capacity_of(1024).check_streams(448)
+    capacity_of(1024).check_streams(447)
+
+
+def test_the_server_takes_the_open_files_that_it_may_have() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        assert raise_file_limit(600) == 600 == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert raise_file_limit(550) == 600, "it is not lowered"
+        assert raise_file_limit(before[1] + 1) == before[1], "more than the hard limit is not asked for"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_connection_gets_large_events_in_pieces_and_small_ones_together() -> None:
+    """What a connection cannot send at once it copies, so a thousand slow clients must not get all of a snapshot."""
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    async def scene() -> None:
+        client = sse.Client([bytes(3 * sse.PIECE + 5)])
+        for _ in range(10):
+            client.put(b"x" * 100)
+        client.leave("done")
+        await sse.EventStream(client.events())({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+
+    asyncio.run(scene())
+    sizes = [len(body) for body in sent if body and body != sse.RETRY]
+    assert sizes[:4] == [sse.PIECE] * 3 + [5] and len(sizes) == 5, sizes
+    assert sent[-2].startswith(b"x" * 1000 + b"event: bye")
 
 
 @pytest.mark.usefixtures("many_files")

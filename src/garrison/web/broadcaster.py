@@ -21,6 +21,7 @@ from garrison.records.run import RunFiles
 from garrison.system.event_loop import FolderChanges
 from garrison.views.page_view import HomeObserver, Observation
 from garrison.views.usage import next_pause
+from garrison.web.connections import Capacity, Overloaded
 from garrison.web.responses import log_fault
 from garrison.web.run_stream import RunStream, encode_changes, replay_since
 from garrison.web.sse import ALIVE, Client, encode_event
@@ -34,7 +35,6 @@ LONGEST_PAUSE = 30.0
 """Longest time between two observations, however expensive they are."""
 FRESH = 0.5
 """Seconds for which an observation counts as current."""
-MAX_CLIENTS = 200
 UNFOLLOWED_RUNS = 16
 """Runs kept in memory although no client follows them."""
 CATCH_UP_TRIES = 5
@@ -51,6 +51,7 @@ class RunList:
         self.clients: set[Client] = set()
         self._sent = b""
         self._due = 0.0
+        self._read_last = (0.0, b"")
 
     @property
     def due(self) -> bool:
@@ -63,8 +64,15 @@ class RunList:
 
     def read(self) -> bytes:
         """Return the current list as an event; for a thread."""
-        self._due = time.monotonic() + LIST_EVERY
-        return encode_event("runs", {"home": str(self.home), "runs": self._read_lines()})
+        begun = time.monotonic()
+        self._due = begun + LIST_EVERY
+        self._read_last = begun, encode_event("runs", {"home": str(self.home), "runs": self._read_lines()})
+        return self._read_last[1]
+
+    def recent(self) -> bytes:
+        """Return the list as it was read a moment ago, b'' if that is longer ago, or a run was made since."""
+        read_at, data = self._read_last
+        return data if self._due and time.monotonic() - read_at < FRESH else b""
 
     def send(self, data: bytes) -> None:
         """Send it to all clients, unless they have it already."""
@@ -90,15 +98,15 @@ class RunList:
 class Broadcaster:
     """Broadcast all runs of a home to all clients of a server."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, capacity: Capacity) -> None:
+        self.home, self._capacity, self._joining = home, capacity, 0
         self.observer = HomeObserver(home)
         self.run_list = RunList(home, self.observer.lines)
         self.stopping = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read")
         self._streams: dict[str, RunStream] = {}
         self._observed_at: dict[str, float] = {}
-        self._opening, self._observing = asyncio.Lock(), asyncio.Lock()
+        self._opening, self._observing, self._listing = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._changes = FolderChanges()
         self._file_waiters: dict[asyncio.Event, tuple[Path, ...]] = {}
         self._stale = asyncio.Event()
@@ -161,24 +169,31 @@ class Broadcaster:
         """Return a client of some runs' events, starting after the id of each run in `cursors`, or with a snapshot if
         there is no id. `with_list` adds the list of runs, and the event `gone` for a run that does not exist.
 
-        Raises Refused if there are too many clients; NotFound, without the list, for a run that does not exist.
+        Raises Overloaded if there are too many clients; NotFound, without the list, for a run that does not exist.
         """
-        if self.stopping or len(self._clients()) >= MAX_CLIENTS:
-            raise Refused("the server is stopping" if self.stopping else
-                          f"{MAX_CLIENTS} pages are open, which is the limit; close one of them")
+        if self.stopping:
+            raise Overloaded("the server is stopping; try again when it is back")
+        self._capacity.check_streams(len(self._clients()) + self._joining)
         client = Client(cursors=cursors, alive=ALIVE)
+        self._joining += 1
         try:
             for run, after in cursors.items():
                 await self._follow(client, run, after, write=write, with_list=with_list)
             if with_list:
-                data = await self._thread(self.run_list.read)
-                self.run_list.join(client, data)
-                self._watch(self.run_list.folders())
+                await self._follow_list(client)
         except BaseException:
             self.part(client)
             raise
+        finally:
+            self._joining -= 1
         self._stale.set()
         return client
+
+    async def _follow_list(self, client: Client) -> None:
+        async with self._listing:  # clients that connect at once share one reading
+            data = self.run_list.recent() or await self._thread(self.run_list.read)
+            self.run_list.join(client, data)
+            self._watch(self.run_list.folders())
 
     async def _follow(self, client: Client, run: str, after: str, *, write: bool, with_list: bool) -> None:
         try:

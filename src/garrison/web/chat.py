@@ -22,6 +22,7 @@ from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
+from garrison.web.connections import Overloaded
 from garrison.web.sse import Client, as_json, encode_event
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Conversation:
         conversation again.
         """
         if len(self._listeners) >= LISTENERS:
-            raise Refused(f"{LISTENERS} pages follow this conversation, which is the limit; close one of them")
+            raise Overloaded(f"{LISTENERS} pages follow this conversation, which is the limit; close one of them")
         seen = self._position(after) if after else self._turn_began if self.busy else self._number
         first = [] if seen is not None else [encode_event("reset", {"conversation": self.name})]
         since = self._turn_began if seen is None and self.busy else self._number if seen is None else seen

@@ -1,4 +1,5 @@
-"""Connections of the server: a deadline for each request's head, and a limit for clients that have shown no access.
+"""Connections of the server: how many it has room for, a deadline for each request's head, and a limit for clients that
+have shown no access.
 
 A client that opens connections and sends nothing, or a byte now and then, must not shut out the others. Until a request
 of a connection was authorized, the connection belongs to a stranger. When strangers are too many, those that have
@@ -8,23 +9,79 @@ waited longest for their first whole request are ended. A browser sends it at on
 from __future__ import annotations
 
 import asyncio
+import resource
+import sys
 from typing import Any
 
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from garrison.errors import Refused
+from garrison.frozen import frozen
+
+FILES = 4096
+"""Open files that the server asks for; by default a process may open 1024."""
+OWN_FILES = 128
+"""Those that are no connections: terminals, commands, files being read."""
+CONNECTIONS = 3072
+"""Most connections; a browser keeps a few open."""
+STREAMS = 1000
+"""Most event streams of runs."""
 
 HEAD_SECONDS = 5.0
 """Time for the head of a request, from the connection or the first byte on; also for a TLS handshake."""
 STRANGERS = 96
 """Most connections of which no request was authorized, after `GRACE_SECONDS`."""
 STRANGERS_AT_ONCE = 512
-"""Most of them at any time; a process may open 1024 files by default."""
+"""Most of them at any time."""
 GRACE_SECONDS = 0.5
 """Time in which honest clients that connect at once are served."""
+CAPACITY = "capacity"
+"""Key of the server's state that holds its capacity."""
 _STATE = "strangers"
 """Key of the server's state that holds its strangers."""
 _CONNECTION = "connection"
 """Key of a request's state that holds its connection."""
+
+
+class Overloaded(Refused):
+    """The server has no room for a request now; HTTP status 503."""
+
+
+@frozen
+class Capacity:
+    """Most open files, connections, connections of strangers at any time, and event streams of runs."""
+
+    files: int
+    connections: int
+    strangers: int
+    streams: int
+
+    def check_streams(self, opened: int) -> None:
+        """Raise Overloaded if there is no room for a stream beside the `opened` ones."""
+        if opened < self.streams:
+            return
+        few = "" if self.streams == STREAMS else (
+            f"; a process may open {self.files} files here, `ulimit -n {FILES}` before `garrison serve` allows more")
+        raise Overloaded(f"{self.streams} pages are open, which is the limit: close one of them{few}")
+
+
+def capacity_of(files: int) -> Capacity:
+    """Return what a process that may open so many files has room for. Pure.
+
+    Strangers get three eighths of the connections at most, and streams half, so that neither shuts out a first request.
+    """
+    all_ = max(16, min(CONNECTIONS, files - OWN_FILES))
+    return Capacity(files, all_, min(STRANGERS_AT_ONCE, all_ * 3 // 8), min(STREAMS, all_ // 2))
+
+
+def raise_file_limit(wanted: int = FILES) -> int:
+    """Let this process open `wanted` files, or as many as it may; return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most, now = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in (hard, soft))
+    if now < (target := min(wanted, most)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+    return max(now, target)
 
 
 class Connection(H11Protocol):
@@ -34,6 +91,7 @@ class Connection(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self._strangers: dict[Connection, float] = app_state.setdefault(_STATE, {})
         """Connection → its time, in the order of connecting."""
+        self._capacity: Capacity = app_state[CAPACITY]
         self.app_state = {**app_state, _CONNECTION: self}
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -42,7 +100,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._strangers[self] = self.loop.time()
         self._expect_head()
-        if len(self._strangers) > STRANGERS_AT_ONCE:
+        if len(self._strangers) > self._capacity.strangers:
             silent = (one for one in self._strangers if one.cycle is None)
             next(silent, next(iter(self._strangers))).end()
         elif len(self._strangers) == STRANGERS + 1:
@@ -82,6 +140,11 @@ class Connection(H11Protocol):
         """Count it as a stranger no longer: a request of it was authorized."""
         self._strangers.pop(self, None)
 
+    @property
+    def is_beyond_capacity(self) -> bool:
+        """Return whether there are more connections than the server has room for."""
+        return len(self.connections) > self._capacity.connections
+
     def end(self) -> None:
         """End it at once."""
         self._strangers.pop(self, None)
@@ -102,3 +165,9 @@ def recognize(scope: Scope) -> None:
     connection = scope.get("state", {}).get(_CONNECTION)
     if isinstance(connection, Connection):
         connection.recognize()
+
+
+def is_beyond_capacity(scope: Scope) -> bool:
+    """Return whether the server has no room for the connection of a request."""
+    connection = scope.get("state", {}).get(_CONNECTION)
+    return isinstance(connection, Connection) and connection.is_beyond_capacity

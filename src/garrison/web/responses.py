@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,14 @@ from starlette.responses import Response
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.processes.main import describe_fault
 from garrison.system.terminal_text import clean
+from garrison.web.connections import Overloaded
 from garrison.web.error_page import error_page
 from garrison.web.sse import as_json
 
 FOLDER = Path(__file__).parent / "static"
 PAGES = ("/", "/chat")
+RETRY_AFTER = "5"
+"""Seconds after which a client may try again when the server is full."""
 TYPES: Mapping[str, str] = {
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
     ".mjs": "text/javascript; charset=utf-8", ".wasm": "application/wasm", ".svg": "image/svg+xml",
@@ -76,7 +80,7 @@ def _read(path: Path, _changed: int) -> tuple[bytes, bytes, str]:
 # ---- JSON and errors ----------------------------------------------------------------------------------------------
 
 Handler = Callable[[Request], Awaitable[Response]]
-STATUSES = ((NotFound, 404), (UsageError, 400), (Refused, 409))
+STATUSES = ((Overloaded, 503), (NotFound, 404), (UsageError, 400), (Refused, 409))
 """Error → HTTP status of its response; 500 for all others."""
 
 
@@ -94,6 +98,8 @@ def refusal(request: Request, status: int, message: str, *, close: bool = False)
     answer = error_page(status, message) if wants_page else json_answer({"ok": False, "message": message}, status)
     if close:
         answer.headers["connection"] = "close"
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        answer.headers["retry-after"] = RETRY_AFTER
     return answer
 
 

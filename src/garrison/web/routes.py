@@ -41,8 +41,9 @@ WAIT_SECONDS = 25
 class Page:
     """Web application: the home, its runs, its conversations, and the access rules."""
 
-    def __init__(self, home: Path, rules: access.Rules, open_butler: chat.OpenButler = chat.claude_butler) -> None:
-        self.home, self.rules, self.broadcaster = home, rules, Broadcaster(home)
+    def __init__(self, home: Path, rules: access.Rules, capacity: connections.Capacity,
+                 open_butler: chat.OpenButler = chat.claude_butler) -> None:
+        self.home, self.rules, self.broadcaster = home, rules, Broadcaster(home, capacity)
         self.conversations = chat.Conversations(home, open_butler)
         self.timelines, self.histories = Timelines(home), Histories(home)
         self.changes = changes.ChangeReader(home)
@@ -336,6 +337,10 @@ class Guard:
                                                   *((name, value) for name, value in _HEADERS if name not in own)]}
             await send(message)
 
+        if connections.is_beyond_capacity(scope):
+            await refusal(request, 503, "the server has no room for another connection; close pages that you do not "
+                                        "need, and try again", close=True)(scope, receive, guarded)
+            return
         token = request.query_params.get(access.QUERY)
         if token is not None and self.rules.is_own_host(headers.get("host", "")) and scope["method"] == "GET":
             await self._log_in(request, token)(scope, receive, guarded)

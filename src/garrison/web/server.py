@@ -22,13 +22,13 @@ from garrison.errors import Refused, UsageError
 from garrison.frozen import frozen
 from garrison.web import access
 from garrison.web.chat import OpenButler, claude_butler
-from garrison.web.connections import HEAD_SECONDS, Connection
+from garrison.web.connections import CAPACITY, HEAD_SECONDS, Capacity, Connection, capacity_of, raise_file_limit
 from garrison.web.routes import Page
 
-CONNECTIONS = 1024
-"""Most connections; a browser keeps a few open."""
-BACKLOG = 128
-"""Connections that the kernel holds until they are accepted."""
+BACKLOG = 1024
+"""Connections that the kernel holds until they are accepted: a client that finds it full tries again after a second."""
+ACCEPTED_AT_ONCE = 128
+"""Connections that are accepted before the others get their turn."""
 UNSENT_BYTES = 128 << 10
 """Bytes that the kernel buffers for a client that does not read; by default megabytes."""
 STUCK_MS = 30_000
@@ -122,9 +122,9 @@ def open_socket(endpoint: Endpoint) -> socket.socket:
 class Server(uvicorn.Server):
     """uvicorn server that is woken to stop, instead of polling ten times a second."""
 
-    def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, capacity: Capacity, leave: Callable[[], None]) -> None:
         super().__init__(config)
-        self.leave = leave
+        self.capacity, self.leave = capacity, leave
         self._stopping = asyncio.Event()
 
     @contextlib.contextmanager
@@ -148,10 +148,12 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections; a TLS handshake has the deadline of a request's head."""
         loop = asyncio.get_running_loop()
-        secure, state = self.config.ssl, dict[str, Any]()
+        secure, state = self.config.ssl, {CAPACITY: self.capacity}
         self.servers = [await loop.create_server(
-            lambda: Connection(self.config, self.server_state, state), sock=sock, backlog=BACKLOG, ssl=secure,
+            lambda: Connection(self.config, self.server_state, state), sock=sock, backlog=ACCEPTED_AT_ONCE, ssl=secure,
             ssl_handshake_timeout=HEAD_SECONDS if secure else None) for sock in sockets or ()]
+        for sock in sockets or ():
+            sock.listen(BACKLOG)  # asyncio has set it to what it accepts at once
         self.started = True
 
     async def main_loop(self) -> None:
@@ -175,8 +177,9 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
     sock = open_socket(endpoint)
     port = sock.getsockname()[1]
     rules = access.Rules(access.origins(endpoint.host_names, port, endpoint.scheme), tokens, f"garrison-{port}")
-    page = Page(home, rules, open_butler)
-    server = Server(_config(page, endpoint), page.leave)
+    capacity = capacity_of(raise_file_limit())
+    page = Page(home, rules, capacity, open_butler)
+    server = Server(_config(page, endpoint), capacity, page.leave)
     waiting = asyncio.create_task(_stop_after(stop, server)) if stop is not None else None
     page.broadcaster.start()
     try:
@@ -196,8 +199,8 @@ def _config(page: Page, endpoint: Endpoint) -> uvicorn.Config:
         options = {"ssl_certfile": str(endpoint.tls[0]), "ssl_keyfile": str(endpoint.tls[1])}
     return uvicorn.Config(
         page.app(), log_config=None, access_log=False, log_level="critical", lifespan="off", server_header=False,
-        date_header=False, limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        timeout_keep_alive=30, h11_max_incomplete_event_size=32 << 10, proxy_headers=False, ws="none", http=Connection,
+        date_header=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, timeout_keep_alive=30,
+        h11_max_incomplete_event_size=32 << 10, proxy_headers=False, ws="none", http=Connection,
         **options)
 
 

@@ -16,6 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 EVENTS, BYTES = 512, 4 << 20
 """Most events, and bytes of events, queued for one client."""
+PIECE = 64 << 10
+"""Bytes given to a connection at once: it copies what it cannot send yet; all clients share the queued events."""
 SEND_SECONDS = 20.0
 """Longest time for one send before the client counts as disconnected."""
 KEEPALIVE_SECONDS = 20.0
@@ -56,7 +58,8 @@ class Client:
 
     def __init__(self, first: list[bytes] | None = None, cursors: Mapping[str, str] | None = None,
                  alive: bytes = COMMENT) -> None:
-        self._queue: deque[bytes] = deque(first or ())
+        self._queue: deque[tuple[bytes, int]] = deque((data, 0) for data in first or ())
+        """Events, each with the bytes that it counts for: the first ones nothing."""
         self._cursors, self._alive = dict(cursors or {}), alive
         self._bytes = 0
         self._arrived = asyncio.Event()
@@ -69,7 +72,7 @@ class Client:
 
     def begin(self, events: list[bytes], run: str = "") -> None:
         """Queue the first events, whatever their size."""
-        self._queue.extend(self._with_cursors(data, run) for data in events)
+        self._queue.extend((self._with_cursors(data, run), 0) for data in events)
         self._arrived.set()
 
     def put(self, data: bytes, run: str = "") -> None:
@@ -79,9 +82,10 @@ class Client:
         data = self._with_cursors(data, run)
         if len(self._queue) >= EVENTS or self._bytes + len(data) > BYTES:
             self._queue.clear()
+            self._bytes = 0
             self.leave("you read too slowly; connect again")
             return
-        self._queue.append(data)
+        self._queue.append((data, len(data)))
         self._bytes += len(data)
         self._arrived.set()
 
@@ -96,7 +100,7 @@ class Client:
     def leave(self, why: str) -> None:
         """End its stream with `bye`, after the queued events."""
         if not self.ending:
-            self._queue.append(encode_event("bye", {"why": why}))
+            self._queue.append((encode_event("bye", {"why": why}), 0))
             self.finish()
 
     def finish(self) -> None:
@@ -105,7 +109,7 @@ class Client:
         self._arrived.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the queued events, several at once; a keepalive now and then while there are none."""
+        """Yield the queued events, small ones together; a keepalive now and then while there are none."""
         while True:
             if not self._queue:
                 if self.ending:
@@ -117,10 +121,17 @@ class Client:
                 except TimeoutError:
                     yield self._alive
                 continue
-            data = b"".join(self._queue)
-            self._queue.clear()
-            self._bytes = 0
-            yield data
+            yield self._take()
+
+    def _take(self) -> bytes:
+        """Remove and return the next events: one, however large, or several that are small."""
+        batch, size = list[bytes](), 0
+        while self._queue and (not batch or size + len(self._queue[0][0]) <= PIECE):
+            data, counted = self._queue.popleft()
+            batch.append(data)
+            size += len(data)
+            self._bytes -= counted
+        return b"".join(batch)
 
 
 class EventStream:
@@ -145,8 +156,9 @@ class EventStream:
         await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
         await send({"type": "http.response.body", "body": RETRY, "more_body": True})
         async for data in self.source:
-            async with asyncio.timeout(SEND_SECONDS):
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+            for begin in range(0, len(data), PIECE):
+                async with asyncio.timeout(SEND_SECONDS):
+                    await send({"type": "http.response.body", "body": data[begin:begin + PIECE], "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -28,6 +28,7 @@ from garrison.records.store import Store
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_viewer import Size, TmuxViewer
 from garrison.views.agent_session import AgentSession, open_session
+from garrison.web.connections import Overloaded
 from garrison.web.sse import COMMENT, KEEPALIVE_SECONDS, encode_event
 
 TERMINALS = 16
@@ -214,7 +215,7 @@ class Terminals:
         """Open a terminal; NotFound or Refused says why a node has none."""
         async with self._opening:  # so that the limit holds
             if len(self._open) >= TERMINALS:
-                raise Refused(f"{TERMINALS} terminals are open, which is the limit; close one of them")
+                raise Overloaded(f"{TERMINALS} terminals are open, which is the limit; close one of them")
             terminal = await asyncio.to_thread(self._begin, Key("orchestrator", node, run))
             self._open[terminal.id] = terminal
         return terminal

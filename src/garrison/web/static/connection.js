@@ -11,8 +11,8 @@ const ENDED = 1000; // milliseconds until it connects again to a server that end
 /**
  * A connection that follows no run yet.
  * @param {function(): string} bearer the session
- * @param {function(string, Object|string)} handle called with the name and data of each event, and ("link", "live", "lost"
- *     or "denied"); a denied connection waits for `follow` or `renewed`
+ * @param {function(string, Object|string)} handle called with the name and data of each event, ("link", "live", "lost"
+ *     or "denied"), and ("full", why) if the server has no room; a denied connection waits for `follow` or `renewed`
  * @returns {{follow: function(string|null), leave: function(string|null), renewed: function(), close: function()}} `follow`:
  *     begin with a snapshot, even if the run is followed already; with no run, only the list of runs is sent
  */
@@ -37,6 +37,7 @@ export function connect(bearer, handle) {
         signal: mine.signal, headers: { ...last, Accept: "text/event-stream", Authorization: `Bearer ${bearer()}` },
       });
       if (response.status === 401) return refused();
+      if (response.status === 503) handle("full", (await response.json()).message);
       if (!response.ok) return lost();
       handle("link", "live");
       received();

@@ -3,7 +3,7 @@
 
 import { act, get, part } from "./api.js";
 import { EmptyHome } from "./empty_home.js";
-import { attempt, link, tab } from "./notice.js";
+import { attempt, full, link, tab } from "./notice.js";
 import { RunsTable } from "./runs_table.js";
 import { follow } from "./stream.js";
 import { Empty, html, Panel, render, Skeleton } from "./view.js";
@@ -26,7 +26,7 @@ export async function begin(main) {
   };
   document.querySelector(".skip").href = "#waits-title";
   draw();
-  const stream = follow(null, { link, runs: list => { listed = list; draw(); } });
+  const stream = follow(null, { link, full, runs: list => { listed = list; draw(); } });
   window.addEventListener("pagehide", () => stream.close());
   window.addEventListener("pageshow", event => event.persisted && location.reload());
   ({ write } = await get("home"));

@@ -50,6 +50,9 @@ export function tab(name, waits) {
 
 const LINK = { live: "Live", lost: "Reconnecting…", off: "Not connected", denied: "No access" };
 
+/** Say why the server has no room for this page; it tries again. */
+export const full = why => toast(`${why}.`, true);
+
 /** Show the state of the connection. */
 export function link(state) {
   const place = document.getElementById("link");

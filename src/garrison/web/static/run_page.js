@@ -9,7 +9,7 @@ import { NoSuchRun } from "./empty_home.js";
 import { Gantt } from "./gantt.js";
 import { Graph } from "./graph.js";
 import { RunHead } from "./head.js";
-import { announce, attempt, link, tab, toast } from "./notice.js";
+import { announce, attempt, full, link, tab, toast } from "./notice.js";
 import { Queue } from "./queue.js";
 import { Rail } from "./rail.js";
 import { fromSnapshot, patched, waiting } from "./state.js";
@@ -58,7 +58,7 @@ class Run {
     this.draw();
     this.stream = follow(run, {
       snapshot: snapshot => this.begun(snapshot), change: change => this.changed(change),
-      beat: beat => this.beaten(beat), gone: gone => this.ended(gone), runs: list => this.listed(list), link,
+      beat: beat => this.beaten(beat), gone: gone => this.ended(gone), runs: list => this.listed(list), link, full,
     });
     window.addEventListener("popstate", () => this.show(new URLSearchParams(location.search).get("node")));
     window.addEventListener("pagehide", () => this.stream.close());

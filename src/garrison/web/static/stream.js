@@ -11,7 +11,7 @@ const VERSION = "garrison-2"; // changes with the messages between page and work
  * Follow a run's events until `close()`.
  * @param {string|null} run null: only the list of runs
  * @param {Object<string, function>} handlers `snapshot`, `change`, `beat`, `gone` and `runs` get their data; `link`
- *     gets "live", "lost", "denied" or "off"
+ *     gets "live", "lost", "denied" or "off"; `full` why the server has no room for another page
  * @returns {{close: function()}}
  */
 export function follow(run, handlers) {

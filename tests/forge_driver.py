@@ -74,7 +74,7 @@ class Driver:
     def __init__(self, root: Path, fault: Fault = lambda _: "", options: PullRequestOptions | None = None) -> None:
         self.bare, self.repo = repositories(root)
         self.world = World(self.bare)
-        self.fault, self.options = fault, options or PullRequestOptions(poll=1.0)
+        self.fault, self.options = fault, options or PullRequestOptions(poll=1.0, settle=1.5)
         self.git = Git(self.repo)
         self.launch = Launch(RUN, "p", str(self.repo), "main", "t", str(root), land=LAND_PR, remote="origin",
                              base_oid=git(self.repo, "rev-parse", "main"), gate="true")
@@ -89,7 +89,7 @@ class Driver:
 
     def _begin(self) -> None:
         self.state: RunState = replay_run(self.entries, PLAN.program, RUN)
-        self.worker = ForgeWorker(self._open, self.options.poll)
+        self.worker = ForgeWorker(self._open, self.options.poll, self.options.settle)
 
     def _open(self) -> PullRequestClient:
         forge: Any = MemoryForge(self.world, self.fault)
@@ -162,7 +162,7 @@ class Driver:
         body = put_section(worker.facts.body, section) if worker.facts is not None and worker.facts.number else ""
         tree = self.git.tree_of(landing.commit) if landing.status == TESTED else ""
         return PullRequestView(tip, self.options, worker.facts, tree, worker.problem, worker.refused, worker.wait,
-                               section, body)
+                               section, body, worker.silence)
 
     def _ask(self, step: ForgeStep | None) -> None:
         """Do one job at the forge, here rather than in the thread, so that a kill happens at its very request."""

@@ -371,13 +371,14 @@ def parse_chat(where: str, table: Any) -> ChatConfig:
 
 PULL_REQUEST_KEYS: dict[str, tuple[type[Any], ...]] = {
     "merge": (str,), "approvals": (int,), "trust": (str,), "node": (str,), "labels": (list,), "poll": (int, float),
+    "settle": (int, float),
     "forge": (str,), "status": (str,)}
 """Keys of `[pull_requests]` and their types (`processes.pull_request_facts.PullRequestOptions`)."""
 _PULL_REQUEST_WORDS = {"merge": ("forge", "garrison", "person"), "trust": ("write", "all"),
                        "forge": ("", "github", "gitlab", "gitea", "forgejo")}
 
 
-_PULL_REQUEST_RANGES = {"poll": (1, 3600), "approvals": (0, 100)}
+_PULL_REQUEST_RANGES = {"poll": (1, 3600), "settle": (0, 86400), "approvals": (0, 100)}
 
 
 def parse_pull_requests(where: str, table: Any) -> dict[str, Any]:

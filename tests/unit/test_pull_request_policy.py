@@ -287,3 +287,28 @@ def test_the_guardian_tests_the_branch_and_leaves_the_rest_to_the_forge() -> Non
     assert (state.landing.base, state.landing.commit) == (BASE, MERGE)
     assert actions(state, MergeStatus(1, "landed", commit=MERGE)) == [], "the run waits, and is not over"
     assert AT
+
+
+def test_a_merge_waits_for_checks_that_have_yet_to_register() -> None:
+    """Without an approval and without checks nothing else would keep it from merging a second after it was opened."""
+    options, none = PullRequestOptions(approvals=0, settle=60.0), replace(GREEN, approvals=0, checks=())
+    state = at(READY)
+    assert settle(state, none, options=options, silence=59.9) == []
+    assert state.pull_request.waits_for() == "checks of #7 (none reported yet; 60 s without news are waited for)"
+    assert step(settle(state, none, options=options, silence=60.0)) == ForgeStep(StepKind.MERGE, TIP)
+    one = replace(GREEN, approvals=0)
+    assert settle(state, one, options=options, silence=1.0) == [], "a second check may come later than the first"
+    required = replace(one, requires_checks=True)
+    assert step(settle(state, required, options=options, silence=0.0)) == ForgeStep(StepKind.MERGE, TIP)
+
+
+def test_a_red_check_that_turns_green_on_the_same_commit_is_not_reworked() -> None:
+    """Somebody ran it again: whether a node has had it or not, what counts is its result now."""
+    for events in ((), (PullRequestChanged("reworking", node="a", taken=[RED.id]),)):
+        state = at(READY, *events)
+        running = replace(GREEN, checks=(replace(RED, result=CheckResult.PENDING),))
+        assert settle(state, running) == [] and state.pull_request.state == "waiting for checks"
+        assert step(settle(state, GREEN)) == ForgeStep(StepKind.MERGE, TIP)
+    again = at(READY, PullRequestChanged("reworking", node="a", taken=[RED.id]))
+    assert settle(again, replace(GREEN, checks=(RED,))) == [], "a node has had it, and pushed nothing new"
+    assert again.pull_request.waits_for() == "you: #7 is held up: the check `ci` is red on this head"

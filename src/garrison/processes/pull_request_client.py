@@ -85,11 +85,12 @@ class PullRequestClient:
             return replace(facts, merge=self._merge_facts(pull, base))
         if pull.state is not PullState.OPEN:
             return facts
-        checks = [check for check in self.forge.list_checks(head, launch.base) if head]
+        checks = self.forge.list_checks(head, launch.base) if head else []
         published = next((_PUBLISHED.get(check.state, "") for check in checks if check.name == self.options.status), "")
         reviews = self.forge.list_reviews(pull.number)
         approvals, objections = self._judge(reviews)
         return replace(facts, published=published, approvals=approvals, objections=objections,
+                     requires_checks=any(check.required and check.name != self.options.status for check in checks),
                      checks=tuple(self._check(check, head) for check in checks if check.name != self.options.status),
                      comments=tuple(self._comments(pull.number, reviews, head)))
 

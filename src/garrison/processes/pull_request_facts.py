@@ -110,6 +110,8 @@ class Facts:
     """Authors whose latest review requests changes."""
     published: str = ""
     """State of garrison's own status on the head: pending, success, failure or ''."""
+    requires_checks: bool = False
+    """True if the base's protection names checks: each of them is among `checks`, whether it has reported or not."""
 
 
 class MergeRule(StrEnum):
@@ -136,6 +138,9 @@ class PullRequestOptions:
     labels: tuple[str, ...] = ()
     poll: float = 30.0
     """Seconds between two looks; up to ten times as many while nothing changes."""
+    settle: float = 60.0
+    """Seconds for which the checks must have stayed as they are before a merge, where the base requires none: a check
+    that has yet to register looks like none at all."""
     forge: str = ""
     """Program of the forge, for hosts whose name does not tell: github, gitlab, gitea or forgejo."""
     status: str = "garrison"

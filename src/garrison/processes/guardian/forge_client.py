@@ -68,7 +68,7 @@ class ForgeClient:
         self.root = runtime.files(launch.run_id).root
         self.wake_file = wake_file(self.root)
         self.options = read_options(runtime.home)
-        self.worker = ForgeWorker(self._open, self.options.poll)
+        self.worker = ForgeWorker(self._open, self.options.poll, self.options.settle)
         self.worker.count = read_count(self.root)
         self._woken = self._stamp()
         self._closes = ""
@@ -126,7 +126,7 @@ class ForgeClient:
             body = put_section(facts.body, section)
         tree = self.git.tree_of(state.landing.commit) if state.landing.status == TESTED and state.landing.commit else ""
         return PullRequestView(landing.tip, self.options, facts, tree, worker.problem, worker.refused, worker.wait,
-                               section, body)
+                               section, body, worker.silence)
 
     def _texts(self, state: RunState) -> tuple[str, str]:
         """Return section and title; they are written anew when a node has changed."""

@@ -65,8 +65,8 @@ class ForgeCount:
 class ForgeWorker:
     """Talks to the forge of one run."""
 
-    def __init__(self, open_client: Callable[[], PullRequestClient], poll: float) -> None:
-        self._open_client, self.poll = open_client, poll
+    def __init__(self, open_client: Callable[[], PullRequestClient], poll: float, settle: float = 0.0) -> None:
+        self._open_client, self.poll, self._settle = open_client, poll, settle
         self._jobs: queue.SimpleQueue[tuple[ForgeStep | None, PullRequest, str]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.descriptor, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -81,6 +81,9 @@ class ForgeWorker:
         """Seconds since 1970 of the next look."""
         self._pause, self._refused_until = poll, float("inf")
         self._last: Facts | None = None
+        self.silence = 0.0
+        """Seconds from the first to the last look of this guardian's that found the same head with the same checks."""
+        self._silent_since: tuple[object, float] = (None, 0.0)
         self.count = ForgeCount()
         self._before = (0, 0)
         """Requests that were counted of this client."""
@@ -130,8 +133,17 @@ class ForgeWorker:
             else:
                 self._slower()
             self._last = answer.facts
-            self.due = now + self._pause
+            settled = self._listen(answer.facts, now)
+            self.due = now + self._pause if now >= settled else min(now + self._pause, settled)
         return True
+
+    def _listen(self, facts: Facts, now: float) -> float:
+        """Measure for how long the checks have not changed; return when they will have settled."""
+        heard = (facts.head, facts.is_draft, tuple((check.name, check.result) for check in facts.checks))
+        if heard != self._silent_since[0]:
+            self._silent_since = (heard, now)
+        self.silence = now - self._silent_since[1]
+        return self._silent_since[1] + self._settle
 
     def _slower(self) -> float:
         self._pause = min(1.5 * self._pause, IDLE_FACTOR * self.poll)

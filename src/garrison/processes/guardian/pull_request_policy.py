@@ -17,7 +17,7 @@ base, on a branch of its own. The first row that fits decides:
     a comment that was addressed, without an answer    REPLY
     a red check or a comment that no node has had      back to the node that owns the lines, or held up
     garrison's status is not that of the tested merge  STATUS
-    checks under way; no approval yet                  wait
+    checks under way, or yet to register; no approval  wait
     approved and green, but the base has moved         CHANGE_LANDING: requested, with the new base
     approved and green                                 MERGE, of exactly this head
 """
@@ -75,6 +75,8 @@ class PullRequestView:
     """garrison's section of the body, as it should be."""
     body: str = ""
     """Body with that section in the place of the present one; '' if people removed the section."""
+    silence: float = float("inf")
+    """Seconds for which looks have found the same checks on the same head."""
 
 
 def follow(state: RunState, run: str, view: PullRequestView | None, max_rework: int) -> list[Action]:
@@ -210,7 +212,7 @@ def _tested(state: RunState, run: str, view: PullRequestView, facts: Facts, max_
             return [_request(state, view.tip, facts.base)]
         if published := _publish(state, view, facts, "success"):
             return published
-    waits_for = _waits_for(facts, view.options)
+    waits_for = _waits_for(facts, view)
     return _wait(state, *waits_for, facts) if waits_for is not None else _merge(state, view, facts)
 
 
@@ -235,8 +237,9 @@ def _reply(state: RunState, view: PullRequestView, facts: Facts) -> list[Action]
 _NEVER = 1 << 60
 
 
-def _waits_for(facts: Facts, options: PullRequestOptions) -> tuple[PullRequestState, str] | None:
+def _waits_for(facts: Facts, view: PullRequestView) -> tuple[PullRequestState, str] | None:
     """Return what must happen before a merge, with its reason; None for nothing."""
+    options = view.options
     if facts.is_draft:
         return _S.HELD_UP, "a person made it a draft again"
     if red := [check.name for check in facts.checks if check.result is CheckResult.FAILED]:
@@ -247,6 +250,9 @@ def _waits_for(facts: Facts, options: PullRequestOptions) -> tuple[PullRequestSt
         return _S.WAITING_FOR_REVIEW, f"changes requested by {', '.join(map(mention, facts.objections[:5]))}"
     if facts.approvals < options.approvals:
         return _S.WAITING_FOR_REVIEW, ""
+    if not facts.requires_checks and view.silence < options.settle:
+        heard = "nothing new" if facts.checks else "none"
+        return _S.WAITING_FOR_CHECKS, f"{heard} reported yet; {options.settle:g} s without news are waited for"
     return (_S.READY_TO_MERGE, "approved and green: a person merges it") if options.merge is MergeRule.PERSON else None
 
 

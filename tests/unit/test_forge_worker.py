@@ -1,0 +1,30 @@
+"""When a guardian looks at the forge, and how long it has heard nothing new there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from garrison.processes.guardian.forge_worker import Answer, ForgeWorker
+from garrison.processes.pull_request_facts import Check, CheckResult, Facts, Relation
+
+FACTS = Facts(Relation.SAME, "c0ffee", "ba5e", 7, is_open=True)
+
+
+def hear(worker: ForgeWorker, facts: Facts, now: float) -> None:
+    worker.is_busy = True
+    worker._answers.put(Answer(facts))
+    assert worker.receive(now)
+
+
+def test_silence_is_counted_from_look_to_look_and_ends_with_each_piece_of_news() -> None:
+    worker = ForgeWorker(lambda: None, poll=30.0, settle=60.0)  # type: ignore[arg-type, return-value]
+    hear(worker, FACTS, 1000.0)
+    assert worker.silence == 0 and worker.due == 1030.0
+    hear(worker, FACTS, 1030.0)
+    assert worker.silence == 30.0 and worker.due == 1060.0, "it looks when the silence has been long enough, not later"
+    hear(worker, replace(FACTS, checks=(Check("ci", CheckResult.PASSED, "c0ffee"),)), 1059.0)
+    assert worker.silence == 0
+    hear(worker, replace(FACTS, head="1dea"), 1119.0)
+    assert worker.silence == 0, "another head has other checks"
+    hear(worker, replace(FACTS, head="1dea", approvals=1), 1179.0)
+    assert worker.silence == 60.0, "a review is no news of a check"

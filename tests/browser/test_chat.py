@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from garrison.delegation.conversation import Conversation
+from garrison.delegation.models import Entry
 from support import DEADLINE
 
 ACTIVE = """() => {
@@ -209,3 +212,45 @@ def test_the_rail_changes_with_the_event_and_marks_the_hand_over(butler: str, op
     rail = page.locator('[data-testid="agent-rail"]')
     expect(rail.locator(".icon")).to_have_count(6)
     assert rail.bounding_box()["width"] <= 110
+
+
+def test_what_was_said_long_ago_is_paged_searched_copied_and_downloaded(butler: str, home: Path, opened: Any,
+                                                                         tmp_path: Path) -> None:
+    talk = Conversation(home / "conversations", "long")
+    for number in range(250):
+        talk.add(Entry(role="assistant" if number % 2 else "user", content=f"said <i>{number}</i>.",
+                       at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)))
+    page = opened(butler, "/chat?conversation=long", permissions=["clipboard-read", "clipboard-write"])
+    bubbles, told = page.locator(".bubble"), page.locator("#talk .pager .number")
+    expect(bubbles).to_have_count(100)
+    expect(bubbles.last).to_contain_text("said <i>249</i>.")
+    expect(page.locator("#talk")).to_contain_text("150 earlier messages")
+    expect(page.locator("#talk .zone")).to_contain_text("UTC")
+    page.get_by_role("button", name="Older").click()
+    expect(told).to_have_text("51–150 of 250")
+    expect(bubbles.first).to_contain_text("said <i>50</i>.")
+    page.get_by_role("button", name="Oldest").click()
+    expect(bubbles.first).to_contain_text("said <i>0</i>.")
+    page.get_by_role("button", name="Copy this page").click()
+    expect(page.locator("#toast")).to_have_text("Copied.")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("## You, 2026-01-01T00:00:00Z\n\nsaid <i>0</i>.\n\n## Butler, ") and "<i>99<" in copied
+    page.get_by_label("Search in this conversation").fill("SAID 123")
+    expect(bubbles).to_have_count(1)
+    expect(bubbles).to_contain_text("said <i>123</i>.")
+    page.get_by_label("Search in this conversation").fill("nobody said so")
+    expect(page.locator("#talk")).to_contain_text("Nothing matches.")
+    page.get_by_label("Search in this conversation").fill("")
+    expect(told).to_have_text("live")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download all of it").click()
+    assert waiting.value.suggested_filename == "chat-long.md"
+    waiting.value.save_as(tmp_path / "all")
+    assert (tmp_path / "all").read_text().count("\n\nsaid <i>") == 250
+    page.get_by_label("Search in this conversation").fill("SAID 5")
+    expect(told).to_have_text("1–43 of 43")
+    ask(page, "What needs me?")
+    expect(page.locator('[data-testid="message-complete"]')).to_contain_text("One agent died and came back.")
+    expect(told).to_have_text("live")
+    expect(page.get_by_label("Search in this conversation")).to_have_value("")
+    expect(bubbles.nth(99)).to_contain_text("said <i>249</i>.")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from garrison.delegation.conversation import Conversation
+from garrison.delegation.models import Entry
 from garrison.errors import UsageError
 from garrison.web import chat
 from scripted_crew import ScriptedCrew, delegation, delegations
@@ -134,3 +136,32 @@ def test_a_conversation_continued_elsewhere_is_read_again(tmp_path: Path) -> Non
         assert any("said on a terminal" in prompt for _, prompt in crew.prompts)
 
     on(tmp_path, crew, scene)
+
+
+def test_a_long_conversation_is_read_in_pages_and_searched(tmp_path: Path) -> None:
+    talk = Conversation(tmp_path / "conversations")
+    for number in range(250):
+        content = "Straße {a} gesperrt" if number == 31 else f"word {number}"
+        talk.add(Entry(role="assistant" if number % 2 else "user", content=content,
+                       at=datetime(2026, 1, 1, 0, 0, 59 - number % 60, tzinfo=UTC)))  # the clock was set back
+
+    async def scene(here: Site) -> None:
+        async def page(query: str) -> Any:
+            return (await here.get(f"/api/conversations/default{query}")).json
+
+        latest = await page("")
+        assert [latest["entries"][at]["content"] for at in (0, -1)] == ["word 150", "word 249"], "in the file's order"
+        assert (latest["total"], latest["position"], latest["newer"], latest["busy"]) == (250, 150, None, False)
+        before = await page(f"?before={latest['older']}&limit=3")
+        assert [one["content"] for one in before["entries"]] == ["word 147", "word 148", "word 149"]
+        assert (await page(f"?after={before['newer']}&limit=1"))["entries"][0]["content"] == "word 150"
+        oldest = await page("?after=&limit=500")
+        assert len(oldest["entries"]) == 250 and oldest["older"] is oldest["newer"] is None
+        found = await page("?q=STRASSE%20%7BA%7D")
+        assert [one["content"] for one in found["entries"]] == ["Straße {a} gesperrt"] and found["total"] == 1
+        assert (await page("?q=assistant"))["total"] == 0, "what is searched is what was said"
+        for bad, word in (("before=1&after=2", "not both"), ("limit=0", "limit"), ("limit=501", "limit")):
+            refused = await here.get(f"/api/conversations/default?{bad}")
+            assert refused.status == 400 and word in refused.json["message"]
+
+    on(tmp_path, ScriptedCrew(delegations()), scene)

@@ -23,6 +23,7 @@ from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.web.connections import Overloaded
+from garrison.web.history import Wanted, cut_page
 from garrison.web.sse import Client, as_json, encode_event
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ LISTENERS = 50
 """Most streams of one conversation."""
 CONVERSATIONS = 200
 """Most conversations in the memory of one server."""
+READ_TRIES = 5
+"""Readings of a conversation in which messages begin and end meanwhile."""
 MESSAGE = 16_000
 """Longest message, in characters."""
 OpenButler = Callable[[Path, str], "AgentOrchestrator"]
@@ -221,11 +224,20 @@ class Conversations:
                              "first": str(entries[0].get("content", ""))[:120]})
         return sorted(rows, key=lambda conversation: str(conversation["at"]), reverse=True)
 
-    def read(self, name: str) -> dict[str, Any]:
-        """Return the entries of a conversation, with the id after which new events follow."""
+    async def read(self, name: str, wanted: Wanted) -> dict[str, Any]:
+        """Return a page of a conversation's entries, with the id after which new events follow."""
         conversation = self.get(name)
-        return {"id": name, "busy": conversation.busy, "after": conversation.before_turn,
-                "entries": [_entry_json(entry) for entry in _read_entries(_folder(self.home) / f"{name}.jsonl")]}
+        for _ in range(READ_TRIES):
+            busy, after = conversation.busy, conversation.before_turn
+            page = await asyncio.to_thread(self._page, name, wanted)
+            if (busy, after) == (conversation.busy, conversation.before_turn):
+                break  # else a message began or ended meanwhile: its events would be missing, or repeat its entry
+        return {"id": name, "busy": busy, "after": after, **page}
+
+    def _page(self, name: str, wanted: Wanted) -> dict[str, Any]:
+        entries = [_entry_json(entry, number) for number, entry in enumerate(
+            _read_entries(_folder(self.home) / f"{name}.jsonl"))]
+        return cut_page(entries, wanted.check(), cursor=lambda entry: str(entry["id"]), text=_searched)
 
 
 def crew_json(home: Path) -> list[dict[str, str]]:
@@ -282,12 +294,20 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _entry_json(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry, with the specialists it was delegated to and their results."""
+def _entry_json(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return an entry, with the specialists it was delegated to and their results. Its id, from its number in the
+    file, to which lines are only added, is its cursor.
+    """
     results = [delegation.get("result", {}) for delegation in entry.get("delegations", ())
                if isinstance(delegation, dict)]
-    return {"role": entry.get("role", ""), "content": entry.get("content", ""), "at": entry.get("at", ""),
-            "note": entry.get("note", ""), "proposals": _proposals(entry),
+    return {"id": f"{number:08}", "role": entry.get("role", ""), "content": entry.get("content", ""),
+            "at": entry.get("at", ""), "note": entry.get("note", ""), "proposals": _proposals(entry),
             "delegations": [{"agent": result.get("agent_type", result.get("agentType", "")),
                              "success": result.get("success"), "summary": result.get("summary", "")}
                             for result in results]}
+
+
+def _searched(entry: Mapping[str, Any]) -> str:
+    """Return what a search of an entry looks at: all that the page shows of it."""
+    return "\n".join([str(entry["content"]), str(entry["note"]), *entry["proposals"],
+                      *(f"{one['agent']} {one['summary']}" for one in entry["delegations"])])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,18 @@ def cursor_of(entry: Mapping[str, Any]) -> str:
     return f"{entry['at']}{SEPARATOR}{entry['id']}"
 
 
-def cut_page(entries: Sequence[Mapping[str, Any]], wanted: Wanted) -> dict[str, Any]:
+def text_of(entry: Mapping[str, Any]) -> str:
+    """Return what a search of an entry looks at. Pure."""
+    return " ".join(str(value) for name, value in entry.items() if name not in ("id", "at"))
+
+
+def cut_page(entries: Sequence[Mapping[str, Any]], wanted: Wanted, *,
+             cursor: Callable[[Mapping[str, Any]], str] = cursor_of,
+             text: Callable[[Mapping[str, Any]], str] = text_of) -> dict[str, Any]:
     """Return a page of entries, oldest first, with the cursors of the pages around it (None: there is none). Pure."""
     words = wanted.query.casefold().split()
-    found = sorted((entry for entry in entries if _contains(entry, words)), key=cursor_of)
-    keys = [cursor_of(entry) for entry in found]
+    found = sorted((entry for entry in entries if not words or _contains(text(entry), words)), key=cursor)
+    keys = [cursor(entry) for entry in found]
     if wanted.after is not None:
         begin = bisect_right(keys, wanted.after)
         end = min(len(found), begin + wanted.limit)
@@ -77,10 +84,8 @@ def cut_page(entries: Sequence[Mapping[str, Any]], wanted: Wanted) -> dict[str, 
             "newer": keys[end - 1] if page and end < len(found) else None}
 
 
-def _contains(entry: Mapping[str, Any], words: Sequence[str]) -> bool:
-    if not words:
-        return True
-    text = " ".join(str(value) for name, value in entry.items() if name not in ("id", "at")).casefold()
+def _contains(text: str, words: Sequence[str]) -> bool:
+    text = text.casefold()
     return all(word in text for word in words)
 
 

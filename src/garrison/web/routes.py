@@ -144,11 +144,8 @@ class Page:
 
     async def history(self, request: Request) -> Response:
         """Return a page of a run's timeline, signals or merge queue."""
-        query = request.query_params
-        wanted = Wanted(query.get("before"), query.get("after"), query_number(request, "limit", PAGE),
-                        query.get("q", "")[:QUERY])
         return json_answer(await asyncio.to_thread(self.histories.page, run_of(request), request.path_params["list"],
-                                                   wanted))
+                                                   wanted_of(request)))
 
     async def search(self, request: Request) -> Response:
         """Find the next line of a node's log or transcript that contains a text."""
@@ -292,8 +289,8 @@ class Page:
         return json_answer(await asyncio.to_thread(self.conversations.list))
 
     async def conversation(self, request: Request) -> Response:
-        """Return one conversation."""
-        return json_answer(self.conversations.read(request.path_params["conversation"]))
+        """Return a page of one conversation."""
+        return json_answer(await self.conversations.read(request.path_params["conversation"], wanted_of(request)))
 
     async def send_message(self, request: Request) -> Response:
         """Send a message to the butler; stream the events of its answer."""
@@ -433,6 +430,13 @@ def run_of(request: Request) -> str:
 def node_of(request: Request) -> str:
     """Return the node in the address."""
     return check_node(request.path_params["node"])
+
+
+def wanted_of(request: Request) -> Wanted:
+    """Return the page of a list that a request asks for."""
+    query = request.query_params
+    return Wanted(query.get("before"), query.get("after"), query_number(request, "limit", PAGE),
+                  query.get("q", "")[:QUERY])
 
 
 def query_number(request: Request, name: str, default: int) -> int:

@@ -3,9 +3,11 @@
 
 import { act, get, part, posted, replayed } from "./api.js";
 import { BUTLER, ChatRail } from "./chat_rail.js";
+import { HistoryPager } from "./history_pager.js";
 import { Markdown } from "./markdown.js";
 import { announce, link, tab, toast } from "./notice.js";
 import { Component, createRef, html, memo, Panel, render, Skeleton } from "./view.js";
+import { clock, count, zone } from "./words.js";
 
 const TRIES = 6; // to continue an answer whose connection broke
 const PAUSE = 1000; // milliseconds before each
@@ -31,12 +33,20 @@ export async function begin(main) {
     ["Escape", "stop the answer", () => chat.current.stop()]];
 }
 
+/** An entry of the conversation's file as a bubble. */
+const bubbleOf = ({ id, role, content, note, delegations, at }) => ({ id, at, who: role === "user" ? YOU : BUTLER, text: content || note,
+  asked: (delegations ?? []).map(one => `${one.agent.replaceAll("_", " ")}${one.success === false ? " (failed)" : ""}`) });
+
+/** An entry as text, for copies. */
+const entryText = ({ role, content, note, at }) => `## ${role === "user" ? "You" : "Butler"}, ${at}\n\n${content || note}\n`;
+
 const go = conversation => { location.href = `/chat?conversation=${part(conversation)}`; };
 
 /**
  * The conversation and its crew.
  *
- * A bubble is {who, text, asked, bad, complete}; bubbles are only added, and the text of those of the answer under way grows.
+ * A bubble is {who, text, at, asked, bad, complete}; bubbles are only added, and the text of those of the answer under way
+ * grows. What was said before is shown in pages; what is sent goes back to the end.
  * @param {Object} props
  * @param {Array<Object>|null} props.crew null: not known yet
  * @param {Array<Object>|null} props.kept the conversations of this home
@@ -46,27 +56,29 @@ const go = conversation => { location.href = `/chat?conversation=${part(conversa
 class Chat extends Component {
   constructor(props) {
     super(props);
-    this.state = { bubbles: null, busy: false, proposals: [] }; // no bubbles: not known yet
+    // no bubbles: not known yet; `page`: of what was said before, null at the end; `pager`: number of the present pager
+    this.state = { bubbles: null, earlier: 0, busy: false, proposals: [], page: null, pager: 0 };
     this.turn = null;
     props.handle.current = this;
     this.say = this.say.bind(this);
+    this.read = query => get(`conversations/${this.path}?${new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined))}`);
     for (const name of ["rail", "input", "scroll"]) this[name] = createRef();
   }
 
   componentDidMount() { this.input.current.focus(); }
 
-  componentDidUpdate(_, { bubbles, proposals }) {
-    if (bubbles !== this.state.bubbles || proposals !== this.state.proposals) this.scroll.current.scrollTop = this.scroll.current.scrollHeight;
+  componentDidUpdate(_, { bubbles, proposals, page }) {
+    if (this.state.page) {
+      if (page !== this.state.page) this.scroll.current.scrollTop = 0;
+    } else if (page || bubbles !== this.state.bubbles || proposals !== this.state.proposals) this.scroll.current.scrollTop = this.scroll.current.scrollHeight;
   }
 
   get path() { return part(this.props.conversation); }
 
   /** Show the conversation so far, and the answer that is under way. */
   async remember() {
-    const { entries, busy, after } = await get(`conversations/${this.path}`);
-    const bubbles = entries.map(entry => ({ who: entry.role === "user" ? YOU : BUTLER, text: entry.content,
-      asked: (entry.delegations ?? []).map(one => `${one.agent.replaceAll("_", " ")}${one.success === false ? " (failed)" : ""}`) }));
-    this.setState({ bubbles, proposals: busy ? [] : entries.at(-1)?.proposals ?? [] });
+    const { entries, position, busy, after } = await get(`conversations/${this.path}`);
+    this.setState({ bubbles: entries.map(bubbleOf), earlier: position, proposals: busy ? [] : entries.at(-1)?.proposals ?? [] });
     if (busy) this.follow(signal => replayed(`chat/${this.path}/events`, after, signal), after);
   }
 
@@ -84,8 +96,9 @@ class Chat extends Component {
   /** Send a message; with `proposals` it answers these, and the server refuses it if others wait by now. */
   say(message, proposals) {
     if (this.turn) return;
-    this.setState({ proposals: [] }); // whatever is sent takes the buttons away
-    this.change(bubbles => [...bubbles, { who: YOU, text: message }]);
+    // whatever is sent takes the buttons away, and goes back to the end
+    this.setState(({ pager }) => ({ proposals: [], page: null, pager: pager + 1 }));
+    this.change(bubbles => [...bubbles, { who: YOU, text: message, at: new Date().toISOString() }]);
     this.follow(signal => posted("chat", { message, conversation: this.props.conversation, proposals }, signal), "");
   }
 
@@ -130,7 +143,11 @@ class Chat extends Component {
     if (this.turn) act(`chat/${this.path}/cancel`, {}).catch(problem => toast(problem.message, true));
   }
 
-  render({ crew, kept, conversation }, { bubbles, busy, proposals }) {
+  render({ crew, kept, conversation }, { bubbles, earlier, busy, proposals, page, pager }) {
+    const shown = page ? page.entries.map(bubbleOf) : bubbles;
+    const choice = !page && proposals.length ? proposals : null;
+    const above = bubbles && html`<${HistoryPager} key=${pager} live=${true} what="this conversation" read=${this.read} line=${entryText}
+      show=${page => this.setState({ page })} search=${() => {}} name="chat-${conversation}.md"><span class="zone">Times: ${zone()}</span><//>`;
     const known = kept?.some(one => one.id === conversation) ? kept : [{ id: conversation ?? "", first: "" }, ...kept ?? []];
     const pressed = event => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -141,11 +158,12 @@ class Chat extends Component {
         ${known.map(one => html`<option key=${one.id} value=${one.id} selected=${one.id === conversation}>${one.first?.slice(0, TITLE) || one.id}</option>`)}</select>
       <button type="button" class="quiet" onClick=${() => go(`talk-${Date.now()}`)}>New conversation</button>`;
     return html`<${ChatRail} handle=${this.rail} crew=${crew} />
-      <${Panel} id="talk" title="Butler" beside=${beside}>
+      <${Panel} id="talk" title="Butler" beside=${beside} above=${above}>
         <div class="scroll" tabindex="0" role="region" aria-label="Conversation" ref=${this.scroll}>
-          ${!bubbles ? html`<${Skeleton} />` : !bubbles.length && html`<p class="empty">The butler knows the runs of this home, and delegates to the crew.</p>`}
-          <ol class="talk" aria-live="polite" aria-relevant="additions" aria-busy=${String(busy)}>${bubbles?.map((one, at) => html`<${Bubble} key=${at} ...${one}
-            choice=${at === bubbles.length - 1 && proposals.length ? proposals : null} say=${this.say} />`)}</ol></div>
+          ${!shown ? html`<${Skeleton} />` : page && !shown.length ? html`<p class="empty">Nothing matches.</p>` : !shown.length && html`<p class="empty">The butler knows the runs of this home, and delegates to the crew.</p>`}
+          ${!page && earlier > 0 && html`<p class="empty">${count(earlier, "earlier message")}: “Older” shows ${earlier === 1 ? "it" : "them"}.</p>`}
+          <ol class="talk" aria-live="polite" aria-relevant="additions" aria-busy=${String(busy)}>${shown?.map((one, at) => html`<${Bubble} key=${page ? one.id : at} ...${one}
+            choice=${at === shown.length - 1 ? choice : null} say=${this.say} />`)}</ol></div>
         <form class="compose" onSubmit=${event => { event.preventDefault(); this.send(); }}>
           <textarea rows="2" ref=${this.input} data-testid="chat-input" aria-label="Message to the butler" placeholder="What died last night? What is waiting for me?" onKeyDown=${pressed} />
           <div class="row end"><button type="button" hidden=${!busy} onClick=${() => this.stop()}>Stop</button>
@@ -154,9 +172,9 @@ class Chat extends Component {
 }
 
 /** What one of them said; `choice`: proposed commands, with the buttons that answer them. */
-const Bubble = memo(({ who, text, asked = [], bad, complete, choice, say }) => html`
+const Bubble = memo(({ who, text, at, asked = [], bad, complete, choice, say }) => html`
   <li class="bubble ${who === YOU ? "you" : who === BUTLER ? "butler" : "crew"}${bad ? " bad" : ""}" data-testid=${complete ? "message-complete" : null}>
-    <p class="kind">${who === YOU ? "You" : who.replaceAll("_", " ")}</p>
+    <p class="kind">${who === YOU ? "You" : who.replaceAll("_", " ")}${at && html` <time datetime=${at}>${clock(at)}</time>`}</p>
     ${who === YOU ? html`<p class="words">${text}</p>` : html`<${Markdown} text=${text} />`}
     ${asked.length > 0 && html`<p class="kind">asked: ${asked.join(", ")}</p>`}
     ${choice && html`<div class="row end" data-testid="proposal"><button type="button" onClick=${() => say("no", choice)}>No, change nothing</button>

@@ -19,6 +19,7 @@ const DOWNLOADED = 500; // entries of a request for a download
  * @param {function(Object|null)} props.show called with the page to show; null: the list is live
  * @param {function(boolean)} props.search called with whether something is searched
  * @param {string} props.name of a downloaded file
+ * @param {string} [props.what] what the list is, for the name of its search
  * @param {function(Object): string} props.line an entry as text
  */
 export class HistoryPager extends Component {
@@ -79,11 +80,11 @@ export class HistoryPager extends Component {
     }
   }
 
-  render({ name, line, children }, { page, trouble }) {
+  render({ name, line, what = "what happened", children }, { page, trouble }) {
     const told = !page ? "live" : page.total ? `${page.position + 1}–${page.position + page.entries.length} of ${page.total}` : "none";
     const none = way => page !== null && page[way] === null;
     return html`<div class="pager" role="search">
-      <input type="search" ref=${this.input} placeholder="Search all of it" aria-label="Search in what happened" onInput=${() => this.sought()} />
+      <input type="search" ref=${this.input} placeholder="Search all of it" aria-label="Search in ${what}" onInput=${() => this.sought()} />
       <span class="number" role="status">${trouble || told}</span>
       <span class="ways"><${Tool} label="Oldest" disabled=${none("older")} does=${() => this.turn({ after: "" })}>⇤<//>
         <${Tool} label="Older" disabled=${none("older")} does=${() => this.turn({ before: page?.older ?? "" })}>‹ Older<//>

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from garrison.processes.guardian.forge_worker import Answer, ForgeWorker
-from garrison.processes.pull_request_facts import Check, CheckResult, Facts, Relation
+from garrison.processes.pull_request_facts import Check, CheckResult, Facts, ForgeStep, Relation, StepKind
 
 FACTS = Facts(Relation.SAME, "c0ffee", "ba5e", 7, is_open=True)
 
@@ -28,3 +28,17 @@ def test_silence_is_counted_from_look_to_look_and_ends_with_each_piece_of_news()
     assert worker.silence == 0, "another head has other checks"
     hear(worker, replace(FACTS, head="1dea", approvals=1), 1179.0)
     assert worker.silence == 60.0, "a review is no news of a check"
+
+
+def test_what_was_refused_is_tried_again_when_a_person_asks_for_a_look() -> None:
+    """They have mended the token or the protection of the branch, which changes nothing that a look sees."""
+    worker = ForgeWorker(lambda: None, poll=30.0)  # type: ignore[arg-type, return-value]
+    hear(worker, FACTS, 1000.0)
+    refused = ForgeStep(StepKind.MERGE, "c0ffee")
+    worker._answers.put(Answer(step=refused, problem="protected"))
+    assert worker.receive(1001.0) and worker.refused == refused
+    hear(worker, FACTS, 1002.0)
+    assert worker.refused == refused, "the same look as before changes nothing"
+    worker.wake()
+    hear(worker, FACTS, 1003.0)
+    assert worker.refused is None

@@ -312,3 +312,10 @@ def test_a_red_check_that_turns_green_on_the_same_commit_is_not_reworked() -> No
     again = at(READY, PullRequestChanged("reworking", node="a", taken=[RED.id]))
     assert settle(again, replace(GREEN, checks=(RED,))) == [], "a node has had it, and pushed nothing new"
     assert again.pull_request.waits_for() == "you: #7 is held up: the check `ci` is red on this head"
+
+
+def test_one_that_was_reopened_and_approved_meanwhile_is_merged() -> None:
+    """Somebody closed it, thought better of it, and approved it before the run was resumed."""
+    state = at(READY, PullRequestChanged("closed", 7, reason="closed"))
+    assert step(settle(state, GREEN)) == ForgeStep(StepKind.MERGE, TIP)
+    assert state.pull_request.state == "merging"

@@ -46,7 +46,7 @@ TRANSITIONS: dict[PullRequestState, frozenset[PullRequestState]] = {
     _S.READY_TO_MERGE: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
     _S.MERGING: _OPEN | _ANYONE | {_S.REWORKING},
     _S.MERGED: frozenset({_S.HELD_UP}),
-    _S.CLOSED: _OPEN | _ANYONE | {_S.REWORKING},
+    _S.CLOSED: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
     _S.HELD_UP: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
 }
 """State → the states that may follow; `closed` and `held up` are left when people reopen or repair it."""

@@ -91,7 +91,8 @@ class ForgeWorker:
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Look at once: something may have changed."""
+        """Look at once, and try again what was refused: something may have changed."""
+        self._refused_until = 0.0
         if not self.wait:  # a rate limit is waited for
             self.due, self._pause = 0.0, self.poll
 

@@ -195,9 +195,17 @@ class _Check:
         if self.launch.get("no_gate"):
             return
         for entry in self.entries.values():
+            if entry.target == self._ungated_branch():
+                continue
             for event in entry.landings:
                 if entry.landed and event.entries[0] == entry.name:  # a batch is judged once
                     yield from self._landing_tested(entry, event)
+
+    def _ungated_branch(self) -> str:
+        """Return the branch on which a run gathers its nodes' work to be tested as a whole later; '' for none."""
+        launch = self.launch
+        gathers = launch.get("land", "node") != "node" and launch.get("node_gate") is None
+        return f"garrison/{launch.get('run_id', '')}/integration" if gathers else ""
 
     def _landing_tested(self, entry: _Entry, event: Event) -> Iterator[str]:
         new, old = str(event.data["new"]), str(event.data["old"])

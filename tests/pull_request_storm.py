@@ -1,0 +1,200 @@
+"""Storm on pull requests with a real guardian: processes are killed at their requests to a forge over HTTP, requests
+fail or lose their answers, and people comment, push, force, edit and close in between.
+
+    python -m tests.pull_request_storm --faults 500 [--seed N]
+
+Every story is a run with `land=pr`, from its launch to the merge, on the double of GitHub, GitLab or Gitea in turn.
+Faults end with the last act of people, who then make everything green and approve: a merge must follow.
+`ForgePlace.check` judges by the forge's state, git and `garrison verify`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent)]
+
+from forge_place import KINDS, ForgePlace, rework  # noqa: E402
+from run_storm import TIMING  # noqa: E402
+from support import Node, Place, git, make_repository  # noqa: E402
+
+CHANCE = 0.2
+"""Part of the requests that meet a fault."""
+FAULTS = ("kill-before", "kill-before", "kill-after", "kill-after", "502-before", "502-after", "drop-before",
+          "drop-after", "not-json", "unlisted", "kill-runner", "secondary-limit", "403-scope", "401")
+GIT_FAULTS = ("kill-before", "kill-after", "502-before", "drop-before", "drop-after", "push-rejected")
+RESUMES = 12
+PATIENCE = 150.0
+"""Seconds after the last fault within which a run must have ended."""
+
+
+class Story:
+    """One run with its faults."""
+
+    def __init__(self, seed: int, root: Path, most: int = 40) -> None:
+        self.dice, self.most = random.Random(seed), most
+        make_repository(root / "repo")
+        self.place = Place(root)
+        self.place.env |= TIMING
+        rule = self.dice.choice(("forge", "garrison"))
+        self.there = ForgePlace(self.place, KINDS[seed % len(KINDS)], merge=rule)
+        self.faults: Counter[str] = Counter()
+        self.people: Counter[str] = Counter()
+        self.lock = threading.Lock()
+        self.is_calm = False
+        self.there.server.disturb = self.disturb
+
+    def disturb(self, method: str, path: str) -> str:
+        """Choose what befalls a request; called when it arrives."""
+        with self.lock:
+            if self.is_calm or sum(self.faults.values()) >= self.most or self.dice.random() > CHANCE:
+                return ""
+            kind = self.dice.choice(GIT_FAULTS if ".git/" in path else FAULTS)
+            name, _, when = kind.partition("-")
+            if name == "kill" and not self.there.kill("runner-work" if when == "runner" else "guardian-crew"):
+                return ""
+            what = "git" if ".git/" in path else "write" if method != "GET" else "read"
+            self.faults[f"{kind} {what}"] += 1
+            return "drop-before" if kind == "kill-before" else "" if name == "kill" else kind
+
+    def act(self) -> None:
+        """Somebody does something at the forge."""
+        there, dice = self.there, self.dice
+        branch, number = there.branch(), sum(self.people.values())
+        what = dice.choice(("red", "comment", "stranger", "push", "base", "edit", "close", "force", "dismiss"))
+        if not there.is_ready():
+            what = "base"
+        self.people[what] += 1
+        if what == "red":
+            there.report("failure", f"E   red {number}")
+        elif what in ("comment", "stranger"):
+            there.comment_line(f"why {number}?", "work.txt", "eve" if what == "comment" else "mallory")
+        elif what in ("push", "base"):
+            there.commit(branch if what == "push" else "main", f"theirs-{number}.txt", "theirs\n")
+        elif what == "edit":
+            there.pulls[-1].body = f"Mine {number}.\n{there.pulls[-1].body}"
+        elif what == "dismiss":
+            there.approve(state="DISMISSED")
+        elif what == "close":
+            pull = there.pulls[-1]
+            pull.last_head, pull.state = there.head(branch), "closed"
+            time.sleep(dice.uniform(0, 3))
+            pull.state = "open"
+        elif what == "force":
+            self.force(branch)
+
+    def force(self, branch: str) -> None:
+        """Somebody forces another commit onto the branch, and a while later what was there before."""
+        there = self.there
+        before = there.head(branch)
+        made = there.commit(branch, "forced.txt", "forced\n", parent=there.head())
+        time.sleep(self.dice.uniform(0, 3))
+        if made and there.head(branch) == made:
+            there.forced.add(before)
+            git(there.bare, "update-ref", f"refs/heads/{branch}", before, made, check=False)
+
+    def tell(self) -> list[str]:
+        """Play the story; return what is wrong at its end."""
+        with self.there:
+            try:
+                return self._play()
+            finally:
+                self.is_calm = True
+                self.place.kill_rest()
+
+    def _play(self) -> list[str]:
+        graph = self.place.graph(Node("work", command=rework("work")), Node("more", command=rework("more")))
+        self.is_calm = True  # the pre-flight runs beside the user, who reads what it says
+        self.child = self.place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", "--max-rework", "9",
+                                       "--max-respawn", "99")
+        self.resumes = 0
+        if not self._wait(lambda: bool(self.place.journal())):
+            return [f"it did not begin: {self.place.logs()}"]
+        self.is_calm = False
+        self._wait(self.there.is_ready)
+        for _ in range(self.dice.randrange(2, 6)):
+            if self.place.status() == "done":
+                break
+            self.act()
+            time.sleep(self.dice.uniform(0.5, 3))
+        self.is_calm = True
+        done = self._wait(self._is_merged)
+        self._wait(lambda: self.child.poll() is not None)
+        wrong = [] if done and self.child.returncode == 0 else [
+            f"it did not land (exit {self.child.returncode}): {self.place.command('status', 'r1').stdout[-900:]}"]
+        return wrong + self.there.check()
+
+    def _is_merged(self) -> bool:
+        """People make everything green, approve, and repeat that for each new head."""
+        there = self.there
+        if there.is_ready():
+            head = there.head(there.pulls[-1].head)
+            if head and not any(each["commit"] == head and each["state"] == "success" and each["name"] == "ci"
+                                for each in there.repository.statuses):
+                there.report("success")
+            if not any(each["commit"] == head and each["state"] == "APPROVED" for each in there.repository.reviews):
+                there.approve()
+        return bool(there.pulls) and there.pulls[-1].merged
+
+    def _wait(self, condition: object) -> bool:
+        """Wait for something, resume what gave up meanwhile; return whether it came."""
+        until, synced = time.monotonic() + PATIENCE, time.monotonic()
+        while time.monotonic() < until:
+            if condition():  # type: ignore[operator]
+                return True
+            if self.child.poll() is not None and self.place.journal():
+                if self.resumes >= RESUMES or self.child.returncode == 0:
+                    return bool(condition())  # type: ignore[operator]
+                self.resumes += 1
+                self.child = self.place.resume()
+            if time.monotonic() - synced > 5:
+                synced = time.monotonic()
+                subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "pr", "sync", "r1"],
+                               env=self.place.env, capture_output=True, check=False, timeout=60)
+            time.sleep(0.1)
+        return False
+
+
+def main() -> int:
+    """Tell stories until enough faults have happened; print them, and what is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="keep the folders of stories that went wrong")
+    options = parser.parse_args()
+    total: Counter[str] = Counter()
+    people: Counter[str] = Counter()
+    wrong, seed, began = 0, options.seed, time.monotonic()
+    while sum(total.values()) < options.faults:
+        root = Path(tempfile.mkdtemp(prefix="garrison-pr-storm-"))
+        story = Story(seed, root)
+        problems = story.tell()
+        total += story.faults
+        people += story.people
+        for problem in problems:
+            print(f"seed {seed} ({root}): {problem}", flush=True)
+        wrong += len(problems)
+        if not (problems and options.keep):
+            shutil.rmtree(root, ignore_errors=True)
+        print(f"seed {seed}: {sum(story.faults.values())} faults, {story.resumes} resumes, "
+              f"{len(story.there.server.requests)} requests; {sum(total.values())} faults after "
+              f"{time.monotonic() - began:.0f} s", flush=True)
+        seed += 1
+    for fault, times in [*sorted(total.items()), *(("people: " + what, times) for what, times in people.items())]:
+        print(f"{times:6} {fault}")
+    kills = sum(times for fault, times in total.items() if fault.startswith("kill"))
+    print(f"{sum(total.values())} faults ({kills} kills) in {seed - options.seed} stories: {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -32,12 +32,10 @@ import merge_odds
 from merge_peers import WHO, Agcoord, Loop, Missing, branches, by_shell, git, repository
 from table import Table
 
-from garrison.merge import batch
 from garrison.merge.config import QueueConfig
 from garrison.merge.processor import MergeProcessor, Progress
 from garrison.merge.queue import MergeQueue, pin_ref
 from garrison.merge.slots import acquire_slot
-from garrison.merge.verdicts import VerdictCache
 from garrison.system.environment import child_environment
 
 ROWS = ("candidate", "landing", "drain", "flaky", "enqueue", "takeover")
@@ -298,48 +296,9 @@ def flaky(entries: int, wrong: float, table: Table) -> None:
 
 
 def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tuple[set[int], int]:
-    """Entries that the deciding functions reject, and the gate runs that it took; a tree is the set of its entries."""
-    verdicts, waiting, rejected = VerdictCache(), list(range(entries)), set()
-    landed = 0
-    last: tuple[int, ...] = ()
-    runs = seq = 0
-    line: list[int] = []
-    verdicts.green[_tree(landed, last), "k"] = None
-    while waiting or line:
-        if not line:
-            count = batch.choose_batch_size(verdicts.rejections, min(len(waiting), 40), [1.0])
-            line, waiting = waiting[:count], waiting[count:]
-            verdicts.forget_base()
-        trees = [_tree(landed + place, (*last, *line[:place])) for place in range(len(line) + 1)]
-        evidence, names = verdicts.evidence("k", ()), [str(number) for number in line]
-        red = batch.shortest_red(trees, evidence)
-        if 0 < red < len(line):
-            waiting[:0], line = line[red:], line[:red]
-            continue
-        step = batch.decide_next(names, trees, evidence)
-        seq += 1
-        if isinstance(step, batch.Land):
-            landed, last = landed + step.count, (*last, *line[:step.count])[-40:]
-            line = line[step.count:]
-            for _ in range(step.count):
-                verdicts.record_judgement(rejected=False)
-            verdicts.forget_base()
-        elif isinstance(step, batch.Reject):
-            rejected.add(line.pop(0))
-            verdicts.record_judgement(rejected=True)
-            verdicts.forget_base()
-        elif isinstance(step, batch.RunGates):
-            count = step.start[0]
-            runs += 1
-            red_run = bool(bad.intersection(line[:count])) or dice.random() < wrong
-            fold = (trees[count], "k", "red" if red_run else "green")
-            if count:
-                verdicts.record(*fold, tuple(names[:count]), seq)
-            else:
-                verdicts.record_base(*fold, seq)
-        else:
-            verdicts.forget_base()  # a person looks, and lets it go on
-    return rejected, runs
+    """Entries that the decision rejects, and the gate runs that it took."""
+    drain = merge_odds.Drain(entries, bad, flake=wrong, dice=dice, window=40).drain()
+    return drain.rejected, drain.runs
 
 
 def _tree(count: int, last: tuple[int, ...]) -> str:

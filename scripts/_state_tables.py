@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from garrison.merge import entry as merge_entry
-from garrison.merge.batch import Land, PauseQueue, Reject, RunGates, decide_next
-from garrison.merge.verdicts import BROKEN, DESCRIPTIONS, BaseRun, Evidence, RedRun, Result
+from garrison.merge.base_check import check_base
+from garrison.merge.decision import Beliefs, Run, RunningSet, Waiting, decide
+from garrison.merge.verdicts import BROKEN, DESCRIPTIONS, BaseRun, Evidence, Result
 from garrison.pipeline import node_status
 from garrison.records import hook, identity
 from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
@@ -24,7 +25,7 @@ from garrison.supervise.verdict import Observation, Verdict, judge
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from garrison.merge.batch import Decision
+    from garrison.merge.decision import Decision
     from garrison.supervise.circuit import Circuit
 
 NOW, BOOT, TICKS = 10_000.0, "boot", 7
@@ -151,46 +152,57 @@ def gate_results() -> str:
          "yes" if result in BROKEN else "no"] for result in get_args(Result)])
 
 
-def batch_decisions() -> str:
-    """Return the table of what follows from verdicts, for one entry and for a batch of two."""
-
-    def reds(entry: str, count: int, result: str = "red") -> list[RedRun]:
-        return [RedRun((entry,), result, number) for number in range(1, count + 1)]
-
-    passing = BaseRun("green", 9, 0)
-    one = (["a"], ["tip", "tree a"])
-    both = (["a", "b"], ["tip", "tree a", "tree ab"])
-    together = [RedRun(("a", "b"), "red", 1)]
+def base_checks() -> str:
+    """Return the table of what the queue does about the bare target once a run was not green."""
+    passed, broken = BaseRun("green", 9, 0), BaseRun("missing", 9, 1)
     cases = [
-        ("nothing is known", one, Evidence()),
-        ("the tree passed", one, Evidence(green=["tree a"])),
-        ("one red run, the bare target not tested", one, Evidence(red={"tree a": reds("a", 1)})),
-        ("one red run, the bare target passes", one, Evidence(red={"tree a": reds("a", 1)}, base=passing)),
-        ("two red runs, the bare target passes", one, Evidence(red={"tree a": reds("a", 2)}, base=passing)),
-        ("the bare target is red twice", one, Evidence(red={"tree a": reds("a", 1)}, base=BaseRun("red", 9, 2))),
-        ("the gate cannot run, on the bare target neither", one,
-         Evidence(red={"tree a": reds("a", 1, "missing")}, base=BaseRun("missing", 9, 2), broken=1)),
-        ("two entries, nothing is known", both, Evidence()),
-        ("two entries red together, the bare target passes", both,
-         Evidence(red={"tree ab": together}, base=passing)),
-        ("two entries, the first one's tree passed", both, Evidence(green=["tree a"], red={"tree ab": together})),
+        ("its tree has passed, and the run is plainly red", Evidence(green=["tip"]), "red"),
+        ("its tree has not passed yet", Evidence(), "red"),
+        ("its tree has passed, the result may be the gate's own fault", Evidence(green=["tip"], broken=5), "missing"),
+        ("it has passed since such a result", Evidence(base=passed, broken=5), "missing"),
+        ("it was red once", Evidence(base=BaseRun("red", 9, 1)), "red"),
+        ("it was red twice", Evidence(base=BaseRun("red", 9, 2)), "red"),
+        ("the gate cannot run on it, either", Evidence(base=broken, broken=5), "missing"),
     ]
-    return _table(["known about the batch", "decision"], [
-        [known, _batch_decision(decide_next(*batch, evidence))] for known, batch, evidence in cases])
+    does = {"passes": "decides as below", "test": "tests the bare target", "base_red": "pauses: `base_red`",
+            "gate_broken": "pauses: `gate_broken`"}
+    return _table(["known about the bare target", "the queue"], [
+        [known, does[check_base("tip", [result], evidence)]] for known, evidence, result in cases])
 
 
-def _batch_decision(decision: Decision) -> str:
-    match decision:
-        case Land(count):
-            return f"`Land`: the first {count}" if count > 1 else "`Land`: the first entry"
-        case Reject():
-            return "`Reject`: the first entry"
-        case PauseQueue(reason):
-            return f"`PauseQueue`: `{reason}`"
-        case RunGates(wanted):
-            names = {0: "the bare target", 1: "the first entry", 2: "both entries together"}
-            return "`RunGates`: " + ", ".join(names[length] for length in wanted)
-    raise TypeError(decision)
+def set_decisions() -> str:
+    """Return the table of decisions on a queue of four entries, of which each is bad with a probability of a fifth."""
+    waiting = [Waiting(name) for name in "abcd"]
+    beliefs = Beliefs(dict.fromkeys("abcd", 0.2))
+
+    def red(names: str, *, again: bool = False) -> Run:
+        return Run(tuple(names), False, lands=True, is_own=len(names) == 1, convicts=again)
+
+    passed, elsewhere = Run(("a", "b"), True, lands=True), Run(("a", "b"), True)
+    under_test = [RunningSet(tuple("abc"))]
+    cases: list[tuple[str, list[Run], list[RunningSet], int]] = [
+        ("nothing", [], [], 1),
+        ("nothing, two gates", [], [], 2),
+        ("a, b and c are under test, two gates", [], under_test, 2),
+        ("a and b passed on the tip", [passed], [], 1),
+        ("a and b passed on an earlier tip", [elsewhere], [], 1),
+        ("a, b and c are red together", [red("abc")], [], 1),
+        ("a, b and c are red together, two gates", [red("abc")], [], 2),
+        ("a and b are red together, which makes the run on all three useless", [red("ab")], under_test, 1),
+        ("a is red alone", [red("a")], [], 1),
+        ("a is red alone, and was suspect alone before", [red("a"), red("a", again=True)], [], 1),
+    ]
+    return _table(["known of a, b, c and d", "decision"], [
+        [known, _describe(decide(waiting, beliefs, runs, running, gates))] for known, runs, running, gates in cases])
+
+
+def _describe(decision: Decision) -> str:
+    cancelled = [f"ends the run on {', '.join(run.entries)}" for run in decision.cancel]
+    if decision.land:
+        return f"lands {', '.join(decision.land)}"
+    if decision.reject:
+        return f"rejects {decision.reject}"
+    return "; ".join([*cancelled, *(f"tests {', '.join(start.entries)}" for start in decision.start)])
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -203,6 +215,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "circuit": circuit,
     "merge entry status": lambda: _lifecycle("status", merge_entry.TRANSITIONS),
     "gate results": gate_results,
-    "batch decisions": batch_decisions,
+    "base checks": base_checks,
+    "set decisions": set_decisions,
 }
 """Name of a marker in the page → its table."""

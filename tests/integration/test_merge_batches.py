@@ -168,7 +168,7 @@ def test_a_gate_that_fails_once_rejects_no_entry(tmp_path):
     world.drain()
     assert set(statuses(world).values()) == {"landed"}
     assert runs_of(world)[1:4] == [["a", "b", "c", "d"], ["a", "b"], ["a"]]
-    assert world.queue.state.verdicts.evidence("", ()).flaky
+    assert world.queue.state.verdicts.evidence("").flaky
     check(world)
 
 

@@ -16,11 +16,11 @@ from tests.simulator.world import Effect, Process, Steps, World
 from garrison.errors import ForbiddenTransition
 from garrison.merge import batch
 from garrison.merge.candidates import Candidate, CandidateBuilder, CandidateChain
-from garrison.merge.conflicts import ConflictCheck
+from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.gate import GateRun, GateRuns, Verdict, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.outcome_signals import to_signal
-from garrison.merge.processor import MergeProcessor
+from garrison.merge.processor import MergeProcessor, _Outlook
 from garrison.merge.queue import Progress, QueueWriter, Wait
 from garrison.merge.records import (
     EntryLanded,
@@ -80,6 +80,10 @@ class Queue:
         """Return the seconds of this boot."""
         return self.world.mono
 
+    def has_object(self, _commit: str) -> bool:
+        """Return that every object is there."""
+        return True
+
     def tree_of(self, commit: str) -> str:
         """Return a commit's tree."""
         return f"tree of {commit}"
@@ -95,6 +99,10 @@ class Queue:
     def is_ancestor(self, oid: str, _tip: str) -> bool:
         """Return whether a branch's commit has landed."""
         return any(head == oid for _, _, head in self.world.merges.values())
+
+    def find(self, _entries: object, _tip: str) -> set[frozenset[str]]:
+        """Return no pairs of entries that conflict with one another."""
+        return set()
 
     def merge_trees(self, _tip: str, oids: Sequence[str]) -> list[MergeResult]:
         """Return for each branch's commit whether it is in conflict with the target."""
@@ -236,21 +244,22 @@ class Gates(GateRuns):
         """The gate runs in progress."""
         return cast("list[Run]", list(self._runs.values()))
 
-    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject) -> Progress | Wait:
+    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, *, base: str = "",
+              why: str = "") -> Progress | Wait:
         """Start a gate run on a commit, for these entries."""
         first, number = entries[0], entries[0].tests + 1
         job, key = f"{first.id}.{number}", self.verdict_key(require_config(self.queue.state))
         self._runs[job] = cast("GateRun", Run(self.effects, job))
         self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree, 0,
-                                       key, ""))
-        self.effects.add(lambda: self._spawn(job, entries, subject))
+                                       key, "", base, why))
+        self.effects.add(lambda: self._spawn(job, entries, subject, base))
         return Progress("testing", first.id)
 
-    def _spawn(self, job: str, entries: Sequence[MergeEntry], subject: Subject) -> Effect:
+    def _spawn(self, job: str, entries: Sequence[MergeEntry], subject: Subject, base: str) -> Effect:
         process = self.effects.process
         world = process.world
         spoiled = subject == "entry" and any(world.outcome_of(entry) == "gate" for entry in entries)
-        result = "red" if spoiled or entries[0].base in world.broken else "green"
+        result = "red" if spoiled or base in world.broken else "green"
         world.gates[job] = ""
         world.spawn("gate", process.key, process.me.incarnation, gate(job, result), gate_marker(job))
         yield None
@@ -346,14 +355,13 @@ class SimulatedMergeProcessor(MergeProcessor):
         self.writer = writer = Writer(queue, effects)
         self.builder, self.lander, self.gates = Builder(writer), Landings(writer), Gates(writer)
         self.conflict_check = ConflictCheck(writer, self.builder)
-        self._setback, self._one_by_one, self._worked, self._first = Setback(), False, False, ""
+        self.pairs = cast("PairConflicts", queue)
+        self._setback, self._one_by_one, self._worked = Setback(), False, False
+        self._outlook, self._building = _Outlook(), ()
         self._unpinned: set[str] = set()
 
     def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
         return plain_beliefs(state, entries)  # simulated commits touch no files
-
-    def _arrange(self, state: QueueState, waiting: Sequence[MergeEntry], tip: str) -> list[MergeEntry]:
-        return list(waiting)  # which never conflict
 
     def _gate_width(self, state: QueueState) -> int:
         return cast("Queue", self.queue).world.gate_width

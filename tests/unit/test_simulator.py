@@ -13,7 +13,8 @@ from tests.simulator.launcher import Launcher
 from tests.simulator.runner import Runner
 from tests.simulator.simulation import Failed, simulate
 
-from garrison.merge import batch
+from garrison.merge import decision
+from garrison.merge import processor as merge_processor
 from garrison.merge.state import QueueState
 from garrison.processes import run_state, run_status
 from garrison.processes.actions import Action, ActionKind, Decision
@@ -264,11 +265,12 @@ def _queue_stalls(patch: pytest.MonkeyPatch) -> None:
 
 
 def _base_not_tested(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(batch, "_consult_base", lambda *rest: None)
+    patch.setattr(merge_processor, "check_base", lambda *rest: "passes")
 
 
 def _lands_untested(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(batch, "decide_next", lambda entries, *rest, **more: batch.Land(len(entries)))
+    patch.setattr(merge_processor, "decide", lambda waiting, *rest, **more: decision.Decision(land=(waiting[0].id,)))
+    patch.setattr(merge_processor.MergeProcessor, "_is_tested", lambda *rest: True)
 
 
 def _unforwarded(kind: str) -> Callable[[pytest.MonkeyPatch], None]:

@@ -6,10 +6,11 @@ The route of an entry:
    or a person calls it and waits for no test.
 2. `processor.MergeProcessor.step` is one small step of the process that holds `processor.lock`. It reads the journal
    and the refs, and does the next of the following.
-3. `candidates.CandidateBuilder.start_batch` stacks the waiting entries on the target's tip, by their strategy and
-   without a checkout: a `state` record says `candidate`. An entry that cannot be merged ends as `conflict`;
-   `conflicts` finds such entries while a gate runs.
-4. `batch.decide_next` decides from the verdicts so far (`verdicts`): run gates, land, reject or pause.
+3. `decision.decide` decides from what is believed of the entries (`track_record`) and what the runs so far say of them
+   (`evidence`): which sets to test next, what to land, what to reject. `base_check` tests the bare target before.
+4. `candidates.CandidateBuilder.start_set` stacks such a set on the target's tip, by each entry's strategy and without a
+   checkout: a `state` record says `candidate`. An entry that cannot be merged ends as `conflict`; `conflicts` finds
+   such entries while a gate runs.
 5. `gate.GateRuns` starts the gate in a worktree (`slots`), detached: `test` is recorded before, `verdict` after.
 6. `landing.Lander.land` rehearses the landing in every open checkout of the target (`checkouts`), records `landing`,
    swaps the ref (`target`), moves the checkouts along and records `landed`.

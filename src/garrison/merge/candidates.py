@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 
 _LINE_FORMAT = f"--format=%H|%P|%(trailers:key={TRAILER},valueonly,separator=%x2C)"
-_EXTRA = 8
-"""Entries beyond the batch's size that are tried where some do not merge with the others."""
+_KEPT_CHAINS = 32
+"""Chains on the present tip that are kept in memory."""
 
 
 @frozen
@@ -53,18 +53,19 @@ class CandidateChain:
     entries: tuple[MergeEntry, ...]
     trees: tuple[str, ...]
     commits: tuple[str, ...]
+    exact: tuple[str, ...] = ()
+    """Entries whose commits have the trailers with which they would land."""
 
     def prefix(self, entries: Sequence[MergeEntry]) -> CandidateChain:
         """Return the chain of its first entries, as these are now."""
         return CandidateChain(self.base, tuple(entries), self.trees[:len(entries) + 1],
-                              self.commits[:len(entries) + 1])
+                              self.commits[:len(entries) + 1], self.exact)
 
     def after(self, count: int, tip: str) -> CandidateChain:
         """Return the rest of the chain once its first `count` entries are the tip; the trees do not change."""
         return CandidateChain(tip, self.entries[count:], self.trees[count:], (tip, *self.commits[count + 1:]))
 
 
-_NO_CHAIN = CandidateChain("", (), (), ())
 
 
 @frozen
@@ -76,32 +77,29 @@ class LandingCommits:
 
 
 class CandidateBuilder:
-    """Builds the candidates of one queue, and keeps the last chain in memory."""
+    """Builds the candidates of one queue, and keeps the last chains in memory."""
 
     def __init__(self, writer: QueueWriter) -> None:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
-        self._chain = _NO_CHAIN
-        self._exact: tuple[str, ...] = ()
-        """Entries whose commits in the chain have the trailers with which they would land."""
-        self._pinned = ""
+        self._chains: list[CandidateChain] = []
+        self._pinned: dict[str, str] = {}
+        """Entry → commit of the candidate that is pinned for it."""
         self._checked = False
         """True once a batch was built whose objects are whole: from then on nothing is left of a dead processor."""
         self._dropped: set[str] = set()
         """Objects that were set aside, or were missing, when a batch was built."""
 
-    # --- a batch ----------------------------------------------------------------------------------------------------
+    # --- a set ------------------------------------------------------------------------------------------------------
 
-    def start_batch(self, tip: str, waiting: Sequence[MergeEntry], size: int) -> Progress:
-        """Stack up to `size` of the waiting entries on the tip, or settle one that cannot be built on it.
-
-        The first waiting entry always makes progress: it joins the batch, or its end is recorded.
+    def start_set(self, tip: str, wanted: Sequence[MergeEntry]) -> Progress | CandidateChain:
+        """Stack the wanted entries on the tip, but those that do not merge with the ones before; or settle the first
+        if it cannot be built on the tip. Those that waited become candidates.
         """
         chosen: list[MergeEntry] = []
         built: list[Candidate] = []
-        names = tuple(entry.id for entry in waiting[:size])
-        for entry in waiting[:size + _EXTRA]:
-            if len(chosen) == size or (chosen and self._lands_alone(entry, chosen[0])):
-                break
+        names = tuple(entry.id for entry in wanted)
+        for entry in wanted:
+            is_waiting = entry.status == "queued"
             parent = str(built[-1].commit) if built else tip
             before = built[-1].tree if built else self.git.tree_of(tip)
             try:
@@ -112,7 +110,8 @@ class CandidateBuilder:
                 continue  # behind others it waits: once it is the first, the failure is its own
             if isinstance(candidate, Progress):
                 return candidate
-            if (candidate.commit is None or candidate.tree == before) and self.git.is_ancestor(entry.oid, tip):
+            if (candidate.commit is None or candidate.tree == before) and is_waiting and \
+                    self.git.is_ancestor(entry.oid, tip):
                 return self._record_already_landed(entry, tip, self._explain_presence(entry, tip))
             changes_nothing = bool(built) and candidate.tree == built[-1].tree
             if candidate.commit is not None and candidate.commit != parent and not changes_nothing:
@@ -120,22 +119,33 @@ class CandidateBuilder:
                 built.append(candidate)
             elif not chosen:  # behind others it waits: with them landed, the target may have it already
                 return self._record_unbuildable(entry, tip, candidate)
-        if built and self._drop_damage(tip, str(built[-1].commit), chosen):
-            return Progress("built again", chosen[0].id)
-        self._chain = CandidateChain(tip, tuple(chosen), (self.git.tree_of(tip), *(each.tree for each in built)),
-                                     (tip, *(str(each.commit) for each in built)))
-        self._exact = names
-        self.pin_candidate(self._chain, len(chosen))
-        failpoint.here("pinned")
-        self.writer.append(StatusChanged(tuple(entry.id for entry in chosen), "candidate", base=tip,
-                                         trees=self._chain.trees[1:], commits=self._chain.commits[1:]))
-        failpoint.here("candidate")
-        return Progress("candidate", chosen[0].id)
+        return self._begin(CandidateChain(
+            tip, tuple(chosen), (self.git.tree_of(tip), *(each.tree for each in built)),
+            (tip, *(str(each.commit) for each in built)), names))
 
-    def _lands_alone(self, *entries: MergeEntry) -> bool:
-        """Return whether one of them must not share a batch: its strategy promises a straight history, and all that
+    def _begin(self, chain: CandidateChain) -> Progress | CandidateChain:
+        """Pin a chain, and make candidates of those of its entries that waited."""
+        tip, chosen = chain.base, chain.entries
+        if self._drop_damage(tip, chain.commits[-1], chosen):
+            return Progress("built again", chosen[0].id)
+        self._keep(chain)
+        self.pin_candidate(chain, len(chosen))
+        failpoint.here("pinned")
+        joining = [index for index, entry in enumerate(chosen, 1) if entry.status == "queued"]
+        if joining:
+            self.writer.append(StatusChanged(tuple(chosen[index - 1].id for index in joining), "candidate", base=tip,
+                                             trees=tuple(chain.trees[index] for index in joining),
+                                             commits=tuple(chain.commits[index] for index in joining)))
+            failpoint.here("candidate")
+        return chain
+
+    def _keep(self, chain: CandidateChain) -> None:
+        self._chains = [chain, *(each for each in self._chains if each.base == chain.base)][:_KEPT_CHAINS]
+
+    def lands_alone(self, entry: MergeEntry) -> bool:
+        """Return whether an entry must not share a batch: its strategy promises a straight history, and all that
         the target gets from it must have been tested."""
-        return self._is_merged_at_tip and any(entry.strategy in STRAIGHT for entry in entries)
+        return self._is_merged_at_tip and entry.strategy in STRAIGHT
 
     @property
     def _is_merged_at_tip(self) -> bool:
@@ -175,6 +185,9 @@ class CandidateBuilder:
 
     def _record_unbuildable(self, entry: MergeEntry, tip: str, candidate: Candidate) -> Progress:
         """Settle an entry that has no candidate on the tip: already landed, or in conflict."""
+        if entry.status != "queued":
+            self.writer.append(StatusChanged((entry.id,), "queued", "its candidate no longer fits the target"))
+            return Progress("requeued", entry.id)
         if candidate.commit is not None:
             return self._record_already_landed(entry, tip, f"its changes are already in {self.queue.target}")
         return self.record_conflict(entry, tip, candidate.files, candidate.reason)
@@ -209,18 +222,18 @@ class CandidateBuilder:
     def chain(self, tip: str, batch: Sequence[MergeEntry]) -> CandidateChain | None:
         """Return the batch stacked on the tip, from memory if possible; None if it no longer merges."""
         names = tuple(entry.id for entry in batch)
-        built = tuple(entry.id for entry in self._chain.entries)
-        if self._chain.base == tip and built[:len(names)] == names:
-            self._chain = self._chain.prefix(batch)
-            return self._chain
+        for kept in self._chains:
+            if kept.base == tip and tuple(entry.id for entry in kept.entries[:len(names)]) == names:
+                return kept.prefix(batch)
         built_again = self._build_chain(tip, batch)
         while built_again is not None and self._drop_damage(tip, built_again[1][-1], batch):
             built_again = self._build_chain(tip, batch)
         if built_again is None:
             return None
         trees, commits = built_again
-        self._chain, self._exact = CandidateChain(tip, tuple(batch), tuple(trees), tuple(commits)), names
-        return self._chain
+        chain = CandidateChain(tip, tuple(batch), tuple(trees), tuple(commits), names)
+        self._keep(chain)
+        return chain
 
     def _build_chain(self, tip: str, batch: Sequence[MergeEntry]) -> tuple[list[str], list[str]] | None:
         """Return the trees and commits of a batch stacked on the tip; None if it no longer merges."""
@@ -257,7 +270,7 @@ class CandidateBuilder:
         """Pin and return the commits with which the chain's first `count` entries land as a batch."""
         names = tuple(entry.id for entry in chain.entries[:count])
         commits = chain.commits[1:count + 1]
-        if names != self._exact:
+        if names != chain.exact:
             rebuilt = [chain.base]
             for position, entry in enumerate(chain.entries[:count], 1):
                 candidate = build_candidate(self.git, entry, rebuilt[-1], self._trailers(entry, names, position),
@@ -283,20 +296,23 @@ class CandidateBuilder:
                                     date=_date(entries[-1]))
 
     def _pin(self, entry: MergeEntry, commit: str) -> None:
-        if self._pinned == commit and self.git.has_object(commit):
+        if self._pinned.get(entry.id) == commit and self.git.has_object(commit):
             return
         if not self.git.make_ref(pin_ref(entry.id, "candidate"), commit) or not self.git.has_object(commit):
             # git gc collected it: it had listed the refs before the pin was written
             self._forget()
             raise GarrisonError(f"could not pin the candidate of {entry.id}; trying again")
-        self._pinned = commit
+        self._pinned = {**dict(list(self._pinned.items())[-_KEPT_CHAINS:]), entry.id: commit}
 
     def _forget(self) -> None:
-        self._chain, self._exact = _NO_CHAIN, ()
+        self._chains = []
 
-    def advance(self, count: int, tip: str) -> None:
-        """Drop the chain's first `count` entries, which are the tip now."""
-        self._chain, self._exact = self._chain.after(count, tip), ()
+    def advance(self, chain: CandidateChain, count: int, tip: str) -> None:
+        """Drop the first `count` entries of a chain, which are the tip now, from all that begin with them."""
+        names = chain.entries[:count]
+        self._chains = [each.after(count, tip) for each in self._chains if each.base == chain.base and
+                        each.trees[:count + 1] == chain.trees[:count + 1] and len(each.entries) > count and
+                        [entry.id for entry in each.entries[:count]] == [entry.id for entry in names]]
 
     def _trailers(self, entry: MergeEntry, names: tuple[str, ...], position: int) -> Callable[[str], list[str]]:
         """Return the trailers of the entry's commit, by its tree: the history alone can tell what was tested."""

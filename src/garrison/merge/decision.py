@@ -13,7 +13,7 @@ them; several runs on a chain divide it into segments. The run that is started n
 the bits that it tells, given the runs in progress, plus the chance that it lands. There are three ways to find one:
 cut a segment of a chain, begin a chain with entries of the pool, or extend a chain under test, whose success is then
 taken for granted. So one gate bisects, and k gates search in k groups at a time. A set lands only by its own green run
-on the tip. An entry is rejected only after a red run of its own and another one.
+on the tip. An entry is rejected only by a red run of its own that repeats another one (`convicts`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from typing import TYPE_CHECKING
 from garrison.frozen import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
 MAX_SET = 64
 """Entries of the largest set."""
 RED_RUNS_NEEDED = 2
-"""Red runs of an entry before it is rejected, one of them its own."""
+"""Red runs of an entry before it is rejected, the last of them on it alone; one more if the gate was flaky lately."""
 LANDING_VALUE = 0.3
 """Bits that a certain landing is worth: it makes room for the sets that are built on it."""
-CONFIRMATION_VALUE = 0.6
+CONFIRMATION_VALUE = 2.0
 """Bits that the next run of its own is worth for an entry that has to be confirmed as bad."""
+UNFINISHED_VALUE = 0.3
+"""Bits added for a red group: it is better finished before another is begun."""
 DUE_VALUE = 1.0
 """Bits added for a chain with an entry that others have overtaken."""
 LEAST_VALUE = 0.02
@@ -80,6 +82,8 @@ class Run:
     """Set if the tested tree is the tip's with just these entries: then it may land."""
     is_own: bool = False
     """Set if it tested one entry and nothing else."""
+    convicts: bool = False
+    """Set if it is reason to reject its only entry (see `convicts`)."""
 
 
 @frozen
@@ -98,6 +102,8 @@ class Start:
     green: float = 1.0
     value: float = 0.0
     why: str = ""
+    repeats: bool = False
+    """Set if it repeats the last red run of one entry alone, on the same tree, even if the target has moved."""
 
 
 @frozen
@@ -111,7 +117,7 @@ class Decision:
 
 
 def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], running: Sequence[RunningSet],
-           gates: int, *, max_set: int = MAX_SET, red_runs_needed: int = RED_RUNS_NEEDED) -> Decision:
+           gates: int, *, max_set: int = MAX_SET) -> Decision:
     """Decide what to land, reject, cancel or test next.
 
     Args:
@@ -120,15 +126,14 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
         running: runs in progress.
         gates: runs that may go on at a time.
         max_set: entries that may be tested together at most; with 1, one entry is tested at a time.
-        red_runs_needed: red runs of an entry before it is rejected, at least one of them its own.
     """
     passed = [run.entries for run in runs if run.green and run.lands and run.entries]
     if passed:
         return Decision(land=max(passed, key=len))
     known = _Knowledge(waiting, beliefs, runs)
-    for name, reds, own in known.leaves:
-        if own and reds >= red_runs_needed:
-            return Decision(reject=name)
+    for chain in known.groups:
+        if any(run.convicts for run in known.reds[frozenset(chain.entries)]):
+            return Decision(reject=chain.entries[0])
     cancel = [each for each in running if known.is_useless(each)]
     plan = _Plan(known, [each for each in running if each not in cancel], max_set)
     start: list[Start] = []
@@ -139,6 +144,27 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
         start.append(best)
         plan.add(RunningSet(best.entries))
     return Decision(cancel=tuple(cancel), start=tuple(start))
+
+
+@frozen
+class Trial:
+    """Gate run on a tree: the tip with `entries`."""
+
+    entries: tuple[str, ...]
+    tree: Hashable
+    green: bool
+
+
+def convicts(run: Trial, earlier: Sequence[Trial], *, flaky: bool = False) -> bool:
+    """Return whether a red run is reason to reject: it tested one entry alone, which had been red before, alone or with
+    others that have passed since. If the gate was flaky lately, only runs on the same tree count, and one more."""
+    if len(run.entries) > 1 or run.green:
+        return False
+    if flaky:
+        return sum(each.tree == run.tree and not each.green for each in earlier) >= RED_RUNS_NEEDED
+    passed = {name for each in earlier if each.green for name in each.entries}
+    return sum(not each.green and set(each.entries) - passed - {run.entries[0]} == set() and
+               run.entries[0] in each.entries for each in earlier) >= RED_RUNS_NEEDED - 1
 
 
 # ------------------------------------------------------------------------------------------------- what the runs tell
@@ -220,13 +246,10 @@ class _Knowledge:
             goods.append(goods[-1] * (1 - self.bad[name]) * clash)
         return goods
 
-    @property
-    def leaves(self) -> Iterator[tuple[str, int, bool]]:
-        """Yield each entry that is a red group alone, its red runs, and whether one of these was its own."""
-        for chain in self.groups:
-            if len(chain.entries) == 1:
-                reds = self.reds[frozenset(chain.entries)]
-                yield chain.entries[0], len(reds), any(run.is_own for run in reds)
+    def test_alone(self, name: str, value: float, why: str) -> Start:
+        """Return the run on one entry alone, which repeats the last such run that was red."""
+        reds = self.reds.get(frozenset({name}), ())
+        return Start((name,), 1 - self.bad[name], value, why, repeats=any(run.is_own for run in reds))
 
     def is_useless(self, run: RunningSet) -> bool:
         """Return whether the verdict of a run in progress is known, and lands nothing."""
@@ -257,106 +280,109 @@ class _Plan:
     def _arrange(self) -> None:
         """Divide the runs in progress among the red groups and the chains of the pool."""
         known = self.known
-        self.chains = [_Chain(each.entries, each.good, is_red=True, cuts=self._cuts(each)) for each in known.groups]
+        self.unknown = [tuple(name for name in run.entries if name not in known.proven) for run in self.running]
+        self.chains = [self._with_cuts(chain) for chain in known.groups]
         pool, taken = set(known.pool), set[str]()
-        fresh = [tuple(name for name in run.entries if name not in known.proven) for run in self.running]
-        for names in sorted(fresh, key=len, reverse=True):
+        for names in sorted(self.unknown, key=len, reverse=True):
             if names and pool.issuperset(names) and not taken.intersection(names):
                 # the shorter runs in it give the order of its entries
-                inner = sorted({each for each in fresh if set(each) <= set(names)}, key=len)
+                inner = sorted({each for each in self.unknown if set(each) <= set(names)}, key=len)
                 order = tuple(dict.fromkeys(name for each in inner for name in each))
-                chain = _Chain(order, tuple(known.goods(order)))
-                self.chains.append(_Chain(chain.entries, chain.good, cuts=self._cuts(chain)))
+                self.chains.append(self._with_cuts(_Chain(order, tuple(known.goods(order)))))
             taken.update(names)
         self.free = [name for name in known.pool if name not in taken]
         self.under_test = {frozenset(run.entries) for run in self.running}
+        self.passes = [self._probability(names) for names in self.unknown]
 
-    def _cuts(self, chain: _Chain) -> tuple[int, ...]:
-        """Return the lengths of the prefixes of a chain that are under test."""
-        cuts = set()
-        for run in self.running:
-            names = set(run.entries) - self.known.proven
-            if names and names.issuperset(chain.entries[:len(names)]):
-                cuts.add(len(names))
-        return tuple(sorted(cuts))
+    def _with_cuts(self, chain: _Chain) -> _Chain:
+        """Return a chain with the lengths of its prefixes that are under test."""
+        cuts = {len(names) for names in self.unknown
+                if 0 < len(names) <= len(chain.entries) and set(chain.entries[:len(names)]) <= set(names)}
+        return _Chain(chain.entries, chain.good, chain.is_red, tuple(sorted(cuts)))
+
+    def _probability(self, names: tuple[str, ...]) -> float:
+        """Return the probability that a run on these, and proven entries, passes."""
+        for chain in self.chains:
+            if len(names) in chain.cuts and set(chain.entries[:len(names)]) == set(names):
+                return chain.good[len(names)]
+        return self.known.goods(names)[-1]
 
     def candidates(self) -> list[Start]:
         """Return sets that could be tested next, each with its value."""
-        known = self.known
-        first = next(iter(known.waiting.values()), None)
+        first = next(iter(self.known.waiting.values()), None)
         if first is None:
             return []
+        alone = self.known.test_alone(first.id, 1.0, "it is tested alone")
         if self.max_set == 1 or first.is_alone:
-            return [] if self.running else [Start((first.id,), 1 - known.bad[first.id], 1.0, "it is tested alone")]
-        found: list[Start] = []
-        for chain in self.chains:
-            found += self._cut(chain)
+            return [] if self.running else [alone]
+        found = [start for chain in self.chains for start in self._cut(chain)]
         found += self._begin((), 1.0, "")
-        for run in self.running:
+        for run, passes in zip(self.running, self.passes, strict=True):
             if run.lands:
-                found += self._begin(run.entries, self._passes(run), f"if {_list(run.entries)} passes")
+                found += self._begin(run.entries, passes, f"if {_list(run.entries)} passes")
         found += self._land_proven()
-        if not found and not self.running:  # beliefs that say nothing must not stop the queue
-            found = [Start((first.id,), 1 - known.bad[first.id], 1.0, "nothing else can be tested")]
-        return found
+        # beliefs that say nothing must not stop the queue
+        return found or ([] if self.running else [alone])
 
     def _cut(self, chain: _Chain) -> list[Start]:
         """Return the best prefix of a chain to test next."""
-        known, found = self.known, list[Start]()
-        if chain.is_red and len(chain.entries) == 1:
+        known, whole = self.known, len(chain.entries)
+        is_due = any(known.waiting[name].is_due for name in chain.entries)
+        due = 0.0 if chain.cuts else DUE_VALUE * is_due + UNFINISHED_VALUE * chain.is_red
+        if chain.is_red and whole == 1:
             name = chain.entries[0]
-            if not chain.cuts and not known.waiting[name].needs & known.waiting.keys():
-                found.append(Start((name,), chain.good[1], CONFIRMATION_VALUE + self._due(chain),
-                                   "a red run has to be repeated by itself"))
-            return found
-        last = len(chain.entries) if chain.is_red else len(chain.entries) - 1
-        for length in range(1, last + 1):
-            bits, names = chain.split(length), chain.entries[:length]
-            if bits >= LEAST_VALUE and (test := self._compose((), names)) is not None:
-                value = bits + self._landing(test, chain.good[length]) + self._due(chain)
-                what = "are red together" if chain.is_red else "are under test together"
-                found.append(Start(test, chain.good[length], value,
-                                   f"{length} of {len(chain.entries)} that {what}"))
-        return [max(found, key=lambda each: each.value)] if found else []
+            is_free = not chain.cuts and not known.waiting[name].needs & known.waiting.keys()
+            return [known.test_alone(name, CONFIRMATION_VALUE + due, "it is the only suspect of a red run")] \
+                if is_free else []
+        what = "are red together" if chain.is_red else "are under test together"
+        found = []
+        for length in range(1, whole + chain.is_red):
+            if (bits := chain.split(length)) >= LEAST_VALUE:
+                landing = self._landing(chain.entries[:length], chain.good[length])
+                found.append((bits + landing + due, length))
+        return self._first_possible((), chain.entries, [
+            (value, length, chain.good[length], f"{length} of {whole} that {what}") for value, length in found])
 
     def _begin(self, base: tuple[str, ...], passes: float, why: str) -> list[Start]:
         """Return the best set of free entries of the pool, on the tip or on a set under test."""
-        known, chosen, found = self.known, list[str](), list[Start]()
+        known, chosen = self.known, list[str]()
         around = known.proven.union(base)
         for name in self.free:
             entry = known.waiting[name]
             if entry.is_alone or len(chosen) + len(base) >= self.max_set:
                 break
-            if not entry.needs & known.waiting.keys() <= around.union(chosen):
-                continue
-            chosen.append(name)
+            if entry.needs & known.waiting.keys() <= around.union(chosen):
+                chosen.append(name)
         goods = known.goods(chosen)
-        for length in range(1, len(chosen) + 1):
-            test = self._compose(base, chosen[:length])
-            if test is not None:
-                value = passes * entropy(goods[length]) + self._landing(test, passes * goods[length])
-                found.append(Start(test, passes * goods[length], value,
-                                   why or f"{length} of {len(known.pool)} not yet tested"))
-        return [max(found, key=lambda each: each.value)] if found else []
+        found = [(passes * entropy(goods[length]) + self._landing((*base, *chosen[:length]), passes * goods[length]),
+                  length, passes * goods[length], why or f"{length} of {len(known.pool)} not yet tested")
+                 for length in range(1, len(chosen) + 1)]
+        return self._first_possible(base, chosen, found)
+
+    def _first_possible(self, base: tuple[str, ...], names: Sequence[str],
+                        found: list[tuple[float, int, float, str]]) -> list[Start]:
+        """Return the set of most value that can be tested, of (value, length, probability to pass, why)."""
+        for value, length, passes, why in sorted(found, key=lambda each: -each[0]):
+            if (test := self._compose(base, names[:length])) is not None:
+                return [Start(test, passes, value, why)]
+        return []
 
     def _land_proven(self) -> list[Start]:
         """Return sets that land what is proven, alone or on a set under test."""
         proven = self.known.proven
         if not proven or any(run.lands and proven.issubset(run.entries) for run in self.running):
             return []
-        bases = [(), *(run.entries for run in self.running if run.lands)]
-        tests = [(self._compose(base, ()), math.prod(self._passes(run) for run in self.running if run.entries == base))
-                 for base in bases]
+        bases = [((), 1.0), *((run.entries, passes) for run, passes in zip(self.running, self.passes, strict=True)
+                              if run.lands)]
         return [Start(test, passes, self._landing(test, passes), "each passed, on another tip")
-                for test, passes in tests if test]
+                for base, passes in bases if (test := self._compose(base, ()))]
 
     def _compose(self, base: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...] | None:
         """Return the set of `names` and the proven entries, on those of `base`; None if it cannot be tested now."""
         known = self.known
-        room = self.max_set - len(base) - len(names)
-        around = set(base).union(names)
-        carried = [name for name in known.waiting if name in known.proven and name not in around and
-                   not known.waiting[name].is_alone][:max(0, room)]
+        room = max(0, self.max_set - len({*base, *names}))
+        carried = sorted((name for name in known.proven.difference(base, names) if not known.waiting[name].is_alone),
+                         key=lambda name: known.place[name])[:room]
         added = sorted({*names, *carried} - set(base), key=lambda name: known.place[name])
         test, before = (*base, *added), set(base)
         for name in added:
@@ -365,23 +391,14 @@ class _Plan:
             before.add(name)
         return test if test and frozenset(test) not in self.under_test else None
 
-    def _passes(self, run: RunningSet) -> float:
-        """Return the probability that a run in progress passes."""
-        names = set(run.entries) - self.known.proven
-        for chain in self.chains:
-            if names.issubset(chain.entries) and len(names) in chain.cuts:
-                return chain.good[len(names)]
-        return self.known.goods(sorted(names, key=lambda name: self.known.place[name]))[-1]
-
-    def _landing(self, test: tuple[str, ...], passes: float) -> float:
+    def _landing(self, names: Sequence[str], passes: float) -> float:
         """Return what the chance to land is worth: the set passes, and none that it is not built on lands before."""
-        others = math.prod(1 - self._passes(run) for run in self.running
-                           if run.lands and not set(run.entries).issubset(test))
+        around = self.known.proven.union(names)
+        others = 1.0
+        for run, probability in zip(self.running, self.passes, strict=True):
+            if run.lands and not around.issuperset(run.entries):
+                others *= 1 - probability
         return LANDING_VALUE * passes * others
-
-    def _due(self, chain: _Chain) -> float:
-        is_due = not chain.cuts and any(self.known.waiting[name].is_due for name in chain.entries)
-        return DUE_VALUE if is_due else 0.0
 
 
 def entropy(probability: float) -> float:

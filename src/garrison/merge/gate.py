@@ -493,17 +493,18 @@ class GateRuns:
         """Return the folders in which the running gates will write their verdicts."""
         return [run.folder for run in self._runs.values()]
 
-    def running_trees(self, state: QueueState) -> set[str]:
-        """Return the trees under test."""
-        return {state.gates[job].tree for job in self._runs if job in state.gates}
+    def in_progress(self, state: QueueState) -> dict[str, RunningGate]:
+        """Return the runs in progress, by job."""
+        return {job: state.gates[job] for job in self._runs if job in state.gates}
 
     def verdict_key(self, config: QueueConfig) -> str:
         """Return the key of verdicts in this environment, on the target as it is now."""
         files = list_targets_files(self.git, self.writer.tip() or "", config.gate_from_target)
         return config.verdict_key(self.environment, files)
 
-    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject) -> Progress | Wait:
-        """Start a gate run on a commit, for these entries; wait if the disk is full."""
+    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, *, base: str = "",
+              why: str = "") -> Progress | Wait:
+        """Start a gate run on a commit, for these entries merged onto `base`; wait if the disk is full."""
         if full := self._full_disk():
             return Wait("no_room", f"No space left on device: {full}; {entries[0].id} is tested when there is room")
         if lack := self._lack_of_room():
@@ -517,7 +518,7 @@ class GateRuns:
         log_retention.remove_old_logs(run.log.parent,
                                       [log for each in self._runs.values() for log in (each.log, each.setup_log)])
         self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree,
-                                       slot.number, key, str(run.log)))
+                                       slot.number, key, str(run.log), base, why))
         failpoint.here("test_recorded")
         try:
             run.start(commit, tree)
@@ -579,11 +580,10 @@ class GateRuns:
                     kill_tree.kill_tree(None, marker, grace=_KILL_GRACE)
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def keep(self, trees: Collection[str], state: QueueState) -> None:
-        """End the runs on all other trees: their verdicts are no longer needed."""
+    def keep(self, jobs: Collection[str]) -> None:
+        """End all other runs: their verdicts are no longer needed."""
         for job, run in list(self._runs.items()):
-            gate = state.gates.get(job)
-            if gate is None or gate.tree not in trees:
+            if job not in jobs:
                 run.abandon()
                 self._finish(job, run)
 

@@ -1,4 +1,4 @@
-"""Merge processor: work a queue, one batch at a time, in small steps that never wait for a test.
+"""Merge processor: work a queue in small steps that never wait for a test.
 
 `acquire` the lock, `recover` once, then call `step` repeatedly. Each step reads the journal and the refs, does one
 thing and returns it (`Progress`), or returns what it waits for (`Wait`). In order of precedence, a step
@@ -7,8 +7,8 @@ thing and returns it (`Progress`), or returns what it waits for (`Wait`). In ord
 2. records the verdict of a gate run that ended (`gate.GateRuns.record_verdict`),
 3. retries a landing that an open checkout blocked (`landing.Lander.retry_blocked`),
 4. waits if the queue is paused or has no gate (`_check_pause`),
-5. stacks waiting entries on the target's tip as a batch (`candidates.CandidateBuilder.start_batch`),
-6. does what `batch.decide_next` decides about the batch: run gates, land, reject an entry, or pause the queue.
+5. tests the bare target where an entry may be blamed for what is the target's fault (`base_check`),
+6. does what `decision.decide` decides on the evidence: land a set of entries, reject one, end runs, test further sets.
 
 The journal is its only memory: the handles of running gates are found again by `recover`. A step raises Fenced when
 another processor has taken over. Where git fails at entries, the step is tried again; an entry at which it fails
@@ -19,13 +19,19 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition, GarrisonError
+from garrison.frozen import frozen
 from garrison.merge import batch, checkouts, order
-from garrison.merge.candidates import CandidateBuilder
+from garrison.merge.base_check import check_base
+from garrison.merge.candidates import CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
+from garrison.merge.decision import Beliefs, Waiting, decide
+from garrison.merge.entry import order_by_dependencies
+from garrison.merge.evidence import list_running, list_runs
 from garrison.merge.gate import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, RETRY_SECONDS, Progress, QueueWriter, Wait
@@ -39,10 +45,9 @@ from garrison.system import disk_space, failpoint, shortage
 from garrison.system.git.repository import GitError, is_gc_running
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from garrison.merge.candidates import CandidateChain
-    from garrison.merge.decision import Beliefs
+    from garrison.merge.decision import Decision, Start
     from garrison.merge.entry import MergeEntry
     from garrison.merge.outcome_signals import Outcome
     from garrison.merge.queue import MergeQueue
@@ -50,8 +55,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 
-MIN_ARRANGED, MAX_ARRANGED = 3, 32
-"""Waiting entries from which, and up to which, an order is chosen: of two, either costs the other its place."""
+MIN_ARRANGED, MAX_ARRANGED = 3, 64
+"""Waiting entries from which an order is chosen (of two, either costs the other its place), and that are looked at."""
 SNAPSHOT_EVERY = 1000
 """Records between two snapshots: every command reads the records since the last one."""
 TEMPORARY_SECONDS = 60.0
@@ -81,8 +86,9 @@ class MergeProcessor:
         self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back, touched)
         self.history = TrackRecord(queue.folder, touched)
         self.pairs = PairConflicts(self.git, touched)
-        self._first = ""
-        """Entry with which the next batch begins, if that is not the first that waits."""
+        self._outlook = _Outlook()
+        self._building: tuple[str, ...] = ()
+        """Entries of the set that this step builds."""
         self.conflict_check = ConflictCheck(self.writer, self.builder)
         self._lock: LifeLock | None = None
         self._setback = Setback()
@@ -161,7 +167,7 @@ class MergeProcessor:
     def step(self) -> Progress | Wait:
         """Do one step. A command that is recorded meanwhile takes effect at the next."""
         state = self.writer.state()
-        before = state.seq
+        before, self._building = state.seq, ()
         if before - state.snapshot_seq >= SNAPSHOT_EVERY:
             with suppress(OSError):  # the disk is full: the journal grows on
                 self.writer.compact()
@@ -209,13 +215,12 @@ class MergeProcessor:
         return Wait("hindered", f"{why}; trying again")
 
     def _at_work(self, state: QueueState) -> tuple[str, ...]:
-        """Return the entries that the next step works at: those of a landing, of the batch, or the first that waits."""
+        """Return the entries that the step works at: those of a landing, of the set that it builds, or the first."""
         if state.landing:
             return state.landing.entries
-        if batched := state.batch():
-            return tuple(entry.id for entry in batched)
-        waiting = [entry.id for entry in state.waiting()]
-        return (self._first,) if self._first in waiting else tuple(waiting[:1])
+        if self._building:
+            return self._building
+        return tuple(entry.id for entry in state.batch() or state.waiting()[:1])
 
     def _find_trouble_of_target(self) -> str:
         """Return what git says if it fails at the bare target, too; '' if it does there what an entry needs."""
@@ -228,7 +233,7 @@ class MergeProcessor:
             config = require_config(state)
             self.gates.verdict_key(config)
             if state.batch() and not config.no_gate:
-                self.gates.keep((), state)
+                self.gates.keep(())
                 self.gates.check_preparing(tip)
         except GarrisonError as error:
             return str(error)
@@ -238,13 +243,13 @@ class MergeProcessor:
         """End the entry at work; of several, judge each alone first."""
         self._forget_setback()
         self._one_by_one = len(names) > 1
-        self.gates.keep((), state)
+        self.gates.keep(())
         if state.landing:
             result = self.lander.give_up(state.landing, why)
             if result.what == "landed":
                 return result
-        elif state.batch():
-            self.writer.append(StatusChanged(tuple(names), "queued", why))
+        elif under_test := tuple(entry.id for entry in state.batch()):
+            self.writer.append(StatusChanged(under_test, "queued", why))
         if self._one_by_one:
             return Progress("requeued", names[0])
         return self.builder.record_conflict(self.queue.entry(names[0]), self.writer.tip() or "", (), why)
@@ -261,7 +266,7 @@ class MergeProcessor:
         if state.landing:
             return self.lander.finish(state.landing)
         return (self.gates.record_verdict(state) or self.lander.retry_blocked(state) or self._check_pause(state)
-                or self._work_batch(state))
+                or self._work(state))
 
     def _check_pause(self, state: QueueState) -> Progress | Wait | None:
         """Resume a pause whose cause is gone; return a wait if nothing may be judged now, else None."""
@@ -274,12 +279,11 @@ class MergeProcessor:
             return Wait("no_gate", "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
         return None
 
-    def _work_batch(self, state: QueueState) -> Progress | Wait:
-        """Continue the batch on the target's tip, or start one."""
-        entries, waiting = state.batch(), state.waiting()
-        if not entries:
-            self.gates.keep((), state)
-        if not entries and not waiting:
+    def _work(self, state: QueueState) -> Progress | Wait:
+        """Judge what waits, on the target's tip."""
+        under_test, waiting = state.batch(), state.waiting()
+        if not under_test and not waiting:
+            self.gates.keep(())
             return self._idle(state)
         if is_gc_running(self.git.common):
             return Wait("ref_locked", f"git gc runs in {self.queue.repo}, which might remove what is built meanwhile",
@@ -287,23 +291,54 @@ class MergeProcessor:
         tip = self.writer.tip()
         if tip is None:
             return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
-        if not entries:
-            return self.builder.start_batch(tip, self._arrange(state, waiting, tip),
-                                            self._batch_size(state, len(waiting)))
-        chain = self.builder.chain(tip, entries) if tip == state.tip else None
-        if chain is None:
-            self.gates.keep((), state)
-            reason = f"{self.queue.target} moved" if tip != state.tip else "its batch was changed"
-            self.writer.append(StatusChanged(tuple(entry.id for entry in entries), "queued", reason))
-            return Progress("requeued", entries[0].id)
-        result = self._judge(chain, state)
+        if under_test and tip != state.tip:
+            return self._requeue(under_test, f"{self.queue.target} moved")
+        needs = {entry.id: [other.id for other in state.unmet_dependencies(entry)] for entry in under_test}
+        free = order_by_dependencies(under_test, needs)
+        if len(free) < len(under_test):
+            return self._requeue([entry for entry in under_test if entry not in free], "it waits for another entry")
+        result = self._judge(state, tip, free, waiting)
         return (self.conflict_check.check(tip, waiting) if isinstance(result, Wait) else None) or result
 
-    def _batch_size(self, state: QueueState, backlog: int) -> int:
-        if require_config(state).no_gate or self._one_by_one:
-            return 1
-        return batch.choose_batch_size(state.verdicts.rejections, backlog, state.verdicts.durations,
-                                       width=self._gate_width(state), max_batch=self._max_batch(state))
+    def _requeue(self, entries: Sequence[MergeEntry], reason: str) -> Progress:
+        names = tuple(entry.id for entry in entries)
+        jobs = self.gates.in_progress(self.queue.state)
+        self.gates.keep([job for job, gate in jobs.items() if not set(names).intersection(gate.entries)])
+        self.writer.append(StatusChanged(names, "queued", reason))
+        return Progress("requeued", names[0])
+
+    def _look(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], waiting: Sequence[MergeEntry],
+              ) -> _Outlook:
+        """Return which entries may be tested now, in their order, and what is believed of them.
+
+        Those under test come first. An entry that conflicts with one before it waits until that is judged.
+        """
+        head = [*under_test, *waiting][:max(MAX_ARRANGED, len(under_test))]
+        names = tuple(entry.id for entry in head)
+        known_by = (tip, *((entry.id, entry.depends_on, entry.strategy, entry.priority) for entry in head))
+        if known_by == self._outlook.known_by:
+            return self._outlook
+        parked = self._outlook.parked if self._outlook.tip == tip else frozenset()
+        unfit = self._outlook.unfit if self._outlook.tip == tip else frozenset()
+        beliefs = self._beliefs(state, head, tip)
+        conflicts = self.pairs.find(head, tip) if len(head) >= MIN_ARRANGED else set()
+        places = [order.place_of(entry, state, names, beliefs.bad.get(entry.id, 0.0)) for entry in head]
+        ordered = list(names)
+        if conflicts:
+            fixed, first = set(names[:len(under_test)]), list(names[:len(under_test)])
+            ordered = first + [name for name in order.choose_order(places[len(under_test):], conflicts)
+                               if name not in fixed]
+        against: dict[str, set[str]] = {}
+        for index, name in enumerate(ordered):
+            if index >= len(under_test):
+                against[name] = {other for other in ordered[:index] if frozenset((name, other)) in conflicts}
+        free = [name for name in ordered if not against.get(name)]
+        entries, due = {entry.id: entry for entry in head}, {place.id for place in places if place.is_due}
+        unmet = {place.id: place.needs for place in places}
+        self._outlook = _Outlook(
+            tip, known_by, tuple(Waiting(name, unmet[name], self.builder.lands_alone(entries[name]), name in due)
+                              for name in free), beliefs, parked, unfit)
+        return self._outlook
 
     def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
         """Return what is believed of these entries before they are tested."""
@@ -311,21 +346,11 @@ class MergeProcessor:
             return plain_beliefs(state, entries)
         return self.history.estimate(state, entries, tip)
 
-    def _arrange(self, state: QueueState, waiting: Sequence[MergeEntry], tip: str) -> list[MergeEntry]:
-        """Return the waiting entries in the order that is expected to land most, if some conflict with others."""
-        self._first = ""
-        head, rest = list(waiting[:MAX_ARRANGED]), waiting[MAX_ARRANGED:]
-        conflicts = self.pairs.find(head, tip) if len(head) >= MIN_ARRANGED else set()
-        if conflicts:
-            bad, names = self._beliefs(state, head, tip).bad, {entry.id for entry in head}
-            places = [order.place_of(entry, state, names, bad[entry.id]) for entry in head]
-            position = {name: index for index, name in enumerate(order.choose_order(places, conflicts))}
-            head.sort(key=lambda entry: position[entry.id])
-            self._first = head[0].id
-        return [*head, *rest]
-
-    def _max_batch(self, state: QueueState) -> int:
-        return min(self.max_batch, require_config(state).max_batch or self.max_batch)
+    def _max_set(self, state: QueueState, backlog: int) -> int:
+        if self._one_by_one:
+            return 1
+        own = min(self.max_batch, require_config(state).max_batch or self.max_batch)
+        return batch.choose_max_set(backlog, state.verdicts.durations, max_batch=own)
 
     def _gate_width(self, state: QueueState) -> int:
         return batch.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
@@ -346,60 +371,167 @@ class MergeProcessor:
 
     # --- the batch --------------------------------------------------------------------------------------------------
 
-    def _judge(self, chain: CandidateChain, state: QueueState) -> Progress | Wait:
-        """Do what `batch.decide_next` decides about the batch."""
-        config = require_config(state)
-        if config.no_gate:
-            return self._land(chain, len(chain.entries), state)
-        evidence = state.verdicts.evidence(self.gates.verdict_key(config), self.gates.running_trees(state))
-        names = tuple(entry.id for entry in chain.entries)
-        red = batch.shortest_red(chain.trees, evidence)
-        if 0 < red < len(names):
-            self.writer.append(StatusChanged(names[red:], "queued", f"was behind {red} that are red together"))
-            return Progress("split", names[0])
-        decision = batch.decide_next(names, chain.trees, evidence, width=self._gate_width(state))
-        if isinstance(decision, batch.Reject) and not chain.entries[0].verdict:
-            # Its red runs are older than its present candidate: it was held or built again meanwhile.
-            decision = batch.RunGates((1,), () if chain.trees[1] in evidence.running else (1,))
-        if isinstance(decision, batch.Land):
-            return self._land(chain, decision.count, state)
-        if isinstance(decision, batch.RunGates):
-            return self._run_gates(chain, decision, state)
-        self.gates.keep((), state)
-        if isinstance(decision, batch.PauseQueue):
-            return self._pause(chain, decision.reason, state)
-        self.writer.append(StatusChanged(names[:1], "rejected", chain.entries[0].reason), sync=True)
-        self.writer.drop_pins([self.queue.entry(names[0])])
-        return Progress("rejected", names[0])
+    def _judge(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], waiting: Sequence[MergeEntry],
+               ) -> Progress | Wait:
+        """Test the bare target if that is due, else do what `decision.decide` decides."""
+        outlook = self._look(state, tip, under_test, waiting)
+        if require_config(state).no_gate:
+            return self._land(state, tip, outlook.waiting[0].id)
+        candidates = outlook.free or outlook.unparked
+        key, names = self.gates.verdict_key(require_config(state)), {each.id for each in candidates}
+        found = list(list_runs(state, key, tip, names, outlook.unfit))
+        evidence = state.verdicts.evidence(key)
+        jobs = self.gates.in_progress(state)
+        base_jobs = [job for job, gate in jobs.items() if gate.subject == "base"]
+        set_jobs = [job for job in jobs if job not in base_jobs]
+        sets = list_running(state, key, tip, [jobs[job] for job in set_jobs])
+        backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else batch.MAX_BATCH
+        chosen = decide(candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
+                        self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog))
+        if chosen.land:
+            return self._land(state, tip, *chosen.land)
+        self.gates.keep([*base_jobs, *(job for job, each in zip(set_jobs, sets, strict=True)
+                                       if each is not None and each not in chosen.cancel)])
+        blamed = {entry.id for entry in under_test}
+        reds = [(run, record.result) for run, record in found if not run.green and blamed.intersection(run.entries)]
+        results = [result for _, result in reds]
+        answer = check_base(self.git.tree_of(tip), results, evidence) if results else "passes"
+        if answer == "test":
+            if base_jobs:
+                return self.gates.wait(state)
+            return self._test_base(state, tip, next(name for run, _ in reds for name in run.entries if name in blamed))
+        if answer != "passes":
+            self.gates.keep(())
+            return self._pause(state, tip, answer)
+        return self._do(state, tip, chosen)
 
-    def _land(self, chain: CandidateChain, count: int, state: QueueState) -> Progress | Wait:
-        config, entries = require_config(state), chain.entries[:count]
-        if not config.no_gate and any(entry.verdict != "green" for entry in entries):
-            self.writer.append(VerdictGiven(
-                tuple(entry.id for entry in entries), "entry", chain.trees[count], self.gates.verdict_key(config),
-                "green", "", entries[0].log, reused=True), sync=True)
-            return Progress("verdict", entries[0].id)
-        commits = self.builder.pin_landing(chain, count)
-        result = self.lander.land(chain, commits)
-        if isinstance(result, Progress) and result.what == "landed":
-            self.builder.advance(count, commits.new)
-        return result
-
-    def _run_gates(self, chain: CandidateChain, decision: batch.RunGates, state: QueueState) -> Progress | Wait:
-        self.gates.keep({chain.trees[count] for count in decision.wanted}, state)
-        for count in decision.start:
-            if count == 0:
-                return self.gates.start(chain.entries[:1], chain.base, chain.trees[0], "base")
-            commit = self.builder.pin_candidate(chain, count)
-            return self.gates.start(chain.entries[:count], commit, chain.trees[count], "entry")
+    def _do(self, state: QueueState, tip: str, chosen: Decision) -> Progress | Wait:
+        """Reject an entry, or start the next run, or wait for those in progress."""
+        if chosen.reject:
+            entry = state.entry(chosen.reject)
+            self.writer.append(StatusChanged((entry.id,), "rejected", entry.reason), sync=True)
+            self.writer.drop_pins([self.queue.entry(entry.id)])
+            return Progress("rejected", entry.id)
+        for start in chosen.start:
+            return self._test(state, tip, start)
         return self.gates.wait(state)
 
-    def _pause(self, chain: CandidateChain, reason: str, state: QueueState) -> Progress:
-        names, base = tuple(entry.id for entry in chain.entries), state.base
+    def _test(self, state: QueueState, tip: str, start: Start) -> Progress | Wait:
+        """Build a set on the tip and start its gate run, or use the verdict on the same tree."""
+        self._building = start.entries
+        if start.repeats and (again := self._repeat(state, tip, start)) is not None:
+            return again
+        entries = [state.entry(name) for name in start.entries]
+        is_known = all(entry.status != "queued" for entry in entries)
+        chain = (self.builder.chain(tip, entries) if is_known else None) or self.builder.start_set(tip, entries)
+        if not isinstance(chain, CandidateChain):
+            return chain
+        missing = set(start.entries) - {entry.id for entry in chain.entries}
+        if missing:  # they do not merge with those before them
+            self._outlook = self._outlook.park(missing)
+            return Progress("split", start.entries[0])
+        if not is_known:
+            return Progress("candidate", start.entries[0])
+        tree = chain.trees[-1]
+        key = self.gates.verdict_key(require_config(state))
+        if (tree, key) in state.green:
+            self._reuse_verdict(chain, key)
+            return Progress("verdict", entries[0].id)
+        return self.gates.start(entries, chain.commits[-1], tree, "entry", base=tip, why=start.why)
+
+    def _repeat(self, state: QueueState, tip: str, start: Start) -> Progress | Wait | None:
+        """Repeat the last red run of one entry alone, if the target has moved since; else None: it is built again."""
+        key = self.gates.verdict_key(require_config(state))
+        last = next((run for run in reversed(state.verdicts.runs) if run.entries == start.entries and run.key == key
+                     and run.result != "green"), None)
+        if last is None or last.base == tip or not last.commit or not self.git.has_object(last.commit):
+            return None
+        return self.gates.start([state.entry(start.entries[0])], last.commit, last.tree, "entry", base=last.base,
+                                why=start.why)
+
+    def _reuse_verdict(self, chain: CandidateChain, key: str) -> None:
+        self.writer.append(VerdictGiven(
+            tuple(entry.id for entry in chain.entries), "entry", chain.trees[-1], key, "green", "",
+            chain.entries[0].log, reused=True, base=chain.base), sync=True)
+
+    def _test_base(self, state: QueueState, tip: str, name: str) -> Progress | Wait:
+        self._building = (name,)
+        return self.gates.start([state.entry(name)], tip, self.git.tree_of(tip), "base", base=tip)
+
+    def _land(self, state: QueueState, tip: str, *names: str) -> Progress | Wait:
+        """Land a set whose tree on the tip has passed."""
+        self._building, config = names, require_config(state)
+        chain: CandidateChain | Progress | None
+        entries = [state.entry(name) for name in names]
+        is_new = any(entry.status == "queued" for entry in entries)
+        chain = self.builder.start_set(tip, entries) if is_new else self.builder.chain(tip, entries)
+        if isinstance(chain, Progress):
+            return chain
+        if not config.no_gate:
+            key = self.gates.verdict_key(config)
+            if chain is None or len(chain.entries) < len(names) or not self._is_tested(state, chain.trees[-1], key):
+                self._outlook = self._outlook.refuse(names)  # on this tip it would be another tree
+                return Progress("built again", names[0])
+            if is_new:
+                entries = [self.queue.entry(name) for name in names]
+                chain = chain.prefix(entries)
+            if any(entry.verdict != "green" for entry in chain.entries):
+                self._reuse_verdict(chain, key)
+                return Progress("verdict", names[0])
+        if chain is None:
+            return self._requeue(entries, "its candidate no longer fits the target")
+        commits = self.builder.pin_landing(chain, len(names))
+        result = self.lander.land(chain, commits)
+        if isinstance(result, Progress) and result.what == "landed":
+            self.builder.advance(chain, len(names), commits.new)
+        return result
+
+    def _is_tested(self, state: QueueState, tree: str, key: str) -> bool:
+        return (tree, key) in state.green
+
+    def _pause(self, state: QueueState, tip: str, reason: str) -> Progress:
+        names, base = tuple(entry.id for entry in state.batch()), state.base
         self.writer.append(QueuePaused(
-            names, reason, f"on the bare {self.queue.target} {base.reason if base else ''}", chain.base,
+            names, reason, f"on the bare {self.queue.target} {base.reason if base else ''}", tip,
             base.log if base else ""), sync=True)
-        return Progress("paused", names[0])
+        return Progress("paused", names[0] if names else "")
+
+
+@frozen
+class _Outlook:
+    """Entries that may be tested on a tip, computed once as long as all it is computed from (`known_by`) is the same.
+    """
+
+    tip: str = ""
+    known_by: tuple[object, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    beliefs: Beliefs = Beliefs({})
+    parked: frozenset[str] = frozenset()
+    """Entries that did not merge with others: they wait until these have landed, or nothing else is left."""
+    unfit: frozenset[tuple[str, ...]] = frozenset()
+    """Entries which give another tree on this tip than was tested."""
+
+    @property
+    def free(self) -> list[Waiting]:
+        """Return the entries that are not parked, and need none that is."""
+        out = set(self.parked)
+        for each in self.waiting:
+            if each.needs & out:
+                out.add(each.id)
+        return [each for each in self.waiting if each.id not in out]
+
+    @property
+    def unparked(self) -> list[Waiting]:
+        """Return the first entry alone, if all are parked."""
+        return list(self.waiting[:1])
+
+    def park(self, names: Collection[str]) -> _Outlook:
+        """Return it with these parked, too."""
+        return replace(self, parked=self.parked | set(names))
+
+    def refuse(self, names: tuple[str, ...]) -> _Outlook:
+        """Return it with these known to give another tree."""
+        return replace(self, unfit=self.unfit | {names})
 
 
 _PREPARING = frozenset({"requeued", "candidate", "built again", "split", "overtaken", "resumed", "unblocked", "moved",

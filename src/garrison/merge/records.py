@@ -272,6 +272,10 @@ class GateStarted(EntriesRecord):
     key: str
     """Key of its verdict (`QueueConfig.verdict_key`)."""
     log: str
+    base: str = ""
+    """Target's commit on which the entries were merged; early journals do not tell."""
+    why: str = ""
+    """Why this set was chosen, for people."""
 
 
 @frozen
@@ -296,6 +300,8 @@ class VerdictGiven(EntriesRecord):
     """Tests that failed by the log of a red run, else files that it names."""
     suspicion: tuple[float, ...] = ()
     """Likelihood ratio of that log for each entry (see `suspects`); empty: the log says nothing about any."""
+    base: str = ""
+    """Target's commit on which the entries were merged, for a reused verdict; else the run's record has it."""
 
     @property
     def suspects(self) -> dict[str, float]:

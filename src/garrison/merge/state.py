@@ -38,7 +38,7 @@ from garrison.merge.records import (
     from_data,
     to_data,
 )
-from garrison.merge.verdicts import VerdictCache
+from garrison.merge.verdicts import SetRun, VerdictCache
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ MANUAL = "asked"
 KEPT_ENTRIES = 1000
 """Final entries that a snapshot keeps; the archived parts of the journal have all of them."""
 
+KEPT_LANDINGS = 300
+"""Landings that are remembered, to know which runs on an earlier tip tested the present one."""
 KEPT_FAILURES = 200
 """Flaky tests, and red trees with the tests that failed on them, that are remembered."""
 
@@ -60,7 +62,7 @@ KEPT_FAILURES = 200
 class RunningGate(GateStarted):
     """Gate run without a verdict, started `at` that time."""
 
-    at: str
+    at: str = ""
 
 
 @frozen
@@ -133,6 +135,8 @@ class QueueState:
     landing: LandingStarted | None = None
     """Landing in progress, with the entries not yet recorded as landed."""
     stale_checkouts: tuple[StaleCheckout, ...] = ()
+    landings: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Target's commit → the one after the next landing, and the entries that landed with it, of the last landings."""
     moves: dict[str, str] = field(default_factory=dict)
     """New commit of the target → the old one, of each landing that was begun."""
     pause: Pause | None = None
@@ -179,6 +183,16 @@ class QueueState:
         queued = [entry for entry in self.ranked() if entry.status == "queued"]
         needs = {entry.id: {other.id for other in self.unmet_dependencies(entry)} for entry in queued}
         return order_by_dependencies(queued, needs)
+
+    def landed_since(self, base: str, tip: str) -> tuple[str, ...] | None:
+        """Return the entries that landed between two commits of the target; None if something else moved it."""
+        landed: list[str] = []
+        while base != tip:
+            if base not in self.landings or len(landed) > KEPT_ENTRIES:
+                return None
+            base, names = self.landings[base]
+            landed += names
+        return tuple(landed)
 
     def unmet_dependencies(self, entry: MergeEntry) -> list[MergeEntry]:
         """Return what must still land before `entry` is judged: of each node it depends on the latest entry.
@@ -298,6 +312,7 @@ _ENTRY_STEPS: Mapping[type[QueueRecord], Callable[[MergeEntry, Any], MergeEntry]
 
 def _apply_configured(state: QueueState, record: Configured, stored: Stored) -> None:
     state.config = record.config
+    state.verdicts.forget_runs()
     if state.pause and not state.pause.is_manual:
         state.pause = None
 
@@ -339,8 +354,9 @@ def _apply_lease_taken(state: QueueState, record: LeaseTaken, stored: Stored) ->
 
 def _apply_status_changed(state: QueueState, record: StatusChanged, stored: Stored) -> None:
     if record.status == "candidate":
+        if state.tip != record.base:
+            state.verdicts.forget_base()
         state.tip = record.base
-        state.verdicts.forget_base()
     elif record.status == "rejected":
         state.verdicts.forget_base()
         state.verdicts.record_judgement(rejected=True)
@@ -366,6 +382,9 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
         if state.verdicts.record_base(*verdict, stored.seq):
             state.base = BaseVerdict(record.first, record.result, record.reason, record.log)
     elif state.verdicts.record(*verdict, record.entries, stored.seq):
+        base = (gate.base if gate else "") or record.base
+        state.verdicts.record_run(SetRun(record.entries, record.tree, record.key, base, record.result, stored.seq,
+                                         record.suspicion, gate.commit if gate else ""))
         for entry in [state.entries[name] for name in record.entries if name in state.entries]:
             if entry.status in ("candidate", "testing"):
                 _judge(state, entry, record, stored)
@@ -415,6 +434,8 @@ def _apply_landed(state: QueueState, record: EntryLanded, stored: Stored) -> Non
         return
     _apply_landing_over(state, record, stored)
     state.tip = landing.new
+    state.landings[landing.old] = (landing.new, (record.entry, *state.entries[record.entry].together))
+    state.landings = dict(list(state.landings.items())[-KEPT_LANDINGS:])
     state.stale_checkouts += tuple(StaleCheckout(path, record.old, landing.new) for path in record.stale_checkouts)
 
 
@@ -436,6 +457,7 @@ def _apply_paused(state: QueueState, record: QueuePaused, stored: Stored) -> Non
         return  # the queue's own pause never replaces a person's
     state.pause = Pause(record.reason, record.detail, record.tip, record.log)
     state.verdicts.forget_base()
+    state.verdicts.forget_runs()
 
 
 def _apply_resumed(state: QueueState, record: QueueResumed, stored: Stored) -> None:
@@ -490,6 +512,7 @@ def snapshot(state: QueueState) -> SnapshotTaken:
         "entries": [to_data(entry) for entry in entries],
         "places": [state.positions[entry.id] for entry in entries],
         "tests": [gate.to_data() for gate in state.gates.values()],
+        "landings": [[old, new, list(names)] for old, (new, names) in state.landings.items()],
         "moves": dict(list(state.moves.items())[-KEPT_ENTRIES:]),
         "owed": [asdict(stale) for stale in state.stale_checkouts],
         "outcomes": [_outcome_data(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],
@@ -509,6 +532,7 @@ def restore(state: QueueState, data: dict[str, Any]) -> None:
     state.entries = {entry.id: entry for entry in (from_data(MergeEntry, each) for each in data["entries"])}
     state.positions = dict(zip(state.entries, data["places"], strict=True))
     state.gates = {gate.job: gate for gate in (RunningGate.from_data(each) for each in data["tests"])}
+    state.landings = {old: (new, tuple(names)) for old, new, names in data.get("landings", ())}
     state.moves = dict(data.get("moves", {}))
     state.stale_checkouts = tuple(from_data(StaleCheckout, each) for each in data["owed"])
     state.flaky_tests = dict.fromkeys(data.get("flaky_tests", ()))

@@ -2,7 +2,7 @@
 
 A verdict is cached by (tree, key); the key stands for gate, set-up and the environment they ran in. A green verdict is
 reused for any candidate with that tree. A red one is cached with the entries that were under test, and never rejects an
-entry by itself: `batch` decides what follows. Everything here is pure.
+entry by itself: `decision` decides what follows. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from garrison.merge.records import from_data
 from garrison.system.exit_info import quote_command
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Mapping, Sequence
+    from collections.abc import Collection, Container
 
 Result = Literal["green", "red", "missing", "timeout", "empty", "setup", "lost"]
 BROKEN: frozenset[str] = frozenset({"missing", "timeout", "empty", "setup", "lost"})
@@ -29,6 +29,8 @@ JUDGED_WINDOW = 64
 """Judged entries that the failure rate is computed from."""
 KEPT_VERDICTS = 2000
 """Verdicts of each colour that a snapshot keeps."""
+KEPT_RUNS = 300
+"""Runs on sets of entries that are remembered."""
 _LAST_RUNS = 5
 _FLAKY_WINDOW = 200
 """Verdicts for which a gate counts as flaky after it judged the same tree both ways."""
@@ -77,6 +79,22 @@ class RedRun:
 
 
 @frozen
+class SetRun:
+    """Finished gate run on `entries`, merged in this order onto the target's commit `base`."""
+
+    entries: tuple[str, ...]
+    tree: str
+    key: str
+    base: str
+    result: str
+    seq: int
+    suspicion: tuple[float, ...] = ()
+    """Likelihood ratio of the log for each entry; empty: it says nothing."""
+    commit: str = ""
+    """Commit that was tested."""
+
+
+@frozen
 class BaseRun:
     """Last verdict on the bare tip: its result, its record's number, how many in a row were not green."""
 
@@ -87,11 +105,9 @@ class BaseRun:
 
 @frozen
 class Evidence:
-    """Facts about trees, from the journal and the running gates, on which `batch.decide_next` bases its decision."""
+    """Facts about trees, from the journal and the running gates, on which the next step is decided."""
 
     green: Container[str] = ()
-    red: Mapping[str, Sequence[RedRun]] = field(default_factory=dict)
-    running: Collection[str] = ()
     base: BaseRun | None = None
     broken: int = 0
     """Number of the first verdict on this tip in which the gate itself may be at fault; 0: none."""
@@ -124,6 +140,8 @@ class VerdictCache:
     """For each entry judged lately, whether it was rejected."""
     durations: list[float] = field(default_factory=list)
     """Seconds that the last gate runs took."""
+    runs: list[SetRun] = field(default_factory=list)
+    """Last runs on sets of entries, oldest first."""
     _lost: dict[tuple[str, str], int] = field(default_factory=dict)
     _count: int = 0
     """Verdicts so far."""
@@ -161,6 +179,14 @@ class VerdictCache:
             self.base = BaseRun(result, seq, failures)
         return counts
 
+    def record_run(self, run: SetRun) -> None:
+        """Record what a run on a set of entries said."""
+        self.runs = [*self.runs, run][-KEPT_RUNS:]
+
+    def forget_runs(self) -> None:
+        """Forget what sets were tested: gate or target may have been at fault."""
+        self.runs = []
+
     def record_duration(self, seconds: float) -> None:
         """Record how long a run took."""
         self.durations = [*self.durations, max(0.0, seconds)][-_LAST_RUNS:]
@@ -177,16 +203,17 @@ class VerdictCache:
         """Forget runs that were lost under an earlier processor: that is not the tree's fault."""
         self._lost = {}
 
-    def evidence(self, key: str, running: Collection[str]) -> Evidence:
-        """Return the evidence for one key; `running` holds the trees under test."""
-        return Evidence(_GreenTrees(self.green, key), self.red.get(key, {}), running, self.base, self.broken,
+    def evidence(self, key: str) -> Evidence:
+        """Return the evidence for one key."""
+        return Evidence(_GreenTrees(self.green, key), self.base, self.broken,
                         self._count - self._flaky_at < _FLAKY_WINDOW)
 
     def to_data(self) -> dict[str, Any]:
         """Return it as a snapshot holds it, without old verdicts."""
         reds = sorted(((key, tree, runs) for key, trees in self.red.items() for tree, runs in trees.items()),
                       key=lambda each: each[2][-1].seq)
-        return {"broken": self.broken, "judged": self.rejections, "seconds": self.durations, "_verdicts": self._count,
+        return {"runs": [asdict(run) for run in self.runs],
+                "broken": self.broken, "judged": self.rejections, "seconds": self.durations, "_verdicts": self._count,
                 "_wavered": self._flaky_at, "base": self.base and asdict(self.base),
                 "green": [list(pair) for pair in self.green][-KEPT_VERDICTS:],
                 "lost": [[*pair, count] for pair, count in self._lost.items()],
@@ -197,7 +224,8 @@ class VerdictCache:
         """Invert `to_data`."""
         cache = cls(dict.fromkeys((tree, key) for tree, key in data["green"]), {},
                     from_data(BaseRun, data["base"]) if data["base"] else None, data["broken"], data["judged"],
-                    data["seconds"], {(tree, key): count for tree, key, count in data["lost"]}, data["_verdicts"],
+                    data["seconds"], [from_data(SetRun, run) for run in data.get("runs", ())],
+                    {(tree, key): count for tree, key, count in data["lost"]}, data["_verdicts"],
                     data["_wavered"])
         for key, tree, runs in data["red"]:
             cache.red.setdefault(key, {})[tree] = tuple(from_data(RedRun, run) for run in runs)

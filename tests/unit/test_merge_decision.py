@@ -1,0 +1,324 @@
+"""The decision over k gates: properties for any bad entries, red pairs, flaky gates, orders, and ends of runs."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from garrison.merge.decision import (
+    MAX_SET,
+    Beliefs,
+    Decision,
+    Run,
+    RunningSet,
+    Trial,
+    Waiting,
+    convicts,
+    decide,
+    entropy,
+)
+
+
+@dataclass
+class Gate:
+    """Gate run: ends at `end`, on the entries of `base` (what had landed) and `entries`."""
+
+    end: float
+    base: tuple[str, ...]
+    entries: tuple[str, ...]
+    green: bool = False
+
+    @property
+    def tree(self) -> frozenset[str]:
+        return frozenset((*self.base, *self.entries))
+
+    def trial(self) -> Trial:
+        return Trial(self.entries, self.tree, self.green)
+
+
+@dataclass
+class Drain:
+    """A drain of entries by the decision alone; a tree is the set of entries that it holds."""
+
+    count: int
+    bad: frozenset[str] = frozenset()
+    pairs: tuple[tuple[str, str], ...] = ()
+    flake: float = 0.0
+    gates: int = 1
+    needs: dict[str, frozenset[str]] = field(default_factory=dict)
+    rate: float = 0.1
+    seed: int = 0
+    max_set: int = MAX_SET
+    landed: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
+    tips: list[frozenset[str]] = field(default_factory=list)
+    runs: list[Gate] = field(default_factory=list)
+    now: float = 0.0
+
+    def run(self) -> Drain:
+        self.dice, self.running = random.Random(self.seed), list[Gate]()
+        self.waiting = [f"e{number:02}" for number in range(self.count)]
+        for _ in range(60 * self.count + 60):
+            if not self.waiting:
+                return self
+            self.step()
+        raise AssertionError("it does not terminate")
+
+    def step(self) -> None:
+        free = list[str]()
+        for name in self.waiting:
+            if self.needs.get(name, frozenset()) <= {*self.landed, *free}:
+                free.append(name)
+        if not free:  # all the others wait for a rejected one
+            self.waiting = []
+            return
+        waiting = [Waiting(name, self.needs.get(name, frozenset()) & set(free)) for name in free]
+        known = {each: RunningSet(tuple(name for name in each.entries if name not in self.landed), self.lands(each))
+                 for each in map(_Same, self.running)}
+        decision = decide(waiting, Beliefs(dict.fromkeys(free, self.rate), {}, self.flake),
+                          list(self.known_runs(set(free))), list(known.values()), self.gates, max_set=self.max_set)
+        if decision.land:
+            self.land(decision.land)
+        elif decision.reject:
+            self.waiting.remove(decision.reject)
+            self.rejected.append(decision.reject)
+        else:
+            self.running = [each.gate for each, run in known.items() if run not in decision.cancel]
+            self.start(decision)
+
+    def lands(self, gate: Gate | _Same) -> bool:
+        return set(self.landed) == set(gate.base) | set(gate.entries).intersection(self.landed)
+
+    def known_runs(self, free: set[str]):
+        green = {gate.tree for gate in self.runs if gate.green}
+        flaky = any(gate.tree in green and not gate.green for gate in self.runs)
+        earlier: list[Trial] = []
+        for gate in self.runs:
+            left = tuple(name for name in gate.entries if name in free)
+            is_whole = all(name in free or name in self.landed for name in gate.entries)
+            if left and (gate.green or (is_whole and gate.tree not in green)):
+                is_own = not gate.green and len(gate.entries) == 1
+                yield Run(left, gate.green, {}, is_whole and self.lands(gate), is_own,
+                          is_own and convicts(gate.trial(), earlier, flaky=flaky))
+            if gate.green or is_whole:
+                earlier.append(gate.trial())
+
+    def land(self, names: tuple[str, ...]) -> None:
+        tree = frozenset((*self.landed, *names))
+        assert any(gate.green and gate.tree == tree for gate in self.runs), "it lands untested"
+        for place, name in enumerate(names):
+            assert self.needs.get(name, frozenset()) <= set(self.landed).union(names[:place]), "before what it needs"
+        self.landed += names
+        self.tips.append(tree)
+        self.waiting = [name for name in self.waiting if name not in names]
+
+    def start(self, decision: Decision) -> None:
+        for start in decision.start:
+            assert 0 < len(start.entries) == len(set(start.entries)) <= self.max_set
+            assert set(start.entries) <= set(self.waiting)
+            base = tuple(self.landed)
+            if start.repeats:
+                base = [gate.base for gate in self.runs if gate.entries == start.entries and not gate.green][-1]
+            self.running.append(Gate(self.now + 1 + self.dice.random(), base, start.entries))
+        assert self.running, "nothing runs, and nothing is started"
+        assert len(self.running) <= self.gates
+        gate = min(self.running, key=lambda each: each.end)
+        self.running.remove(gate)
+        self.now = gate.end
+        gate.green = not self.bad & gate.tree and not any(set(pair) <= gate.tree for pair in self.pairs) and \
+            self.dice.random() >= self.flake
+        self.runs.append(gate)
+
+
+class _Same:
+    """A gate run as a key of a dictionary."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate, self.base, self.entries = gate, gate.base, gate.entries
+
+
+def names(count: int):
+    return st.integers(0, count - 1).map(lambda number: f"e{number:02}")
+
+
+worlds = st.integers(1, 40).flatmap(lambda count: st.tuples(
+    st.just(count), st.frozensets(names(count), max_size=count),
+    st.lists(st.tuples(names(count), names(count)).filter(lambda pair: pair[0] < pair[1]), max_size=5).map(tuple)))
+gates = st.sampled_from((1, 2, 3, 4, 8, 16))
+
+
+@settings(max_examples=80, deadline=None)
+@given(worlds, gates, st.integers(0, 99))
+@example((2, frozenset(), (("e00", "e01"),)), 1, 0)
+@example((2, frozenset(), (("e00", "e01"),)), 2, 0)
+def test_all_are_judged_none_lands_untested_and_none_is_rejected_without_red_runs_of_its_own(world, width, seed):
+    """An entry is bad alone, or red together with another; of such a pair one is rejected."""
+    count, bad, pairs = world
+    drain = Drain(count, bad, pairs, gates=width, seed=seed).run()
+    assert sorted(drain.landed + drain.rejected) == [f"e{number:02}" for number in range(count)]
+    assert bad <= set(drain.rejected)
+    for name in set(drain.rejected) - bad:
+        assert any(name in pair and set(pair) - {name} <= set(drain.landed) for pair in pairs), "it was good"
+    for name in drain.rejected:
+        assert any(not gate.green and gate.entries == (name,) for gate in drain.runs)
+        assert sum(not gate.green and name in gate.entries for gate in drain.runs) >= 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 25), gates, st.integers(0, 999))
+def test_a_flaky_gate_ends_too_and_rejects_only_what_was_red_alone(count, width, seed):
+    drain = Drain(count, frozenset({"e00"}), flake=0.1, gates=width, seed=seed).run()
+    assert len(drain.landed) + len(drain.rejected) == count
+    for name in drain.rejected:
+        assert any(not gate.green and gate.entries == (name,) for gate in drain.runs)
+
+
+def test_at_a_twentieth_of_false_reds_at_most_one_in_a_thousand_good_entries_is_rejected():
+    rejected = sum(len(Drain(40, flake=0.05, gates=2, seed=seed).run().rejected) for seed in range(60))
+    assert rejected <= 0.001 * 40 * 60
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(2, 20), st.data(), gates)
+def test_dependencies_land_first_and_what_needs_a_rejected_one_does_not_land(count, data, width):
+    order = [f"e{number:02}" for number in range(count)]
+    needs = {name: data.draw(st.frozensets(st.sampled_from(order[:place]), max_size=2))
+             for place, name in enumerate(order) if place}
+    bad = data.draw(st.frozensets(st.sampled_from(order), max_size=4))
+    drain = Drain(count, bad, gates=width, needs=needs).run()
+    for name in drain.landed:
+        assert needs.get(name, frozenset()) <= set(drain.landed)
+    for name in order:
+        if name not in bad and needs.get(name, frozenset()) <= set(drain.landed):
+            assert name in drain.landed
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds)
+def test_with_sets_of_one_entry_each_is_judged_alone_in_its_order(world):
+    count, bad, pairs = world
+    drain = Drain(count, bad, pairs, gates=4, max_set=1).run()
+    assert all(len(gate.entries) == 1 for gate in drain.runs)
+    expected = list[str]()
+    for name in (f"e{number:02}" for number in range(count)):
+        if name not in bad and not any(set(pair) <= {*expected, name} for pair in pairs):
+            expected.append(name)
+    assert drain.landed == expected
+
+
+@pytest.mark.parametrize(("rate", "width", "least"), [
+    (0.05, 1, 0.85), (0.1, 1, 0.85), (0.2, 1, 0.85), (0.05, 2, 0.70), (0.1, 2, 0.75), (0.2, 2, 0.75), (0.2, 4, 0.65)])
+def test_a_drain_is_near_the_limit_of_information(rate, width, least):
+    """The limit: each entry costs its entropy, and each bad one a red run that is repeated, in runs on all gates."""
+    needed, taken = 0.0, 0.0
+    for seed in range(25):
+        dice = random.Random(seed)
+        bad = frozenset(f"e{number:02}" for number in range(40) if dice.random() < rate)
+        needed += 1.5 * 40 * (entropy(rate) + rate) / width  # a run takes one and a half on the average
+        taken += Drain(40, bad, gates=width, rate=rate, seed=seed).run().now
+    assert needed / taken >= least
+
+
+def test_a_decision_on_64_entries_and_4_gates_takes_less_than_5_ms():
+    waiting = [Waiting(f"e{number:02}") for number in range(64)]
+    runs = [Run(tuple(f"e{number:02}" for number in range(start, start + 8)), False) for start in (0, 8, 16)]
+    beliefs = Beliefs({each.id: 0.05 for each in waiting})
+    took = []
+    for _ in range(7):
+        begun = time.process_time()
+        assert len(decide(waiting, beliefs, runs, (), 4).start) == 4
+        took.append(time.process_time() - begun)
+    assert min(took) < 0.005
+
+
+# ------------------------------------------------------------------------------------------------------- single steps
+
+
+def ask(runs=(), running=(), width=1, rate=0.2, flake=0.0, bad=None, **options):
+    waiting = [Waiting(name, **options.get(name, {})) for name in "abcdef"]
+    beliefs = Beliefs(dict.fromkeys("abcdef", rate) | (bad or {}), {}, flake)
+    return decide(waiting, beliefs, runs, running, width)
+
+
+def started(decision: Decision) -> list[str]:
+    return ["".join(start.entries) for start in decision.start]
+
+
+def red(entries: str, **facts) -> Run:
+    return Run(tuple(entries), False, lands=True, **facts)
+
+
+def test_the_largest_green_set_lands_and_one_that_was_green_on_another_tip_does_not():
+    assert ask([Run(("a",), True, lands=True), Run(("a", "b"), True, lands=True), Run(tuple("abc"), True)]).land == \
+        ("a", "b")
+    assert ask([Run(tuple("abc"), True)]).land == ()
+
+
+def test_what_passed_on_another_tip_travels_with_the_next_set():
+    decision = ask([Run(("b",), True)])
+    assert set(decision.start[0].entries) > {"b"}
+
+
+def test_two_gates_test_disjoint_sets_and_a_free_one_cuts_a_red_group():
+    first, second = ask(width=2).start
+    assert not set(first.entries) & set(second.entries)
+    cut, other = ask([red("abcd")], width=2).start
+    assert set(cut.entries) < set("abcd")
+    assert set(other.entries) != set(cut.entries)
+
+
+def test_a_suspect_of_the_log_is_left_out_first():
+    [start] = ask([red("abc", suspicion={"a": 6.0, "b": 0.5, "c": 0.5})], rate=0.05).start
+    assert "a" not in start.entries
+
+
+def test_a_run_that_a_verdict_made_useless_is_cancelled():
+    outer, inner = RunningSet(tuple("abc")), RunningSet(("d", "e"))
+    assert ask([red("ab")], [outer, inner], width=2).cancel == (outer,)
+    assert ask([], [RunningSet(("a", "z"))]).cancel == (RunningSet(("a", "z")),), "z was rejected"
+    assert ask([Run(("a",), True)], [RunningSet(("a",), lands=False)]).cancel == (RunningSet(("a",), lands=False),)
+
+
+def test_an_entry_is_rejected_by_its_own_run_that_repeats_another_one():
+    own = red("a", is_own=True)
+    assert started(ask([own])) == ["a"]
+    assert ask([own]).start[0].repeats
+    assert ask([red("a")]).reject == ""
+    assert ask([own, red("a", is_own=True, convicts=True)]).reject == "a"
+
+
+def test_a_red_run_convicts_only_an_entry_that_was_suspect_alone_before():
+    alone, with_b = Trial(("a",), "tip a", False), Trial(("a", "b"), "tip a b", False)
+    assert not convicts(alone, [])
+    assert not convicts(alone, [with_b])
+    assert convicts(alone, [with_b, Trial(("b",), "tip b", True)])
+    assert convicts(alone, [alone])
+    assert not convicts(with_b, [with_b, with_b])
+    assert not convicts(alone, [with_b, Trial(("b",), "tip b", True), alone], flaky=True)
+    assert convicts(alone, [alone, alone], flaky=True)
+
+
+def test_an_entry_that_shares_no_set_is_tested_alone_when_it_is_its_turn():
+    assert started(ask(width=4, a={"is_alone": True})) == ["a"]
+    assert all("c" not in names for names in started(ask(width=4, c={"is_alone": True})))
+
+
+def test_a_group_with_an_entry_that_others_have_overtaken_goes_first():
+    reds = [red("ab"), red("cdef")]
+    assert set(started(ask(reds, rate=0.3, a={"is_due": True}))[0]) < set("ab")
+    assert set(started(ask(reds, rate=0.3, f={"is_due": True}))[0]) < set("cdef")
+
+
+def test_the_worse_the_entries_the_smaller_the_set():
+    waiting = [Waiting(f"e{number:02}") for number in range(64)]
+    sizes = [len(decide(waiting, Beliefs({each.id: rate for each in waiting}), (), (), 1).start[0].entries)
+             for rate in (0.002, 0.02, 0.05, 0.1, 0.2, 0.5)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == 1
+    assert sizes[2] == pytest.approx(math.log(0.5) / math.log(0.95), abs=3)

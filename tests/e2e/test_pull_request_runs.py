@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e.test_one_task import configure
 from forge_place import ForgePlace, files_with, rework
 from garrison.testing.forge_state import OWN_TOKEN
 from pull_request_storm import Story
-from support import Node, git, wait_for
+from support import DEADLINE, Node, git, wait_for
 
 
 def waits(there: ForgePlace, text: str) -> None:
@@ -45,6 +46,40 @@ def _read(path: Path) -> bytes:
     with suppress(OSError):
         return path.read_bytes()
     return b""
+
+
+def issue(there: ForgePlace, number: int, label: str = "garrison") -> None:
+    with there.server.state.lock:
+        there.repository.next_number = max(there.repository.next_number, number + 1)
+        there.repository.issues.append({
+            "number": number, "title": f"Add {number}", "body": f"Please add {number}.", "author": "eve",
+            "labels": [label], "assignees": []})
+
+
+def test_two_calls_of_take_at_once_begin_as_many_runs_as_one_may(place):
+    """Issue and run are linked both ways: by one comment on the issue, and by the pull request that closes it."""
+    configure(place, 'cp "$GARRISON_PROMPT_FILE" told.txt')
+    with ForgePlace(place) as there:
+        for number in range(1, 5):
+            issue(there, number)
+        words = ("take", "--label", "garrison", "--at-most", "2", "--target-dir", place.repo, "--base", "origin:main",
+                 "--terminal", "process")
+        calls = [place.begin(*words, log=f"take-{number}") for number in range(2)]
+        assert [call.wait(DEADLINE) for call in calls] == [0, 0], (place.root / "take-0").read_text()
+        runs = sorted(path.name for path in (place.home / "runs").iterdir())
+        assert [name.rsplit("-", 1)[0] for name in runs] == ["issue-1", "issue-2"], "the oldest, and two in all"
+        wait_for("both are open", lambda: len([pull for pull in there.pulls if not pull.draft]) == 2)
+        for run, number in zip(runs, (1, 2), strict=True):
+            [link] = [each["body"] for each in there.repository.comments if each["number"] == number]
+            assert f"`{run}`" in link
+            [pull] = [pull for pull in there.pulls if run in pull.head]
+            assert f"Closes #{number}" in pull.body
+            assert f"Please add {number}." in git(there.bare, "show", f"{pull.head}:told.txt")
+        again = place.command(*words)
+        assert again.returncode == 0 and "2 unfinished runs from issues, at most 2" in again.stderr + again.stdout
+        assert len(there.repository.comments) == 2, "nothing is said twice"
+        for run in runs:
+            place.command("stop", run)
 
 
 @pytest.mark.slow

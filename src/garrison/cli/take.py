@@ -23,6 +23,7 @@ from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
+from garrison.records.atomic import locked, make_directory
 from garrison.records.run import LAND_PR, list_runs
 from garrison.system.git import Git, validate_repository
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 AT_MOST = 3
 """Unfinished runs from issues, at once."""
+TAKE_LOCK = "take.lock"
+LOCK_SECONDS = 600.0
+"""Seconds that a call waits for another one, whose pre-flights may run gates."""
 MAX_TEXT = 20_000
 """Characters of an issue's text that the agent is told."""
 
@@ -75,28 +79,30 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
     git = Git(target, home=runtime.home)
     remote, branch = find_base(git, base)
     forge, _ = connect(git, remote, runtime.home, runtime.environ, read_options(runtime.home))
-    taken, busy = _taken(runtime)
-    issues = [forge.read_issue(number)] if number is not None else forge.list_issues(label=str(label))
     begun: list[dict[str, Any]] = []
-    for issue in issues:
-        name = run_of_issue(forge.location, issue.number)
-        if number is None and (name in taken or busy + len(begun) >= at_most):
-            continue
-        if name in taken:
-            _link(forge, issue, name)  # the call that began it may have been killed before that
-            print_message(f"issue {issue.number} has the run {name}; `garrison resume {name}` continues it")
-            continue
-        if not issue.open:
-            raise UsageError(f"issue {issue.number} is closed; reopen it, or take another")
-        text = task_graph(write_task(issue, forge.location))
-        request = make_request(Path(f"issue_{issue.number}"), target, text=text, run=name, land=LAND_PR,
-                               base=f"{remote}:{branch}", issue=issue.number, **{**options, "new": True})
-        created = create(runtime, request, dry_run=dry_run, as_json=as_json)
-        if created is None:
-            continue
-        pid = start_detached(runtime, created, [])
-        _link(forge, issue, name)
-        begun.append({"issue": issue.number, "run": name, "launcher_pid": pid})
+    # what is counted must stay true until its runs are there: two calls at once would each begin `at_most`
+    with locked(make_directory(runtime.home / "run") / TAKE_LOCK, LOCK_SECONDS):
+        taken, busy = _taken(runtime)
+        issues = [forge.read_issue(number)] if number is not None else forge.list_issues(label=str(label))
+        for issue in issues:
+            name = run_of_issue(forge.location, issue.number)
+            if number is None and (name in taken or busy + len(begun) >= at_most):
+                continue
+            if name in taken:
+                _link(forge, issue, name)  # the call that began it may have been killed before that
+                print_message(f"issue {issue.number} has the run {name}; `garrison resume {name}` continues it")
+                continue
+            if not issue.open:
+                raise UsageError(f"issue {issue.number} is closed; reopen it, or take another")
+            text = task_graph(write_task(issue, forge.location))
+            request = make_request(Path(f"issue_{issue.number}"), target, text=text, run=name, land=LAND_PR,
+                                   base=f"{remote}:{branch}", issue=issue.number, **{**options, "new": True})
+            created = create(runtime, request, dry_run=dry_run, as_json=as_json)
+            if created is None:
+                continue
+            pid = start_detached(runtime, created, [])
+            _link(forge, issue, name)
+            begun.append({"issue": issue.number, "run": name, "launcher_pid": pid})
     if not begun and not dry_run and number is None:
         print_message(f"nothing to take: {len(issues)} open issue{'s' * (len(issues) != 1)} with the label, {busy} "
                       f"unfinished run{'s' * (busy != 1)} from issues, at most {at_most}")

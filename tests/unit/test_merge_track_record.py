@@ -150,10 +150,10 @@ def test_why_names_factors_and_runs_in_words_and_numbers(tmp_path: Path) -> None
     records = [GateStarted(("a-1", "b-1"), "entry", 1, "j1", "c", "t", 0, "k", "l"),
                VerdictGiven(("a-1", "b-1"), "entry", "t", "k", "red", "why", "l", "j1", failing=("x.py::t",) * 5,
                             suspicion=(6.0, 0.5)),
-               GateStarted(("a-1",), "entry", 2, "j2", "c", "t", 0, "k", "l")]
+               GateStarted(("a-1",), "entry", 2, "j2", "c", "t", 0, "k", "l", why="it is tested alone")]
     stored = [Stored(seq, 1, "", "", each.kind, each.to_data()) for seq, each in enumerate(records, 1)]
     runs = find_runs(stored, "a-1")
-    assert runs == [GateRunOf(("b-1",), "red", ("x.py::t",) * 5, 6.0), GateRunOf(())]
+    assert runs == [GateRunOf(("b-1",), "red", ("x.py::t",) * 5, 6.0), GateRunOf((), why="it is tested alone")]
     lines = explain_tests(entry("a", agent="bad"), record.explain(state, entry("a", agent="bad"), "t"), (1, 10), 0.04,
                           runs)
     text = "\n".join(lines)
@@ -161,7 +161,7 @@ def test_why_names_factors_and_runs_in_words_and_numbers(tmp_path: Path) -> None
     assert "  agent bad: ×" in text
     assert "gate: 4.0% of runs on good trees are expected red; 1 of 10 lately were" in lines
     assert "run 1: with b-1: red; failing: x.py::t, x.py::t, x.py::t and 2 more; suspicion ×6: touches a file" in text
-    assert lines[-1] == "run 2: alone: running"
+    assert lines[-1] == "run 2: alone (it is tested alone): running"
     off = explain_tests(entry("a"), None, (0, 0), 0.005, [])
     assert off[1].startswith("belief: off")
     assert off[-1] == "not tested yet"

@@ -31,11 +31,13 @@ class GateRunOf:
     failing: tuple[str, ...] = ()
     ratio: float | None = None
     """Likelihood ratio of the log for this entry; None if the log says nothing."""
+    why: str = ""
+    """Why this set was tested."""
 
     def describe(self) -> str:
         """Return one line."""
         whom = f"with {', '.join(self.others)}" if self.others else "alone"
-        line = f"{whom}: {self.result}"
+        line = f"{whom} ({self.why}): {self.result}" if self.why else f"{whom}: {self.result}"
         if self.failing:
             more = f" and {len(self.failing) - MAX_FAILING} more" if len(self.failing) > MAX_FAILING else ""
             line += f"; failing: {', '.join(self.failing[:MAX_FAILING])}{more}"
@@ -54,11 +56,12 @@ def find_runs(journal: Iterable[Stored], entry: str) -> list[GateRunOf]:
             continue
         others = tuple(name for name in record.entries if name != entry)
         if isinstance(record, GateStarted):
-            runs[record.job] = GateRunOf(others)
+            runs[record.job] = GateRunOf(others, why=record.why)
         else:
             result = f"{record.result}, as the same tree was before" if record.reused else record.result
-            runs[record.job or str(stored.seq)] = GateRunOf(others, result, record.failing,
-                                                            record.suspects.get(entry))
+            name = record.job or str(stored.seq)
+            why = runs[name].why if name in runs else ""
+            runs[name] = GateRunOf(others, result, record.failing, record.suspects.get(entry), why)
     return list(runs.values())
 
 

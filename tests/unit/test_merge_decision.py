@@ -315,6 +315,15 @@ def test_a_group_with_an_entry_that_others_have_overtaken_goes_first():
     assert set(started(ask(reds, rate=0.3, f={"is_due": True}))[0]) < set("cdef")
 
 
+def test_a_part_of_a_red_group_is_tested_only_with_what_it_needs():
+    for names in started(ask([red("ab"), red("cd")], width=4, c={"needs": frozenset("a")})):
+        assert "c" not in names or "a" in names[:names.index("c")]
+
+
+def test_something_is_tested_even_if_nothing_seems_possible():
+    assert started(decide([Waiting("a", frozenset("a"))], Beliefs({}), (), (), 2)) == ["a"]
+
+
 def test_the_worse_the_entries_the_smaller_the_set():
     waiting = [Waiting(f"e{number:02}") for number in range(64)]
     sizes = [len(decide(waiting, Beliefs({each.id: rate for each in waiting}), (), (), 1).start[0].entries)

@@ -139,7 +139,7 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
     start: list[Start] = []
     while len(plan.running) < gates:
         best = max(plan.candidates(), key=lambda each: each.value, default=None)
-        if best is None or best.value < LEAST_VALUE:
+        if best is None or (best.value < LEAST_VALUE and plan.running):
             break
         start.append(best)
         plan.add(RunningSet(best.entries))

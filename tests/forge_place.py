@@ -108,6 +108,7 @@ class ForgePlace:
                 self.repository, self.repository.lines, number=self.pulls[-1].number, thread=review["id"],
                 author=author, body=text, path=path, line=1, side="new", commit=review["commit"], resolved=False,
                 review=review["id"])
+            made["thread"] = made["id"]  # as GitHub has it: a thread is known by its first comment
         return int(made["id"])
 
     def commit(self, branch: str, name: str, text: str, parent: str = "") -> str:

@@ -437,7 +437,8 @@ class MergeProcessor:
         if (tree, key) in state.green:
             self._reuse_verdict(chain, key)
             return Progress("verdict", entries[0].id)
-        return self.gates.start(entries, chain.commits[-1], tree, "entry", base=tip, why=start.why)
+        commit = self.builder.pin_candidate(chain, len(chain.entries))  # a chain in memory may have lost its objects
+        return self.gates.start(entries, commit, tree, "entry", base=tip, why=start.why)
 
     def _repeat(self, state: QueueState, tip: str, start: Start) -> Progress | Wait | None:
         """Repeat the last red run of one entry alone, if the target has moved since; else None: it is built again."""

@@ -90,6 +90,7 @@ def parent(repo: Path, tmp_path: Path) -> Path:
     """The repository with a submodule `lib` that has one of its own, `lib/deep`."""
     for name in ("deep", "lib"):
         make_repository(tmp_path / name)
+        git(tmp_path / name, "commit", "-q", "--allow-empty", "-m", f"{name} has a history of its own")
     git(tmp_path / "lib", *FILE, "submodule", "add", "-q", str(tmp_path / "deep"), "deep")
     git(tmp_path / "lib", "commit", "-qm", "deep")
     git(repo, *FILE, "submodule", "add", "-q", str(tmp_path / "lib"), "lib")

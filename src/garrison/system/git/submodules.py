@@ -56,10 +56,12 @@ class Submodules(Worktrees):
     """Git directory that keeps the commits of a submodule; None for a repository that is none."""
     users: Path | None = None
     """The user's own checkout of a submodule, which may be absent; None for a repository that is none."""
+    users_commit: str | None = None
+    """Commit of a submodule that the user's own checkout names; None if it names none."""
 
     def submodules(self, path: Path) -> list[Submodule]:
         """Return the submodules in the worktree's index that .gitmodules describes."""
-        settings = self._read_settings(path)
+        settings = self._read_settings("-f", str(path / ".gitmodules")) if (path / ".gitmodules").is_file() else {}
         if not settings:
             return []
         links = {}
@@ -71,16 +73,23 @@ class Submodules(Worktrees):
                 for key, where in settings.items() if key.endswith(".path") and where in links
                 and is_safe_name(key[len("submodule."):-len(".path")])]
 
-    def _read_settings(self, path: Path) -> dict[str, str]:
-        if not (path / ".gitmodules").is_file():
-            return {}
-        lines = split(self.run("config", "-z", "-f", str(path / ".gitmodules"), "--get-regexp",
-                               r"^submodule\..*\.(path|url)$", check=False).out)
+    def _read_settings(self, *source: str) -> dict[str, str]:
+        """Return the submodules' paths and addresses in a .gitmodules, by `git config`'s options for where it is."""
+        lines = split(self.run("config", "-z", *source, "--get-regexp", r"^submodule\..*\.(path|url)$",
+                               check=False).out)
         return dict(line.split("\n", 1) for line in lines if "\n" in line)
 
     def _knows(self, module: Submodule) -> bool:
-        """Return whether the user has a submodule from that address, by the own checkout or configuration."""
-        known = self._read_settings(self.root if self.users is None else self.users)
+        """Return whether the user has a submodule from that address, by the own checkout or configuration.
+
+        A submodule that the user has not checked out is read at the commit that the user's checkout names.
+        """
+        checkout = (self.root if self.users is None else self.users) / ".gitmodules"
+        known = {}
+        if checkout.is_file():
+            known = self._read_settings("-f", str(checkout))
+        elif self.users_commit:
+            known = self._read_settings("--blob", f"{self.users_commit}:.gitmodules")
         configured = "" if self.users is not None else \
             self.run("config", "--get", f"submodule.{module.name}.url", check=False).out.strip()
         return module.url in (known.get(f"submodule.{module.name}.url"), configured)
@@ -101,6 +110,9 @@ class Submodules(Worktrees):
                 self._fetch(module, inner)
                 inner.run("checkout", "--quiet", "--force", "--detach", module.oid)
                 inner.run("clean", "-ffdq")
+            outer = "HEAD" if self.users is None else self.users_commit
+            inner.users_commit = self.run("rev-parse", "--verify", "--quiet", f"{outer}:{module.path}",
+                                          check=False).out.strip() or None if outer else None
             inner.populate_submodules(inner.root, force=force)
 
     def _inner(self, path: Path, module: Submodule) -> Submodules:

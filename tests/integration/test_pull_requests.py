@@ -11,8 +11,11 @@ import pytest
 from forge_driver import BRANCH, Driver, commit
 from forge_memory import approve
 from forge_storm import Story
+from garrison.errors import GarrisonError
 from garrison.forge import model
 from garrison.forge.model import CheckState, PullState, Side
+from garrison.processes.pull_request_facts import ForgeStep, StepKind
+from garrison.records.pull_request import PullRequest
 from support import git
 
 
@@ -81,6 +84,18 @@ def test_commits_that_people_push_are_kept_and_a_rewritten_branch_is_left_alone(
 
 
 @pytest.mark.slow
+def test_no_push_replaces_a_commit_that_it_lacks(driver: Driver) -> None:
+    client, old = driver._open(), git(driver.repo, "rev-parse", BRANCH)
+    client.take(ForgeStep(StepKind.PUSH, old), PullRequest(), "")
+    people = commit(driver.repo, "eve.txt", "of people\n", BRANCH)
+    git(driver.repo, "push", "-q", "origin", f"{people}:refs/heads/{BRANCH}")
+    for lease in (people, "e" * 40):  # the latter is unknown here
+        with pytest.raises(GarrisonError, match="it is not pushed over it"):
+            client.take(ForgeStep(StepKind.PUSH, old, lease), PullRequest(), "")
+    assert head(driver) == people
+    assert client.look(PullRequest()).tip == people
+
+
 def test_a_base_that_moved_is_tested_again_and_a_squash_counts(driver: Driver) -> None:
     git(driver.repo, "fetch", "-q", "origin")
     moved = commit(driver.repo, "other.txt", "moved\n")

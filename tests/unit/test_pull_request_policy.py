@@ -95,6 +95,17 @@ def test_the_branch_is_pushed_on_the_tip_that_was_seen_then_opened_and_made_read
     assert (state.pull_request.number, state.pull_request.url) == (7, "https://forge/7")
 
 
+@pytest.mark.parametrize("relation", [Relation.ABSENT, Relation.BEHIND, Relation.SAME])
+def test_nothing_is_done_by_a_relation_to_another_tip(relation: Relation) -> None:
+    """Regression: the old tip was pushed over a person's commit that the branch had just taken in."""
+    facts = Facts(relation, "e11e", BASE, tip="e11e")
+    state = at()
+    assert settle(state, facts) == []
+    assert state.pull_request.reason == "its branch moved while the forge was asked; looking again"
+    assert step(settle(state, replace(facts, relation=Relation.BEHIND, tip=TIP))) == \
+        ForgeStep(StepKind.PUSH, TIP, "e11e")
+
+
 def test_it_stays_a_draft_while_the_gate_runs() -> None:
     state = reached_exit(LINE, TESTED[0], PullRequestChanged("pushing", head=TIP))
     assert settle(state, replace(GREEN, is_draft=True)) == []

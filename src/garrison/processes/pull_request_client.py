@@ -78,9 +78,9 @@ class PullRequestClient:
         pull = self.forge.read_pull(known.number) if known.number else \
             self.forge.find_pull(marker_of(launch.run_id), launch.onto)
         if pull is None:
-            return Facts(relation, head, base)
+            return Facts(relation, head, base, tip=tip)
         facts = Facts(relation, head, base, pull.number, pull.url, pull.state is PullState.OPEN, pull.draft,
-                      body=pull.body.replace("\r\n", "\n"))
+                      body=pull.body.replace("\r\n", "\n"), tip=tip)
         if pull.state is PullState.MERGED:
             return replace(facts, merge=self._merge_facts(pull, base))
         if pull.state is not PullState.OPEN:
@@ -208,6 +208,9 @@ class PullRequestClient:
 
     def _push(self, step: ForgeStep) -> None:
         ref = f"refs/heads/{self.launch.onto}"
+        if step.lease and not _is_ancestor(self.git, step.lease, step.head):
+            raise GarrisonError(f"{step.head[:10]} lacks {step.lease[:10]}, which is on {self.launch.onto} at the "
+                                "forge; it is not pushed over it")
         arguments = ("push", "--quiet", "--no-recurse-submodules", f"--force-with-lease={ref}:{step.lease}",
                      self.launch.remote, f"{step.head}:{ref}")
         failpoint.here("forge:push")

@@ -110,6 +110,8 @@ class Facts:
     """Authors whose latest review requests changes."""
     published: str = ""
     """State of garrison's own status on the head: pending, success, failure or ''."""
+    tip: str = ""
+    """Tip of the run's branch with which `relation` was found; '' if the branch is gone here."""
     requires_checks: bool = False
     """True if the base's protection names checks: each of them is among `checks`, whether it has reported or not."""
 

@@ -174,6 +174,10 @@ def _branch(state: RunState, view: PullRequestView, facts: Facts) -> list[Action
                                             f"{state.pull_request.head[:10]}, or close the pull request", facts)
         case Relation.AHEAD | Relation.DIVERGED:
             return _step(state, view, facts, ForgeStep(StepKind.TAKE_IN, facts.head))
+        case _ if facts.tip and facts.tip != view.tip:
+            # The relation holds for another tip than the guardian's: a push of this one could take back what people
+            # pushed and garrison took in.
+            return _wait(state, _current(state), "its branch moved while the forge was asked; looking again", facts)
         case Relation.ABSENT | Relation.BEHIND:
             return _step(state, view, facts, ForgeStep(StepKind.PUSH, view.tip, facts.head), _S.PUSHING)
     if state.pull_request.head != facts.head:

@@ -19,7 +19,7 @@ from web_clients import Crowd
 from web_support import PATIENCE, READ, Site, site
 
 CROWD = 1000
-PORTION = 100
+PORTION = 50
 FILES = 3 * CROWD
 """Open files of this process, which is both ends of each connection."""
 HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Half: "

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from garrison.merge import beliefs
 from garrison.merge.beliefs import (
     HALF_LIFE,
     LEAST,
-    MAX_COUNTS,
     MAX_RATIO,
     MOST,
     Features,
@@ -78,7 +78,8 @@ def test_its_probabilities_mean_what_they_say() -> None:
             assert abs(said - was) < 0.1, (said, was, len(pairs))
 
 
-def test_it_forgets_and_bounds() -> None:
+def test_it_forgets_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beliefs, "MAX_COUNTS", 50)
     model = Model()
     for _ in range(100):
         model.learn(Features("one"), bad=True)
@@ -89,9 +90,9 @@ def test_it_forgets_and_bounds() -> None:
     assert model.base < 0.2
     assert LEAST <= model.estimate(Features("two")).probability <= model.estimate(Features("one")).probability <= MOST
     assert all(1 / MAX_RATIO <= factor.ratio <= MAX_RATIO for factor in model.estimate(Features("one")).factors)
-    for number in range(2 * MAX_COUNTS):
+    for number in range(2 * 50):
         model.learn(Features("one", folders=(f"f{number}",)), bad=False)
-    assert len(model.counts) <= MAX_COUNTS
+    assert len(model.counts) <= 50
 
 
 def test_harmless_files_do_not_outweigh_a_bad_folder() -> None:

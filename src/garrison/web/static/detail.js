@@ -76,6 +76,7 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
   const [version, renew] = useState(0);
   const [picked, pick] = useState(null); // an attempt; null: the latest
   const current = useRef({}).current; // for what asks while something is followed
+  const changes = useRef({ met: false }).current; // once shown they stay, with place and note; out of sight they ask for nothing
   useEffect(() => {
     let wanted = true;
     const timer = setTimeout(async () => {
@@ -95,6 +96,7 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
   const attempts = known?.attempts ?? [];
   const latest = attempts.at(-1)?.attempt, attempt = picked ?? latest ?? 1;
   Object.assign(current, { now, attempt, latest });
+  if (tab === "changes") Object.assign(changes, { met: true, attempt, version });
   const files = { at: kind => `runs/${part(run)}/nodes/${part(node)}/${kind}?attempt=${attempt}`, name: `${run}-${node}-${attempt}`,
     live: () => current.attempt === current.latest && AT_WORK.has(current.now) };
   const body = (name, content) => html`<${TabPanel} key=${name} prefix="detail" name=${name} chosen=${tab} class="tab-body ${name}" tabindex="0">${content}<//>`;
@@ -105,7 +107,7 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
       ${attempts.length > 1 && html`<select aria-label="Attempt" value=${attempt} onChange=${event => pick(Number(event.currentTarget.value))}>
         ${attempts.map(each => html`<option key=${each.attempt} value=${each.attempt}>Attempt ${each.attempt}</option>`)}</select>`}</div>
     ${body("story", known ? html`<${Story} known=${known} turn=${turn} />` : unknown)}
-    ${body("changes", tab === "changes" && (known ? html`<${Changes} run=${run} node=${node} attempt=${attempt} version=${version} write=${write} act=${act} />` : unknown))}
+    ${body("changes", changes.met && (known ? html`<${Changes} run=${run} node=${node} attempt=${changes.attempt} version=${changes.version} write=${write} act=${act} />` : unknown))}
     ${body("log", tab === "log" && (known ? html`<${Log} key=${one} ...${files} />` : unknown))}
     ${body("transcript", tab === "transcript" && (known ? html`<${Transcript} key=${one} ...${files} />` : unknown))}
     ${body("terminal", tab === "terminal" && html`<${TerminalView} key=${node} run=${run} node=${node} write=${write} />`)}

@@ -20,7 +20,7 @@ from garrison.frozen import frozen
 STOP_SHARE = 0.8
 """Share of the lease after which a worker without answers stops its agent."""
 BEAT_SHARE = 0.2
-"""Share of the lease between two heartbeats, and for which one waits for its answer: four tries before the stop."""
+"""Share of the lease between two heartbeats, and for which one waits for its answer: three tries before the stop."""
 
 
 class Duty(StrEnum):

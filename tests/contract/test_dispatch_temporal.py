@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dispatch_lab import TemporalLab, attempt
 from garrison.dispatch.base import StaleToken, Unreachable
+from garrison.dispatch.claimed_work import Ending, MachinePace, work_on
 from garrison.dispatch.lease import Duty, HeldLease, worker_clock
 from garrison.dispatch.records import AttemptResult, AttemptState, Claim, Message, Order, Outcome
 from garrison.errors import GarrisonError, NotFound
@@ -166,3 +168,54 @@ def test_two_homes_on_one_server_do_not_meet(running: server.LocalServer, lab: T
 def test_an_address_where_no_server_is_gets_one_line() -> None:
     with pytest.raises(GarrisonError, match=r"the Temporal server at 127\.0\.0\.1:1 did not answer: "):
         TemporalDispatcher("127.0.0.1:1", "crew")
+
+
+class CutWork:
+    """A process that would run for ever; its worker is cut off at the third heartbeat, which it sends as it works."""
+
+    def __init__(self, cut: Callable[[], None]) -> None:
+        self.cut = cut
+        self.reports = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-ISc", "import time; time.sleep(600)"])
+
+    def poll(self) -> AttemptResult | None:
+        return None
+
+    def progress(self) -> str:
+        self.reports += 1
+        if self.reports == 3:
+            self.cut()
+        return f"report {self.reports}"
+
+    def deliver(self, message: Message) -> None:
+        raise AssertionError(message)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+def test_the_work_of_a_worker_that_is_cut_off_is_dead_when_its_successor_claims(lab: TemporalLab) -> None:
+    offered = attempt(lab, max_claims=2)
+    lab.dispatcher.submit(offered)
+    victim, successor = lab.worker("victim"), lab.worker("successor")
+    held = first_claim(victim)
+    work = CutWork(victim.cut)
+
+    def succeed() -> tuple[Claim, int | None]:
+        claim = first_claim(successor)
+        assert work.process is not None
+        return claim, work.process.poll()
+
+    with MachinePace() as pace, ThreadPoolExecutor(1) as beside:
+        next_claim = beside.submit(succeed)
+        assert work_on(victim.dispatcher, held, work, pace) is Ending.CUT_OFF
+        claim, code = next_claim.result(DEADLINE)
+    assert (claim.token.claim, code) == (2, -9)
+    assert lab.dispatcher.watch(offered.id).progress == "report 2"
+    successor.complete(claim.token, DONE)
+    lab.until("the attempt is done", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)

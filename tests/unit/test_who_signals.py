@@ -44,6 +44,7 @@ ALLOWED = {
     "system/tmux_client.py:kill": (1, "a child of its own that is not reaped: a tmux command without an answer"),
     "system/tmux_viewer.py:kill": (1, "a child of its own that is not reaped: the client of a viewer"),
     "system/tmux_viewer.py:send_signal": (1, "the same client, to tell it of a new size"),
+    "dispatch/claimed_work.py:kill": (2, "the `Work` of its claim, which is handed to it: nothing by pid"),
     "dispatch/temporal/server.py:kill": (2, "a child of its own that is not reaped: a local server"),
     "dispatch/temporal/server.py:terminate": (1, "the same child"),
     "system/tmux.py:kill-server": (1, "by our own socket, when no session is left on it"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.dispatch.incoming import check_host, find_refusal, incoming_ref, parse_updates
+from garrison.dispatch.incoming import find_refusal, incoming_ref, parse_updates
 from garrison.dispatch.records import AttemptId, Token
 from garrison.errors import UsageError
+from garrison.records.hosts import check_host
 
 MINE = "refs/garrison/incoming/box2/r1/work/2-3"
 OLD, NEW, NONE = "1" * 40, "2" * 40, "0" * 40

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import UsageError
 from garrison.frozen import frozen
+from garrison.records.hosts import check_host
 from garrison.records.names import quote
 
 if TYPE_CHECKING:
@@ -20,15 +21,7 @@ if TYPE_CHECKING:
     from garrison.dispatch.records import Token
 
 NAMESPACE = "refs/garrison/incoming"
-_HOST = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 _UPDATE = re.compile(r"(?P<old>[0-9a-f]{40,64}) (?P<new>[0-9a-f]{40,64}) (?P<ref>\S+)\Z")
-
-
-def check_host(host: str) -> str:
-    """Return `host` if it is the name of a host, else raise UsageError."""
-    if not _HOST.match(host):
-        raise UsageError(f"not a host's name: {quote(host)}; use 1 to 63 of a-z 0-9 - starting with a letter or digit")
-    return host
 
 
 def incoming_ref(host: str, token: Token) -> str:

@@ -1,0 +1,110 @@
+"""Hosts of a home: other machines that do the work of nodes, one record each in `hosts/NAME.json`.
+
+`garrison host add` writes a record; runs read it to place a node and to reach its host over ssh. What changes by itself
+(load, last seen) is not in it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import field
+from enum import StrEnum
+from pathlib import Path
+
+from garrison.errors import NotFound, RecordError, UsageError
+from garrison.frozen import frozen
+from garrison.records import atomic, record
+from garrison.records.names import quote
+
+FOLDER = "hosts"
+_HOST = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
+_LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
+
+
+class HostState(StrEnum):
+    """Whether a host takes new work."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    """It finishes what it has, and takes nothing new."""
+
+
+@frozen
+class Host:
+    """A machine that does the work of nodes."""
+
+    name: str
+    ssh: str = ""
+    """Destination for the user's ssh, as typed: alias, or user@host; '' is this machine itself, without ssh."""
+    slots: int = 2
+    """Attempts that it works on at once."""
+    labels: list[str] = field(default_factory=list)
+    state: str = HostState.READY
+    home: str = ""
+    """Absolute path of garrison's home on the host."""
+    command: str = ""
+    """Absolute path of the `garrison` command on the host."""
+    address: str = ""
+    """Address at which the host reaches the Temporal server, from the host's side."""
+    version: str = ""
+    """Version of garrison that was installed there."""
+    added_at: str = ""
+
+    def __post_init__(self) -> None:
+        check_host(self.name)
+        for label in self.labels:
+            check_label(label)
+        if self.slots < 1:
+            raise UsageError(f"not a number of slots: {self.slots}; a host has at least one")
+        HostState(self.state)
+
+
+def check_host(host: str) -> str:
+    """Return `host` if it is the name of a host, else raise UsageError."""
+    if not _HOST.match(host):
+        raise UsageError(f"not a host's name: {quote(host)}; use 1 to 63 of a-z 0-9 - starting with a letter or digit")
+    return host
+
+
+def check_label(label: str) -> str:
+    """Return `label` if a host may have it, else raise UsageError."""
+    if not _LABEL.match(label):
+        raise UsageError(f"not a label of a host: {quote(label)}; use 1 to 63 of a-z 0-9 . _ -")
+    return label
+
+
+def host_path(home: Path, name: str) -> Path:
+    """Return the file of a host's record."""
+    return home / FOLDER / f"{check_host(name)}.json"
+
+
+def read_host(home: Path, name: str) -> Host:
+    """Return a host's record; NotFound if the home has no such host, RecordError if it cannot be read."""
+    path = host_path(home, name)
+    data = atomic.read(path)
+    if data is None:
+        raise NotFound(f"there is no host {name}; `garrison host list` shows the existing ones")
+    return record.decode(Host, data, path)
+
+
+def list_hosts(home: Path) -> tuple[list[Host], list[RecordError]]:
+    """Return the readable hosts of a home by name, and the errors of the others."""
+    hosts: list[Host] = []
+    errors: list[RecordError] = []
+    for file in sorted(atomic.list_names(home / FOLDER)):
+        name = file.removesuffix(".json")
+        if name == file or not _HOST.match(name):
+            continue
+        try:
+            hosts.append(read_host(home, name))
+        except NotFound:
+            continue
+        except RecordError as error:
+            errors.append(error)
+    return hosts, errors
+
+
+def write_host(home: Path, host: Host) -> None:
+    """Write a host's record."""
+    atomic.make_directory(home / FOLDER)
+    atomic.write(host_path(home, host.name), record.encode(host))

@@ -14,9 +14,9 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.processes.forge_wake import wake
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
-from garrison.records import atomic
 from garrison.records.run import LAND_PR, Launch, list_runs
 from garrison.system.terminal_text import clean
 
@@ -77,15 +77,6 @@ def sync(run: str | None, home: str | None) -> None:
     wake(runtime, launch.run_id)
     print_message(f"run {launch.run_id} looks at the forge at once, if its guardian works; `garrison pr show "
                   f"{launch.run_id}` shows what it finds")
-
-
-def wake(runtime: Runtime, run: str) -> None:
-    """Ask the guardian of a run to look at the forge; it says nothing about what is there."""
-    from garrison.processes.guardian.forge_client import wake_file
-
-    path = wake_file(runtime.files(run).root)
-    atomic.make_directory(path.parent)
-    atomic.write(path, f"{runtime.clock.utc()}\n".encode(), durable=False)
 
 
 @pr.command("open", examples=(("garrison pr open work-1 --base origin:main", "a draft of what land=none left behind"),))

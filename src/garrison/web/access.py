@@ -39,6 +39,8 @@ SESSION_SECONDS = 12 * 3600
 """Life of a session that no open page renews."""
 LOGIN_SECONDS = 7 * 86400
 """Time after which the printed address must be opened again."""
+WEBHOOK = "/webhook"
+"""Address that forges deliver to; each delivery proves itself (`webhooks`), since a forge has no token."""
 BODY_BYTES = 64 << 10
 """Largest body of a request."""
 HEADERS = {
@@ -149,7 +151,10 @@ NO_ACCESS = Refusal(401, "this browser has no access (any more): open the addres
 
 
 def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now: float) -> Refusal | str:
-    """Return the scope of a request ('' for a file of the page itself), or its refusal; header names in lower case."""
+    """Return the scope of a request ('' for a file of the page, and a webhook), or its refusal.
+
+    Names of headers are in lower case.
+    """
     if not rules.is_own_host(headers.get("host", "")):
         return Refusal(421, "this server has another host name; open the address that `garrison serve` printed, or "
                             "name this one with --hostname")
@@ -157,6 +162,8 @@ def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now:
     if _is_foreign(rules, headers) and not (public and _is_navigation(headers)):
         return Refusal(403, "pages of other sites may not use this server; open the printed address itself")
     if public:
+        return ""
+    if path == WEBHOOK and method == "POST":
         return ""
     if path == EXCHANGE:
         given = rules.read_pass(bearer_of(headers), now)

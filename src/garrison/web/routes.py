@@ -29,6 +29,7 @@ from garrison.web.sse import EventStream
 from garrison.web.terminals import Terminals, size_of, typed_of
 from garrison.web.text_search import find_text
 from garrison.web.timelines import Timelines
+from garrison.web.webhooks import Webhooks
 
 RUNS = 100
 """Most runs that one event stream follows."""
@@ -42,12 +43,13 @@ class Page:
     """Web application: the home, its runs, its conversations, and the access rules."""
 
     def __init__(self, home: Path, rules: access.Rules, capacity: connections.Capacity,
-                 open_butler: chat.OpenButler = chat.claude_butler) -> None:
+                 open_butler: chat.OpenButler = chat.claude_butler, webhook_secret: str = "") -> None:
         self.home, self.rules, self.broadcaster = home, rules, Broadcaster(home, capacity)
         self.conversations = chat.Conversations(home, open_butler)
         self.timelines, self.histories = Timelines(home), Histories(home)
         self.changes = changes.ChangeReader(home)
         self.terminals = Terminals(home)
+        self.webhooks = Webhooks(home, webhook_secret)
 
     def leave(self) -> None:
         """Tell all clients that the server is stopping."""
@@ -60,6 +62,7 @@ class Page:
         await self.broadcaster.close()
         await self.conversations.close()
         await self.terminals.close()
+        await self.webhooks.close()
 
     def app(self) -> ASGIApp:
         """Return the whole application."""
@@ -76,6 +79,7 @@ class Page:
         return [
             get("/", responses.send_index), get("/chat", responses.send_index),
             get("/static/{name:path}", responses.send_file),
+            *([post(access.WEBHOOK, self.receive_webhook)] if self.webhooks.are_on else []),
             post(access.EXCHANGE, self.session),
             get("/api/home", self.home_facts),
             get("/api/runs", self.runs),
@@ -116,6 +120,10 @@ class Page:
         if made is None:
             return refusal(request, access.NO_ACCESS.status, access.NO_ACCESS.message)
         return json_answer({"ok": True, "session": made[0], "seconds": made[1]})
+
+    async def receive_webhook(self, request: Request) -> Response:
+        """Look at the forges because one of them has delivered something."""
+        return await self.webhooks.receive(request, combine_headers(request.scope["headers"]))
 
     # ---- runs
 

@@ -169,7 +169,7 @@ class Server(uvicorn.Server):
 
 async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: Callable[[int], None], *,
                 until: int | None = None, stop: asyncio.Event | None = None,
-                open_butler: OpenButler = claude_butler) -> None:
+                open_butler: OpenButler = claude_butler, webhook_secret: str = "") -> None:
     """Serve until a signal, until the process `until` has ended, or until `stop`; `ready` is called with the port.
 
     The socket listens already then, so that a browser that connects at once gets a response.
@@ -178,7 +178,7 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
     port = sock.getsockname()[1]
     rules = access.Rules(access.origins(endpoint.host_names, port, endpoint.scheme), tokens, f"garrison-{port}")
     capacity = capacity_of(raise_file_limit())
-    page = Page(home, rules, capacity, open_butler)
+    page = Page(home, rules, capacity, open_butler, webhook_secret)
     server = Server(_config(page, endpoint), capacity, page.leave)
     waiting = asyncio.create_task(_stop_after(stop, server)) if stop is not None else None
     page.broadcaster.start()

@@ -1,7 +1,7 @@
 """Forge client of a guardian: when it looks at the forge, and what the policy learns of it.
 
 It does nothing before the flow is at its exit, nor while a node reworks: then nothing at the forge is waited for. The
-count of requests is kept in `runs/RUN/forge/count.json`; a change of `runs/RUN/forge/wake` (`garrison pr sync`)
+count of requests is kept in `runs/RUN/forge/count.json`; a change of `runs/RUN/forge/wake` (`garrison pr sync`, a webhook)
 makes it look at once.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
+from garrison.processes.forge_wake import forge_folder, wake_file
 from garrison.processes.guardian.forge_worker import ForgeCount, ForgeWorker
 from garrison.processes.guardian.pull_request_policy import PullRequestView
 from garrison.processes.run_state import REQUESTED, TESTED
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
-
-
-def forge_folder(root: Path) -> Path:
-    """Return the folder of a run's forge files; `root` is the run's."""
-    return root / "forge"
-
-
-def wake_file(root: Path) -> Path:
-    """Return the file whose change makes a run's guardian look at the forge at once."""
-    return forge_folder(root) / "wake"
 
 
 def count_file(root: Path) -> Path:

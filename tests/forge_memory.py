@@ -47,6 +47,8 @@ class World:
     statuses: dict[tuple[str, str], CheckState] = field(default_factory=dict)
     issues: list[model.Issue] = field(default_factory=list)
     writers: set[str] = field(default_factory=lambda: {"garrison", "eve"})
+    rules: model.BaseRules = field(default_factory=lambda: model.BaseRules(protected=False, can_push=True))
+    scheduled: bool = False
     lies: bool = False
     """True if it says that it has merged, and has not."""
     made: list[tuple[str, str]] = field(default_factory=list)
@@ -151,7 +153,24 @@ class MemoryForge:
             return MergeOutcome(MergeResult.MERGED, self.world.merge(number))
         return self._do("merge", act)
 
-    def list_checks(self, commit: str, base: str = "") -> list[model.Check]:
+    def read_rules(self, base: str) -> model.BaseRules:
+        return self._do("rules", lambda: self.world.rules)
+
+    def is_merge_scheduled(self, number: int) -> bool | None:
+        return self._do("scheduled", lambda: self.world.scheduled)
+
+    def enable_auto_merge(self, number: int, head_commit: str, method: model.MergeMethod) -> MergeOutcome:
+        def act() -> MergeOutcome:
+            if self.world.branch(self.world.pulls[number - 1].head) != head_commit:
+                raise errors.Stale(head_commit, "")
+            self.world.scheduled = True
+            return MergeOutcome(MergeResult.QUEUED)
+        return self._do("auto", act)
+
+    def cancel_auto_merge(self, number: int) -> None:
+        self._do("no auto", lambda: setattr(self.world, "scheduled", False))
+
+    def list_checks(self, commit: str) -> list[model.Check]:
         own = [model.Check(name, at, state) for (at, name), state in self.world.statuses.items() if at == commit]
         return self._do("checks", lambda: [*self.world.checks.get(commit, []), *own])
 

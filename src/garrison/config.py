@@ -221,6 +221,8 @@ class LaunchConfig:
     """Agent of the nodes that name none."""
     failover: str | None = None
     """Agents that go on when a node's agent cannot, separated by commas."""
+    land: str | None = None
+    """Rule for what lands, and when: `node`, `run`, `none` or `pr`."""
     base: str | None = None
     setup_key: tuple[str, ...] = ()
     gate_from_target: tuple[str, ...] = ()
@@ -374,7 +376,7 @@ PULL_REQUEST_KEYS: dict[str, tuple[type[Any], ...]] = {
     "settle": (int, float),
     "forge": (str,), "status": (str,)}
 """Keys of `[pull_requests]` and their types (`processes.pull_request_facts.PullRequestOptions`)."""
-_PULL_REQUEST_WORDS = {"merge": ("forge", "garrison", "person"), "trust": ("write", "all"),
+_PULL_REQUEST_WORDS = {"merge": ("forge", "auto", "garrison", "person"), "trust": ("write", "all"),
                        "forge": ("", "github", "gitlab", "gitea", "forgejo")}
 
 
@@ -417,12 +419,18 @@ def parse_launch(where: str, table: Any) -> LaunchConfig:
     return LaunchConfig(**values, sources=dict.fromkeys(values, where))
 
 
+_LANDS = ("node", "run", "none", "pr")
+
+
 def _launch_value(where: str, key: str, value: Any) -> Any:
     if key in ("setup_key", "gate_from_target"):
         return string_list(where, key, value)
     if key == "max_agents":
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UsageError(f"{where}: max_agents={value!r} should be a whole number above 0")
+    elif key == "land":
+        if value not in _LANDS:
+            raise UsageError(f"{where}: land={value!r} is not known; use one of {', '.join(_LANDS)}")
     elif not isinstance(value, str) or not value.strip():
         raise UsageError(f"{where}: {key}={value!r} should be a text")
     return value

@@ -241,3 +241,48 @@ def test_a_restart_of_the_double_keeps_its_state(tmp_path: Path) -> None:
         Place(first, "gitea", "n", None).open()
     with ForgeServer(tmp_path) as second:
         assert [each.number for each in second.state.repositories["gitea/n"].pulls] == [1]
+
+
+def test_auto_merge_is_turned_on_once_and_withdrawn(place: Place) -> None:
+    place.repository.required["main"] = ["ci"]
+    number, forge = place.open(draft=False), place.forge
+    told = None if place.path.startswith("gitea") else True
+    assert not forge.is_merge_scheduled(number)
+    for _ in range(2):
+        assert forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.QUEUED
+        assert forge.is_merge_scheduled(number) is told
+    for _ in range(2):
+        forge.cancel_auto_merge(number)
+        assert not forge.is_merge_scheduled(number)
+    forge.publish_status(place.commit, "ci", CheckState.PASSED, "green")
+    assert forge.read_pull(number).state is PullState.OPEN
+    assert forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.MERGED, "at once"
+
+
+@pytest.mark.parametrize("place", ["github"], indirect=True)
+def test_a_branch_with_a_merge_queue_gets_the_pull_request_there(place: Place) -> None:
+    place.repository.merge_queue = True
+    number = place.open(draft=False)
+    refused = place.forge.merge(number, place.commit, MergeMethod.MERGE)
+    assert (refused.result, "merge queue" in refused.reason) == (MergeResult.REFUSED, True)
+    place.repository.required["main"] = ["ci"]
+    assert place.forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.QUEUED
+    place.forge.cancel_auto_merge(number)
+    place.repository.required.clear()  # nothing is left to wait for: GitHub refuses auto-merge then
+    assert place.forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.QUEUED
+    assert place.forge.read_pull(number).state is PullState.MERGED
+
+
+def test_pages_in_another_order_or_with_repetitions_change_nothing(place: Place) -> None:
+    number = place.open(draft=False)
+    for state in ("failure", "success"):
+        place.state.add(place.repository, place.repository.statuses, commit=place.commit, name="ci", state=state,
+                        summary="", log=None)
+    place.forge.comment(number, "One", make_marker("run-1", "one"), pull=True)
+    for fault in ("reversed", "repeated"):
+        place.server.plant(fault, 50, method="GET", path=place.path.rpartition("/")[2])
+        assert place.open(draft=False) == number
+        assert {each.state for each in place.forge.list_checks(place.commit)} == {CheckState.PASSED}
+        place.forge.comment(number, "One", make_marker("run-1", "one"), pull=True)
+        place.server.faults.clear()
+    assert len(place.repository.comments) == len(place.repository.pulls) == 1

@@ -42,3 +42,21 @@ def test_what_was_refused_is_tried_again_when_a_person_asks_for_a_look() -> None
     worker.wake()
     hear(worker, FACTS, 1003.0)
     assert worker.refused is None
+
+
+def test_a_step_that_shows_no_effect_is_not_repeated_without_a_pause() -> None:
+    """A forge that takes a step and goes on as before would be asked as fast as it answers."""
+    worker = ForgeWorker(lambda: None, poll=30.0)  # type: ignore[arg-type, return-value]
+    step = ForgeStep(StepKind.READY, "c0ffee")
+
+    def take(now: float) -> float:
+        worker._answers.put(Answer(step=step))
+        assert worker.receive(now)
+        return worker.due
+
+    hear(worker, FACTS, 1000.0)
+    assert take(1001.0) == 1001.0, "what came of it is looked at once"
+    hear(worker, FACTS, 1002.0)
+    assert take(1003.0) > 1030.0
+    hear(worker, replace(FACTS, approvals=1), 1050.0)
+    assert take(1051.0) == 1051.0, "something else has changed"

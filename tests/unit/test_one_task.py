@@ -14,7 +14,7 @@ from garrison.errors import GarrisonError, UsageError
 from garrison.merge.config import QueueConfig
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.processes.launch_request import LaunchRequest, complete, read_defaults, report_gate
+from garrison.processes.launch_request import LaunchRequest, complete, read_defaults, report_gate, report_land
 from garrison.processes.runtime import Runtime
 from garrison.records.names import check_node
 from garrison.records.run import Launch
@@ -59,6 +59,14 @@ def test_an_option_counts_before_the_graph_before_garrison_toml_before_config_to
     assert complete(request(gate="option", agent="claude"), gated, defaults).gate == "option"
     assert complete(request(no_gate=True), bare, defaults).gate is None
     assert complete(request(), bare, LaunchConfig()).agent == "command"
+    landing = parse_launch("/r/garrison.toml", {"land": "pr", "base": "origin:main"})
+    own = plan_run(parse("digraph { land=run; start -> exit }"))
+    assert [complete(request(land=option), plan, landing).land for option, plan in (
+        (None, bare), (None, own), ("node", own))] == ["pr", "run", "node"]
+    told: list[str] = []
+    for plan, land in ((bare, "pr"), (bare, "node"), (own, "pr")):
+        report_land(plan, land, landing, told.append)
+    assert told == ["land: pr (/r/garrison.toml)"], "an agent may have written it"
 
 
 def test_a_gate_from_a_file_is_told_with_the_one_it_replaces() -> None:
@@ -73,6 +81,7 @@ def test_a_gate_from_a_file_is_told_with_the_one_it_replaces() -> None:
 @pytest.mark.parametrize(("text", "message"), [
     ("[launch]\ngaet = 'x'\n", r"\[launch\]: gaet is not known; did you mean gate\?"),
     ("[launch]\ngate = ''\n", r"gate='' should be a text"),
+    ("[launch]\nland = 'main'\n", r"land='main' is not known; use one of node, run, none, pr"),
     ("[launch]\nmax_agents = true\n", r"max_agents=True should be a whole number above 0"),
     ("[launch]\nsetup_key = 'x'\n", r"setup_key should be a list of strings"),
     ("launch = 3\n", r"launch should be a table"),

@@ -21,6 +21,7 @@ from garrison.cli.output import print_json, print_message
 from garrison.cli.run import task_graph
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
+from garrison.processes.launch_request import read_defaults
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records.atomic import locked, make_directory
@@ -77,7 +78,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
     runtime = Runtime.real(find_home(home))
     target = validate_repository(target_dir or Path.cwd())
     git = Git(target, home=runtime.home)
-    remote, branch = find_base(git, base)
+    remote, branch = find_base(git, base or read_defaults(runtime.home, target).base)
     forge, _ = connect(git, remote, runtime.home, runtime.environ, read_options(runtime.home))
     begun: list[dict[str, Any]] = []
     # what is counted must stay true until its runs are there: two calls at once would each begin `at_most`

@@ -10,8 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from garrison.forge.checks import mark_required
-from garrison.forge.errors import NotFound
+from garrison.forge.errors import NotFound, Refused
 from garrison.forge.marker import attach, has_marker
 from garrison.forge.model import (
     BaseRules,
@@ -171,8 +170,12 @@ class Gitea:
 
     def _merge(self, number: int, head_commit: str, method: MergeMethod, options: dict[str, Any]) -> MergeOutcome:
         def send() -> MergeOutcome:
-            self._session.write("POST", f"{self._root}/pulls/{number}/merge",
-                                {"Do": method.value, "head_commit_id": head_commit, **options})
+            try:
+                self._session.write("POST", f"{self._root}/pulls/{number}/merge",
+                                    {"Do": method.value, "head_commit_id": head_commit, **options})
+            except Refused as error:
+                if "already scheduled" not in error.reason.lower():
+                    raise
             after = self.read_pull(number)
             if after.state is PullState.MERGED:
                 return MergeOutcome(MergeResult.MERGED, after.merge_commit)
@@ -188,7 +191,11 @@ class Gitea:
         except NotFound:
             return
 
-    def list_checks(self, commit: str, base: str = "") -> list[Check]:
+    def is_merge_scheduled(self, number: int) -> bool | None:
+        """Return None: no answer of the API tells it."""
+        return None
+
+    def list_checks(self, commit: str) -> list[Check]:
         """Return the newest status of each context of a commit."""
         with self._session.deadline():
             found: dict[str, tuple[int, Check]] = {}
@@ -198,8 +205,7 @@ class Gitea:
                               text(each, "description"), text(each, "target_url"))
                 if _id(each) >= found.get(check.name, (0, check))[0]:
                     found[check.name] = _id(each), check
-            checks = [check for _, check in found.values()]
-            return mark_required(checks, commit, self.read_rules(base)) if base else checks
+            return [check for _, check in found.values()]
 
     def read_check_log(self, check: Check) -> str:
         """Return the check's summary: a commit status has no log."""

@@ -6,10 +6,11 @@ auto-merge and the state of threads.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from garrison.forge.checks import mark_required, tail
+from garrison.forge.checks import tail
 from garrison.forge.errors import NotFound, Refused, Unauthorized, Unreachable
 from garrison.forge.marker import attach, has_marker
 from garrison.forge.model import (
@@ -61,6 +62,15 @@ _THREADS = """query($owner: String!, $name: String!, $number: Int!, $after: Stri
   repository(owner: $owner, name: $name) { pullRequest(number: $number) {
     reviewThreads(first: 100, after: $after) { pageInfo { hasNextPage endCursor }
       nodes { id isResolved comments(first: 1) { nodes { databaseId } } } } } } }"""
+_ENQUEUE = """mutation($id: ID!, $head: GitObjectID!) {
+  enqueuePullRequest(input: {pullRequestId: $id, expectedHeadOid: $head}) { mergeQueueEntry { id } } }"""
+_DEQUEUE = "mutation($id: ID!) { dequeuePullRequest(input: {id: $id}) { mergeQueueEntry { id } } }"
+_QUEUED = """query($owner: String!, $name: String!, $number: Int!) {
+  repository(owner: $owner, name: $name) { pullRequest(number: $number) { isInMergeQueue } } }"""
+_MERGEABLE_NOW = re.compile(r"\b(?:clean|unstable) status", re.IGNORECASE)
+"""Why GitHub refuses auto-merge: nothing is left to wait for."""
+_HAS_QUEUE = re.compile(r"merge queue", re.IGNORECASE)
+"""Why GitHub refuses a merge: the branch has a queue."""
 _RESOLVE = "mutation($id: ID!) { resolveReviewThread(input: {threadId: $id}) { thread { isResolved } } }"
 _THREAD_PAGES = 5
 
@@ -225,8 +235,17 @@ class GitHub:
         """Have the forge merge once its rules are met."""
         def send() -> MergeOutcome:
             body = as_object(self._session.get(f"{self._root}/pulls/{number}"))
-            if body.get("auto_merge") is None:
-                self._graphql(_AUTO, {"id": text(body, "node_id"), "head": head_commit, "method": method.name})
+            given = {"id": text(body, "node_id"), "head": head_commit}
+            try:
+                if body.get("auto_merge") is None and not self._is_in_queue(number):
+                    self._graphql(_AUTO, {**given, "method": method.name})
+            except Refused as error:
+                if not _MERGEABLE_NOW.search(error.reason):
+                    raise
+                outcome = self.merge(number, head_commit, method)
+                if outcome.result is not MergeResult.REFUSED or not _HAS_QUEUE.search(outcome.reason):
+                    return outcome
+                self._graphql(_ENQUEUE, given)
             return MergeOutcome(MergeResult.QUEUED)
 
         with self._session.deadline():
@@ -238,8 +257,18 @@ class GitHub:
             body = as_object(self._session.get(f"{self._root}/pulls/{number}"))
             if body.get("auto_merge") is not None:
                 self._graphql(_NO_AUTO, {"id": text(body, "node_id")})
+            elif self._is_in_queue(number):
+                self._graphql(_DEQUEUE, {"id": text(body, "node_id")})
 
-    def list_checks(self, commit: str, base: str = "") -> list[Check]:
+    def is_merge_scheduled(self, number: int) -> bool | None:
+        """Return whether auto-merge is on, or the merge queue has it."""
+        return self.read_pull(number).auto_merge or self._is_in_queue(number)
+
+    def _is_in_queue(self, number: int) -> bool:
+        data = self._graphql(_QUEUED, {"owner": self.location.owner, "name": self.location.name, "number": number})
+        return flag(data, "repository", "pullRequest", "isInMergeQueue")
+
+    def list_checks(self, commit: str) -> list[Check]:
         """Return check runs and commit statuses of a commit."""
         with self._session.deadline():
             runs = self._session.get_pages(f"{self._root}/commits/{commit}/check-runs", {"filter": "latest"},
@@ -248,7 +277,7 @@ class GitHub:
             found = [_check_run(each, commit) for each in runs if text(each, "head_sha") in {"", commit}]
             found += [Check(text(each, "context"), commit, _STATUSES.get(text(each, "state"), CheckState.FAILED),
                             text(each, "description"), text(each, "target_url")) for each in statuses]
-            return mark_required(found, commit, self.read_rules(base)) if base else found
+            return found
 
     def read_check_log(self, check: Check) -> str:
         """Return the tail of a job's log, or the check's summary."""

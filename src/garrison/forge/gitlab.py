@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from garrison.forge.checks import mark_required, tail
+from garrison.forge.checks import tail
 from garrison.forge.errors import NotFound, Refused, Unauthorized, Unreachable
 from garrison.forge.marker import attach, has_marker
 from garrison.forge.model import (
@@ -211,7 +211,11 @@ class GitLab:
                 self._session.write("POST",
                                     f"{self._root}/merge_requests/{number}/cancel_merge_when_pipeline_succeeds")
 
-    def list_checks(self, commit: str, base: str = "") -> list[Check]:
+    def is_merge_scheduled(self, number: int) -> bool | None:
+        """Return whether auto-merge is on."""
+        return self.read_pull(number).auto_merge
+
+    def list_checks(self, commit: str) -> list[Check]:
         """Return jobs and external statuses of a commit; the newest of each name."""
         with self._session.deadline():
             found: dict[str, tuple[int, Check]] = {}
@@ -219,8 +223,7 @@ class GitLab:
                 check, order = _check(each, commit), number(each, "id")
                 if text(each, "sha") in {"", commit} and order >= found.get(check.name, (0, check))[0]:
                     found[check.name] = order, check
-            checks = [check for _, check in found.values()]
-            return mark_required(checks, commit, self.read_rules(base)) if base else checks
+            return [check for _, check in found.values()]
 
     def read_check_log(self, check: Check) -> str:
         """Return the tail of a job's log, or the check's summary."""

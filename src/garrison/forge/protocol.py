@@ -95,18 +95,22 @@ class Forge(Protocol):
         ...
 
     def enable_auto_merge(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
-        """Have the forge merge once its rules are met: QUEUED, or MERGED if they are already. Stale as `merge`."""
+        """Have the forge merge once its rules are met: QUEUED, or MERGED if they are already. Stale as `merge`.
+
+        A branch with a merge queue gets it there.
+        """
         ...
 
     def cancel_auto_merge(self, number: int) -> None:
         """Withdraw `enable_auto_merge`; no error if there is none."""
         ...
 
-    def list_checks(self, commit: str, base: str = "") -> list[Check]:
-        """Return the newest result of each check of exactly this commit; with `base`, say which ones it requires.
+    def is_merge_scheduled(self, number: int) -> bool | None:
+        """Return whether the forge merges it by itself later: auto-merge, or its queue; None if it does not tell."""
+        ...
 
-        A required check that has not reported is in the list, as PENDING.
-        """
+    def list_checks(self, commit: str) -> list[Check]:
+        """Return the newest result of each check of exactly this commit; `checks.mark_required` adds those to come."""
         ...
 
     def read_check_log(self, check: Check) -> str:

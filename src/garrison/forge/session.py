@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -172,19 +173,32 @@ class Session:
         return bool("retry-after" in headers or headers.get("x-ratelimit-remaining") == "0" or _RATE.search(reason))
 
     def _limit_end(self, answer: Answer) -> float:
-        """Return when the limit ends; a forge that names a senseless time is asked again within a day."""
+        """Return when the limit ends; a forge that names a senseless time is asked again within a day.
+
+        Times are compared with the forge's own clock, so that a wrong one here does not matter.
+        """
         now, wait = self._clock(), _SECONDARY_WAIT
-        if (after := answer.headers.get("retry-after", "")).isdecimal():
-            wait = float(after)
+        there = _moment(answer.headers.get("date", "")) or now
+        after = answer.headers.get("retry-after", "")
+        if after.isdecimal() or _moment(after):
+            wait = float(after) if after.isdecimal() else _moment(after) - there
         elif (answer.headers.get("x-ratelimit-remaining") == "0" or answer.status == 429):
             reset = answer.headers.get("x-ratelimit-reset") or answer.headers.get("ratelimit-reset") or ""
-            wait = float(reset) - now if reset.isdecimal() else wait
+            wait = float(reset) - there if reset.isdecimal() else wait
         return now + min(max(wait, 1.0), _LONGEST_WAIT)
 
     def _clean(self, reason: str) -> str:
         """Return a forge's text in one line, without escape sequences and without the token, should it echo it."""
         line = " ".join(clean(reason.replace(self._secret, "...")).split())
         return line[:_REASON]
+
+
+def _moment(date: str) -> float:
+    """Return a date of HTTP in seconds since 1970; 0 if it is none."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _parse(answer: Answer) -> Any:

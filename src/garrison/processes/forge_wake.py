@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.processes.run_status import running_runs
 from garrison.records import atomic
 from garrison.records.run import LAND_PR
 
@@ -38,6 +37,8 @@ def wake(runtime: Runtime, run: str) -> None:
 
 def wake_all(runtime: Runtime) -> list[str]:
     """Ask the guardians of all living runs with a pull request to look at the forge; return those runs."""
+    from garrison.processes.run_status import running_runs  # the guardian wakes nobody
+
     woken = []
     for run in sorted(running_runs(runtime)):
         with suppress(GarrisonError, OSError):

@@ -92,10 +92,17 @@ def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> L
         setup=request.setup or plan.setup or defaults.setup,
         setup_key=request.setup_key or list(plan.setup_key or defaults.setup_key),
         gate_from_target=request.gate_from_target or list(defaults.gate_from_target),
+        land=request.land or plan.land or defaults.land,
         base=request.base if request.base is not None else plan.base or defaults.base,
         max_agents=request.max_agents or defaults.max_agents,
         failover=next((stated for stated in (request.failover, plan.failover, defaults.failover) if stated is not None),
                       None))
+
+
+def report_land(plan: RunPlan, land: str, defaults: LaunchConfig, report: Callable[[str], None]) -> None:
+    """Report what lands if a file sets it: an agent may have changed that file."""
+    if plan.land is None and land == defaults.land:
+        report(f"land: {land} ({defaults.sources['land']})")
 
 
 def report_gate(gate: str | None, defaults: LaunchConfig, recorded: QueueConfig | None,

@@ -36,7 +36,7 @@ from garrison.pipeline.plan import (
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import git_record, run_branch
-from garrison.processes.launch_request import COMMAND, LaunchRequest, complete, read_defaults, report_gate
+from garrison.processes.launch_request import COMMAND, LaunchRequest, complete, read_defaults, report_gate, report_land
 from garrison.processes.loop import log_line
 from garrison.processes.networks import network_notes
 from garrison.processes.run_plan import check_journal_present, read_plan
@@ -105,6 +105,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     if what := operation_in_progress(git.git_dir(repo)):
         report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
     land = _land(request, plan, report)
+    report_land(plan, land, defaults, report)
     base, remote, base_oid = _base(runtime, request, git, land)
     launch = Launch(
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=runtime.clock.utc(),

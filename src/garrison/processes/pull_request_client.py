@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.forge.errors import Refused
+from garrison.forge.checks import mark_required
+from garrison.forge.errors import Refused, Stale
 from garrison.forge.marker import attach, has_marker
 from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChange, PullDraft, PullState, Verdict
 from garrison.processes.pull_request_facts import (
@@ -21,10 +22,12 @@ from garrison.processes.pull_request_facts import (
     Comment,
     Facts,
     MergeFacts,
+    MergeRule,
     Relation,
     StepKind,
 )
-from garrison.processes.pull_request_texts import answer_marker, marker_of
+from garrison.processes.pull_request_texts import answer_marker, marker_of, put_section
+from garrison.records.pull_request import NO_AUTO
 from garrison.records.run import REMOTES
 from garrison.system import failpoint
 from garrison.system.git import ABSENT, GitError
@@ -42,6 +45,13 @@ if TYPE_CHECKING:
 NETWORK_SECONDS = 60.0
 TRUST_SECONDS = 600.0
 """Seconds for which an answer about somebody's permission is reused."""
+YOUNG_SECONDS = 10.0
+"""Age up to which a client looks twice for what its predecessor may have made."""
+LISTED_SECONDS = 2.0
+"""Seconds within which a forge lists what was made."""
+GENERAL, REVIEW = "comment-", "review-"
+WHOLE = (GENERAL, REVIEW)
+"""Beginnings of the ids of comments that are on no line."""
 _RESULTS = {CheckState.PENDING: CheckResult.PENDING, CheckState.FAILED: CheckResult.FAILED,
             CheckState.PASSED: CheckResult.PASSED, CheckState.SKIPPED: CheckResult.PASSED}
 _STATES = {"pending": CheckState.PENDING, "success": CheckState.PASSED, "failure": CheckState.FAILED}
@@ -65,6 +75,11 @@ class PullRequestClient:
         self._login = ""
         self._owners: dict[str, str] = {}
         self._logs: dict[str, str] = {}
+        self._is_auto: bool | None = None
+        """Whether this client turned auto-merge on or off last; None: neither."""
+        self._answered: set[str] = set()
+        """Comments that were answered: a forge may not list its newest comments yet."""
+        self._is_young = time.monotonic() + YOUNG_SECONDS
 
     # --- a look -------------------------------------------------------------------------------------------------------
 
@@ -80,17 +95,20 @@ class PullRequestClient:
         if pull is None:
             return Facts(relation, head, base, tip=tip)
         facts = Facts(relation, head, base, pull.number, pull.url, pull.state is PullState.OPEN, pull.draft,
-                      body=pull.body.replace("\r\n", "\n"), tip=tip)
+                      body=pull.body.replace("\r\n", "\n"), tip=tip,
+                      other_base=pull.base if pull.base != launch.base else "")
         if pull.state is PullState.MERGED:
-            return replace(facts, merge=self._merge_facts(pull, base))
+            return replace(facts, merge=self._merge_facts(pull, base, tip))
         if pull.state is not PullState.OPEN:
             return facts
-        checks = self.forge.list_checks(head, launch.base) if head else []
+        rules = self.forge.read_rules(launch.base)
+        checks = mark_required(self.forge.list_checks(head), head, rules) if head else []
         published = next((_PUBLISHED.get(check.state, "") for check in checks if check.name == self.options.status), "")
-        reviews = self.forge.list_reviews(pull.number)
+        reviews = sorted(self.forge.list_reviews(pull.number), key=lambda each: each.at)  # stable, as they came
         approvals, objections = self._judge(reviews)
         return replace(facts, published=published, approvals=approvals, objections=objections,
                      requires_checks=any(check.required and check.name != self.options.status for check in checks),
+                     required_approvals=rules.required_approvals, auto_merge=self._is_scheduled(pull.number, known),
                      checks=tuple(self._check(check, head) for check in checks if check.name != self.options.status),
                      comments=tuple(self._comments(pull.number, reviews, head)))
 
@@ -108,12 +126,21 @@ class PullRequestClient:
             return git.rev(copy) or tip
         return tip
 
-    def _merge_facts(self, pull: model.PullRequest, base: str) -> MergeFacts:
+    def _merge_facts(self, pull: model.PullRequest, base: str, tip: str) -> MergeFacts:
         commit = self.git.rev(f"{pull.merge_commit}^{{commit}}") if pull.merge_commit else None
         if commit is None or not base or not self.git.is_ancestor(commit, base):
             return MergeFacts(pull.merge_commit, on_base=False)
+        head = self.git.rev(f"{pull.head_commit}^{{commit}}") if pull.head_commit else None
+        ahead = head if head and tip and head != tip and self.git.is_ancestor(tip, head) else ""
         return MergeFacts(commit, on_base=True, tree=self.git.tree_of(commit),
-                          parent=self.git.rev(f"{commit}^1") or "")
+                          parent=self.git.rev(f"{commit}^1") or "", ahead=ahead)
+
+    def _is_scheduled(self, number: int, known: PullRequest) -> bool:
+        believed = self._is_auto if self._is_auto is not None else known.auto not in ("", NO_AUTO)
+        if self.options.merge is not MergeRule.AUTO or not (believed or known.auto):
+            return False
+        told = self.forge.is_merge_scheduled(number)
+        return told if told is not None else believed
 
     def _can_write(self, login: str) -> bool:
         at, answer = self._trust.get(login, (float("-inf"), False))
@@ -160,16 +187,17 @@ class PullRequestClient:
                 number_ = line.line or 0
                 found.append(Comment(line.id, line.author, line.text, self._can_write(line.author), line.path, number_,
                                      resolved=line.resolved, owner=self._owner(line.path, number_, head, "")))
-        found += [Comment(f"comment-{each.id}", each.author, each.text, self._can_write(each.author))
+        found += [Comment(f"{GENERAL}{each.id}", each.author, each.text, self._can_write(each.author))
                   for each in general if each.author != own]
         latest = {review.author: review for review in reviews if review.verdict is not Verdict.COMMENT}
         for review in reviews:
             asks = review.verdict is Verdict.CHANGES and latest.get(review.author) is review
             if review.author != own and (asks or (review.text.strip() and review.verdict is Verdict.COMMENT)):
-                found.append(Comment(f"review-{review.id}", review.author, review.text, self._can_write(review.author),
+                found.append(Comment(f"{REVIEW}{review.id}", review.author, review.text, self._can_write(review.author),
                                      requests_changes=asks))
-        return [replace(each, answered=any(has_marker(text, answer_marker(run, each.id)) for text in written))
-                for each in found]
+        unique = {each.id: each for each in found}  # pages that shift between two requests repeat some
+        return [replace(each, answered=each.id in self._answered or any(
+            has_marker(text, answer_marker(run, each.id)) for text in written)) for each in unique.values()]
 
     def _owner(self, path: str, line: int, commit: str, log: str) -> str:
         key = f"{path}:{line}@{commit}:{hash(log)}"
@@ -190,7 +218,8 @@ class PullRequestClient:
                 forge.open_pull(PullDraft(launch.onto, launch.base, title, attach(step.text, marker),
                                           self.options.labels), marker)
             case StepKind.EDIT:
-                forge.update_pull(number, PullChange(body=step.text))
+                # into the body as it is by now: somebody may be writing in it
+                forge.update_pull(number, PullChange(body=put_section(forge.read_pull(number).body, step.text)))
             case StepKind.READY:
                 forge.mark_ready(number)
             case StepKind.TAKE_IN:
@@ -201,10 +230,29 @@ class PullRequestClient:
                 words = {"success": "the merge with the base passed the gate", "pending": "the gate runs",
                          "failure": "the gate failed"}
                 forge.publish_status(step.head, self.options.status, _STATES[step.text], words[step.text])
-            case StepKind.MERGE:
-                outcome = forge.merge(number, step.head, MergeMethod.MERGE)
-                if outcome.result is MergeResult.REFUSED:
-                    raise Refused(f"the forge does not merge pull request #{number}: {outcome.reason}", outcome.reason)
+            case StepKind.MERGE | StepKind.AUTO_MERGE:
+                self._merge(number, step)
+            case StepKind.NO_AUTO_MERGE:
+                forge.cancel_auto_merge(number)
+                self._is_auto = False
+
+    def _merge(self, number: int, step: ForgeStep) -> None:
+        """Merge the tested commit into the tested base, or have the forge merge it; the forge checks the commit alone.
+
+        Raises:
+            Stale: a merge now would not be the one that was tested.
+        """
+        launch, is_auto = self.launch, step.kind is StepKind.AUTO_MERGE
+        base = self.fetch(self.git, launch.remote, launch.base, self.credentials)
+        if base != step.lease or self.forge.read_pull(number).base != launch.base:
+            raise Stale(step.lease, base)
+        # the first method that the repository allows: a merge commit keeps the run's commits
+        method = next(iter(self.forge.read_rules(launch.base).methods), MergeMethod.MERGE)
+        merge = self.forge.enable_auto_merge if is_auto else self.forge.merge
+        outcome = merge(number, step.head, method)
+        if outcome.result is MergeResult.REFUSED:
+            raise Refused(f"the forge does not merge pull request #{number}: {outcome.reason}", outcome.reason)
+        self._is_auto = is_auto or self._is_auto
 
     def _push(self, step: ForgeStep) -> None:
         ref = f"refs/heads/{self.launch.onto}"
@@ -236,12 +284,15 @@ class PullRequestClient:
             raise GarrisonError(f"could not move {self.launch.onto} to {new[:10]}: another git moved it; looking again")
 
     def _reply(self, number: int, step: ForgeStep) -> None:
-        marker = answer_marker(self.launch.run_id, step.comment)
-        thread = next((line.thread for line in self.forge.list_line_comments(number) if line.id == step.comment), None)
-        if thread is not None:
-            self.forge.reply(number, thread, attach(step.text, marker), marker)
-        else:
-            self.forge.comment(number, attach(step.text, marker), marker, pull=True)
+        """Answer a comment once; one that was deleted meanwhile needs no answer."""
+        forge, marker = self.forge, answer_marker(self.launch.run_id, step.comment)
+        if time.monotonic() < self._is_young:  # a predecessor that was killed may just have answered it
+            time.sleep(LISTED_SECONDS)
+        if step.comment.startswith(WHOLE):
+            forge.comment(number, attach(step.text, marker), marker, pull=True)
+        elif thread := next((line.thread for line in forge.list_line_comments(number) if line.id == step.comment), ""):
+            forge.reply(number, thread, attach(step.text, marker), marker)
+        self._answered.add(step.comment)
 
 
 def relate(git: Git, tip: str, head: str, known: str) -> Relation:

@@ -83,6 +83,8 @@ class MergeFacts:
     tree: str = ""
     parent: str = ""
     """The base before it; '' if that is unknown."""
+    ahead: str = ""
+    """Commit that was merged, if it is the run's with commits of people on top."""
 
 
 @frozen
@@ -114,6 +116,12 @@ class Facts:
     """Tip of the run's branch with which `relation` was found; '' if the branch is gone here."""
     requires_checks: bool = False
     """True if the base's protection names checks: each of them is among `checks`, whether it has reported or not."""
+    required_approvals: int = 0
+    """Approvals without which the forge itself does not merge."""
+    other_base: str = ""
+    """Branch that somebody made the base instead of the run's."""
+    auto_merge: bool = False
+    """True if the forge merges it by itself once its rules are met; only with `MergeRule.AUTO`."""
 
 
 class MergeRule(StrEnum):
@@ -121,6 +129,8 @@ class MergeRule(StrEnum):
 
     FORGE = "forge"
     """garrison asks the forge to merge the expected commit, by the forge's own rules."""
+    AUTO = "auto"
+    """garrison turns on the forge's auto-merge for the tested commit, or hands it to the forge's merge queue."""
     GARRISON = "garrison"
     """As FORGE, with a status of garrison's that is green only for the tested merge."""
     PERSON = "person"
@@ -160,6 +170,8 @@ class StepKind(StrEnum):
     REPLY = "reply"
     STATUS = "status"
     MERGE = "merge"
+    AUTO_MERGE = "auto-merge"
+    NO_AUTO_MERGE = "no auto-merge"
 
 
 @frozen
@@ -170,8 +182,9 @@ class ForgeStep:
     head: str = ""
     """Commit that is pushed, marked, merged or taken in."""
     lease: str = ""
-    """Commit that the branch on the forge must still have for a push; '' if it must not exist."""
+    """Commit that the branch on the forge must still have for a push ('' if it must not exist), or the base for a
+    merge."""
     text: str = ""
-    """Body, answer, or state of a status."""
+    """garrison's section of the body, answer, or state of a status."""
     comment: str = ""
     """Id of the comment that is answered."""

@@ -317,8 +317,8 @@ class RunState:
             else before.returns
         self.pull_request = PullRequest(
             event.state, event.number or before.number, event.url or before.url, event.head or before.head,
-            event.ready or before.ready, event.reason, before.since if event.state == before.state else at, taken,
-            returns)
+            event.ready or before.ready, event.auto or before.auto, event.reason,
+            before.since if event.state == before.state else at, taken, returns)
         if event.flow is not None:  # its branch is tested anew when the flow is at its exit again
             self.landing = replace(self.landing, status=REFUSED, reason=event.reason)
             self._apply_flow(event.flow, at)

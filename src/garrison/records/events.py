@@ -289,6 +289,7 @@ class PullRequestChanged:
     url: str = sparse("")
     head: str = sparse("")
     ready: str = sparse("")
+    auto: str = sparse("")
     reason: str = sparse("")
     node: str = sparse("")
     taken: list[str] = sparse([])

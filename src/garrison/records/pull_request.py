@@ -58,6 +58,9 @@ def check_transition(old: str, new: str) -> None:
         raise ForbiddenTransition("the pull request", old, new, TRANSITIONS[PullRequestState(old)])
 
 
+NO_AUTO = "none"
+
+
 @frozen
 class PullRequest:
     """What the journal says about a run's pull request; `state` is '' before the first step."""
@@ -69,6 +72,8 @@ class PullRequest:
     """Commit that was last seen as the tip of the branch on the forge, pushed by garrison or taken in."""
     ready: str = ""
     """Tested commit for which it was marked as ready for review."""
+    auto: str = ""
+    """Tested commit for which the forge's auto-merge was seen on; `NO_AUTO` once garrison has withdrawn it."""
     reason: str = ""
     since: str = ""
     """Time of the last change of state, UTC."""

@@ -91,6 +91,8 @@ class GiteaRoutes:
         if body.get("merge_when_checks_succeed") and state.obstacle(repository, pull):
             if why := state.obstacle(repository, pull, later=True):
                 raise Problem(405, why)
+            if pull.auto:
+                raise Problem(409, "the pull request is already scheduled to auto merge when checks succeed")
             pull.auto = body["Do"]
             return 201, None
         state.merge(repository, pull, body["Do"], expected, lie=body.get("lie", ""))

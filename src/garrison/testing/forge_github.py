@@ -241,6 +241,10 @@ class GitHubRoutes:
             ]
             threads = {"nodes": nodes, "pageInfo": {"hasNextPage": False, "endCursor": None}}
             return {"data": {"repository": {"pullRequest": {"reviewThreads": threads}}}}
+        if "isInMergeQueue" in query:
+            repository = self._state.repositories[f"{given['owner']}/{given['name']}"]
+            waits = bool(self._state.pull(repository, given["number"]).auto) and bool(repository.merge_queue)
+            return {"data": {"repository": {"pullRequest": {"isInMergeQueue": waits}}}}
         kind, path, number = given["id"].split(":")
         repository = self._state.repositories[path]
         if kind == "T":
@@ -257,7 +261,10 @@ class GitHubRoutes:
                     "errors": [{"message": "Pull request is in clean status", "type": "UNPROCESSABLE"}],
                 }
             pull.auto = given["method"].lower()
-        elif "disablePullRequestAutoMerge" in query:
+        elif "enqueuePullRequest" in query:
+            pull.auto = "queue"
+            self._state.save()
+        elif "disablePullRequestAutoMerge" in query or "dequeuePullRequest" in query:
             pull.auto = ""
         else:
             pull.draft = "convertPullRequestToDraft" in query
@@ -319,7 +326,7 @@ class GitHubRoutes:
             "node_id": f"P:{repository.path}:{pull.number}",
             "user": user(pull.author),
             "labels": [self._label(each) for each in pull.labels],
-            "auto_merge": auto if pull.auto else None,
+            "auto_merge": auto if pull.auto not in {"", "queue"} else None,
             "merged_at": _AT if pull.merged else None,
             "merge_commit_sha": pull.merge_commit or None,
             "html_url": f"http://127.0.0.1/{repository.path}/pull/{pull.number}",

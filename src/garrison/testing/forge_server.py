@@ -48,9 +48,15 @@ FAULTS = (
     "unlisted",
     "lie-nothing",
     "lie-tree",
+    "stale",
+    "reversed",
+    "repeated",
+    "moved",
 )
 """Faults by name. `-after`: the request is carried out, and its answer lost. `unlisted`: what is opened is not listed
-for three reads. `lie-…`: a merge is reported that did not move the base, or that merged another tree."""
+for three reads. `lie-…`: a merge is reported that did not move the base, or that merged another tree. `stale`: a read
+is answered as before the last change. `reversed`, `repeated`: a list in another order, or with objects twice. `moved`: a
+redirect, as after the repository was renamed."""
 _HIDDEN_READS = 3
 _HANG = 30.0
 
@@ -88,6 +94,8 @@ class ForgeServer:
         self.state = ForgeState(folder)
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
+        self.answers: dict[str, list[bytes]] = {}
+        """Address → its last two different answers."""
         self.released = threading.Event()
         self.routes: dict[str, _Routes] = {
             "/api/v3": GitHubRoutes(self.state),
@@ -217,6 +225,8 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, {}, b"<html>maintenance</html>"
         if not self._is_authorized():
             return 401, {"WWW-Authenticate": 'Basic realm="double"'}, b'{"message": "Bad credentials"}'
+        if record.fault == "moved":
+            return 301, {"Location": f"http://{self.server.forge.host}/api/elsewhere"}, b'{"message": "Moved"}'
         if record.fault == "push-rejected":
             return 403, {}, b'{"message": "protected branch hook declined"}'
         return None
@@ -241,6 +251,8 @@ class _Handler(BaseHTTPRequestHandler):
             if record.fault in {"lie-nothing", "lie-tree"}:
                 body["lie"] = record.fault.partition("-")[2]
             with forge.state.lock:
+                for repository in forge.state.repositories.values():
+                    forge.state.settle(repository)
                 status, made = forge.routes[root].handle(self.command, rest, asked, body)
                 if self.command != "GET":
                     self._after_write(record)
@@ -252,13 +264,23 @@ class _Handler(BaseHTTPRequestHandler):
             return status, {}, made.encode()
         headers: dict[str, str] = {}
         if isinstance(made, list):
-            made = self._page(made, asked, headers)
+            made = self._page(_disorder(made, record.fault), asked, headers)
         encoded = b"" if made is None else json.dumps(made).encode()
+        if self.command == "GET":
+            encoded = self._remember(encoded, stale=record.fault == "stale")
         if self.command == "GET" and root != "/api/v1":
             headers["ETag"] = f'"{hashlib.sha256(encoded).hexdigest()[:32]}"'
             if self.headers.get("If-None-Match") == headers["ETag"]:
                 return 304, headers, b""
         return status, headers, encoded
+
+    def _remember(self, answer: bytes, *, stale: bool) -> bytes:
+        """Return the answer of an address, or the one before the last change."""
+        with self.server.forge.state.lock:
+            last = self.server.forge.answers.setdefault(self.path, [])
+            if answer not in last[-1:]:
+                last[:] = [*last[-1:], answer]
+            return last[0] if stale else answer
 
     def _after_write(self, record: Request) -> None:
         state = self.server.forge.state
@@ -312,6 +334,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
         self.wfile.flush()
+
+
+def _disorder(rows: list[Any], fault: str) -> list[Any]:
+    """Return a list as a forge sends it whose pages shift while they are read."""
+    if fault == "reversed":
+        return rows[::-1]
+    return [*rows, *rows[-2:]] if fault == "repeated" else rows
 
 
 def main() -> None:

@@ -72,6 +72,8 @@ class Repository:
     required: dict[str, list[str]] = field(default_factory=dict)
     """Base → checks that it requires."""
     approvals: dict[str, int] = field(default_factory=dict)
+    merge_queue: bool = False
+    """True if nothing but the queue merges into its branches; it merges with the next request."""
     writers: list[str] = field(default_factory=lambda: [OWN_LOGIN])
     labels: list[str] = field(default_factory=list)
 
@@ -218,6 +220,8 @@ class ForgeState:
                 raise Problem(409, "Head branch was modified. Review and try the merge again.")
             if why := self.obstacle(repository, pull):
                 raise Problem(405, why)
+            if repository.merge_queue and method != "queue":
+                raise Problem(405, "Changes must be made through the merge queue")
             base = self.head_of(repository.path, pull.base)
             tree = self.git(repository.path, "merge-tree", "--write-tree", base, head)
             if lie == "tree":

@@ -20,7 +20,9 @@ from garrison.config import (
     trees_root,
 )
 from garrison.frozen import frozen
+from garrison.processes.forge_access import read_options
 from garrison.processes.launch_request import read_project
+from garrison.processes.pull_request_facts import PullRequestOptions
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.rights import ROLE_TABLES, rights_of
 
@@ -55,7 +57,7 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
         value, source = getattr(launch, key), launch.sources.get(key, DEFAULT)
         origin = config.place("launch", key) if source == str(config.path) else source
         yield Setting(f"launch.{key}", _plain(value), origin)
-    for table, record in (("notify", config.notify()), ("chat", config.chat())):
+    for table, record in (("notify", config.notify()), ("chat", config.chat()), ("pull_requests", read_options(home))):
         yield from _of_record(config, table, record)
     yield from _sandbox(config, environ)
     yield from _profiles(config)
@@ -66,7 +68,7 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
                       variable if variable in environ else DEFAULT)
 
 
-def _of_record(config: ConfigFile, table: str, record: NotifyConfig | ChatConfig) -> Iterator[Setting]:
+def _of_record(config: ConfigFile, table: str, record: NotifyConfig | ChatConfig | PullRequestOptions) -> Iterator[Setting]:
     stated = config.tables.get(table, {})
     for declared in fields(record):
         origin = config.place(table, declared.name) if declared.name in stated else DEFAULT

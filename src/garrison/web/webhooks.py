@@ -58,7 +58,8 @@ def load_secret(home: Path) -> str:
         raise RecordUnreadable(path, "other users may read it; remove it, and a new secret is made")
     secret = data.decode("ascii", errors="replace").strip()
     if len(secret) < SECRET_LENGTH or not secret.isascii():
-        raise RecordUnreadable(path, f"a secret has {SECRET_LENGTH} ASCII characters or more; remove it, and one is made")
+        raise RecordUnreadable(path, f"a secret has {SECRET_LENGTH} ASCII characters or more; remove the file, and one "
+                                     "is made")
     return secret
 
 

@@ -1,8 +1,8 @@
 """Forge client of a guardian: when it looks at the forge, and what the policy learns of it.
 
 It does nothing before the flow is at its exit, nor while a node reworks: then nothing at the forge is waited for. The
-count of requests is kept in `runs/RUN/forge/count.json`; a change of `runs/RUN/forge/wake` (`garrison pr sync`, a webhook)
-makes it look at once.
+count of requests is kept in `runs/RUN/forge/count.json`; a change of `runs/RUN/forge/wake` (`garrison pr sync`, a
+webhook) makes it look at once.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Answer:
     """Seconds since 1970 before which the forge is not asked again; 0: the usual pause."""
     sent: int = 0
     not_modified: int = 0
-    """Requests since the client was opened."""
+    """Requests of this worker so far."""
 
 
 @frozen
@@ -72,6 +72,8 @@ class ForgeWorker:
         self.descriptor, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread: threading.Thread | None = None
         self._client: PullRequestClient | None = None
+        self._spent = (0, 0)
+        """Requests of clients that were closed."""
         self.is_busy = False
         self.facts: Facts | None = None
         """Facts of the last look, until a step is begun."""
@@ -81,12 +83,14 @@ class ForgeWorker:
         """Seconds since 1970 of the next look."""
         self._pause, self._refused_until = poll, float("inf")
         self._last: Facts | None = None
+        self._last_step: ForgeStep | None = None
+        """The last step, until a look shows something new: it is not repeated without a pause."""
         self.silence = 0.0
         """Seconds from the first to the last look of this guardian's that found the same head with the same checks."""
         self._silent_since: tuple[object, float] = (None, 0.0)
         self.count = ForgeCount()
         self._before = (0, 0)
-        """Requests that were counted of this client."""
+        """Requests that were counted."""
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -122,11 +126,13 @@ class ForgeWorker:
             self.due = now if answer.step is not None else max(answer.until, now + self._slower())
         elif answer.wait:
             self.due = max(answer.until, now + self._slower())
-        elif answer.facts is None:  # a step: the forge says what came of it
-            self.due = now
+        elif answer.facts is None:  # a step: the forge says what came of it, perhaps not at once
+            self.due = now + self._slower() if answer.step == self._last_step else now
+            self._last_step = answer.step
         else:
             self.facts = answer.facts
             has_changed = answer.facts != self._last
+            self._last_step = None if has_changed else self._last_step
             if has_changed or now > self._refused_until or self.refused is None:
                 self.problem, self.refused, self._refused_until = "", None, float("inf")
             if has_changed or any(check.result is CheckResult.PENDING for check in answer.facts.checks):
@@ -167,12 +173,18 @@ class ForgeWorker:
                 answer = self._do(step, known, title)
             except Exception as error:  # a client's library may raise anything, and the loop must learn of it
                 answer = Answer(step=step, problem=f"asking the forge failed: {type(error).__name__}: {error}")
-            requests = self._client.forge.requests if self._client is not None else None
-            if requests is not None:
-                answer = replace(answer, sent=requests.sent, not_modified=requests.not_modified)
-            self._answers.put(answer)
+            sent, not_modified = self._requests()
+            self._answers.put(replace(answer, sent=sent, not_modified=not_modified))
             with suppress(OSError):
                 os.write(self._write_end, b"x")
+
+    def _requests(self) -> tuple[int, int]:
+        """Return the requests sent so far, and those answered with 304."""
+        sent, not_modified = self._spent
+        if self._client is None:
+            return sent, not_modified
+        now = self._client.forge.requests
+        return sent + now.sent, not_modified + now.not_modified
 
     def _do(self, step: ForgeStep | None, known: PullRequest, title: str) -> Answer:
         from garrison.forge import errors
@@ -191,6 +203,11 @@ class ForgeWorker:
             return Answer(wait=f"the forge does not answer: {error}")
         except errors.Stale:
             return Answer(step=step)
+        except errors.Unauthorized as error:
+            if self._client is not None:  # the next look finds the token anew: a credential helper may have another
+                self._spent = self._requests()
+                self._client = None
+            return Answer(step=step, problem=str(error))
         except (errors.ForgeError, GarrisonError) as error:
             if isinstance(error, GitError) and step is None:
                 return Answer(wait=f"the remote does not answer: {error}")

@@ -13,6 +13,8 @@ that a guardian may die between any two records:
                                                       tested, which `pull_request_policy.py` continues
     requested                  conflict, red gate     CHANGE_LANDING: refused, and the flow returns to a node with the
                                                       reason; failed if there is none, or it was sent back too often
+    requested                  either, but its pull   CHANGE_LANDING: failed
+                               request is merged
     requested                  withdrawn              CHANGE_LANDING: failed
 """
 
@@ -25,6 +27,7 @@ from garrison.processes.actions import Action, ActionKind
 from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED, TESTED
 from garrison.records.events import FlowAdvanced, LandingChanged
 from garrison.records.names import INTEGRATION, integration_branch
+from garrison.records.pull_request import PullRequestState
 
 if TYPE_CHECKING:
     from garrison.processes.guardian.view import GuardianView, LandingView
@@ -84,6 +87,10 @@ def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int) -> 
     assert state.flow is not None
     node = state.flow.node_to_return_to()
     reason = explain_refusal(entry, run)
+    if state.pull_request.state == PullRequestState.MERGED:
+        return LandingChanged(NOT_LANDED, landing.attempt, reason=(
+            f"pull request #{state.pull_request.number} is merged, but its gate is red on what was merged, so nothing "
+            f"is called landed; mend or revert it on the base. {reason}"))
     if not node:
         return _failure(state, run, f"{reason}; the graph has no node to return to (retry_target=)")
     if landing.refusals >= max_rework:

@@ -5,13 +5,16 @@ base, on a branch of its own. The first row that fits decides:
 
     facts                                              next
     merged, and the base has the tested tree           CHANGE_LANDING: landed
-    merged onto another base than was tested           CHANGE_LANDING: requested, with that base
-    merged, but the base lacks it, or its tree is red  held up: nothing is called landed
+    merged with commits of people on top               TAKE_IN
+    merged, but not what was tested with its base      CHANGE_LANDING: requested, with that base; red: failed
+    merged, but the base lacks it, or as another tree  held up: nothing is called landed
     closed by a person                                 CHANGE_LANDING: failed; the run can be resumed
+    auto-merge is on, and the head is not tested       NO_AUTO_MERGE
     the branch was rewritten or removed                held up
     people pushed onto the branch                      TAKE_IN
     the branch lacks commits of the run                PUSH, with the tip just seen as the lease
     no pull request                                    OPEN, as a draft
+    a person gave it another base                      held up
     garrison's section of the text is old              EDIT
     the gate passed on this head, still a draft        READY
     a comment that was addressed, without an answer    REPLY
@@ -20,6 +23,7 @@ base, on a branch of its own. The first row that fits decides:
     checks under way, or yet to register; no approval  wait
     approved and green, but the base has moved         CHANGE_LANDING: requested, with the new base
     approved and green                                 MERGE, of exactly this head
+    merge = auto, and only the forge's rules are open  AUTO_MERGE, of exactly this head
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from garrison.processes.pull_request_facts import (
 )
 from garrison.processes.run_state import LANDED, NOT_LANDED, REQUESTED, TESTED
 from garrison.records.events import FlowAdvanced, LandingChanged, PullRequestChanged
-from garrison.records.pull_request import PullRequestState
+from garrison.records.pull_request import NO_AUTO, PullRequestState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,6 +93,8 @@ def follow(state: RunState, run: str, view: PullRequestView | None, max_rework: 
             if view.problem or view.wait else []
     if facts.merge is not None:
         return _merged(state, view, facts)
+    if _current(state) is _S.MERGED:
+        return []  # an old answer: nothing undoes a merge
     if facts.number and not facts.is_open:
         who = f" by {mention(facts.closed_by)}" if facts.closed_by else ""
         why = (f"pull request #{facts.number} was closed{who} without a merge; its branch is kept: reopen it, then "
@@ -96,7 +102,7 @@ def follow(state: RunState, run: str, view: PullRequestView | None, max_rework: 
         return _change(state, PullRequestChanged(_S.CLOSED, facts.number, facts.url, reason=f"closed{who}")) or [
             Action(ActionKind.CHANGE_LANDING, NOT_LANDED, why,
                    LandingChanged(NOT_LANDED, state.landing.attempt, reason=why))]
-    for rule in (_branch, _open):
+    for rule in (_withdraw, _branch, _open):
         if (decided := rule(state, view, facts)) is not None:
             return decided
     return _tested(state, run, view, facts, max_rework)
@@ -113,7 +119,7 @@ def _change(state: RunState, event: PullRequestChanged) -> list[Action]:
     """Return the record of what differs from the journal; [] if nothing does."""
     known = state.pull_request
     same = (known.state, known.reason) == (event.state, event.reason) and not event.flow and all(
-        getattr(event, name) in ("", 0, getattr(known, name)) for name in ("number", "url", "head", "ready"))
+        getattr(event, name) in ("", 0, getattr(known, name)) for name in ("number", "url", "head", "ready", "auto"))
     return [] if same else [Action(ActionKind.CHANGE_PULL_REQUEST, event.state, event.reason, event)]
 
 
@@ -141,20 +147,57 @@ def _merged(state: RunState, view: PullRequestView, facts: Facts) -> list[Action
         return _wait(state, _S.HELD_UP, f"the forge says that {name} is merged as {merge.commit[:10] or 'nothing'}, "
                                         "but its base does not have that commit; nothing has landed", facts)
     if landing.status != TESTED:
-        return []
+        return _wait(state, _S.MERGED, _UNTESTED, facts)  # a red gate means no rework any more
     if view.tree and merge.tree == view.tree:
         return _wait(state, _S.MERGED, facts=facts) or [Action(
             ActionKind.CHANGE_LANDING, LANDED, payload=LandingChanged(LANDED, landing.attempt, commit=merge.commit))]
-    if merge.parent and merge.parent != landing.base:
-        return [_request(state, view.tip, merge.parent)]
+    if merge.ahead and facts.tip == view.tip:
+        return _step(state, view, facts, ForgeStep(StepKind.TAKE_IN, merge.ahead), _S.MERGED)
+    if merge.parent and (merge.parent != landing.base or landing.oid != view.tip):
+        return _wait(state, _S.MERGED, _UNTESTED, facts) or [_request(state, view.tip, merge.parent)]
     return _wait(state, _S.HELD_UP, f"{name} is merged as {merge.commit[:10]}, but not with the tree that was tested; "
                                     "nothing is called landed: look at it, and stop the run", facts)
+
+
+_UNTESTED = "the gate tests what was merged"
 
 
 def _request(state: RunState, tip: str, base: str) -> Action:
     """Return the record that has the branch tested with another base."""
     return Action(ActionKind.CHANGE_LANDING, REQUESTED, "the base has moved",
                   LandingChanged(REQUESTED, state.landing.attempt + 1, oid=tip, base=base))
+
+
+# ---- auto-merge ------------------------------------------------------------------------------------------------------
+
+
+def _withdraw(state: RunState, view: PullRequestView, facts: Facts) -> list[Action] | None:
+    """Return the end of an auto-merge that could merge what was not tested; None if there is none.
+
+    It comes before the push of anything new.
+    """
+    if state.landing.status == TESTED and facts.head == view.tip == state.landing.oid and not facts.other_base:
+        return None
+    if facts.auto_merge:
+        return _step(state, view, facts, ForgeStep(StepKind.NO_AUTO_MERGE))
+    if state.pull_request.auto in ("", NO_AUTO):
+        return None
+    return _change(state, PullRequestChanged(_current(state), auto=NO_AUTO, reason=state.pull_request.reason))
+
+
+def _schedule(state: RunState, view: PullRequestView, facts: Facts) -> list[Action]:
+    """Return what leaves the merge to the forge, once garrison waits for nothing that the forge would not wait for."""
+    is_known = state.pull_request.auto == view.tip
+    if facts.auto_merge and not is_known:
+        return _change(state, PullRequestChanged(_current(state), auto=view.tip, reason=state.pull_request.reason))
+    if facts.auto_merge:
+        waits = _waits_for(facts, view) or (_S.MERGING, "the forge merges it once its rules are met")
+        return _wait(state, *waits, facts)
+    if is_known:
+        return _wait(state, _S.HELD_UP, "somebody turned its auto-merge off", facts)
+    waits_for = _waits_for(facts, view, with_forge=True)
+    return _wait(state, *waits_for, facts) if waits_for is not None else \
+        _merge(state, view, facts, StepKind.AUTO_MERGE)
 
 
 # ---- the branch ------------------------------------------------------------------------------------------------------
@@ -193,8 +236,11 @@ def _open(state: RunState, view: PullRequestView, facts: Facts) -> list[Action] 
         return _step(state, view, facts, ForgeStep(StepKind.OPEN, view.tip, text=view.section), _S.PUSHING)
     if state.pull_request.number != facts.number:
         return _wait(state, _current(state), state.pull_request.reason, facts)
+    if facts.other_base:
+        return _wait(state, _S.HELD_UP, f"somebody changed its base to {mention(facts.other_base)}, and it was tested "
+                                        "with another; change it back, or stop the run", facts)
     if view.body and view.body != facts.body:
-        return _step(state, view, facts, ForgeStep(StepKind.EDIT, text=view.body))
+        return _step(state, view, facts, ForgeStep(StepKind.EDIT, text=view.section))
     return None
 
 
@@ -216,8 +262,10 @@ def _tested(state: RunState, run: str, view: PullRequestView, facts: Facts, max_
             return [_request(state, view.tip, facts.base)]
         if published := _publish(state, view, facts, "success"):
             return published
+    if view.options.merge is MergeRule.AUTO:
+        return _schedule(state, view, facts)
     waits_for = _waits_for(facts, view)
-    return _wait(state, *waits_for, facts) if waits_for is not None else _merge(state, view, facts)
+    return _wait(state, *waits_for, facts) if waits_for is not None else _merge(state, view, facts, StepKind.MERGE)
 
 
 def _make_ready(state: RunState, view: PullRequestView, facts: Facts) -> list[Action] | None:
@@ -241,18 +289,23 @@ def _reply(state: RunState, view: PullRequestView, facts: Facts) -> list[Action]
 _NEVER = 1 << 60
 
 
-def _waits_for(facts: Facts, view: PullRequestView) -> tuple[PullRequestState, str] | None:
-    """Return what must happen before a merge, with its reason; None for nothing."""
+def _waits_for(facts: Facts, view: PullRequestView, *, with_forge: bool = False,
+               ) -> tuple[PullRequestState, str] | None:
+    """Return what must happen before a merge, with its reason; None for nothing.
+
+    With `with_forge`, what the forge's own rules demand is left to the forge.
+    """
     options = view.options
     if facts.is_draft:
         return _S.HELD_UP, "a person made it a draft again"
     if red := [check.name for check in facts.checks if check.result is CheckResult.FAILED]:
         return _S.HELD_UP, f"the check {mention(red[0])} is red on this head"
-    if pending := [check.name for check in facts.checks if check.result is CheckResult.PENDING]:
+    pending = [check.name for check in facts.checks if check.result is CheckResult.PENDING]
+    if pending and not (with_forge and facts.requires_checks):
         return _S.WAITING_FOR_CHECKS, ", ".join(map(mention, pending[:5]))
     if facts.objections:
         return _S.WAITING_FOR_REVIEW, f"changes requested by {', '.join(map(mention, facts.objections[:5]))}"
-    if facts.approvals < options.approvals:
+    if facts.approvals < options.approvals and not (with_forge and facts.required_approvals >= options.approvals):
         return _S.WAITING_FOR_REVIEW, ""
     if not facts.requires_checks and view.silence < options.settle:
         heard = "nothing new" if facts.checks else "none"
@@ -260,11 +313,11 @@ def _waits_for(facts: Facts, view: PullRequestView) -> tuple[PullRequestState, s
     return (_S.READY_TO_MERGE, "approved and green: a person merges it") if options.merge is MergeRule.PERSON else None
 
 
-def _merge(state: RunState, view: PullRequestView, facts: Facts) -> list[Action]:
+def _merge(state: RunState, view: PullRequestView, facts: Facts, kind: StepKind) -> list[Action]:
     """Return the merge of exactly the tested head into exactly the base that it was tested with."""
     if facts.base != state.landing.base:
         return [_request(state, view.tip, facts.base)]
-    return _step(state, view, facts, ForgeStep(StepKind.MERGE, view.tip), _S.MERGING)
+    return _step(state, view, facts, ForgeStep(kind, view.tip, facts.base), _S.MERGING)
 
 
 def _publish(state: RunState, view: PullRequestView, facts: Facts, wanted: str) -> list[Action]:
@@ -303,9 +356,11 @@ def _send_back(state: RunState, run: str, view: PullRequestView, facts: Facts,
         times = known.returns.get(owner, 0)
         return _wait(state, _S.HELD_UP, f"{subject}; {owner} was sent back {times} time{'s' * (times != 1)}; push onto "
                                         f"the branch, or stop the run and `garrison resume {run}`", facts)
+    if facts.auto_merge:  # the forge must not merge it meanwhile
+        return _step(state, view, facts, ForgeStep(StepKind.NO_AUTO_MERGE))
     reason = "\n\n".join([subject, _NOT_ORDERS, *map(describe, own)])
     event = PullRequestChanged(_S.REWORKING, facts.number, facts.url, reason=subject, node=owner,
-                               taken=[each.id for each in own],
+                               taken=[each.id for each in own], auto=NO_AUTO if known.auto else "",
                                flow=FlowAdvanced(event_to_data(SentBack(owner, reason))))
     return [Action(ActionKind.CHANGE_PULL_REQUEST, event.state, subject, event)]
 

@@ -1,0 +1,130 @@
+"""What the doubles of Gitea, Forgejo and GitLab send has the fields and types that published clients declare.
+
+The clients of Gitea and Forgejo are generated from the OpenAPI descriptions of their programs. GitLab's description
+covers few of the routes, so its double is compared with the client that most programs use, which people write.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forge_schemas
+from garrison.testing.forge_gitea import GiteaRoutes
+from garrison.testing.forge_gitlab import GitLabRoutes
+from garrison.testing.forge_state import ForgeState, Repository
+from typescript_types import Types
+
+GITEA = ("gitea-js", "1.23.0")
+FORGEJO = ("@llamaduck/forgejo-ts", "15.0.9")
+GITLAB = ("@gitbeaker/core", "43.8.0")
+
+
+BEYOND = re.compile(r"resolved$|approved$|approved_at$|(old|new)_line: |notes\[\]: there is no field position$|"
+                    r"target_url: None|group_access: None")
+"""What GitLab's documentation has and its client lacks or declares otherwise."""
+
+
+def fetch(package: tuple[str, str], *, optional: bool) -> Types:
+    """Return the declarations of a package (npm, MIT), fetched once."""
+    name, version = package
+    folder = forge_schemas.CACHE.parent / "types"
+    file = folder / f"{name.removeprefix('@').replace('/', '-')}-{version}.tgz"
+    if not file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            subprocess.run(["npm", "pack", "--silent", f"{name}@{version}"], cwd=folder, check=True,
+                           capture_output=True, timeout=300)
+        except (OSError, subprocess.SubprocessError) as error:
+            pytest.skip(f"{name} cannot be fetched: {error}")
+    with tarfile.open(file) as archive:
+        member = archive.extractfile("package/dist/index.d.ts")
+        assert member is not None
+        return Types(member.read().decode(), optional=optional)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> ForgeState:
+    made = ForgeState(tmp_path)
+    repository = made.create("o/n")
+    commit = made.commit("o/n", "work", "x\n")
+    made.add(repository, repository.statuses, commit=commit, name="ci", state="failure", summary="red", log="boom")
+    review = made.add(repository, repository.reviews, number=1, author="a", state="APPROVED", body="", commit=commit)
+    made.add(repository, repository.reviews, number=1, author="b", state="CHANGES_REQUESTED", body="", commit=commit)
+    for side in ("new", "old"):
+        made.add(repository, repository.lines, number=1, thread=7, author="a", body="b", path="file.txt", line=1,
+                 side=side, commit=commit, resolved=side == "old", review=review["id"])
+    made.add(repository, repository.comments, number=1, author="a", body="hello")
+    repository.issues.append({"number": 9, "title": "t", "body": "b", "author": "a", "labels": ["l"],
+                              "assignees": ["a"]})
+    return made
+
+
+def check(types: Types, routes: Any, asked: list[tuple[str, str, dict[str, Any], str]], root: str) -> None:
+    """Ask for each (method, path, body) and compare the answer, or each object of its list, with the type."""
+    wrong = []
+    for method, path, body, wanted in asked:
+        _, made = routes.handle(method, f"{root}{path}", {"query": ""}, body)
+        assert made not in (None, []), path
+        for each in made if isinstance(made, list) else [made]:
+            wrong += [f"{method} {path}: {problem}" for problem in types.check(each, wanted)
+                      if not BEYOND.search(problem)]
+    assert not wrong, "\n".join(dict.fromkeys(wrong))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [GITEA, FORGEJO], ids=["gitea", "forgejo"])
+def test_the_double_of_gitea_sends_what_the_description_says(state: ForgeState, package: tuple[str, str]) -> None:
+    types, routes = fetch(package, optional=True), GiteaRoutes(state)
+    repository: Repository = state.repositories["o/n"]
+    commit, review = repository.statuses[0]["commit"], repository.reviews[0]["id"]
+    assert types.check({"id": "1", "nothing": 1}, "PullRequest") != [], "it can fail"
+    check(types, routes, [
+        ("POST", "/pulls", {"head": "work", "base": "main", "title": "t", "body": "b"}, "PullRequest"),
+        ("GET", "/pulls", {}, "PullRequest"), ("GET", "/pulls/1", {}, "PullRequest"),
+        ("PATCH", "/pulls/1", {"title": "u"}, "PullRequest"),
+        ("GET", "/pulls/1/reviews", {}, "PullReview"),
+        ("GET", f"/pulls/1/reviews/{review}/comments", {}, "PullReviewComment"),
+        ("POST", "/pulls/1/reviews", {"comments": [{"path": "file.txt", "body": "r", "new_position": 1}]},
+         "PullReview"),
+        ("GET", "/issues", {}, "Issue"), ("GET", "/issues/9", {}, "Issue"), ("GET", "/issues/1", {}, "Issue"),
+        ("GET", "/issues/1/comments", {}, "Comment"), ("POST", "/issues/1/comments", {"body": "c"}, "Comment"),
+        ("GET", f"/commits/{commit}/statuses", {}, "CommitStatus"),
+        ("POST", f"/statuses/{commit}", {"context": "g", "state": "success"}, "CommitStatus"),
+        ("GET", "/branches/main", {}, "Branch"), ("GET", "", {}, "Repository"),
+        ("POST", "/labels", {"name": "l"}, "Label"), ("GET", "/labels", {}, "Label"),
+        ("GET", "/collaborators/a/permission", {}, "RepoCollaboratorPermission"),
+    ], "/repos/o/n")
+    check(types, routes, [("GET", "/user", {}, "User")], "")
+
+
+@pytest.mark.slow
+def test_the_double_of_gitlab_sends_what_its_client_declares(state: ForgeState) -> None:
+    types, routes = fetch(GITLAB, optional=False), GitLabRoutes(state)
+    commit = state.repositories["o/n"].statuses[0]["commit"]
+    assert types.check({"id": "1", "nothing": 1}, "ExpandedMergeRequestSchema") != [], "it can fail"
+    opened = {"source_branch": "work", "target_branch": "main", "title": "t", "description": "b", "labels": "l"}
+    pull, note = "ExpandedMergeRequestSchema", "MergeRequestDiscussionNoteSchema"
+    check(types, routes, [
+        ("POST", "/merge_requests", opened, pull), ("GET", "/merge_requests", {}, pull),
+        ("GET", "/merge_requests/1", {}, pull), ("PUT", "/merge_requests/1", {"title": "u"}, pull),
+        ("GET", "/merge_requests/1/notes", {}, "MergeRequestNoteSchema"),
+        ("POST", "/merge_requests/1/notes", {"body": "n"}, "MergeRequestNoteSchema"),
+        ("GET", "/merge_requests/1/discussions", {}, "DiscussionSchema"),
+        ("POST", "/merge_requests/1/discussions/7/notes", {"body": "r"}, note),
+        ("PUT", "/merge_requests/1/discussions/7", {"resolved": True}, "DiscussionSchema"),
+        ("GET", "/merge_requests/1/approvals", {}, "MergeRequestLevelMergeRequestApprovalSchema"),
+        ("GET", "/merge_requests/1/reviewers", {}, "MergeRequestReviewerSchema"),
+        ("GET", "/issues", {}, "IssueSchemaWithBasicLabels"), ("GET", "/issues/9", {}, "IssueSchemaWithBasicLabels"),
+        ("GET", f"/repository/commits/{commit}/statuses", {}, "CommitStatusSchema"),
+        ("POST", f"/statuses/{commit}", {"name": "g", "state": "success"}, "CommitStatusSchema"),
+        ("GET", "/repository/branches/main", {}, "BranchSchema"),
+        ("GET", "/members/all", {}, "SimpleMemberSchema"),
+        ("GET", "/approvals", {}, "ProjectLevelMergeRequestApprovalSchema"), ("GET", "", {}, "ProjectSchema"),
+    ], "/projects/o%2Fn")
+    check(types, routes, [("GET", "/user", {}, "ExpandedUserSchema")], "")

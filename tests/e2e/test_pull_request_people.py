@@ -1,0 +1,299 @@
+"""What people and forges do to a pull request while its run waits, with real processes on the double over HTTP."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from forge_place import KINDS, ForgePlace, rework
+from garrison.testing.forge_state import OWN_LOGIN
+from support import Node, Place, git, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+class Story:
+    """A run whose pull request is ready, with a green check."""
+
+    def __init__(self, place: Place, there: ForgePlace) -> None:
+        self.place, self.there = place, there
+        graph = place.graph(Node("work", command=rework("work")))
+        self.child = place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", "--max-rework", "9")
+        wait_for("it is ready", there.is_ready)
+        there.report("success")
+
+    @property
+    def status(self) -> str:
+        return self.place.command("status", "r1").stdout
+
+    def waits(self, text: str) -> None:
+        wait_for(f"it waits: {text}", lambda: text in self.status)
+
+    def reworked(self, attempt: int) -> None:
+        """Wait until an attempt's work is pushed and tested."""
+        there = self.there
+        wait_for("it is pushed", lambda: f"work {attempt}" in git(there.bare, "show", f"{there.branch()}:work.txt"))
+
+    def sync(self) -> None:
+        self.place.command("pr", "sync", "r1")
+
+    def merges(self) -> None:
+        """People approve what is there; it is merged, and nothing is lost or doubled."""
+        self.there.report("success")
+        self.there.approve()
+        assert self.place.finish(self.child) == 0, self.place.logs()
+        assert self.there.check() == []
+
+
+@contextmanager
+def story(place: Place, kind: str = "gitea", **options: object) -> Iterator[Story]:
+    with ForgePlace(place, kind, **options) as there:
+        yield Story(place, there)
+
+
+def test_another_base_a_draft_and_a_dismissed_review_hold_it_up_until_they_are_undone(place: Place) -> None:
+    with story(place) as run:
+        there, pull = run.there, run.there.pulls[-1]
+        git(there.bare, "branch", "next", "main")
+        pull.base = "next"
+        there.approve()
+        run.waits("somebody changed its base to `next`")
+        pull.base = "main"
+        pull.title = f"WIP: {pull.title}"
+        there.approve(state="DISMISSED")
+        run.waits("a person made it a draft again")
+        pull.title = pull.title.removeprefix("WIP: ")
+        run.waits("review of #1")
+        assert there.head("next") != there.head() or not pull.merged
+        run.merges()
+        assert git(there.bare, "rev-parse", "next") == git(there.bare, "rev-parse", "main~1")
+
+
+def test_a_branch_that_people_remove_or_force_is_left_alone(place: Place) -> None:
+    with story(place, "github") as run:
+        there, branch = run.there, run.there.branch()
+        before = there.head(branch)
+        git(there.bare, "update-ref", "-d", f"refs/heads/{branch}")
+        run.waits("somebody removed its branch")
+        git(there.bare, "update-ref", f"refs/heads/{branch}", before)
+        made = there.commit(branch, "forced.txt", "forced\n", parent=there.head())
+        run.waits("somebody rewrote its branch")
+        assert there.head(branch) == made
+        there.forced.add(before)
+        git(there.bare, "update-ref", f"refs/heads/{branch}", before)
+        run.merges()
+
+
+def test_one_that_is_closed_and_reopened_goes_on_after_a_resume(place: Place) -> None:
+    with story(place, "gitlab") as run:
+        pull = run.there.pulls[-1]
+        pull.last_head, pull.state = run.there.head(pull.head), "closed"
+        assert place.finish(run.child) == 1
+        assert "reopen it" in run.status
+        pull.state = "open"
+        run.child = place.resume()
+        run.waits("review of #1")
+        run.merges()
+
+
+def test_a_base_that_people_rewrite_is_tested_again(place: Place) -> None:
+    with story(place) as run:
+        there = run.there
+        made = there.commit("main", "rewritten.txt", "new\n", parent=git(there.bare, "rev-parse", "main"))
+        assert made
+        amended = git(there.bare, "-c", "user.name=eve", "-c", "user.email=e@e", "commit-tree", f"{made}^{{tree}}",
+                      "-p", f"{made}^", "-m", "Amended")
+        git(there.bare, "update-ref", "refs/heads/main", amended)
+        run.merges()
+        assert git(there.bare, "merge-base", amended, "main") == amended
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["as it is", "with a commit on top"])
+def test_one_that_a_person_merges_onto_a_moved_base_is_tested_afterwards(place: Place, ahead: bool) -> None:
+    with story(place, "github") as run:
+        there = run.there
+        run.waits("review of #1")
+        there.commit("main", "moved.txt", "moved\n")
+        if ahead:
+            there.commit(there.branch(), "eve.txt", "eve\n")
+        there.server.state.merge(there.repository, there.pulls[-1], "squash", "")
+        assert place.finish(run.child) == 0, place.logs()
+        assert "landed" in run.status
+        [verify] = [place.command("verify", "r1")]
+        assert verify.returncode == 0, verify.stdout
+        tree = git(there.bare, "rev-parse", "main^{tree}")
+        assert tree in place.witness.read_text().split(), "what was merged was tested"
+
+
+def test_one_that_is_red_once_a_person_merged_it_lands_nothing(place: Place) -> None:
+    with ForgePlace(place) as there:
+        graph = place.graph(Node("work", command=rework("work")))
+        gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test ! -e moved.txt'
+        child = place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", gate=gate)
+        wait_for("it is ready", there.is_ready)
+        there.commit("main", "moved.txt", "moved\n")
+        there.server.state.merge(there.repository, there.pulls[-1], "merge", "")
+        assert place.finish(child) == 1
+        status = place.command("status", "r1").stdout
+        assert "is merged, but its gate is red on what was merged" in " ".join(status.split()), status
+
+
+def test_comments_that_are_edited_or_deleted_during_their_rework_are_answered_once_or_not(place: Place) -> None:
+    with story(place, "github") as run:
+        there, state = run.there, run.there.server.state
+        there.comment_line("name it better", "work.txt")
+        run.reworked(2)
+        with state.lock:
+            there.repository.lines[0]["body"] = "name it much better"
+        there.report("success")
+        wait_for("it is answered", lambda: any(each["author"] == OWN_LOGIN for each in there.repository.lines))
+        gone = there.comment_line("and this", "work.txt")
+        wait_for("a node works on it", lambda: any(
+            each["kind"] == "spawn" and each["data"].get("attempt") == 3 for each in place.journal()))
+        with state.lock:
+            there.repository.lines[:] = [each for each in there.repository.lines if each["id"] != gone]
+        run.reworked(3)
+        run.merges()
+        assert sum(each["author"] == OWN_LOGIN for each in there.repository.lines) == 1
+        assert there.repository.comments == [], "nothing is said about a comment that is gone"
+
+
+def test_what_people_write_into_the_text_meanwhile_stays(place: Place) -> None:
+    with story(place) as run:
+        there, pull = run.there, run.there.pulls[-1]
+        there.report("failure", "red")
+
+        def disturb(method: str, path: str) -> str:
+            if method == "GET" and path.endswith("/pulls/1") and "Mine." not in pull.body and "| 2 |" not in pull.body:
+                pull.body = f"Mine.\n{pull.body}"
+            return "stale" if method == "GET" and path.endswith("/pulls/1") and there.server.requests[-3].method \
+                != "PATCH" and len(there.server.requests) % 7 == 0 else ""
+
+        there.server.disturb = disturb
+        run.reworked(2)
+        there.report("success")
+        wait_for("its section is new", lambda: "| 2 |" in pull.body)
+        there.server.disturb = None
+        assert pull.body.startswith("Mine.")
+        run.merges()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_forge_that_answers_late_out_of_order_and_twice_loses_and_doubles_nothing(place: Place, kind: str) -> None:
+    """Every third read is as before the last change, lists come reversed, or with objects twice."""
+    with ForgePlace(place, kind) as there:
+        turn = iter(range(10**9))
+
+        def disturb(method: str, path: str) -> str:
+            return ("stale", "", "reversed", "", "repeated", "stale", "")[next(turn) % 7] \
+                if method == "GET" and ".git/" not in path else ""
+
+        there.server.disturb = disturb
+        run = Story(place, there)
+        there.comment_line("why?", "work.txt")
+        run.reworked(2)
+        there.report("success")
+        there.commit(there.branch(), "eve.txt", "eve\n")
+        there.report("success")
+        wait_for("it is answered", lambda: sum(each["author"] == OWN_LOGIN for each in there.repository.lines) == 1)
+        wait_for("people's commit is taken in", lambda: git(place.repo, "rev-parse", there.branch())
+                 == there.head(there.branch()))
+        run.merges()
+
+
+def test_a_renamed_repository_and_an_expired_token_hold_it_up_until_they_are_mended(place: Place) -> None:
+    with story(place, "gitlab") as run:
+        there = run.there
+        faults = ""
+
+        def disturb(method: str, path: str) -> str:
+            return faults if ".git/" not in path else ""
+
+        there.server.disturb = disturb
+        for faults, told in (("moved", "the repository has moved"), ("401", "the token is not valid"),
+                             ("403-scope", "the token lacks")):
+            run.sync()
+            run.waits(told)
+        faults = ""
+        run.sync()
+        run.waits("review of #1")
+        run.merges()
+
+
+def test_a_rate_limit_is_a_waiting_state_on_every_surface(place: Place) -> None:
+    """Also a secondary one, which GitHub sends as 403 with Retry-After; no request is sent meanwhile."""
+    with story(place, "github") as run:
+        there = run.there
+        run.waits("review of #1")
+        there.server.plant("secondary-limit", 1)
+        run.sync()
+        run.waits("rate limited until")
+        asked = len(there.server.requests)
+        surfaces: dict[str, Callable[[], str]] = {
+            "status --json": lambda: place.command("status", "r1", "--json").stdout,
+            "why": lambda: place.command("why", "--run", "r1").stdout,
+            "events": lambda: place.command("events", "r1").stdout,
+            "pr show": lambda: place.command("pr", "show", "r1").stdout,
+            "top": lambda: place.command("top", "--once", "--run", "r1").stdout,
+        }
+        missing = [name for name, read in surfaces.items() if "rate limited until" not in " ".join(read().split())]
+        assert missing == [] and asked == len(there.server.requests)
+        run.waits("review of #1")
+        run.merges()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_forge_merges_by_its_own_rules(place: Place, kind: str) -> None:
+    with ForgePlace(place, kind, merge="auto") as there:
+        there.repository.required["main"], there.repository.approvals["main"] = ["ci"], 1
+        run = Story(place, there)
+        there.server.state.statuses = []  # type: ignore[attr-defined]
+        wait_for("auto-merge is on", lambda: there.pulls[-1].auto)
+        there.comment_line("why?", "work.txt")
+        wait_for("it is off during the rework", lambda: not there.pulls[-1].auto)
+        run.reworked(2)
+        wait_for("auto-merge is on again", lambda: there.pulls[-1].auto)
+        wait_for("it is answered", lambda: any(each["author"] == OWN_LOGIN for each in there.repository.lines))
+        run.merges()
+        puts = [each for each in there.server.requests if each.method in ("PUT", "POST") and "/merge" in each.path
+                and each.path.endswith("/merge")]
+        assert len(puts) == {"github": 0, "gitlab": 2, "gitea": 2}[kind]
+
+
+def test_a_webhook_wakes_a_run_that_would_look_much_later(place: Place) -> None:
+    import re
+    import urllib.request
+
+    with story(place, "gitlab", poll=900) as run:
+        there = run.there
+        server = place.begin("serve", "--port", "0", "--webhooks", log="serve")
+        try:
+            out = place.root / "serve"
+            wait_for("it serves", lambda: "webhooks:" in out.read_text())
+            url = re.search(r"webhooks: (\S+),", out.read_text())
+            assert url is not None
+            secret = (place.home / "web/webhook-secret").read_text().strip()
+            run.waits("#1")
+            there.approve()
+            before = time.monotonic()
+            for _ in range(3):  # delivered again and again: the forge thought that it was lost
+                request = urllib.request.Request(url[1], b"{}", {"X-Gitlab-Token": secret}, method="POST")
+                assert urllib.request.urlopen(request, timeout=10).status == 202
+            assert place.finish(run.child) == 0, place.logs()
+            assert time.monotonic() - before < 600
+            assert there.check() == []
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def test_the_status_as_json_says_what_it_waits_for(place: Place) -> None:
+    with story(place) as run:
+        run.waits("review of #1")
+        body = json.loads(place.command("status", "r1", "--json").stdout)
+        assert "review of #1" in json.dumps(body)
+        run.merges()

@@ -14,6 +14,7 @@ from garrison.pipeline.flow import Finished, event_to_data
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
+from garrison.processes import pull_request_client
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.guardian import landing_policy, pull_request_policy
 from garrison.processes.guardian.forge_worker import ForgeWorker
@@ -72,6 +73,7 @@ class Driver:
     """One run."""
 
     def __init__(self, root: Path, fault: Fault = lambda _: "", options: PullRequestOptions | None = None) -> None:
+        pull_request_client.LISTED_SECONDS = 0.0  # the forge in memory lists at once what was made
         self.bare, self.repo = repositories(root)
         self.world = World(self.bare)
         self.fault, self.options = fault, options or PullRequestOptions(poll=1.0, settle=1.5)

@@ -24,13 +24,16 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parent)]
 
 from forge_place import KINDS, ForgePlace, rework  # noqa: E402
+from garrison.testing.forge_state import OWN_LOGIN  # noqa: E402
 from run_storm import TIMING  # noqa: E402
 from support import Node, Place, git, make_repository  # noqa: E402
 
 CHANCE = 0.2
 """Part of the requests that meet a fault."""
 FAULTS = ("kill-before", "kill-before", "kill-after", "kill-after", "502-before", "502-after", "drop-before",
-          "drop-after", "not-json", "unlisted", "kill-runner", "secondary-limit", "403-scope", "401")
+          "drop-after", "not-json", "unlisted", "kill-runner", "secondary-limit", "403-scope", "401", "moved")
+LATE = ("stale", "stale", "reversed", "repeated")
+"""Faults of reads of which the client learns nothing."""
 GIT_FAULTS = ("kill-before", "kill-after", "502-before", "drop-before", "drop-after", "push-rejected")
 RESUMES = 12
 PATIENCE = 150.0
@@ -45,8 +48,10 @@ class Story:
         make_repository(root / "repo")
         self.place = Place(root)
         self.place.env |= TIMING
-        rule = self.dice.choice(("forge", "garrison"))
+        rule = self.dice.choice(("forge", "garrison", "auto"))
         self.there = ForgePlace(self.place, KINDS[seed % len(KINDS)], merge=rule)
+        if rule == "auto":
+            self.there.repository.required["main"], self.there.repository.approvals["main"] = ["ci"], 1
         self.faults: Counter[str] = Counter()
         self.people: Counter[str] = Counter()
         self.lock = threading.Lock()
@@ -58,7 +63,8 @@ class Story:
         with self.lock:
             if self.is_calm or sum(self.faults.values()) >= self.most or self.dice.random() > CHANCE:
                 return ""
-            kind = self.dice.choice(GIT_FAULTS if ".git/" in path else FAULTS)
+            faults = GIT_FAULTS if ".git/" in path else FAULTS + LATE if method == "GET" else FAULTS
+            kind = self.dice.choice(faults)
             name, _, when = kind.partition("-")
             if name == "kill" and not self.there.kill("runner-work" if when == "runner" else "guardian-crew"):
                 return ""
@@ -70,7 +76,8 @@ class Story:
         """Somebody does something at the forge."""
         there, dice = self.there, self.dice
         branch, number = there.branch(), sum(self.people.values())
-        what = dice.choice(("red", "comment", "stranger", "push", "base", "edit", "close", "force", "dismiss"))
+        what = dice.choice(("red", "comment", "stranger", "push", "base", "edit", "close", "force", "dismiss", "delete",
+                            "draft", "retarget", "uncomment", "approve"))
         if not there.is_ready():
             what = "base"
         self.people[what] += 1
@@ -91,6 +98,34 @@ class Story:
             pull.state = "open"
         elif what == "force":
             self.force(branch)
+        elif what == "approve":
+            there.report("success")
+            there.approve()
+        elif what == "uncomment":
+            with there.server.state.lock:
+                there.repository.lines[:] = [each for each in there.repository.lines if each["author"] == OWN_LOGIN]
+        else:
+            self.undo(what, branch)
+
+    def undo(self, what: str, branch: str) -> None:
+        """Somebody removes the branch, makes it a draft or gives it another base, and undoes that a while later."""
+        there, pull = self.there, self.there.pulls[-1]
+        before, title = there.head(branch), pull.title
+        if what == "delete":
+            git(there.bare, "update-ref", "-d", f"refs/heads/{branch}")
+        elif what == "draft":
+            prefix = {"github": "", "gitlab": "Draft: ", "gitea": "WIP: "}[there.kind]
+            pull.title, pull.draft = f"{prefix}{title}", True
+        else:
+            git(there.bare, "branch", "--force", "next", "main")
+            pull.base = "next"
+        time.sleep(self.dice.uniform(0, 3))
+        if what == "delete" and not there.head(branch):
+            git(there.bare, "update-ref", f"refs/heads/{branch}", before, check=False)
+        elif what == "draft":
+            pull.title, pull.draft = title, False
+        elif what == "retarget" and not pull.merged:
+            pull.base = "main"
 
     def force(self, branch: str) -> None:
         """Somebody forces another commit onto the branch, and a while later what was there before."""

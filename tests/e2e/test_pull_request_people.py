@@ -58,6 +58,7 @@ def story(place: Place, kind: str = "gitea", **options: object) -> Iterator[Stor
 def test_another_base_a_draft_and_a_dismissed_review_hold_it_up_until_they_are_undone(place: Place) -> None:
     with story(place) as run:
         there, pull = run.there, run.there.pulls[-1]
+        run.waits("review of #1")
         git(there.bare, "branch", "next", "main")
         pull.base = "next"
         there.approve()
@@ -68,7 +69,6 @@ def test_another_base_a_draft_and_a_dismissed_review_hold_it_up_until_they_are_u
         run.waits("a person made it a draft again")
         pull.title = pull.title.removeprefix("WIP: ")
         run.waits("review of #1")
-        assert there.head("next") != there.head() or not pull.merged
         run.merges()
         assert git(there.bare, "rev-parse", "next") == git(there.bare, "rev-parse", "main~1")
 
@@ -162,26 +162,6 @@ def test_comments_that_are_edited_or_deleted_during_their_rework_are_answered_on
         assert there.repository.comments == [], "nothing is said about a comment that is gone"
 
 
-def test_what_people_write_into_the_text_meanwhile_stays(place: Place) -> None:
-    with story(place) as run:
-        there, pull = run.there, run.there.pulls[-1]
-        there.report("failure", "red")
-
-        def disturb(method: str, path: str) -> str:
-            if method == "GET" and path.endswith("/pulls/1") and "Mine." not in pull.body and "| 2 |" not in pull.body:
-                pull.body = f"Mine.\n{pull.body}"
-            return "stale" if method == "GET" and path.endswith("/pulls/1") and there.server.requests[-3].method \
-                != "PATCH" and len(there.server.requests) % 7 == 0 else ""
-
-        there.server.disturb = disturb
-        run.reworked(2)
-        there.report("success")
-        wait_for("its section is new", lambda: "| 2 |" in pull.body)
-        there.server.disturb = None
-        assert pull.body.startswith("Mine.")
-        run.merges()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forge_that_answers_late_out_of_order_and_twice_loses_and_doubles_nothing(place: Place, kind: str) -> None:
     """Every third read is as before the last change, lists come reversed, or with objects twice."""
@@ -208,17 +188,12 @@ def test_a_forge_that_answers_late_out_of_order_and_twice_loses_and_doubles_noth
 def test_a_renamed_repository_and_an_expired_token_hold_it_up_until_they_are_mended(place: Place) -> None:
     with story(place, "gitlab") as run:
         there = run.there
-        faults = ""
-
-        def disturb(method: str, path: str) -> str:
-            return faults if ".git/" not in path else ""
-
-        there.server.disturb = disturb
-        for faults, told in (("moved", "the repository has moved"), ("401", "the token is not valid"),
-                             ("403-scope", "the token lacks")):
+        for fault, told in (("moved", "the repository has moved"), ("401", "the token is not valid"),
+                            ("403-scope", "the token lacks")):
+            there.server.disturb = lambda _, path, fault=fault: fault if ".git/" not in path else ""  # type: ignore[misc]
             run.sync()
             run.waits(told)
-        faults = ""
+        there.server.disturb = None
         run.sync()
         run.waits("review of #1")
         run.merges()
@@ -251,7 +226,6 @@ def test_the_forge_merges_by_its_own_rules(place: Place, kind: str) -> None:
     with ForgePlace(place, kind, merge="auto") as there:
         there.repository.required["main"], there.repository.approvals["main"] = ["ci"], 1
         run = Story(place, there)
-        there.server.state.statuses = []  # type: ignore[attr-defined]
         wait_for("auto-merge is on", lambda: there.pulls[-1].auto)
         there.comment_line("why?", "work.txt")
         wait_for("it is off during the rework", lambda: not there.pulls[-1].auto)

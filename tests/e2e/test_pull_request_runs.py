@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from e2e.test_one_task import configure
-from forge_place import ForgePlace, files_with, rework
-from garrison.testing.forge_state import OWN_TOKEN
+from forge_place import KINDS, ForgePlace, files_with, rework
+from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN
 from pull_request_storm import Story
 from support import DEADLINE, Node, git, wait_for
+
+
+GATE = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
 
 
 def waits(there: ForgePlace, text: str) -> None:
@@ -80,6 +84,43 @@ def test_two_calls_of_take_at_once_begin_as_many_runs_as_one_may(place):
         assert len(there.repository.comments) == 2, "nothing is said twice"
         for run in runs:
             place.command("stop", run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_issue_becomes_a_merged_pull_request_over_a_red_check_and_a_comment(place, kind):
+    """One call of take, and nobody but CI and a reviewer afterwards."""
+    configure(place, 'cp "$GARRISON_PROMPT_FILE" told.txt')
+    with ForgePlace(place, kind) as there:
+        issue(there, 7)
+        begun = place.command("take", "--label", "garrison", "--target-dir", place.repo, "--base", "origin:main",
+                              "--terminal", "process", "--json", "--gate", GATE)
+        assert begun.returncode == 0, begun.stderr
+        [taken] = json.loads(begun.stdout)
+        run = taken["run"]
+        assert taken["issue"] == 7 and run.startswith("issue-7-")
+
+        def told():
+            return git(there.bare, "show", f"{there.branch(run)}:told.txt")
+
+        wait_for("it is ready", there.is_ready)
+        [pull] = there.pulls
+        [link] = there.repository.comments
+        assert link["number"] == 7 and f"`{run}`" in link["body"] and "Closes #7" in pull.body
+        there.report("failure", "E   assert told == 7")
+        wait_for("the red check is worked on", lambda: "E   assert told == 7" in told())
+        there.report("success")
+        there.comment_line("say it in one line", "told.txt")
+        wait_for("the comment is worked on", lambda: "say it in one line" in told())
+        wait_for("it is answered", lambda: any(each["author"] == OWN_LOGIN for each in there.repository.lines))
+        there.report("success")
+        there.approve()
+        wait_for("it is merged", lambda: pull.merged)
+        wait_for("the run is done", lambda: place.status(run) == "done")
+        assert there.check(run) == []
+        again = place.command("take", "7", "--target-dir", place.repo, "--base", "origin:main")
+        assert f"issue 7 has the run {run}" in again.stdout + again.stderr
+        assert len(there.repository.comments) == len(there.pulls) == 1
 
 
 @pytest.mark.slow

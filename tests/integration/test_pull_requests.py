@@ -13,8 +13,10 @@ from forge_memory import approve
 from forge_storm import Story
 from garrison.errors import GarrisonError
 from garrison.forge import model
+from garrison.forge.errors import Stale
 from garrison.forge.model import CheckState, PullState, Side
-from garrison.processes.pull_request_facts import ForgeStep, StepKind
+from garrison.processes.pull_request_facts import ForgeStep, MergeRule, PullRequestOptions, StepKind
+from garrison.processes.pull_request_texts import BEGIN, END
 from garrison.records.pull_request import PullRequest
 from support import git
 
@@ -163,3 +165,56 @@ def test_the_storm_finds_answers_that_are_not_looked_for(tmp_path: Path, monkeyp
         if found:
             break
     assert any("made" in each for each in found), found
+
+
+def test_what_people_do_between_a_look_and_a_step_is_not_overwritten_or_merged(driver: Driver) -> None:
+    """They write into the text, give it another base, move the base, and delete the comment that is to be answered."""
+    world, client = driver.world, driver._open()
+    known = driver.state.pull_request
+    old = client.look(known)
+    world.change(1, body=f"Mine.\n{world.pulls[0].body}")
+    client.take(ForgeStep(StepKind.EDIT, text=f"{BEGIN}\nnew\n{END}"), known, "")
+    assert world.pulls[0].body == f"Mine.\n{BEGIN}\nnew\n{END}{old.body.partition(END)[2]}"
+    merge = ForgeStep(StepKind.MERGE, old.head, old.base)
+    world.change(1, base="next")
+    with pytest.raises(Stale):
+        client.take(merge, known, "")
+    world.change(1, base="main")
+    assert client.look(known).other_base == ""
+    commit(driver.repo, "other.txt", "moved\n")
+    git(driver.repo, "push", "-q", "origin", "main")
+    with pytest.raises(Stale):
+        client.take(merge, known, "")
+    assert world.pulls[0].state is PullState.OPEN
+    client.take(ForgeStep(StepKind.REPLY, old.head, text="Addressed.", comment="c1"), known, "")
+    assert world.comments == world.lines == []
+
+
+def test_an_answer_that_is_not_listed_yet_is_not_given_again(driver: Driver) -> None:
+    world, client = driver.world, driver._open()
+    known, listed = driver.state.pull_request, model.LineComment("c1", "t1", "eve", "why?", "work.txt", 1)
+    world.lines.append(listed)
+    reply = ForgeStep(StepKind.REPLY, head(driver), text="Addressed.", comment="c1")
+    client.take(reply, known, "")
+    world.lines[:] = [listed]  # as a replica of the forge has it that lags behind
+    assert [each.answered for each in client.look(known).comments] == [True]
+
+
+def test_the_forge_merges_what_was_tested_once_its_rules_are_met(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, options=PullRequestOptions(MergeRule.AUTO, poll=1.0))
+    world = driver.world
+    world.rules = model.BaseRules(protected=True, can_push=True, required_checks=("ci",), required_approvals=1)
+    driver.settle()
+    assert world.scheduled and driver.state.pull_request.waits_for().startswith("checks of #1")
+    world.lines.append(model.LineComment("c1", "t1", "eve", "why?", "work.txt", 1))
+    driver.now += 1000
+    driver.settle()
+    assert driver.reworks == 2 and world.scheduled and driver.state.pull_request.auto == head(driver)
+    world.scheduled = False
+    driver.now += 1000
+    driver.settle()
+    assert driver.state.pull_request.reason == "somebody turned its auto-merge off" and not world.scheduled
+    world.merge(1)
+    driver.now += 1000
+    driver.settle()
+    assert driver.state.landing.status == "landed"

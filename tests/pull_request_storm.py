@@ -81,37 +81,36 @@ class Story:
         if not there.is_ready():
             what = "base"
         self.people[what] += 1
-        if what == "red":
-            there.report("failure", f"E   red {number}")
-        elif what in ("comment", "stranger"):
-            there.comment_line(f"why {number}?", "work.txt", "eve" if what == "comment" else "mallory")
-        elif what in ("push", "base"):
-            there.commit(branch if what == "push" else "main", f"theirs-{number}.txt", "theirs\n")
-        elif what == "edit":
-            there.pulls[-1].body = f"Mine {number}.\n{there.pulls[-1].body}"
-        elif what == "dismiss":
-            there.approve(state="DISMISSED")
-        elif what == "close":
-            pull = there.pulls[-1]
-            pull.last_head, pull.state = there.head(branch), "closed"
-            time.sleep(dice.uniform(0, 3))
-            pull.state = "open"
-        elif what == "force":
-            self.force(branch)
-        elif what == "approve":
-            there.report("success")
-            there.approve()
-        elif what == "uncomment":
-            with there.server.state.lock:
-                there.repository.lines[:] = [each for each in there.repository.lines if each["author"] == OWN_LOGIN]
-        else:
-            self.undo(what, branch)
+        match what:
+            case "red":
+                there.report("failure", f"E   red {number}")
+            case "comment" | "stranger":
+                there.comment_line(f"why {number}?", "work.txt", "eve" if what == "comment" else "mallory")
+            case "push" | "base":
+                there.commit(branch if what == "push" else "main", f"theirs-{number}.txt", "theirs\n")
+            case "edit":
+                there.pulls[-1].body = f"Mine {number}.\n{there.pulls[-1].body}"
+            case "dismiss":
+                there.approve(state="DISMISSED")
+            case "approve":
+                there.report("success")
+                there.approve()
+            case "uncomment":
+                with there.server.state.lock:
+                    own = [each for each in there.repository.lines if each["author"] == OWN_LOGIN]
+                    there.repository.lines[:] = own
+            case "force":
+                self.force(branch)
+            case _:
+                self.undo(what, branch)
 
     def undo(self, what: str, branch: str) -> None:
-        """Somebody removes the branch, makes it a draft or gives it another base, and undoes that a while later."""
+        """Somebody closes it, removes its branch, makes it a draft or gives it another base; then undoes that."""
         there, pull = self.there, self.there.pulls[-1]
         before, title = there.head(branch), pull.title
-        if what == "delete":
+        if what == "close":
+            pull.last_head, pull.state = before, "closed"
+        elif what == "delete":
             git(there.bare, "update-ref", "-d", f"refs/heads/{branch}")
         elif what == "draft":
             prefix = {"github": "", "gitlab": "Draft: ", "gitea": "WIP: "}[there.kind]
@@ -120,7 +119,9 @@ class Story:
             git(there.bare, "branch", "--force", "next", "main")
             pull.base = "next"
         time.sleep(self.dice.uniform(0, 3))
-        if what == "delete" and not there.head(branch):
+        if what == "close":
+            pull.state = "open"
+        elif what == "delete" and not there.head(branch):
             git(there.bare, "update-ref", f"refs/heads/{branch}", before, check=False)
         elif what == "draft":
             pull.title, pull.draft = title, False

@@ -132,19 +132,24 @@ class Types:
             wanted = self.types[wanted.text]
         if value is None and self._optional:
             return []
-        match wanted.kind:
-            case "[]":
-                if not isinstance(value, list):
-                    return [f"{at}: {value!r:.40} is no list"]
-                return [problem for each in value for problem in self._check(each, wanted.parts[0], f"{at}[]")]
-            case "|":
-                tried = [self._check(value, part, at) for part in wanted.parts]
-                return [] if not all(tried) else min(tried, key=len)
-            case "'":
-                return [] if value == wanted.text else [f"{at}: {value!r:.40} is not {wanted.text!r}"]
-            case "name" if wanted.text in _ATOMS:
-                right = isinstance(value, _ATOMS[wanted.text]) and isinstance(value, bool) is (wanted.text == "boolean")
-                return [] if right else [f"{at}: {value!r:.40} is no {wanted.text}"]
+        if wanted.kind == "[]":
+            if not isinstance(value, list):
+                return [f"{at}: {value!r:.40} is no list"]
+            return [problem for each in value for problem in self._check(each, wanted.parts[0], f"{at}[]")]
+        if wanted.kind == "|":
+            tried = [self._check(value, part, at) for part in wanted.parts]
+            return [] if not all(tried) else min(tried, key=len)
+        if wanted.kind == "'":
+            return [] if value == wanted.text else [f"{at}: {value!r:.40} is not {wanted.text!r}"]
+        return self._check_atom(value, wanted.text, at) if wanted.text in _ATOMS else \
+            self._check_object(value, wanted, at)
+
+    @staticmethod
+    def _check_atom(value: Any, name: str, at: str) -> list[str]:
+        right = isinstance(value, _ATOMS[name]) and isinstance(value, bool) is (name == "boolean")
+        return [] if right else [f"{at}: {value!r:.40} is no {name}"]
+
+    def _check_object(self, value: Any, wanted: Type, at: str) -> list[str]:
         known = self._fields(wanted)
         if known is None:
             return []

@@ -14,7 +14,6 @@ from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN
 from pull_request_storm import Story
 from support import DEADLINE, Node, git, wait_for
 
-
 GATE = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
 
 

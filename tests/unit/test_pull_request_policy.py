@@ -152,7 +152,8 @@ def test_own_status_is_published_for_the_tested_merge_alone() -> None:
     options = PullRequestOptions(MergeRule.GARRISON)
     state = at(READY)
     assert step(settle(state, GREEN, options=options)) == ForgeStep(StepKind.STATUS, TIP, text="success")
-    assert step(settle(state, replace(GREEN, published="success"), options=options)) == ForgeStep(StepKind.MERGE, TIP, BASE)
+    published = replace(GREEN, published="success")
+    assert step(settle(state, published, options=options)) == ForgeStep(StepKind.MERGE, TIP, BASE)
     [request] = settle(state, replace(GREEN, published="success", base="ba5e2", approvals=0), options=options)
     assert request.payload == LandingChanged("requested", 2, oid=TIP, base="ba5e2")
     _record(state, request)
@@ -183,7 +184,8 @@ def test_an_addressed_comment_is_answered_once_with_the_commit() -> None:
         StepKind.REPLY, "f1x", text="Addressed in f1x.", comment="c1")
     answered = replace(facts, comments=(replace(COMMENT, answered=True),))
     assert step(settle(state, answered, tip="f1x")) == ForgeStep(StepKind.MERGE, "f1x", BASE)
-    assert step(settle(state, replace(facts, comments=()), tip="f1x")) == ForgeStep(StepKind.MERGE, "f1x", BASE), "deleted"
+    deleted = replace(facts, comments=())
+    assert step(settle(state, deleted, tip="f1x")) == ForgeStep(StepKind.MERGE, "f1x", BASE)
 
 
 @pytest.mark.parametrize("ignored", [

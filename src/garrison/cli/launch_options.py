@@ -42,8 +42,8 @@ _OPTIONS = (
                  help="Let garrison's git use settings that appeared while agents were at work."),
     click.option("--land", type=click.Choice(["node", "run", "none", "pr"]),
                  help="What lands on the branch: each finished node, the whole run once at its exit, the same by a "
-                      "pull request, or nothing (default: the graph's land=, else garrison.toml's or config.toml's, else node "
-                      "for flow=dag, run for others)."),
+                      "pull request, or nothing (default: the graph's land=, garrison.toml's or config.toml's, else "
+                      "node for flow=dag, run for others)."),
     click.option("--approve", is_flag=True,
                  help="Hold the work of every node until a person approves it (`garrison review NODE`)."),
     click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable)."),

@@ -55,8 +55,8 @@ FAULTS = (
 )
 """Faults by name. `-after`: the request is carried out, and its answer lost. `unlisted`: what is opened is not listed
 for three reads. `lie-…`: a merge is reported that did not move the base, or that merged another tree. `stale`: a read
-is answered as before the last change. `reversed`, `repeated`: a list in another order, or with objects twice. `moved`: a
-redirect, as after the repository was renamed."""
+is answered as before the last change. `reversed`, `repeated`: a list in another order, or with objects twice. `moved`:
+a redirect, as after the repository was renamed."""
 _HIDDEN_READS = 3
 _HANG = 30.0
 
@@ -260,15 +260,18 @@ class _Handler(BaseHTTPRequestHandler):
             return problem.status, {}, json.dumps({"message": problem.message}).encode()
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             return 422, {}, json.dumps({"message": f"malformed: {type(error).__name__} {error}"}).encode()
-        if isinstance(made, str):
-            return status, {}, made.encode()
+        return (status, {}, made.encode()) if isinstance(made, str) else self._encode(status, made, asked, record)
+
+    def _encode(self, status: int, made: Any, asked: dict[str, str], record: Request,
+                ) -> tuple[int, dict[str, str], bytes]:
+        """Return an answer as JSON: one page of a list, with its ETag on forges that send them."""
         headers: dict[str, str] = {}
         if isinstance(made, list):
             made = self._page(_disorder(made, record.fault), asked, headers)
         encoded = b"" if made is None else json.dumps(made).encode()
         if self.command == "GET":
             encoded = self._remember(encoded, stale=record.fault == "stale")
-        if self.command == "GET" and root != "/api/v1":
+        if self.command == "GET" and not self.path.startswith("/api/v1"):
             headers["ETag"] = f'"{hashlib.sha256(encoded).hexdigest()[:32]}"'
             if self.headers.get("If-None-Match") == headers["ETag"]:
                 return 304, headers, b""

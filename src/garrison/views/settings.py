@@ -57,7 +57,8 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
         value, source = getattr(launch, key), launch.sources.get(key, DEFAULT)
         origin = config.place("launch", key) if source == str(config.path) else source
         yield Setting(f"launch.{key}", _plain(value), origin)
-    for table, record in (("notify", config.notify()), ("chat", config.chat()), ("pull_requests", read_options(home))):
+    tables = (("notify", config.notify()), ("chat", config.chat()), ("pull_requests", read_options(home)))
+    for table, record in tables:
         yield from _of_record(config, table, record)
     yield from _sandbox(config, environ)
     yield from _profiles(config)
@@ -68,7 +69,8 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
                       variable if variable in environ else DEFAULT)
 
 
-def _of_record(config: ConfigFile, table: str, record: NotifyConfig | ChatConfig | PullRequestOptions) -> Iterator[Setting]:
+def _of_record(config: ConfigFile, table: str, record: NotifyConfig | ChatConfig | PullRequestOptions,
+               ) -> Iterator[Setting]:
     stated = config.tables.get(table, {})
     for declared in fields(record):
         origin = config.place(table, declared.name) if declared.name in stated else DEFAULT

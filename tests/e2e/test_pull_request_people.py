@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 from forge_place import KINDS, ForgePlace, rework
 from garrison.testing.forge_state import OWN_LOGIN
 from support import Node, Place, git, wait_for
+from web_support import site
 
 pytestmark = pytest.mark.slow
 
@@ -213,12 +215,19 @@ def test_a_rate_limit_is_a_waiting_state_on_every_surface(place: Place) -> None:
             "why": lambda: place.command("why", "--run", "r1").stdout,
             "events": lambda: place.command("events", "r1").stdout,
             "pr show": lambda: place.command("pr", "show", "r1").stdout,
-            "top": lambda: place.command("top", "--once", "--run", "r1").stdout,
+            "top": lambda: place.command("top", "--once", "--run", "r1", COLUMNS="300").stdout,
+            "page": lambda: asyncio.run(page(place)),
         }
         missing = [name for name, read in surfaces.items() if "rate limited until" not in " ".join(read().split())]
         assert missing == [] and asked == len(there.server.requests)
         run.waits("review of #1")
         run.merges()
+
+
+async def page(place: Place) -> str:
+    """Return what the page is told about the run."""
+    async with site(place.home) as server:
+        return (await server.get("/api/runs/r1")).body.decode()
 
 
 @pytest.mark.parametrize("kind", KINDS)

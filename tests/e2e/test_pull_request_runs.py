@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from e2e.test_one_task import configure
 from forge_place import KINDS, ForgePlace, files_with, rework
 from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN
 from pull_request_storm import Story
+from sandbox_support import missing
 from support import DEADLINE, Node, git, wait_for
 
 GATE = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
@@ -49,6 +51,49 @@ def _read(path: Path) -> bytes:
     with suppress(OSError):
         return path.read_bytes()
     return b""
+
+
+HUNT = """set +e
+{ env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline; ps -ef; id
+git config -l --show-origin; cat .git "$(git rev-parse --git-dir)/config" "$(git rev-parse --git-common-dir)/config"
+printf 'protocol=http\\nhost=%s\\n\\n' HOST | GIT_TERMINAL_PROMPT=0 git credential fill
+git config --global credential.helper '!cat ROOT/secret' && printf 'host=HOST\\n\\n' | git credential fill
+cat ~/.gitconfig ~/.netrc ~/.git-credentials ~/.config/*/* USER/.gitconfig USER/.netrc ROOT/secret
+find HOME ROOT "$HOME" /run -type f -size -300k -exec cat {} +
+git push origin HEAD:refs/heads/stolen; git ls-remote REMOTE
+} > seen.txt 2>&1
+git add -A; git commit -qm hunted
+"""
+"""What a hostile agent does to find the token of the forge: environments of all processes, files, git's helpers."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing())
+@pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
+def test_an_agent_that_hunts_for_the_token_finds_none(place, mode):
+    """The guardian has it in its environment meanwhile, and the user's git has a helper that gives it."""
+    (place.root / "secret").write_text(f"username=x\npassword={OWN_TOKEN}\n")
+    git(place.repo, "config", "--file", str(place.user / ".gitconfig"), "credential.helper",
+        f"!cat {place.root}/secret")
+    (place.user / ".netrc").write_text(f"machine 127.0.0.1 login x password {OWN_TOKEN}\n")
+    with ForgePlace(place) as there:
+        words = {"HOST": there.server.host, "ROOT": place.root, "HOME": place.home, "USER": place.user,
+                 "REMOTE": there.server.remote(there.path)}
+        script = HUNT
+        for word, value in words.items():
+            script = re.sub(rf"(?<![$A-Z]){word}\b", str(value), script)
+        child = place.launch(place.graph(Node("work", command=script)), "r1", "--land", "pr", "--base", "origin:main",
+                             gate="test -f calc.py", GARRISON_SANDBOX=mode)
+        wait_for("it is ready", there.is_ready)
+        guardian = place.identity("guardian-crew")["pid"]
+        assert OWN_TOKEN.encode() in Path(f"/proc/{guardian}/environ").read_bytes(), "there was something to find"
+        seen = git(there.bare, "show", f"{there.branch()}:seen.txt")
+        there.report("success")
+        there.approve()
+        assert place.finish(child) == 0, place.logs()
+        assert there.head("stolen") == ""
+    assert "GARRISON_NODE" in seen and OWN_TOKEN not in seen, [
+        line[:200] for line in seen.splitlines() if OWN_TOKEN in line][:5]
 
 
 def issue(there: ForgePlace, number: int, label: str = "garrison") -> None:
@@ -93,7 +138,7 @@ def test_an_issue_becomes_a_merged_pull_request_over_a_red_check_and_a_comment(p
     with ForgePlace(place, kind) as there:
         issue(there, 7)
         begun = place.command("take", "--label", "garrison", "--target-dir", place.repo, "--base", "origin:main",
-                              "--terminal", "process", "--json", "--gate", GATE)
+                              "--terminal", "process", "--json", "--gate", GATE, "--env", "WITNESS")
         assert begun.returncode == 0, begun.stderr
         [taken] = json.loads(begun.stdout)
         run = taken["run"]

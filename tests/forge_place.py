@@ -90,26 +90,18 @@ class ForgePlace:
     # --- people
 
     def approve(self, author: str = "eve", state: str = "APPROVED") -> None:
-        self.server.state.add(self.repository, self.repository.reviews, number=self.pulls[-1].number, author=author,
-                              body="", state=state, commit=self.head(self.pulls[-1].head))
+        self.server.state.review(self.repository, self.pulls[-1].number, state, author)
 
     def report(self, state: str, log: str = "", name: str = "ci") -> None:
         """CI reports on the head."""
-        self.server.state.add(self.repository, self.repository.statuses, commit=self.head(self.pulls[-1].head),
-                              name=name, state=state, summary=log[:80], log=log or None)
+        self.server.state.report(self.repository, self.head(self.pulls[-1].head), name, state, log[:80], log or None)
 
     def comment_line(self, text: str, path: str, author: str = "eve") -> int:
         """Somebody comments on a line; return the comment's id."""
-        with self.server.state.lock:
-            review = self.server.state.add(
-                self.repository, self.repository.reviews, number=self.pulls[-1].number, author=author, body="",
-                state="COMMENTED", commit=self.head(self.pulls[-1].head))
-            made = self.server.state.add(
-                self.repository, self.repository.lines, number=self.pulls[-1].number, thread=review["id"],
-                author=author, body=text, path=path, line=1, side="new", commit=review["commit"], resolved=False,
-                review=review["id"])
-            made["thread"] = made["id"]  # as GitHub has it: a thread is known by its first comment
-        return int(made["id"])
+        state, number = self.server.state, self.pulls[-1].number
+        with state.lock:
+            review = state.review(self.repository, number, "COMMENTED", author)
+            return state.comment_line(self.repository, number, path, 1, text, author, review=review.id).id
 
     def commit(self, branch: str, name: str, text: str, parent: str = "") -> str:
         """Somebody pushes a file onto a branch (from `parent`: forced); '' if another was quicker."""
@@ -155,14 +147,14 @@ class ForgePlace:
                   if line.startswith("Merge #")]
         if len(merges) != 1:
             wrong.append(f"merges on the base: {merges}")
-        own = [each["body"] for each in (*repository.comments, *repository.lines) if each["author"] == OWN_LOGIN]
+        own = [each.body for each in (*repository.comments, *repository.lines) if each.author == OWN_LOGIN]
         markers = Counter(marker for body in own for marker in set(_MARKER.findall(body)))
         wrong += [f"{times} times: {marker}" for marker, times in markers.items() if times > 1]
         if any(not _MARKER.search(body) for body in own):
             wrong.append("a comment without a marker")
-        answered = {str(each["thread"]) for each in repository.lines if each["author"] == OWN_LOGIN}
-        wrong += [f"the comment {each['id']} ({each['body']}) was not answered" for each in repository.lines
-                  if self.kind != "gitea" and each["author"] == "eve" and str(each["thread"]) not in answered]
+        answered = {each.thread for each in repository.lines if each.author == OWN_LOGIN}
+        wrong += [f"the comment {each.id} ({each.body}) was not answered" for each in repository.lines
+                  if self.kind != "gitea" and each.author == "eve" and each.thread not in answered]
         wrong += [f"the commit {oid[:10]} that somebody pushed is lost" for oid in self.theirs
                   if not self._is_in(oid, "main")]
         seen: list[str] = []

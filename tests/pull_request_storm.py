@@ -97,7 +97,7 @@ class Story:
                 there.approve()
             case "uncomment":
                 with there.server.state.lock:
-                    own = [each for each in there.repository.lines if each["author"] == OWN_LOGIN]
+                    own = [each for each in there.repository.lines if each.author == OWN_LOGIN]
                     there.repository.lines[:] = own
             case "force":
                 self.force(branch)
@@ -174,10 +174,10 @@ class Story:
         there = self.there
         if there.is_ready():
             head = there.head(there.pulls[-1].head)
-            if head and not any(each["commit"] == head and each["state"] == "success" and each["name"] == "ci"
+            if head and not any(each.commit == head and each.state == "success" and each.name == "ci"
                                 for each in there.repository.statuses):
                 there.report("success")
-            if not any(each["commit"] == head and each["state"] == "APPROVED" for each in there.repository.reviews):
+            if not any(each.commit == head and each.state == "APPROVED" for each in there.repository.reviews):
                 there.approve()
         return bool(there.pulls) and there.pulls[-1].merged
 

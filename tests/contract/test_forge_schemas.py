@@ -10,7 +10,7 @@ import pytest
 
 import forge_schemas
 from garrison.testing.forge_github import GitHubRoutes
-from garrison.testing.forge_state import ForgeState
+from garrison.testing.forge_state import ForgeState, Issue
 
 REPOSITORY = "/repos/{owner}/{repo}"
 
@@ -25,23 +25,22 @@ def test_the_double_of_github_sends_what_the_schema_says(tmp_path: Path) -> None
     state = ForgeState(tmp_path)
     repository = state.create("o/n")
     commit = state.commit("o/n", "work", "x\n")
-    state.add(repository, repository.statuses, commit=commit, name="ci", state="failure", summary="", log="boom")
-    state.add(repository, repository.statuses, commit=commit, name="bare", state="success", summary="", log=None)
-    state.add(repository, repository.reviews, number=1, author="a", state="APPROVED", body="", commit=commit)
-    line = state.add(repository, repository.lines, number=1, thread=0, author="a", body="b", path="file.txt", line=1,
-                     side="new", commit=commit, resolved=False, review=100)
-    line["thread"] = line["id"]
-    repository.issues.append({"number": 9, "title": "t", "body": "b", "author": "a", "labels": ["l"],
-                              "assignees": ["a"]})
+    state.report(repository, commit, "ci", "failure", log="boom")
+    state.report(repository, commit, "bare", "success")
+    state.open_pull(repository, "work", "main", "t", "b", draft=False)
+    state.review(repository, 1, "APPROVED", "a")
+    line = state.comment_line(repository, 1, "file.txt", 1, "b", "a", review=100)
+    repository.issues.append(Issue(9, "t", "b", "a", ["l"], ["a"]))
+    state.commit("o/n", "more", "y\n")
     routes = GitHubRoutes(state)
-    opened = {"head": "work", "base": "main", "title": "t", "body": "b"}
+    opened = {"head": "more", "base": "main", "title": "t", "body": "b"}
     asked: list[tuple[str, str, str, dict[str, Any]]] = [
         ("POST", "/pulls", "/pulls", opened), ("GET", "/pulls", "/pulls", {}),
         ("GET", "/pulls/{pull_number}", "/pulls/1", {}),
         ("POST", "/issues/{issue_number}/labels", "/issues/1/labels", {"labels": ["l"]}),
         ("GET", "/pulls/{pull_number}/reviews", "/pulls/1/reviews", {}),
         ("GET", "/pulls/{pull_number}/comments", "/pulls/1/comments", {}),
-        ("POST", "/pulls/{pull_number}/comments/{comment_id}/replies", f"/pulls/1/comments/{line['id']}/replies",
+        ("POST", "/pulls/{pull_number}/comments/{comment_id}/replies", f"/pulls/1/comments/{line.id}/replies",
          {"body": "r"}),
         ("POST", "/issues/{issue_number}/comments", "/issues/1/comments", {"body": "c"}),
         ("GET", "/issues/{issue_number}/comments", "/issues/1/comments", {}),

@@ -17,7 +17,7 @@ import pytest
 import forge_schemas
 from garrison.testing.forge_gitea import GiteaRoutes
 from garrison.testing.forge_gitlab import GitLabRoutes
-from garrison.testing.forge_state import ForgeState, Repository
+from garrison.testing.forge_state import ForgeState, Issue, Repository
 from typescript_types import Types
 
 GITEA = ("gitea-js", "1.23.0")
@@ -53,15 +53,15 @@ def state(tmp_path: Path) -> ForgeState:
     made = ForgeState(tmp_path)
     repository = made.create("o/n")
     commit = made.commit("o/n", "work", "x\n")
-    made.add(repository, repository.statuses, commit=commit, name="ci", state="failure", summary="red", log="boom")
-    review = made.add(repository, repository.reviews, number=1, author="a", state="APPROVED", body="", commit=commit)
-    made.add(repository, repository.reviews, number=1, author="b", state="CHANGES_REQUESTED", body="", commit=commit)
-    for side in ("new", "old"):
-        made.add(repository, repository.lines, number=1, thread=7, author="a", body="b", path="file.txt", line=1,
-                 side=side, commit=commit, resolved=side == "old", review=review["id"])
-    made.add(repository, repository.comments, number=1, author="a", body="hello")
-    repository.issues.append({"number": 9, "title": "t", "body": "b", "author": "a", "labels": ["l"],
-                              "assignees": ["a"]})
+    made.commit("o/n", "more", "y\n")
+    made.open_pull(repository, "work", "main", "t", "b", draft=False)
+    made.report(repository, commit, "ci", "failure", "red", "boom")
+    review = made.review(repository, 1, "APPROVED", "a")
+    made.review(repository, 1, "CHANGES_REQUESTED", "b")
+    first = made.comment_line(repository, 1, "file.txt", 1, "b", "a", review=review.id)
+    made.comment_line(repository, 1, "file.txt", 1, "b", "a", side="old", thread=first.id, review=review.id)
+    made.comment(repository, 1, "hello", "a")
+    repository.issues.append(Issue(9, "t", "b", "a", ["l"], ["a"]))
     return made
 
 
@@ -82,10 +82,10 @@ def check(types: Types, routes: Any, asked: list[tuple[str, str, dict[str, Any],
 def test_the_double_of_gitea_sends_what_the_description_says(state: ForgeState, package: tuple[str, str]) -> None:
     types, routes = fetch(package, optional=True), GiteaRoutes(state)
     repository: Repository = state.repositories["o/n"]
-    commit, review = repository.statuses[0]["commit"], repository.reviews[0]["id"]
+    commit, review = repository.statuses[0].commit, repository.reviews[0].id
     assert types.check({"id": "1", "nothing": 1}, "PullRequest") != [], "it can fail"
     check(types, routes, [
-        ("POST", "/pulls", {"head": "work", "base": "main", "title": "t", "body": "b"}, "PullRequest"),
+        ("POST", "/pulls", {"head": "more", "base": "main", "title": "t", "body": "b"}, "PullRequest"),
         ("GET", "/pulls", {}, "PullRequest"), ("GET", "/pulls/1", {}, "PullRequest"),
         ("PATCH", "/pulls/1", {"title": "u"}, "PullRequest"),
         ("GET", "/pulls/1/reviews", {}, "PullReview"),
@@ -106,9 +106,9 @@ def test_the_double_of_gitea_sends_what_the_description_says(state: ForgeState, 
 @pytest.mark.slow
 def test_the_double_of_gitlab_sends_what_its_client_declares(state: ForgeState) -> None:
     types, routes = fetch(GITLAB, optional=False), GitLabRoutes(state)
-    commit = state.repositories["o/n"].statuses[0]["commit"]
+    commit, thread = state.repositories["o/n"].statuses[0].commit, state.repositories["o/n"].lines[0].thread
     assert types.check({"id": "1", "nothing": 1}, "ExpandedMergeRequestSchema") != [], "it can fail"
-    opened = {"source_branch": "work", "target_branch": "main", "title": "t", "description": "b", "labels": "l"}
+    opened = {"source_branch": "more", "target_branch": "main", "title": "t", "description": "b", "labels": "l"}
     pull, note = "ExpandedMergeRequestSchema", "MergeRequestDiscussionNoteSchema"
     check(types, routes, [
         ("POST", "/merge_requests", opened, pull), ("GET", "/merge_requests", {}, pull),
@@ -116,8 +116,8 @@ def test_the_double_of_gitlab_sends_what_its_client_declares(state: ForgeState) 
         ("GET", "/merge_requests/1/notes", {}, "MergeRequestNoteSchema"),
         ("POST", "/merge_requests/1/notes", {"body": "n"}, "MergeRequestNoteSchema"),
         ("GET", "/merge_requests/1/discussions", {}, "DiscussionSchema"),
-        ("POST", "/merge_requests/1/discussions/7/notes", {"body": "r"}, note),
-        ("PUT", "/merge_requests/1/discussions/7", {"resolved": True}, "DiscussionSchema"),
+        ("POST", f"/merge_requests/1/discussions/{thread}/notes", {"body": "r"}, note),
+        ("PUT", f"/merge_requests/1/discussions/{thread}", {"resolved": True}, "DiscussionSchema"),
         ("GET", "/merge_requests/1/approvals", {}, "MergeRequestLevelMergeRequestApprovalSchema"),
         ("GET", "/merge_requests/1/reviewers", {}, "MergeRequestReviewerSchema"),
         ("GET", "/issues", {}, "IssueSchemaWithBasicLabels"), ("GET", "/issues/9", {}, "IssueSchemaWithBasicLabels"),

@@ -18,7 +18,7 @@ from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChang
 from garrison.forge.protocol import Forge
 from garrison.forge.remote import parse_remote
 from garrison.testing.forge_server import ForgeServer
-from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN, Repository
+from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN, Issue, Repository
 
 KINDS = ("github", "gitlab", "gitea")
 MARKER = make_marker("run-1", "pull")
@@ -95,7 +95,7 @@ def test_whatever_becomes_of_the_answer_one_pull_request_and_one_comment_exist(p
             break
         except Unreachable:
             continue
-    assert [each["body"] for each in place.repository.comments] == [f"Summary\n\n{marker}"]
+    assert [each.body for each in place.repository.comments] == [f"Summary\n\n{marker}"]
 
 
 @pytest.mark.parametrize(("fault", "result"), [("502-after", MergeResult.MERGED), ("drop-after", MergeResult.MERGED),
@@ -136,12 +136,10 @@ def test_a_protected_base_refuses_with_a_reason_and_auto_merge_waits_for_its_che
 
 
 def test_checks_are_the_newest_of_exactly_the_commit(place: Place) -> None:
-    add = place.state.add
+    report = place.state.report
     for state, log in (("success", None), ("failure", "line 1\nboom\n")):
-        add(place.repository, place.repository.statuses, commit=place.commit, name="ci", state=state, summary="red",
-            log=log)
-    add(place.repository, place.repository.statuses, commit="f" * 40, name="other", state="failure", summary="",
-        log=None)
+        report(place.repository, place.commit, "ci", state, "red", log)
+    report(place.repository, "f" * 40, "other", "failure")
     (check,) = place.forge.list_checks(place.commit)
     assert (check.name, check.state, check.commit) == ("ci", CheckState.FAILED, place.commit)
     assert place.forge.read_check_log(check) in {"line 1\nboom\n", "red"}
@@ -149,12 +147,8 @@ def test_checks_are_the_newest_of_exactly_the_commit(place: Place) -> None:
 
 def test_reviews_and_comments_on_lines_are_answered_once(place: Place) -> None:
     number = place.open(draft=False)
-    repository, add = place.repository, place.state.add
-    review = add(repository, repository.reviews, number=number, author="ann", state="CHANGES_REQUESTED", body="No",
-                 commit=place.commit)
-    line = add(repository, repository.lines, number=number, thread=0, author="ann", body="Why?", path="file.txt",
-               line=1, side="new", commit=place.commit, resolved=False, review=review["id"])
-    line["thread"] = line["id"]
+    review = place.state.review(place.repository, number, "CHANGES_REQUESTED", "ann")
+    place.state.comment_line(place.repository, number, "file.txt", 1, "Why?", "ann", review=review.id)
     assert [(each.author, each.verdict) for each in place.forge.list_reviews(number)] == [("ann", Verdict.CHANGES)]
     (comment,) = place.forge.list_line_comments(number)
     assert (comment.text, comment.path, comment.line, comment.side, comment.commit, comment.resolved) == (
@@ -174,8 +168,7 @@ def test_reviews_and_comments_on_lines_are_answered_once(place: Place) -> None:
 def test_issues_are_found_by_number_and_label(place: Place) -> None:
     number = place.open()
     for extra, label in ((100, "agent"), (101, "other")):
-        place.repository.issues.append({"number": extra, "title": "Bug", "body": "Text", "author": "ann",
-                                        "labels": [label], "assignees": [OWN_LOGIN]})
+        place.repository.issues.append(Issue(extra, "Bug", "Text", "ann", [label], [OWN_LOGIN]))
     assert [each.number for each in place.forge.list_issues(label="agent", assignee=OWN_LOGIN)] == [100]
     issue = place.forge.read_issue(100)
     assert (issue.title, issue.text, issue.author, issue.assignees) == ("Bug", "Text", "ann", (OWN_LOGIN,))
@@ -276,8 +269,7 @@ def test_a_branch_with_a_merge_queue_gets_the_pull_request_there(place: Place) -
 def test_pages_in_another_order_or_with_repetitions_change_nothing(place: Place) -> None:
     number = place.open(draft=False)
     for state in ("failure", "success"):
-        place.state.add(place.repository, place.repository.statuses, commit=place.commit, name="ci", state=state,
-                        summary="", log=None)
+        place.state.report(place.repository, place.commit, "ci", state)
     place.forge.comment(number, "One", make_marker("run-1", "one"), pull=True)
     for fault in ("reversed", "repeated"):
         place.server.plant(fault, 50, method="GET", path=place.path.rpartition("/")[2])

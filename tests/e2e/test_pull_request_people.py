@@ -131,7 +131,7 @@ def test_one_that_a_person_merges_onto_a_moved_base_is_tested_afterwards(place: 
         assert tree in place.witness.read_text().split(), "what was merged was tested"
 
 
-def test_one_that_is_red_once_a_person_merged_it_lands_nothing(place: Place) -> None:
+def test_one_that_a_person_merged_onto_a_red_base_lands_nothing(place: Place) -> None:
     with ForgePlace(place) as there:
         graph = place.graph(Node("work", command=rework("work")))
         gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test ! -e moved.txt'
@@ -141,7 +141,24 @@ def test_one_that_is_red_once_a_person_merged_it_lands_nothing(place: Place) -> 
         there.server.state.merge(there.repository, there.pulls[-1], "merge", "")
         assert place.finish(child) == 1
         status = place.command("status", "r1").stdout
-        assert "is merged, but its gate is red on what was merged" in " ".join(status.split()), status
+        assert "is merged, but its base was red before" in " ".join(status.split()), status
+        assert sum(each["kind"] == "note" for each in place.journal()) < 3, "each note once"
+
+
+def test_a_base_that_people_break_and_mend_is_tested_again(place: Place) -> None:
+    with ForgePlace(place) as there:
+        there.commit("main", "broken.txt", "broken\n")
+        git(place.repo, "fetch", "-q", str(there.bare), "main")
+        graph = place.graph(Node("work", command=rework("work")))
+        gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test ! -e broken.txt'
+        child = place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", gate=gate)
+        wait_for("the base is found red", lambda: "on the bare" in place.command("status", "r1").stdout)
+        parent = git(there.bare, "rev-parse", "main~1")
+        git(there.bare, "update-ref", "refs/heads/main", parent)
+        wait_for("it is ready", there.is_ready)
+        there.report("success")
+        there.approve()
+        assert place.finish(child) == 0, place.logs()
 
 
 def test_comments_that_are_edited_or_deleted_during_their_rework_are_answered_once_or_not(place: Place) -> None:
@@ -150,17 +167,17 @@ def test_comments_that_are_edited_or_deleted_during_their_rework_are_answered_on
         there.comment_line("name it better", "work.txt")
         run.reworked(2)
         with state.lock:
-            there.repository.lines[0]["body"] = "name it much better"
+            there.repository.lines[0].body = "name it much better"
         there.report("success")
-        wait_for("it is answered", lambda: any(each["author"] == OWN_LOGIN for each in there.repository.lines))
+        wait_for("it is answered", lambda: any(each.author == OWN_LOGIN for each in there.repository.lines))
         gone = there.comment_line("and this", "work.txt")
         wait_for("a node works on it", lambda: any(
             each["kind"] == "spawn" and each["data"].get("attempt") == 3 for each in place.journal()))
         with state.lock:
-            there.repository.lines[:] = [each for each in there.repository.lines if each["id"] != gone]
+            there.repository.lines[:] = [each for each in there.repository.lines if each.id != gone]
         run.reworked(3)
         run.merges()
-        assert sum(each["author"] == OWN_LOGIN for each in there.repository.lines) == 1
+        assert sum(each.author == OWN_LOGIN for each in there.repository.lines) == 1
         assert there.repository.comments == [], "nothing is said about a comment that is gone"
 
 
@@ -181,7 +198,7 @@ def test_a_forge_that_answers_late_out_of_order_and_twice_loses_and_doubles_noth
         there.report("success")
         there.commit(there.branch(), "eve.txt", "eve\n")
         there.report("success")
-        wait_for("it is answered", lambda: sum(each["author"] == OWN_LOGIN for each in there.repository.lines) == 1)
+        wait_for("it is answered", lambda: sum(each.author == OWN_LOGIN for each in there.repository.lines) == 1)
         wait_for("people's commit is taken in", lambda: git(place.repo, "rev-parse", there.branch())
                  == there.head(there.branch()))
         run.merges()
@@ -240,7 +257,7 @@ def test_the_forge_merges_by_its_own_rules(place: Place, kind: str) -> None:
         wait_for("it is off during the rework", lambda: not there.pulls[-1].auto)
         run.reworked(2)
         wait_for("auto-merge is on again", lambda: there.pulls[-1].auto)
-        wait_for("it is answered", lambda: any(each["author"] == OWN_LOGIN for each in there.repository.lines))
+        wait_for("it is answered", lambda: any(each.author == OWN_LOGIN for each in there.repository.lines))
         run.merges()
         puts = [each for each in there.server.requests if each.method in ("PUT", "POST") and "/merge" in each.path
                 and each.path.endswith("/merge")]

@@ -11,7 +11,7 @@ import pytest
 
 from e2e.test_one_task import configure
 from forge_place import KINDS, ForgePlace, files_with, rework
-from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN
+from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN, Issue
 from pull_request_storm import Story
 from sandbox_support import missing
 from support import DEADLINE, Node, git, wait_for
@@ -61,7 +61,7 @@ git config --global credential.helper '!cat ROOT/secret' && printf 'host=HOST\\n
 cat ~/.gitconfig ~/.netrc ~/.git-credentials ~/.config/*/* USER/.gitconfig USER/.netrc ROOT/secret
 find HOME ROOT "$HOME" /run -type f -size -300k -exec cat {} +
 git push origin HEAD:refs/heads/stolen; git ls-remote REMOTE
-} > seen.txt 2>&1
+} 2>&1 | tr -cd '\\11\\12\\40-\\176' > seen.txt
 git add -A; git commit -qm hunted
 """
 """What a hostile agent does to find the token of the forge: environments of all processes, files, git's helpers."""
@@ -99,9 +99,7 @@ def test_an_agent_that_hunts_for_the_token_finds_none(place, mode):
 def issue(there: ForgePlace, number: int, label: str = "garrison") -> None:
     with there.server.state.lock:
         there.repository.next_number = max(there.repository.next_number, number + 1)
-        there.repository.issues.append({
-            "number": number, "title": f"Add {number}", "body": f"Please add {number}.", "author": "eve",
-            "labels": [label], "assignees": []})
+        there.repository.issues.append(Issue(number, f"Add {number}", f"Please add {number}.", "eve", [label]))
 
 
 def test_two_calls_of_take_at_once_begin_as_many_runs_as_one_may(place):
@@ -118,7 +116,7 @@ def test_two_calls_of_take_at_once_begin_as_many_runs_as_one_may(place):
         assert [name.rsplit("-", 1)[0] for name in runs] == ["issue-1", "issue-2"], "the oldest, and two in all"
         wait_for("both are open", lambda: len([pull for pull in there.pulls if not pull.draft]) == 2)
         for run, number in zip(runs, (1, 2), strict=True):
-            [link] = [each["body"] for each in there.repository.comments if each["number"] == number]
+            [link] = [each.body for each in there.repository.comments if each.number == number]
             assert f"`{run}`" in link
             [pull] = [pull for pull in there.pulls if run in pull.head]
             assert f"Closes #{number}" in pull.body
@@ -150,13 +148,13 @@ def test_an_issue_becomes_a_merged_pull_request_over_a_red_check_and_a_comment(p
         wait_for("it is ready", there.is_ready)
         [pull] = there.pulls
         [link] = there.repository.comments
-        assert link["number"] == 7 and f"`{run}`" in link["body"] and "Closes #7" in pull.body
+        assert link.number == 7 and f"`{run}`" in link.body and "Closes #7" in pull.body
         there.report("failure", "E   assert told == 7")
         wait_for("the red check is worked on", lambda: "E   assert told == 7" in told())
         there.report("success")
         there.comment_line("say it in one line", "told.txt")
         wait_for("the comment is worked on", lambda: "say it in one line" in told())
-        wait_for("it is answered", lambda: any(each["author"] == OWN_LOGIN for each in there.repository.lines))
+        wait_for("it is answered", lambda: any(each.author == OWN_LOGIN for each in there.repository.lines))
         there.report("success")
         there.approve()
         wait_for("it is merged", lambda: pull.merged)

@@ -350,6 +350,27 @@ def test_a_red_gate_on_what_a_person_merged_fails_the_run_and_reworks_nothing() 
     assert "pull request #7 is merged, but its gate is red on what was merged" in event.reason
 
 
+RED_BASE = "on the bare base the gate failed (exit 1)"
+
+
+def test_a_base_that_is_red_by_itself_is_tested_again_when_it_moves() -> None:
+    state = reached_exit(LINE, TESTED[0], READY)
+    assert settle(state, GREEN, pause=RED_BASE) == []
+    assert state.pull_request.waits_for() == f"checks of #7 ({RED_BASE})"
+    mended = replace(GREEN, base="ba5e2")
+    [request] = settle(state, mended, pause=RED_BASE)
+    assert request.payload == LandingChanged("requested", 2, oid=TIP, base="ba5e2")
+    assert settle(state, mended) == [], "a gate that runs is not cut short"
+
+
+def test_a_merge_onto_a_base_that_was_red_by_itself_lands_nothing() -> None:
+    state = reached_exit(LINE, TESTED[0], READY)
+    merged = replace(GREEN, is_open=False, merge=MergeFacts("5a1d", on_base=True, tree="another", parent=BASE))
+    [failed] = settle(state, merged, pause=RED_BASE)
+    event = failed.expect(LandingChanged)
+    assert event.status == "failed" and "is merged, but its base was red before" in event.reason
+
+
 def test_every_state_can_be_left_and_only_by_the_table() -> None:
     assert set(TRANSITIONS) == set(PullRequestState)
     check_transition("", "merged")

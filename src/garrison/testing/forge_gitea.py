@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from garrison.testing.forge_github import edit, list_pulls, matches
-from garrison.testing.forge_state import OWN_LOGIN, ForgeState, Problem, Pull, Repository
+from garrison.testing.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches, pull_as_issue
+from garrison.testing.forge_state import (
+    OWN_LOGIN,
+    Comment,
+    ForgeState,
+    Issue,
+    LineComment,
+    Problem,
+    Pull,
+    Repository,
+    Review,
+    Status,
+)
 
 _AT = "2026-01-01T00:00:00Z"
 _REVIEWS = {
@@ -27,7 +38,7 @@ class GiteaRoutes:
     def __init__(self, state: ForgeState) -> None:
         self._state = state
 
-    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> tuple[int, Any]:
+    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Reply:
         """Answer one request; Problem for a refusal."""
         if path == "/user":
             return 200, user(OWN_LOGIN)
@@ -37,7 +48,7 @@ class GiteaRoutes:
             raise Problem(404, "The target couldn't be found.")
         if len(parts) == 3:
             return 200, self._repository(repository)
-        handler = {
+        handlers = {
             "pulls": self._pulls,
             "issues": self._issues,
             "commits": self._statuses,
@@ -45,42 +56,37 @@ class GiteaRoutes:
             "branches": self._branches,
             "labels": self._labels,
             "collaborators": self._collaborators,
-        }.get(parts[3])
-        if handler is None:
-            raise Problem(404, "Not found.")
-        return handler(repository, method, parts[4:], query, body)
+        }
+        return dispatch(handlers, parts[3], Call(repository, method, parts[4:], query, body), "Not found.")
 
-    def _pulls(
-        self, repository: Repository, method: str, rest: list[str], _query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
+    def _pulls(self, call: Call) -> Reply:
         state = self._state
-        if not rest and method == "POST":
-            return 201, self._pull(
-                repository,
-                state.open_pull(
-                    repository, body["head"], body["base"], body["title"], body.get("body") or "", draft=False
-                ),
+        if not call.rest and call.method == "POST":
+            given = call.body
+            pull = state.open_pull(
+                call.repository, given["head"], given["base"], given["title"], given.get("body") or "", draft=False
             )
-        if not rest:
-            return 200, [self._pull(repository, each) for each in list_pulls(repository)]
-        if rest[0] == "comments":
-            for each in repository.lines:
-                each["resolved"] = each["resolved"] or str(each["id"]) == rest[1]
+            return 201, self._pull(call.repository, pull)
+        if not call.rest:
+            return 200, [self._pull(call.repository, each) for each in list_pulls(call.repository)]
+        if call.rest[0] == "comments":
+            for each in call.repository.lines:
+                each.resolved = each.resolved or str(each.id) == call.rest[1]
             return 204, None
-        pull = state.pull(repository, int(rest[0]))
-        if rest[1:] == ["merge"]:
-            return self._merge(repository, method, pull, body)
-        if rest[1:2] == ["reviews"]:
-            return self._reviews(repository, method, pull, rest[2:], body)
-        if method == "PATCH":
-            edit(state, repository, pull, body)
-            return 201, self._pull(repository, pull)
-        return 200, self._pull(repository, pull)
+        pull = state.pull(call.repository, int(call.rest[0]))
+        if call.rest[1:] == ["merge"]:
+            return self._merge(call, pull)
+        if call.rest[1:2] == ["reviews"]:
+            return self._reviews(call, pull)
+        if call.method == "PATCH":
+            edit(state, call.repository, pull, call.body)
+            return 201, self._pull(call.repository, pull)
+        return 200, self._pull(call.repository, pull)
 
-    def _merge(self, repository: Repository, method: str, pull: Pull, body: dict[str, Any]) -> tuple[int, Any]:
-        state = self._state
+    def _merge(self, call: Call, pull: Pull) -> Reply:
+        state, repository, body = self._state, call.repository, call.body
         pull.draft = pull.title.upper().startswith("WIP:")
-        if method == "DELETE":
+        if call.method == "DELETE":
             if not pull.auto:
                 raise Problem(404, "not scheduled")
             pull.auto = ""
@@ -98,117 +104,77 @@ class GiteaRoutes:
         state.merge(repository, pull, body["Do"], expected, lie=body.get("lie", ""))
         return 200, None
 
-    def _reviews(
-        self, repository: Repository, method: str, pull: Pull, rest: list[str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        if method == "POST":
-            row = self._state.add(
-                repository,
-                repository.reviews,
-                number=pull.number,
-                author=OWN_LOGIN,
-                body="",
-                state="COMMENTED",
-                commit=self._state.pull_head(repository, pull),
-            )
-            for each in body.get("comments", ()):
-                old = each.get("old_position")
-                self._state.add(
-                    repository,
-                    repository.lines,
-                    number=pull.number,
-                    thread=0,
-                    author=OWN_LOGIN,
-                    body=each["body"],
-                    path=each["path"],
-                    line=old or each.get("new_position"),
+    def _reviews(self, call: Call, pull: Pull) -> Reply:
+        if call.method == "POST":
+            made = self._state.review(call.repository, pull.number, "COMMENTED")
+            for given in call.body.get("comments", ()):
+                old = given.get("old_position")
+                self._state.comment_line(
+                    call.repository,
+                    pull.number,
+                    given["path"],
+                    old or given.get("new_position"),
+                    given["body"],
                     side="old" if old else "new",
-                    commit=row["commit"],
-                    resolved=False,
-                    review=row["id"],
+                    review=made.id,
                 )
-            return 200, self._review(repository, row)
-        if rest:
-            return 200, [self._line(each) for each in repository.lines if str(each["review"]) == rest[0]]
-        return 200, [self._review(repository, each) for each in repository.reviews if each["number"] == pull.number]
+            return 200, self._review(call.repository, made)
+        if call.rest[2:]:
+            return 200, [self._line(each) for each in call.repository.lines if str(each.review) == call.rest[2]]
+        reviews = [each for each in call.repository.reviews if each.number == pull.number]
+        return 200, [self._review(call.repository, each) for each in reviews]
 
-    def _issues(
-        self, repository: Repository, method: str, rest: list[str], query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        if not rest:
-            return 200, [self._issue(each) for each in repository.issues if matches(each, query)]
-        number = int(rest[0])
-        if rest[1:] == ["comments"]:
-            if method == "POST":
-                return 201, self._comment(
-                    self._state.add(
-                        repository, repository.comments, number=number, author=OWN_LOGIN, body=body["body"]
-                    )
-                )
-            return 200, [self._comment(each) for each in repository.comments if each["number"] == number]
-        if rest[1:] == ["labels"]:
-            self._state.pull(repository, number).labels = [repository.labels[each - 1] for each in body["labels"]]
+    def _issues(self, call: Call) -> Reply:
+        if not call.rest:
+            return 200, [self._issue(each) for each in call.repository.issues if matches(each, call.query)]
+        number = int(call.rest[0])
+        if call.rest[1:] == ["comments"]:
+            if call.method == "POST":
+                return 201, self._comment(self._state.comment(call.repository, number, call.body["body"]))
+            return 200, [self._comment(each) for each in call.repository.comments if each.number == number]
+        if call.rest[1:] == ["labels"]:
+            known = call.repository.labels
+            self._state.pull(call.repository, number).labels = [known[each - 1] for each in call.body["labels"]]
             return 200, []
-        found = next((each for each in repository.issues if each["number"] == number), None)
+        found = next((each for each in call.repository.issues if each.number == number), None)
         if found is None:
-            pull = self._state.pull(repository, number)
-            row = {
-                "number": number,
-                "title": pull.title,
-                "body": pull.body,
-                "author": pull.author,
-                "labels": [],
-                "assignees": [],
-            }
-            return 200, {**self._issue(row), "pull_request": {"merged": pull.merged}}
+            pull = self._state.pull(call.repository, number)
+            return 200, {**self._issue(pull_as_issue(pull)), "pull_request": {"merged": pull.merged}}
         return 200, self._issue(found)
 
-    def _statuses(
-        self, repository: Repository, method: str, rest: list[str], _query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        if method == "POST":
-            row = self._state.add(
-                repository,
-                repository.statuses,
-                commit=rest[0],
-                name=body["context"],
-                state=body["state"],
-                summary=body.get("description", ""),
-                log=None,
+    def _statuses(self, call: Call) -> Reply:
+        if call.method == "POST":
+            given = call.body
+            made = self._state.report(
+                call.repository, call.rest[0], given["context"], given["state"], given.get("description", "")
             )
-            return 201, self._status(row)
-        return 200, [self._status(each) for each in reversed(repository.statuses) if each["commit"] == rest[0]]
+            return 201, self._status(made)
+        return 200, [self._status(each) for each in reversed(call.repository.statuses) if each.commit == call.rest[0]]
 
-    def _branches(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        name = "/".join(rest)
-        if not (commit := self._state.head_of(repository.path, name)):
+    def _branches(self, call: Call) -> Reply:
+        name = "/".join(call.rest)
+        if not (commit := self._state.head_of(call.repository.path, name)):
             raise Problem(404, "Branch not found")
-        required = repository.required.get(name, [])
+        required = call.repository.required.get(name, [])
         return 200, {
             "name": name,
             "commit": {"id": commit},
-            "protected": name in repository.required,
+            "protected": name in call.repository.required,
             "enable_status_check": bool(required),
             "status_check_contexts": required,
-            "required_approvals": repository.approvals.get(name, 0),
+            "required_approvals": call.repository.approvals.get(name, 0),
             "user_can_push": True,
         }
 
-    def _labels(
-        self, repository: Repository, method: str, _rest: list[str], _query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        if method == "POST":
-            repository.labels.append(body["name"])
-            return 201, self._label(repository, body["name"])
-        return 200, [self._label(repository, each) for each in repository.labels]
+    def _labels(self, call: Call) -> Reply:
+        if call.method == "POST":
+            call.repository.labels.append(call.body["name"])
+            return 201, self._label(call.repository, call.body["name"])
+        return 200, [self._label(call.repository, each) for each in call.repository.labels]
 
-    def _collaborators(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        permission = "write" if rest[0] in repository.writers else "read"
-        return 200, {"permission": permission, "role_name": permission, "user": user(rest[0])}
+    def _collaborators(self, call: Call) -> Reply:
+        permission = "write" if call.rest[0] in call.repository.writers else "read"
+        return 200, {"permission": permission, "role_name": permission, "user": user(call.rest[0])}
 
     def _label(self, repository: Repository, name: str) -> dict[str, Any]:
         known = repository.labels.index(name) + 1 if name in repository.labels else 0
@@ -251,58 +217,58 @@ class GiteaRoutes:
             "created_at": _AT,
         }
 
-    def _review(self, repository: Repository, row: dict[str, Any]) -> dict[str, Any]:
+    def _review(self, repository: Repository, row: Review) -> dict[str, Any]:
         return {
-            "id": row["id"],
-            "user": user(row["author"]),
-            "body": row["body"],
-            "commit_id": row["commit"],
-            "state": _REVIEWS[row["state"]],
-            "dismissed": row["state"] == "DISMISSED",
+            "id": row.id,
+            "user": user(row.author),
+            "body": row.body,
+            "commit_id": row.commit,
+            "state": _REVIEWS[row.state],
+            "dismissed": row.state == "DISMISSED",
             "stale": False,
             "submitted_at": _AT,
-            "comments_count": sum(each["review"] == row["id"] for each in repository.lines),
+            "comments_count": sum(each.review == row.id for each in repository.lines),
         }
 
-    def _line(self, row: dict[str, Any]) -> dict[str, Any]:
-        new, old = (row["line"], 0) if row["side"] == "new" else (0, row["line"])
+    def _line(self, row: LineComment) -> dict[str, Any]:
+        new, old = (row.line, 0) if row.side == "new" else (0, row.line)
         return {
-            "id": row["id"],
-            "user": user(row["author"]),
-            "body": row["body"],
-            "path": row["path"],
+            "id": row.id,
+            "user": user(row.author),
+            "body": row.body,
+            "path": row.path,
             "position": new,
             "original_position": old,
-            "commit_id": row["commit"],
-            "original_commit_id": row["commit"],
+            "commit_id": row.commit,
+            "original_commit_id": row.commit,
             "created_at": _AT,
-            "pull_request_review_id": row["review"],
-            "resolver": user("someone") if row["resolved"] else None,
+            "pull_request_review_id": row.review,
+            "resolver": user("someone") if row.resolved else None,
         }
 
-    def _issue(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _issue(self, row: Issue) -> dict[str, Any]:
         return {
-            "id": row["number"],
-            "number": row["number"],
-            "title": row["title"],
-            "body": row["body"],
+            "id": row.number,
+            "number": row.number,
+            "title": row.title,
+            "body": row.body,
             "state": "open",
-            "user": user(row["author"]),
-            "labels": [{"id": 1, "name": each} for each in row["labels"]],
-            "assignees": [user(each) for each in row["assignees"]],
+            "user": user(row.author),
+            "labels": [{"id": 1, "name": each} for each in row.labels],
+            "assignees": [user(each) for each in row.assignees],
             "pull_request": None,
             "updated_at": _AT,
         }
 
-    def _comment(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {"id": row["id"], "user": user(row["author"]), "body": row["body"], "created_at": _AT}
+    def _comment(self, row: Comment) -> dict[str, Any]:
+        return {"id": row.id, "user": user(row.author), "body": row.body, "created_at": _AT}
 
-    def _status(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _status(self, row: Status) -> dict[str, Any]:
         return {
-            "id": row["id"],
-            "context": row["name"],
-            "status": row["state"],
-            "description": row["summary"],
+            "id": row.id,
+            "context": row.name,
+            "status": row.state,
+            "description": row.summary,
             "target_url": "",
             "created_at": _AT,
         }

@@ -11,7 +11,19 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from garrison.testing.forge_state import OWN_LOGIN, ForgeState, Problem, Pull, Repository
+from garrison.testing.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches, pull_as_issue
+from garrison.testing.forge_state import (
+    OWN_LOGIN,
+    Comment,
+    ForgeState,
+    Issue,
+    LineComment,
+    Problem,
+    Pull,
+    Repository,
+    Review,
+    Status,
+)
 
 _AT = "2026-01-01T00:00:00Z"
 
@@ -41,7 +53,7 @@ class GitHubRoutes:
     def __init__(self, state: ForgeState) -> None:
         self._state = state
 
-    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> tuple[int, Any]:
+    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Reply:
         """Answer one request; Problem for a refusal."""
         if path == "/graphql":
             return 200, self._graphql(body)
@@ -51,7 +63,9 @@ class GitHubRoutes:
         repository = self._state.repositories.get("/".join(parts[1:3]))
         if parts[0] != "repos" or repository is None:
             raise Problem(404, "Not Found")
-        handler = {
+        if len(parts) == 3:
+            return 200, self._repository(repository, full=True)
+        handlers = {
             "pulls": self._pulls,
             "issues": self._issues,
             "commits": self._commits,
@@ -60,182 +74,139 @@ class GitHubRoutes:
             "rules": self._rules,
             "collaborators": self._collaborators,
             "actions": self._actions,
-        }.get(parts[3] if len(parts) > 3 else "")
-        if handler is None:
-            if len(parts) == 3:
-                return 200, self._repository(repository, full=True)
-            raise Problem(404, "Not Found")
-        return handler(repository, method, parts[4:], query, body)
+        }
+        return dispatch(handlers, parts[3], Call(repository, method, parts[4:], query, body), "Not Found")
 
-    def _pulls(
-        self, repository: Repository, method: str, rest: list[str], query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
+    def _pulls(self, call: Call) -> Reply:
         state = self._state
-        if not rest and method == "POST":
+        if not call.rest and call.method == "POST":
             try:
                 pull = state.open_pull(
-                    repository,
-                    body["head"],
-                    body["base"],
-                    body["title"],
-                    body.get("body") or "",
-                    draft=body.get("draft", False),
+                    call.repository,
+                    call.body["head"],
+                    call.body["base"],
+                    call.body["title"],
+                    call.body.get("body") or "",
+                    draft=call.body.get("draft", False),
                 )
             except Problem as problem:
                 raise Problem(422, problem.message) from None
-            return 201, self._pull(repository, pull)
-        if not rest:
+            return 201, self._pull(call.repository, pull)
+        if not call.rest:
             return 200, [
-                self._pull(repository, each, simple=True)
-                for each in list_pulls(repository)
-                if query.get("head", "").partition(":")[2] in {"", each.head}
+                self._pull(call.repository, each, simple=True)
+                for each in list_pulls(call.repository)
+                if call.query.get("head", "").partition(":")[2] in {"", each.head}
             ]
-        pull = state.pull(repository, int(rest[0]))
-        if rest[1:] == ["merge"]:
+        pull = state.pull(call.repository, int(call.rest[0]))
+        if call.rest[1:] == ["merge"]:
+            given = call.body
             made = state.merge(
-                repository, pull, body.get("merge_method", "merge"), body.get("sha", ""), lie=body.get("lie", "")
+                call.repository,
+                pull,
+                given.get("merge_method", "merge"),
+                given.get("sha", ""),
+                lie=given.get("lie", ""),
             )
             return 200, fill(
                 "pull-request-merge-result", sha=made, merged=True, message="Pull Request successfully merged"
             )
-        if rest[1:] == ["reviews"]:
-            return 200, [self._review(each) for each in repository.reviews if each["number"] == pull.number]
-        if rest[1:2] == ["comments"] and method == "POST":
-            first = next((each for each in repository.lines if str(each["id"]) == rest[2]), None)
+        if call.rest[1:] == ["reviews"]:
+            return 200, [self._review(each) for each in call.repository.reviews if each.number == pull.number]
+        if call.rest[1:2] == ["comments"] and call.method == "POST":
+            first = next((each for each in call.repository.lines if str(each.id) == call.rest[2]), None)
             if first is None:
                 raise Problem(404, "Not Found")
-            kept = {key: first[key] for key in ("number", "path", "line", "side", "commit", "review")}
-            row = state.add(
-                repository,
-                repository.lines,
-                **kept,
-                thread=first["thread"],
-                author=OWN_LOGIN,
-                body=body["body"],
-                resolved=False,
-            )
-            return 201, self._line(row)
-        if rest[1:] == ["comments"]:
-            return 200, [self._line(each) for each in repository.lines if each["number"] == pull.number]
-        if method == "PATCH":
-            edit(state, repository, pull, body)
-        return 200, self._pull(repository, pull)
+            return 201, self._line(state.answer_line(call.repository, first, call.body["body"]))
+        if call.rest[1:] == ["comments"]:
+            return 200, [self._line(each) for each in call.repository.lines if each.number == pull.number]
+        if call.method == "PATCH":
+            edit(state, call.repository, pull, call.body)
+        return 200, self._pull(call.repository, pull)
 
-    def _issues(
-        self, repository: Repository, method: str, rest: list[str], query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        if not rest:
-            return 200, [self._issue(each) for each in repository.issues if matches(each, query)]
-        number = int(rest[0])
-        if rest[1:] == ["comments"]:
-            if method == "POST":
-                row = self._state.add(
-                    repository, repository.comments, number=number, author=OWN_LOGIN, body=body["body"]
-                )
-                return 201, self._comment(row)
-            return 200, [self._comment(each) for each in repository.comments if each["number"] == number]
-        if rest[1:] == ["labels"]:
-            pull = self._state.pull(repository, number)
-            pull.labels = sorted({*(pull.labels if method == "POST" else ()), *body["labels"]})
+    def _issues(self, call: Call) -> Reply:
+        if not call.rest:
+            return 200, [self._issue(each) for each in call.repository.issues if matches(each, call.query)]
+        number = int(call.rest[0])
+        if call.rest[1:] == ["comments"]:
+            if call.method == "POST":
+                return 201, self._comment(self._state.comment(call.repository, number, call.body["body"]))
+            return 200, [self._comment(each) for each in call.repository.comments if each.number == number]
+        if call.rest[1:] == ["labels"]:
+            pull = self._state.pull(call.repository, number)
+            pull.labels = sorted({*(pull.labels if call.method == "POST" else ()), *call.body["labels"]})
             return 200, [self._label(each) for each in pull.labels]
-        found = next((each for each in repository.issues if each["number"] == number), None)
+        found = next((each for each in call.repository.issues if each.number == number), None)
         if found is None:
-            pull = self._state.pull(repository, number)
+            pull = self._state.pull(call.repository, number)
             return 200, {
-                **self._issue(
-                    {
-                        "number": number,
-                        "title": pull.title,
-                        "body": pull.body,
-                        "author": pull.author,
-                        "labels": [],
-                        "assignees": [],
-                    }
-                ),
+                **self._issue(pull_as_issue(pull)),
                 "pull_request": {"diff_url": None, "html_url": None, "patch_url": None, "url": None},
             }
         return 200, self._issue(found)
 
-    def _commits(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        newest = self._state.newest_statuses(repository, rest[0])
-        if rest[1] == "check-runs":
-            runs = [self._run(each) for each in newest if each["log"] is not None]
+    def _commits(self, call: Call) -> Reply:
+        newest = self._state.newest_statuses(call.repository, call.rest[0])
+        if call.rest[1] == "check-runs":
+            runs = [self._run(each) for each in newest if each.log is not None]
             return 200, {"total_count": len(runs), "check_runs": runs}
-        bare = [self._status(each) for each in newest if each["log"] is None]
+        bare = [self._status(each) for each in newest if each.log is None]
         states = {each["state"] for each in bare}
         combined = "failure" if "failure" in states else "success" if states == {"success"} else "pending"
-        return 200, fill("combined-commit-status", state=combined, statuses=bare, sha=rest[0], total_count=len(bare))
-
-    def _statuses(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        row = self._state.add(
-            repository,
-            repository.statuses,
-            commit=rest[0],
-            name=body["context"],
-            state=body["state"],
-            summary=body.get("description", ""),
-            log=None,
+        return 200, fill(
+            "combined-commit-status", state=combined, statuses=bare, sha=call.rest[0], total_count=len(bare)
         )
-        return 201, self._status(row)
 
-    def _branches(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        if rest[-1] == "protection":
+    def _statuses(self, call: Call) -> Reply:
+        given = call.body
+        made = self._state.report(
+            call.repository, call.rest[0], given["context"], given["state"], given.get("description", "")
+        )
+        return 201, self._status(made)
+
+    def _branches(self, call: Call) -> Reply:
+        if call.rest[-1] == "protection":
             raise Problem(403, "Resource not accessible by personal access token")
-        name = "/".join(rest)
-        if not (commit := self._state.head_of(repository.path, name)):
+        name = "/".join(call.rest)
+        if not (commit := self._state.head_of(call.repository.path, name)):
             raise Problem(404, "Branch not found")
-        made = fill("branch-with-protection", name=name, protected=name in repository.required)
+        made = fill("branch-with-protection", name=name, protected=name in call.repository.required)
         made["commit"] = {**made["commit"], "sha": commit}
-        checks = {"contexts": repository.required.get(name, []), "checks": []}
+        checks = {"contexts": call.repository.required.get(name, []), "checks": []}
         made["protection"] = {"required_status_checks": checks}
         return 200, made
 
-    def _rules(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
+    def _rules(self, call: Call) -> Reply:
+        approvals = call.repository.approvals.get(call.rest[-1], 0)
         parameters = {
-            "required_approving_review_count": repository.approvals.get(rest[-1], 0),
+            "required_approving_review_count": approvals,
             "dismiss_stale_reviews_on_push": False,
             "require_code_owner_review": False,
             "require_last_push_approval": False,
             "required_review_thread_resolution": False,
         }
-        return 200, [{"type": "pull_request", "parameters": parameters}] if repository.approvals.get(rest[-1]) else []
+        return 200, [{"type": "pull_request", "parameters": parameters}] if approvals else []
 
-    def _collaborators(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        permission = "write" if rest[0] in repository.writers else "read"
+    def _collaborators(self, call: Call) -> Reply:
+        permission = "write" if call.rest[0] in call.repository.writers else "read"
         return 200, fill("repository-collaborator-permission", permission=permission, role_name=permission, user=None)
 
-    def _actions(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        found = next((each for each in repository.statuses if str(each["id"]) == rest[1]), None)
-        if found is None or not found["log"]:
+    def _actions(self, call: Call) -> Reply:
+        found = next((each for each in call.repository.statuses if str(each.id) == call.rest[1]), None)
+        if found is None or not found.log:
             raise Problem(404, "Not Found")
-        return 200, found["log"]
+        return 200, found.log
 
     def _graphql(self, body: dict[str, Any]) -> dict[str, Any]:
         query, given = body["query"], body["variables"]
         if "reviewThreads" in query:
             repository = self._state.repositories[f"{given['owner']}/{given['name']}"]
-            rows = [
-                each
-                for each in repository.lines
-                if each["number"] == given["number"] and each["thread"] == each["id"]
-            ]
+            rows = [each for each in repository.lines if each.number == given["number"] and each.thread == each.id]
             nodes = [
                 {
-                    "id": f"T:{repository.path}:{each['id']}",
-                    "isResolved": each["resolved"],
-                    "comments": {"nodes": [{"databaseId": each["id"]}]},
+                    "id": f"T:{repository.path}:{each.id}",
+                    "isResolved": each.resolved,
+                    "comments": {"nodes": [{"databaseId": each.id}]},
                 }
                 for each in rows
             ]
@@ -249,7 +220,7 @@ class GitHubRoutes:
         repository = self._state.repositories[path]
         if kind == "T":
             for each in repository.lines:
-                each["resolved"] = each["resolved"] or str(each["thread"]) == number
+                each.resolved = each.resolved or str(each.thread) == number
             return {"data": {"resolveReviewThread": {"thread": {"isResolved": True}}}}
         pull = self._state.pull(repository, int(number))
         if "enablePullRequestAutoMerge" in query:
@@ -343,62 +314,62 @@ class GitHubRoutes:
             "default": False,
         }
 
-    def _issue(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _issue(self, row: Issue) -> dict[str, Any]:
         return fill(
             "issue",
-            number=row["number"],
-            title=row["title"],
-            body=row["body"],
-            user=user(row["author"]),
+            number=row.number,
+            title=row.title,
+            body=row.body,
+            user=user(row.author),
             state="open",
-            labels=[self._label(each) for each in row["labels"]],
-            assignees=[user(each) for each in row["assignees"]],
+            labels=[self._label(each) for each in row.labels],
+            assignees=[user(each) for each in row.assignees],
             updated_at=_AT,
         )
 
-    def _comment(self, row: dict[str, Any]) -> dict[str, Any]:
-        return fill("issue-comment", id=row["id"], user=user(row["author"]), body=row["body"])
+    def _comment(self, row: Comment) -> dict[str, Any]:
+        return fill("issue-comment", id=row.id, user=user(row.author), body=row.body)
 
-    def _review(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _review(self, row: Review) -> dict[str, Any]:
         return fill(
             "pull-request-review",
-            id=row["id"],
-            user=user(row["author"]),
-            body=row["body"],
-            state=row["state"],
-            commit_id=row["commit"],
+            id=row.id,
+            user=user(row.author),
+            body=row.body,
+            state=row.state,
+            commit_id=row.commit,
             submitted_at=_AT,
         )
 
-    def _line(self, row: dict[str, Any]) -> dict[str, Any]:
-        first = {} if row["thread"] == row["id"] else {"in_reply_to_id": row["thread"]}
+    def _line(self, row: LineComment) -> dict[str, Any]:
+        first = {} if row.thread == row.id else {"in_reply_to_id": row.thread}
         return fill(
             "pull-request-review-comment",
-            id=row["id"],
-            user=user(row["author"]),
-            body=row["body"],
-            path=row["path"],
-            line=row["line"],
-            original_line=row["line"],
-            commit_id=row["commit"],
-            original_commit_id=row["commit"],
-            side="LEFT" if row["side"] == "old" else "RIGHT",
-            pull_request_review_id=row["review"] or None,
+            id=row.id,
+            user=user(row.author),
+            body=row.body,
+            path=row.path,
+            line=row.line,
+            original_line=row.line,
+            commit_id=row.commit,
+            original_commit_id=row.commit,
+            side="LEFT" if row.side == "old" else "RIGHT",
+            pull_request_review_id=row.review or None,
             **first,
         )
 
-    def _run(self, row: dict[str, Any]) -> dict[str, Any]:
-        done = row["state"] != "pending"
+    def _run(self, row: Status) -> dict[str, Any]:
+        done = row.state != "pending"
         made = fill(
             "check-run",
-            id=row["id"],
-            name=row["name"],
-            head_sha=row["commit"],
+            id=row.id,
+            name=row.name,
+            head_sha=row.commit,
             app=None,
             status="completed" if done else "in_progress",
-            conclusion=row["state"] if done else None,
+            conclusion=row.state if done else None,
         )
-        made["output"] = {**made["output"], "title": row["name"], "summary": row["summary"]}
+        made["output"] = {**made["output"], "title": row.name, "summary": row.summary}
         # a check run's app decides whether there is a log
         made["app"] = {
             "id": 1,
@@ -416,41 +387,14 @@ class GitHubRoutes:
         }
         return made
 
-    def _status(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _status(self, row: Status) -> dict[str, Any]:
         return fill(
             "status",
-            id=row["id"],
-            context=row["name"],
-            state=row["state"],
-            description=row["summary"],
+            id=row.id,
+            context=row.name,
+            state=row.state,
+            description=row.summary,
             target_url=None,
             creator=user(OWN_LOGIN),
             avatar_url=None,
         )
-
-
-def list_pulls(repository: Repository) -> list[Pull]:
-    """Return what a list shows, newest first; a hidden one is shown after some lists."""
-    shown = []
-    for each in reversed(repository.pulls):
-        if each.hidden:
-            each.hidden -= 1
-        else:
-            shown.append(each)
-    return shown
-
-
-def matches(issue: dict[str, Any], query: dict[str, str]) -> bool:
-    """Return whether a list of issues with `query` has it."""
-    label = query.get("labels", "")
-    person = query.get("assignee") or query.get("assignee_username") or query.get("assigned_by") or ""
-    return (not label or label in issue["labels"]) and (not person or person in issue["assignees"])
-
-
-def edit(state: ForgeState, repository: Repository, pull: Pull, body: dict[str, Any]) -> None:
-    """Change title, body, base and state of a pull request."""
-    pull.title, pull.body = body.get("title", pull.title), body.get("body", pull.body)
-    pull.base = body.get("base", pull.base)
-    if body.get("state") == "closed" and pull.state == "open":
-        pull.last_head = state.pull_head(repository, pull)
-        pull.state = "closed"

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
-from garrison.testing.forge_github import edit, list_pulls, matches
-from garrison.testing.forge_state import OWN_LOGIN, ForgeState, Problem, Pull, Repository
+from garrison.testing.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches
+from garrison.testing.forge_state import (
+    OWN_LOGIN,
+    Comment,
+    ForgeState,
+    LineComment,
+    Problem,
+    Pull,
+    Repository,
+    Status,
+)
 
 _AT = "2026-01-01T00:00:00.000Z"
 _STATES = {"success": "success", "failure": "failed", "pending": "running"}
@@ -29,7 +38,7 @@ class GitLabRoutes:
     def __init__(self, state: ForgeState) -> None:
         self._state = state
 
-    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> tuple[int, Any]:
+    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Reply:
         """Answer one request; Problem for a refusal."""
         if path == "/user":
             return 200, user(OWN_LOGIN)
@@ -44,7 +53,7 @@ class GitLabRoutes:
                 "merge_method": "merge",
                 "permissions": {"project_access": {"access_level": 30}, "group_access": None},
             }
-        handler = {
+        handlers = {
             "merge_requests": self._requests,
             "issues": self._issues,
             "repository": self._repository,
@@ -52,44 +61,40 @@ class GitLabRoutes:
             "jobs": self._jobs,
             "members": self._members,
             "approvals": self._approvals,
-        }.get(parts[2])
-        if handler is None:
-            raise Problem(404, "404 Not Found")
-        return handler(repository, method, parts[3:], query, body)
+        }
+        return dispatch(handlers, parts[2], Call(repository, method, parts[3:], query, body), "404 Not Found")
 
-    def _requests(
-        self, repository: Repository, method: str, rest: list[str], query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
+    def _requests(self, call: Call) -> Reply:
         state = self._state
-        if not rest and method == "POST":
+        if not call.rest and call.method == "POST":
             pull = state.open_pull(
-                repository,
-                body["source_branch"],
-                body["target_branch"],
-                body["title"],
-                body.get("description") or "",
+                call.repository,
+                call.body["source_branch"],
+                call.body["target_branch"],
+                call.body["title"],
+                call.body.get("description") or "",
                 draft=False,
             )
-            pull.labels = [each for each in body.get("labels", "").split(",") if each]
-            return 201, self._pull(repository, pull)
-        if not rest:
+            pull.labels = [each for each in call.body.get("labels", "").split(",") if each]
+            return 201, self._pull(call.repository, pull)
+        if not call.rest:
             return 200, [
-                self._pull(repository, each)
-                for each in list_pulls(repository)
-                if query.get("source_branch", each.head) == each.head
+                self._pull(call.repository, each)
+                for each in list_pulls(call.repository)
+                if call.query.get("source_branch", each.head) == each.head
             ]
-        pull = state.pull(repository, int(rest[0]))
+        pull = state.pull(call.repository, int(call.rest[0]))
         pull.draft = pull.title.startswith("Draft:")
-        if rest[1:] == ["merge"]:
-            return self._merge(repository, pull, body)
-        if rest[1:] == ["cancel_merge_when_pipeline_succeeds"]:
+        if call.rest[1:] == ["merge"]:
+            return self._merge(call.repository, pull, call.body)
+        if call.rest[1:] == ["cancel_merge_when_pipeline_succeeds"]:
             pull.auto = ""
-            return 201, self._pull(repository, pull)
-        if rest[1:2] in (["notes"], ["discussions"], ["approvals"], ["reviewers"]):
-            return self._talk(repository, method, pull, rest[1:], body)
-        if method == "PUT":
-            self._edit(repository, pull, body)
-        return 200, self._pull(repository, pull)
+            return 201, self._pull(call.repository, pull)
+        if call.rest[1:2] in (["notes"], ["discussions"], ["approvals"], ["reviewers"]):
+            return self._talk(call, pull, *call.rest[1:])
+        if call.method == "PUT":
+            self._edit(call.repository, pull, call.body)
+        return 200, self._pull(call.repository, pull)
 
     def _edit(self, repository: Repository, pull: Pull, body: dict[str, Any]) -> None:
         named = {"title": "title", "description": "body", "target_branch": "base"}
@@ -99,7 +104,7 @@ class GitLabRoutes:
             pull.labels = [each for each in body["labels"].split(",") if each]
         pull.labels = sorted({*pull.labels, *(each for each in body.get("add_labels", "").split(",") if each)})
 
-    def _merge(self, repository: Repository, pull: Pull, body: dict[str, Any]) -> tuple[int, Any]:
+    def _merge(self, repository: Repository, pull: Pull, body: dict[str, Any]) -> Reply:
         state = self._state
         if body.get("sha") and body["sha"] != state.pull_head(repository, pull):
             raise Problem(409, "SHA does not match HEAD of source branch")
@@ -117,127 +122,103 @@ class GitLabRoutes:
         )
         return 200, self._pull(repository, pull)
 
-    def _talk(
-        self, repository: Repository, method: str, pull: Pull, rest: list[str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        if rest[0] == "notes":
-            return self._notes(repository, method, pull.number, body)
-        reviews = [each for each in repository.reviews if each["number"] == pull.number]
-        if rest[0] == "approvals":
+    def _talk(self, call: Call, pull: Pull, kind: str, thread: str = "", *_: str) -> Reply:
+        if kind == "notes":
+            return self._notes(call, pull.number)
+        reviews = [each for each in call.repository.reviews if each.number == pull.number]
+        if kind == "approvals":
             approved = [
-                {"user": user(each["author"]), "approved_at": _AT} for each in reviews if each["state"] == "APPROVED"
+                {"user": user(each.author), "approved_at": _AT} for each in reviews if each.state == "APPROVED"
             ]
             return 200, {"approved_by": approved, "approved": bool(approved)}
-        if rest[0] == "reviewers":
+        if kind == "reviewers":
             return 200, [
-                {"user": user(each["author"]), "state": "requested_changes", "created_at": _AT}
+                {"user": user(each.author), "state": "requested_changes", "created_at": _AT}
                 for each in reviews
-                if each["state"] == "CHANGES_REQUESTED"
+                if each.state == "CHANGES_REQUESTED"
             ]
-        rows = [each for each in repository.lines if each["number"] == pull.number]
-        if len(rest) > 1:
-            thread = [each for each in rows if str(each["thread"]) == rest[1]]
-            if not thread:
+        rows = [each for each in call.repository.lines if each.number == pull.number]
+        if thread:
+            notes = [each for each in rows if str(each.thread) == thread]
+            if not notes:
                 raise Problem(404, "404 Discussion Not Found")
-            if method == "PUT":
-                for each in thread:
-                    each["resolved"] = body["resolved"]
-                return 200, {"id": rest[1], "individual_note": False, "notes": [self._line(each) for each in thread]}
-            kept = {key: thread[0][key] for key in ("number", "thread", "path", "line", "side", "commit", "review")}
-            row = self._state.add(
-                repository, repository.lines, **kept, author=OWN_LOGIN, body=body["body"], resolved=False
-            )
-            return 201, self._line(row)
-        threads = dict.fromkeys(each["thread"] for each in rows)
-        return 200, [
-            {
-                "id": str(thread),
-                "individual_note": False,
-                "notes": [self._line(each) for each in rows if each["thread"] == thread],
-            }
-            for thread in threads
-        ]
+            if call.method == "PUT":
+                for each in notes:
+                    each.resolved = call.body["resolved"]
+                return 200, self._discussion(notes)
+            return 201, self._line(self._state.answer_line(call.repository, notes[0], call.body["body"]))
+        threads = dict.fromkeys(each.thread for each in rows)
+        return 200, [self._discussion([each for each in rows if each.thread == first]) for first in threads]
 
-    def _issues(
-        self, repository: Repository, method: str, rest: list[str], query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        if rest[1:] == ["notes"]:
-            return self._notes(repository, method, int(rest[0]), body)
+    def _discussion(self, notes: list[LineComment]) -> dict[str, Any]:
+        return {
+            "id": str(notes[0].thread),
+            "individual_note": False,
+            "notes": [self._line(each) for each in notes],
+        }
+
+    def _issues(self, call: Call) -> Reply:
+        if call.rest[1:] == ["notes"]:
+            return self._notes(call, int(call.rest[0]))
         rows = [
-            each for each in repository.issues if (each["number"] == int(rest[0]) if rest else matches(each, query))
+            each
+            for each in call.repository.issues
+            if (each.number == int(call.rest[0]) if call.rest else matches(each, call.query))
         ]
-        if rest and not rows:
+        if call.rest and not rows:
             raise Problem(404, "404 Issue Not Found")
         made = [
             {
-                "id": each["number"],
-                "iid": each["number"],
-                "title": each["title"],
-                "description": each["body"],
+                "id": each.number,
+                "iid": each.number,
+                "title": each.title,
+                "description": each.body,
                 "state": "opened",
-                "author": user(each["author"]),
-                "labels": each["labels"],
+                "author": user(each.author),
+                "labels": each.labels,
                 "updated_at": _AT,
-                "assignees": [user(name) for name in each["assignees"]],
+                "assignees": [user(name) for name in each.assignees],
                 "web_url": "http://127.0.0.1/",
             }
             for each in rows
         ]
-        return 200, made[0] if rest else made
+        return 200, made[0] if call.rest else made
 
-    def _notes(self, repository: Repository, method: str, number: int, body: dict[str, Any]) -> tuple[int, Any]:
-        if method == "POST":
-            return 201, self._note(
-                self._state.add(repository, repository.comments, number=number, author=OWN_LOGIN, body=body["body"])
-            )
-        return 200, [self._note(each) for each in repository.comments if each["number"] == number]
+    def _notes(self, call: Call, number: int) -> Reply:
+        if call.method == "POST":
+            return 201, self._note(self._state.comment(call.repository, number, call.body["body"]))
+        return 200, [self._note(each) for each in call.repository.comments if each.number == number]
 
-    def _repository(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        if rest[0] == "branches":
-            name = unquote(rest[1])
-            if not (commit := self._state.head_of(repository.path, name)):
+    def _repository(self, call: Call) -> Reply:
+        if call.rest[0] == "branches":
+            name = unquote(call.rest[1])
+            if not (commit := self._state.head_of(call.repository.path, name)):
                 raise Problem(404, "404 Branch Not Found")
-            return 200, {"name": name, "commit": {"id": commit}, "protected": name in repository.required}
-        return 200, [self._status(each) for each in repository.statuses if each["commit"] == rest[1]]
+            return 200, {"name": name, "commit": {"id": commit}, "protected": name in call.repository.required}
+        return 200, [self._status(each) for each in call.repository.statuses if each.commit == call.rest[1]]
 
-    def _statuses(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        state = {theirs: ours for ours, theirs in _STATES.items()}[body["state"]]
-        now = {each["name"]: each["state"] for each in self._state.newest_statuses(repository, rest[0])}
-        if now.get(body["name"]) == state:
+    def _statuses(self, call: Call) -> Reply:
+        state = {theirs: ours for ours, theirs in _STATES.items()}[call.body["state"]]
+        now = {each.name: each.state for each in self._state.newest_statuses(call.repository, call.rest[0])}
+        if now.get(call.body["name"]) == state:
             raise Problem(400, "Cannot transition status via :run from :running")
-        return 201, self._status(
-            self._state.add(
-                repository,
-                repository.statuses,
-                commit=rest[0],
-                name=body["name"],
-                state=state,
-                summary=body.get("description", ""),
-                log=None,
-            )
+        made = self._state.report(
+            call.repository, call.rest[0], call.body["name"], state, call.body.get("description", "")
         )
+        return 201, self._status(made)
 
-    def _jobs(
-        self, repository: Repository, _method: str, rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        found = next((each for each in repository.statuses if str(each["id"]) == rest[0]), None)
-        if found is None or not found["log"]:
+    def _jobs(self, call: Call) -> Reply:
+        found = next((each for each in call.repository.statuses if str(each.id) == call.rest[0]), None)
+        if found is None or not found.log:
             raise Problem(404, "404 Not Found")
-        return 200, found["log"]
+        return 200, found.log
 
-    def _members(
-        self, repository: Repository, _method: str, _rest: list[str], query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        return 200, [{**user(each), "access_level": 30} for each in repository.writers if query["query"] in each]
+    def _members(self, call: Call) -> Reply:
+        found = [each for each in call.repository.writers if call.query["query"] in each]
+        return 200, [{**user(each), "access_level": 30} for each in found]
 
-    def _approvals(
-        self, repository: Repository, _method: str, _rest: list[str], _query: dict[str, str], _body: dict[str, Any]
-    ) -> tuple[int, Any]:
-        return 200, {"approvals_before_merge": max(repository.approvals.values(), default=0)}
+    def _approvals(self, call: Call) -> Reply:
+        return 200, {"approvals_before_merge": max(call.repository.approvals.values(), default=0)}
 
     def _pull(self, repository: Repository, pull: Pull) -> dict[str, Any]:
         pull.draft = pull.title.startswith("Draft:")
@@ -265,14 +246,14 @@ class GitLabRoutes:
             "web_url": f"http://127.0.0.1/{repository.path}/-/merge_requests/{pull.number}",
         }
 
-    def _line(self, row: dict[str, Any]) -> dict[str, Any]:
-        new, old = (row["line"], None) if row["side"] == "new" else (None, row["line"])
+    def _line(self, row: LineComment) -> dict[str, Any]:
+        new, old = (row.line, None) if row.side == "new" else (None, row.line)
         position = {
-            "new_path": row["path"],
-            "old_path": row["path"],
+            "new_path": row.path,
+            "old_path": row.path,
             "new_line": new,
             "old_line": old,
-            "head_sha": row["commit"],
+            "head_sha": row.commit,
             "position_type": "text",
         }
         return {
@@ -280,25 +261,25 @@ class GitLabRoutes:
             "type": "DiffNote",
             "position": position,
             "resolvable": True,
-            "resolved": row["resolved"],
+            "resolved": row.resolved,
         }
 
-    def _note(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _note(self, row: Comment) -> dict[str, Any]:
         return {
-            "id": row["id"],
-            "author": user(row["author"]),
-            "body": row["body"],
+            "id": row.id,
+            "author": user(row.author),
+            "body": row.body,
             "created_at": _AT,
             "system": False,
         }
 
-    def _status(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _status(self, row: Status) -> dict[str, Any]:
         return {
-            "id": row["id"],
-            "sha": row["commit"],
-            "name": row["name"],
-            "status": _STATES[row["state"]],
-            "description": row["summary"],
+            "id": row.id,
+            "sha": row.commit,
+            "name": row.name,
+            "status": _STATES[row.state],
+            "description": row.summary,
             "target_url": None,
             "allow_failure": False,
             "created_at": _AT,

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 OWN_TOKEN, OWN_LOGIN = "double-token-of-garrison", "garrison-bot"
 _GIT = {
     "GIT_AUTHOR_NAME": "forge",
@@ -53,6 +55,70 @@ class Pull:
 
 
 @dataclass
+class Issue:
+    """An open issue."""
+
+    number: int
+    title: str
+    body: str
+    author: str
+    labels: list[str] = field(default_factory=list)
+    assignees: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Comment:
+    """A comment on an issue or pull request as a whole."""
+
+    id: int
+    number: int
+    author: str
+    body: str
+
+
+@dataclass
+class LineComment(Comment):
+    """A comment on a line of a pull request."""
+
+    path: str
+    line: int
+    commit: str
+    thread: int
+    """Id of the first comment of its thread."""
+    side: str = "new"
+    review: int = 0
+    resolved: bool = False
+
+
+@dataclass
+class Review:
+    """A review: APPROVED, CHANGES_REQUESTED, COMMENTED or DISMISSED."""
+
+    id: int
+    number: int
+    author: str
+    state: str
+    commit: str
+    body: str = ""
+
+
+@dataclass
+class Status:
+    """A check of a commit: pending, success or failure. A bare status has no log."""
+
+    id: int
+    commit: str
+    name: str
+    state: str
+    summary: str = ""
+    log: str | None = None
+
+
+_ROWS: dict[str, type[Any]] = {"pulls": Pull, "issues": Issue, "comments": Comment, "lines": LineComment,
+                               "reviews": Review, "statuses": Status}
+
+
+@dataclass
 class Repository:
     """What the forge knows of one repository."""
 
@@ -60,15 +126,11 @@ class Repository:
     next_number: int = 1
     next_id: int = 100
     pulls: list[Pull] = field(default_factory=list)
-    issues: list[dict[str, Any]] = field(default_factory=list)
-    comments: list[dict[str, Any]] = field(default_factory=list)
-    """Each with id, number, author, body."""
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    """Each with id, number, thread, author, body, path, line, side, commit, resolved, review."""
-    reviews: list[dict[str, Any]] = field(default_factory=list)
-    """Each with id, number, author, state (APPROVED, CHANGES_REQUESTED, COMMENTED, DISMISSED), body, commit."""
-    statuses: list[dict[str, Any]] = field(default_factory=list)
-    """Each with id, commit, name, state (pending, success, failure), summary, log (None for a bare status)."""
+    issues: list[Issue] = field(default_factory=list)
+    comments: list[Comment] = field(default_factory=list)
+    lines: list[LineComment] = field(default_factory=list)
+    reviews: list[Review] = field(default_factory=list)
+    statuses: list[Status] = field(default_factory=list)
     required: dict[str, list[str]] = field(default_factory=dict)
     """Base → checks that it requires."""
     approvals: dict[str, int] = field(default_factory=dict)
@@ -88,8 +150,8 @@ class ForgeState:
         self.repositories: dict[str, Repository] = {}
         if self._file.exists():
             for body in json.loads(self._file.read_text(encoding="utf-8")):
-                body["pulls"] = [Pull(**each) for each in body["pulls"]]
-                self.repositories[body["path"]] = Repository(**body)
+                rows = {name: [kind(**each) for each in body[name]] for name, kind in _ROWS.items()}
+                self.repositories[body["path"]] = Repository(**{**body, **rows})
 
     def save(self) -> None:
         """Keep everything for the next start."""
@@ -173,18 +235,43 @@ class ForgeState:
             repository.pulls.append(pull)
             return pull
 
-    def add(self, repository: Repository, rows: list[dict[str, Any]], **values: Any) -> dict[str, Any]:
-        """Add a comment, review or status with its id."""
+    def comment(self, repository: Repository, number: int, body: str, author: str = OWN_LOGIN) -> Comment:
+        """Comment on an issue or pull request."""
+        return self._add(repository, repository.comments, lambda id_: Comment(id_, number, author, body))
+
+    def comment_line(self, repository: Repository, number: int, path: str, line: int, body: str,
+                     author: str = OWN_LOGIN, *, side: str = "new", thread: int = 0, review: int = 0) -> LineComment:
+        """Comment on a line; without `thread`, it begins one."""
+        commit = self.pull_head(repository, self.pull(repository, number))
+        return self._add(repository, repository.lines, lambda id_: LineComment(
+            id_, number, author, body, path, line, commit, thread or id_, side, review))
+
+    def answer_line(self, repository: Repository, first: LineComment, body: str) -> LineComment:
+        """Answer in the thread of a comment on a line."""
+        return self.comment_line(repository, first.number, first.path, first.line, body, side=first.side,
+                                 thread=first.thread, review=first.review)
+
+    def review(self, repository: Repository, number: int, state: str, author: str = OWN_LOGIN) -> Review:
+        """Review the head of a pull request."""
+        commit = self.pull_head(repository, self.pull(repository, number))
+        return self._add(repository, repository.reviews, lambda id_: Review(id_, number, author, state, commit))
+
+    def report(self, repository: Repository, commit: str, name: str, state: str, summary: str = "",
+               log: str | None = None) -> Status:
+        """Report a check of a commit."""
+        return self._add(repository, repository.statuses, lambda id_: Status(id_, commit, name, state, summary, log))
+
+    def _add(self, repository: Repository, rows: list[T], make: Callable[[int], T]) -> T:
         with self.lock:
-            row = {"id": repository.next_id, **values}
+            row = make(repository.next_id)
             repository.next_id += 1
             rows.append(row)
             self.save()
             return row
 
-    def newest_statuses(self, repository: Repository, commit: str) -> list[dict[str, Any]]:
+    def newest_statuses(self, repository: Repository, commit: str) -> list[Status]:
         """Return the newest status of each name of a commit."""
-        newest = {each["name"]: each for each in repository.statuses if each["commit"] == commit}
+        newest = {each.name: each for each in repository.statuses if each.commit == commit}
         return list(newest.values())
 
     def obstacle(self, repository: Repository, pull: Pull, *, later: bool = False) -> str:
@@ -200,14 +287,11 @@ class ForgeState:
             return "Pull Request has merge conflicts"
         if later:
             return ""
-        passed = {each["name"] for each in self.newest_statuses(repository, head) if each["state"] == "success"}
+        passed = {each.name for each in self.newest_statuses(repository, head) if each.state == "success"}
         if missing := set(repository.required.get(pull.base, ())) - passed:
             return f'Required status check "{sorted(missing)[0]}" is expected. (protected branch)'
-        approved = {
-            each["author"]
-            for each in repository.reviews
-            if each["number"] == pull.number and each["state"] == "APPROVED"
-        }
+        approved = {each.author for each in repository.reviews
+                    if each.number == pull.number and each.state == "APPROVED"}
         if len(approved) < repository.approvals.get(pull.base, 0):
             return "At least 1 approving review is required by reviewers with write access. (protected branch)"
         return ""

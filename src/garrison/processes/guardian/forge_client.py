@@ -117,7 +117,7 @@ class ForgeClient:
             body = put_section(facts.body, section)
         tree = self.git.tree_of(state.landing.commit) if state.landing.status == TESTED and state.landing.commit else ""
         return PullRequestView(landing.tip, self.options, facts, tree, worker.problem, worker.refused, worker.wait,
-                               section, body, worker.silence)
+                               section, body, worker.silence, landing.pause)
 
     def _texts(self, state: RunState) -> tuple[str, str]:
         """Return section and title; they are written anew when a node has changed."""

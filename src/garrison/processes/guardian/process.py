@@ -216,14 +216,16 @@ class Guardian:
         if queue is None or flow is None or flow.over != "done" or self.state.status in ("done", "failed"):
             return None
         pause = queue.state.pause
-        self._note("merge queue", f"paused: {pause.reason}: {pause.detail}" if pause else "")
+        # by another name than the queue of the nodes: two texts under one name would follow each other for ever
+        self._note(f"merge queue of {queue.target}", f"paused: {pause.reason}: {pause.detail}" if pause else "")
         entries = queue.state.entries_of(self.run, INTEGRATION)
         for entry in entries[-1:]:
             self._note(self.launch.onto, entry.reason if entry.status in ("landing_blocked", "held") else "")
         tip = queue.git.branch_tip(self.launch.onto) or self.state.landing.oid
         base = queue.git.rev(self.launch.base_ref) or self.launch.base_oid if self.forge is not None else ""
         return LandingView(tip, run_branch.has_own_commits(queue.git, self.launch, tip),
-                           MergeStatus.of(entries[-1]) if entries else None, base)
+                           MergeStatus.of(entries[-1]) if entries else None, base,
+                           pause.detail if pause and not pause.is_manual else "")
 
     def _is_overdue(self) -> bool:
         if not self._is_leaving:

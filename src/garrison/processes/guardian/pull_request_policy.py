@@ -81,6 +81,8 @@ class PullRequestView:
     """Body with that section in the place of the present one; '' if people removed the section."""
     silence: float = float("inf")
     """Seconds for which looks have found the same checks on the same head."""
+    pause: str = ""
+    """Why the gate cannot test: it is red on the base alone; '' if it can."""
 
 
 def follow(state: RunState, run: str, view: PullRequestView | None, max_rework: int) -> list[Action]:
@@ -146,8 +148,12 @@ def _merged(state: RunState, view: PullRequestView, facts: Facts) -> list[Action
     if not merge.on_base:
         return _wait(state, _S.HELD_UP, f"the forge says that {name} is merged as {merge.commit[:10] or 'nothing'}, "
                                         "but its base does not have that commit; nothing has landed", facts)
-    if landing.status != TESTED:
+    if landing.status != TESTED and not view.pause:
         return _wait(state, _S.MERGED, _UNTESTED, facts)  # a red gate means no rework any more
+    if landing.status != TESTED:
+        return _wait(state, _S.MERGED, _UNTESTED, facts) or [Action(
+            ActionKind.CHANGE_LANDING, NOT_LANDED, view.pause, LandingChanged(NOT_LANDED, landing.attempt, reason=(
+                f"{name} is merged, but its base was red before, so nothing is called landed: {view.pause}")))]
     if view.tree and merge.tree == view.tree:
         return _wait(state, _S.MERGED, facts=facts) or [Action(
             ActionKind.CHANGE_LANDING, LANDED, payload=LandingChanged(LANDED, landing.attempt, commit=merge.commit))]
@@ -250,8 +256,10 @@ def _open(state: RunState, view: PullRequestView, facts: Facts) -> list[Action] 
 def _tested(state: RunState, run: str, view: PullRequestView, facts: Facts, max_rework: int) -> list[Action]:
     """Return the next step once branch and pull request are there."""
     if state.landing.status != TESTED:
+        if view.pause and facts.base != state.landing.base:
+            return [_request(state, view.tip, facts.base)]  # the base was red, and may be mended
         waits = _S.DRAFT if facts.is_draft else _S.WAITING_FOR_CHECKS
-        return _publish(state, view, facts, "pending") or _wait(state, waits, "its gate runs", facts)
+        return _publish(state, view, facts, "pending") or _wait(state, waits, view.pause or "its gate runs", facts)
     for decided in (_make_ready(state, view, facts), _reply(state, view, facts)):
         if decided is not None:
             return decided

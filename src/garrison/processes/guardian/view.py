@@ -36,6 +36,8 @@ class LandingView:
     """Latest entry of the run's branch in the target's queue."""
     base: str = ""
     """Commit of the pull request's base, as it was fetched last; '' for a run without one."""
+    pause: str = ""
+    """Why the target's queue is paused until its target moves, such as a gate that is red there; '' if it is not."""
 
 
 @frozen

@@ -265,7 +265,11 @@ class GitHub:
         return self.read_pull(number).auto_merge or self._is_in_queue(number)
 
     def _is_in_queue(self, number: int) -> bool:
-        data = self._graphql(_QUEUED, {"owner": self.location.owner, "name": self.location.name, "number": number})
+        asked = {"owner": self.location.owner, "name": self.location.name, "number": number}
+        try:
+            data = self._graphql(_QUEUED, asked)
+        except Refused:  # an Enterprise Server from before merge queues
+            return False
         return flag(data, "repository", "pullRequest", "isInMergeQueue")
 
     def list_checks(self, commit: str) -> list[Check]:

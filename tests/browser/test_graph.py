@@ -56,7 +56,7 @@ def test_a_node_is_found_in_graph_and_table(large: str, opened: Any) -> None:
     page.reload()
     expect(page.locator(".node-table tbody tr")).to_have_count(202), "the browser keeps the choice"
     page.get_by_role("tab", name="Graph").click()
-    page.get_by_role("button", name="At work (8)").click()
+    page.get_by_role("button", name="Active (8)").click()
     expect(page.locator('svg .node[data-node="task_100"]')).to_be_in_viewport()
 
 

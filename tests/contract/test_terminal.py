@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -518,6 +521,28 @@ def test_attaching_is_read_only_by_default(on_tmux: Bench) -> None:
     assert "-r" in on_tmux.terminal.attach_argv(session)
     assert "-r" not in on_tmux.terminal.attach_argv(session, write=True)
     assert session.session_id in on_tmux.terminal.attach_argv(session)
+
+
+@needs_tmux
+def test_a_reader_leaves_the_size_of_the_window_and_a_writer_sets_it(on_tmux: Bench) -> None:
+    session, terminal = on_tmux.open("sleep 60"), TmuxTerminal(on_tmux.folder.parent / "home")
+
+    def size() -> str:
+        return terminal.ask(session, "#{window_width}x#{window_height}")
+
+    first = size()
+    for write, columns, expected in ((False, 44, first), (True, 55, "55x11"), (False, 44, "55x11")):
+        master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 12, columns, 0, 0))
+        with subprocess.Popen(terminal.attach_argv(session, write=write), stdin=slave, stdout=slave, stderr=slave,
+                              env={**os.environ, "TERM": "xterm"}, start_new_session=True) as client:
+            os.close(slave)
+            until(lambda width=str(columns): width in terminal.list_clients(session, "#{client_width}"))
+            until(lambda wanted=expected: size() == wanted)
+            client.kill()
+        os.close(master)
+        until(lambda: not terminal.list_clients(session, "#{client_width}"))
+        assert size() == expected
 
 
 @needs_tmux

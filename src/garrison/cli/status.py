@@ -209,7 +209,7 @@ STYLES: Mapping[str, str] = {
 }
 """State → style."""
 BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "landing": "▓", "working": "▒", "failed": "!",
-                             "waiting": "░", "parked": "p", "skipped": "-"}
+                             "waiting": "░", "parked": "p", "skipped": "-", "stopped": "s"}
 """Place of a node → its part of the bar; each is distinct without colours."""
 WORDS: Mapping[str, str] = {"landing": "waiting to land"}
 """Place of a node → its words in the legend, where they are not the place itself."""

@@ -166,8 +166,10 @@ class TmuxTerminal:
         """Return the command that attaches by id; without `write`, read-only and without resizing the pane."""
         bindings = self._client.lines("list-keys", "-T", "prefix")
         prefix = self._client.lines("show-options", "-gv", "prefix") or ["C-b"]
+        is_typed_into = write or "0" in self.list_clients(session, "#{client_readonly}")
+        size = [] if is_typed_into else self.ask(session, "#{window_width} #{window_height}").split()
         return attach_argv(session, str(self._server.socket), "".join(prefix), bindings, title or session.name,
-                           write=write, environ=os.environ)
+                           write=write, size=size, environ=os.environ)
 
     # ---- for a viewer of a session (`tmux_viewer`)
 
@@ -373,21 +375,24 @@ def _is_child_of(pid: int, server: str) -> bool:
 
 
 def attach_argv(session: Session, socket: str, prefix: str, bindings: Sequence[str], title: str, *, write: bool,
-                environ: Mapping[str, str]) -> list[str]:
+                environ: Mapping[str, str], size: Sequence[str] = ()) -> list[str]:
     """Return the command that attaches by id; without `write`, read-only and without resizing the pane.
 
     Args:
         prefix: prefix key of our server.
         bindings: `list-keys -T prefix` of our server.
         environ: the person's environment.
+        size: columns and rows that the window keeps, while nobody types into it: of clients that are all read-only,
+            tmux would take the size of the last, whatever their flags say.
     """
     keys = detach_keys(prefix, bindings, _outer(environ) if environ.get("TMUX") else None)
-    size = ["set-option", "-w", "-t", session.session_id, "window-size", "latest", ";"] if write else []
+    window = ["set-option", "-w", "-t", session.session_id, "window-size", "latest", ";"] if write else (
+        ["resize-window", "-t", session.session_id, "-x", *size[:1], "-y", *size[1:], ";"] if size else [])
     mode = [] if write else ["-r"]
     return ["env", "-u", "TMUX", "tmux", "-S", session.socket or socket, "-N", "-f", os.devnull,
             "set-option", "-t", session.session_id, "status", "on", ";",
             "set-option", "-t", session.session_id, "status-format[0]", status_format(keys, title), ";",
-            *size, "attach-session", *mode, "-t", session.session_id]
+            *window, "attach-session", *mode, "-t", session.session_id]
 
 
 def status_format(keys: str, title: str) -> str:

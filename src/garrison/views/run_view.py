@@ -256,6 +256,8 @@ class RunReader:
                                        failure="; ".join(model.failures.values()), corrupt=corrupt,
                                        waits_for=waits_for(model, asking))
         nodes.status = status
+        if status in UNATTENDED and counts["working"]:
+            counts |= {STOPPED: counts["working"], "working": 0}
         resumable = status == Status.FAILED and not launch.adhoc and not model.state.over
         branch = adhoc_branch(model) if launch.adhoc else ""
         hint = _hint(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status)
@@ -403,6 +405,10 @@ def landing_view(model: RunModel, launch: Launch) -> RunLandingView | None:
 _LANDING_WORDS = {REQUESTED: "queued", TESTED: "waiting for approval", LANDED: "landed", NO_CHANGE: "no change",
                   REFUSED: "rejected", DECLINED: "rejected", NOT_LANDED: "rejected"}
 """Status of a run's landing → its word for people."""
+UNATTENDED = frozenset({Status.STOPPED, Status.INTERRUPTED, Status.FAILED, Status.CORRUPT})
+"""Statuses of a run in which nobody works: a node that was worked on is stopped there."""
+STOPPED = "stopped"
+"""Place of such a node, in the counts of its run."""
 
 
 def gate_json(gate: OpenGate) -> dict[str, Any]:

@@ -71,7 +71,7 @@ export class ChatRail extends Component {
   render(_, { crew, working, marks, doing }) {
     const titles = new Map(crew.map(one => [one.agent, one.title]));
     return html`<${Panel} id="rail" title="Crew">${!crew.length && html`<${Skeleton} lines=${6} />`}
-      <ul class="agents" data-testid="agent-rail">${crew.map(({ agent, title, what }) => html`<${Member} key=${agent} agent=${agent} title=${title} about=${what}
+      <ul class="agents" tabindex="0" aria-label="Agents of the crew" data-testid="agent-rail">${crew.map(({ agent, title, what }) => html`<${Member} key=${agent} agent=${agent} title=${title} about=${what}
         active=${working.includes(agent)} doing=${doing} from=${marks[agent]} named=${titles.get(marks[agent])} />`)}</ul><//>`;
   }
 }

@@ -175,13 +175,13 @@ export class Graph extends Component {
 
   render({ hidden, state, choose }, { view, drawn, trouble, found, order }) {
     const nodes = state ? Object.values(state.nodes) : [];
-    const working = nodes.filter(node => BUSY.has(shown(state, node))).length;
+    const active = nodes.filter(node => BUSY.has(shown(state, node))).length;
     const nested = drawn && view === "graph" ? nodes.filter(node => !this.drawing.has(node.node)) : []; // they have no place in the drawing
     const beside = html`<${Tabs} prefix="nodes" label="How to show the nodes" tabs=${TABS} chosen=${view} choose=${name => this.turn(name, true)} />
-      <div class="find" role="search"><input type="search" ref=${this.input} placeholder="Find a node" aria-label="Find a node" onInput=${() => this.seek()}
+      <div class="find" role="search" aria-label="Nodes"><input type="search" ref=${this.input} placeholder="Find a node" aria-label="Find a node" onInput=${() => this.seek()}
         onKeyDown=${event => this.pressed(event)} /><span class="number" role="status">${found && `${found.size} of ${nodes.length}`}</span></div>
       <div class="tools" role="group" aria-label="Size of the drawing" hidden=${view !== "graph"}>
-        <button type="button" class="quiet" title="Go to the next node at work" disabled=${!working} onClick=${() => this.drawing.toBusy()}>${working ? `At work (${working})` : "At work"}</button>
+        <button type="button" class="quiet" title="Go to the next node that works or asks you" disabled=${!active} onClick=${() => this.drawing.toBusy()}>${active ? `Active (${active})` : "Active"}</button>
         <${Tool} label="Smaller" does=${() => this.drawing.zoom(1 / STEP)}>−<//><${Tool} label="Larger" does=${() => this.drawing.zoom(STEP)}>+<//>
         <${Tool} label="Fit: show the whole graph" does=${() => this.drawing.fit(true)}>Fit<//></div>`;
     return html`<${Panel} id="graph" title="Pipeline" hidden=${hidden} beside=${beside}>

@@ -7,7 +7,7 @@ import { runWord, tally } from "./state.js";
 import { html, reading } from "./view.js";
 import { dollarsOf, signOf, stateOf, wordOf } from "./words.js";
 
-const ORDER = ["landed", "unchanged", "landing", "working", "asking", "parked", "failed", "skipped", "waiting"];
+const ORDER = ["landed", "unchanged", "landing", "working", "asking", "parked", "stopped", "failed", "skipped", "waiting"];
 const RUNNING = new Set(["running", "new", "starting", "waiting"]);
 const LOOKS = { "waiting for you": "asking", "nothing at work": "waiting" };
 

@@ -83,7 +83,7 @@ export class HistoryPager extends Component {
   render({ name, line, what = "what happened", children }, { page, trouble }) {
     const told = !page ? "live" : page.total ? `${page.position + 1}–${page.position + page.entries.length} of ${page.total}` : "none";
     const none = way => page !== null && page[way] === null;
-    return html`<div class="pager" role="search">
+    return html`<div class="pager" role="search" aria-label=${what}>
       <input type="search" ref=${this.input} placeholder="Search all of it" aria-label="Search in ${what}" onInput=${() => this.sought()} />
       <span class="number" role="status">${trouble || told}</span>
       <span class="ways"><${Tool} label="Oldest" disabled=${none("older")} does=${() => this.turn({ after: "" })}>⇤<//>

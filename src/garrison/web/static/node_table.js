@@ -7,7 +7,7 @@ import { Age } from "./time.js";
 import { Empty, html, memo, reading } from "./view.js";
 import { dollars, nodeWord, signOf } from "./words.js";
 
-const ORDER = ["asking", "failed", "parked", "working", "landing", "waiting", "landed", "unchanged", "passed", "skipped"];
+const ORDER = ["asking", "failed", "parked", "stopped", "working", "landing", "waiting", "landed", "unchanged", "passed", "skipped"];
 const COLUMNS = [
   ["node", "Node", row => row.name],
   ["state", "State", row => ORDER.indexOf(row.look)],

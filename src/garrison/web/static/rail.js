@@ -67,7 +67,7 @@ function upperLayerDoing(state, layer) {
   if (!layer.living) return layer.why || "";
   const entry = state.queue.entries.find(one => one.state === "testing" || one.state === "landing" || one.state === "candidate");
   const { working = 0, asking = 0 } = tally(state);
-  if (layer.kind === "guardian") return working + asking ? `${working + asking} at work` : "waiting";
+  if (layer.kind === "guardian") return [working && `${working} at work`, asking && (asking === 1 ? "1 asks you" : `${asking} ask you`)].filter(Boolean).join(", ") || "waiting";
   if (layer.kind === "processor") return entry ? `${entry.state === "landing" ? "landing" : "testing"} ${entry.node}` : "idle";
   return "supervising the guardian";
 }

@@ -4,6 +4,7 @@
 import { stateOf } from "./words.js";
 
 const KEPT = { timeline: 300, signals: 200 };
+const UNATTENDED = new Set(["stopped", "interrupted", "failed", "corrupt"]); // statuses of a run in which nobody works
 const ADDED = { timeline_add: "timeline", signals_add: "signals" };
 
 /** A state from the server's snapshot. */
@@ -45,7 +46,8 @@ export function shown(state, node) {
   if (node.shape === "Msquare") return state.status === "done" ? "passed" : "waiting";
   if (node.asks || asking(state).some(gate => gate.node === node.node)) return "asking";
   if (!node.place && !node.status) return passed(state, node.node) ? "passed" : "waiting";
-  return stateOf(node.place || node.status);
+  const look = stateOf(node.place || node.status);
+  return look === "working" && UNATTENDED.has(state.status) ? "stopped" : look;
 }
 
 /** Whether a node without an agent (a fork, a join, a choice) was passed: a node after it has started. */

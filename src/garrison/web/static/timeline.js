@@ -11,7 +11,7 @@ const KINDS = {
   death: ["✕", "died"], respawn: ["↻", "restarted"], parked: ["‖", "parked"], unparked: ["▸", "unparked"], healed: ["↻", "healed"],
   asks: ["?", "asks"], enqueued: ["◕", "queued"], withdrawn: ["–", "withdrawn"], conflict: ["✕", "conflict"],
   enq: ["◕", "queued"], test: ["▸", "gate runs"], verdict: ["·", "gate ended"], landing: ["▸", "landing"], state: ["·", "changed"], cancel: ["–", "cancelled"],
-  rejected: ["✕", "gate red"], held: ["‖", "held"], rescued: ["✓", "snapshot saved"], paused: ["‖", "queue paused"], resumed: ["▸", "queue resumed"],
+  rejected: ["✕", "gate red"], held: ["‖", "held"], rescued: ["✓", "snapshot"], paused: ["‖", "queue paused"], resumed: ["▸", "queue resumed"],
 };
 const LOOKS = { "✕": "failed", "↻": "back", "‖": "parked", "✓": "landed", "▸": "working", "?": "asking", "◕": "landing", "–": "skipped", "=": "unchanged" };
 
@@ -69,7 +69,7 @@ const plain = text => text.replace(/^[A-Z_]+ from \S+: /, "").replace(/^node \w+
 
 const Time = ({ at }) => html`<time datetime=${typeof at === "string" ? at : null}>${clock(at)}</time>`;
 
-const Who = ({ node, stop, choose }) => node ? html`<button type="button" class="link-like name" tabindex=${stop ? "0" : "-1"} onClick=${() => choose(node)}>${node}</button>` : html`<span />`;
+const Who = ({ node, stop, choose }) => node ? html`<button type="button" class="link-like name" tabindex=${stop ? "0" : "-1"} title=${node} onClick=${() => choose(node)}>${node}</button>` : html`<span />`;
 
 /** A line as text, for copies. */
 const lineText = line => [line.at, line.kind ?? line.type, line.node, [line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join("\t");

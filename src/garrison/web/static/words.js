@@ -10,6 +10,7 @@ const STATES = {
   passed: ["✓", "done"], // a node without an agent, a process, a run
   failed: ["✕", "failed"],
   parked: ["‖", "parked"],
+  stopped: ["■", "stopped"], // its run does not go on, and with it the node
   skipped: ["–", "skipped"],
   unchanged: ["=", "no change"],
 };
@@ -25,7 +26,7 @@ const ALSO = {
   "no change": "unchanged",
   cancelled: "skipped", superseded: "skipped",
   interrupted: "parked",
-  held: "parked", paused: "parked", stopped: "parked", landing_blocked: "parked", stopping: "parked", hung: "parked",
+  held: "parked", paused: "parked", landing_blocked: "parked", stopping: "parked", hung: "parked",
 };
 
 /** One of the states, for a status of a node, run, layer or queue entry. */
@@ -92,12 +93,12 @@ export function tokens([input, output] = [0, 0]) {
   return input || output ? `${short(input)} tokens in, ${short(output)} out` : "";
 }
 
-/** What an agent at work has changed so far: "2 files +14 −3, 1 new"; an empty string if that is not known. */
+/** What an agent at work has changed so far: "2 files +14 −3, 1 new file"; an empty string if that is not known. */
 export function changedSoFar(work) {
   const { files = 0, added = 0, removed = 0, new: fresh = 0 } = work?.changed ?? {};
   if (!work?.changed) return "";
   if (!files && !fresh) return "nothing changed yet";
-  return [files && `${count(files, "file")} +${added} −${removed}`, fresh && `${fresh} new`].filter(Boolean).join(", ");
+  return [files && `${count(files, "file")} +${added} −${removed}`, fresh && count(fresh, "new file")].filter(Boolean).join(", ");
 }
 
 /** How long a node at work usually takes: "usually 3 min"; twice as long is said as well. An empty string if unknown. */

@@ -1,7 +1,7 @@
-"""Page of a run in a browser: first paint, the graph drawn, a click until the node is open, memory of the tab, for runs
-of 16, 200 and 1,000 nodes.
+"""Page of a run in a browser: first paint, the graph drawn, a click until the node is open, a record of the journal until
+its node is painted anew, memory of the tab, for runs of 16, 200 and 1,000 nodes.
 
-    .venv/bin/python benchmarks/page.py [--nodes 16 200 1000] [--rounds 5] [--shots FOLDER] [--json]
+    .venv/bin/python benchmarks/page.py [--nodes 16 200 1000] [--rounds 5] [--events 50] [--shots FOLDER] [--json]
 
 The home has real records and processes (`sleep`), server and Chromium are processes of their own, nothing is cached.
 `--shots` saves a picture of each run, too: as a graph and as a table, light and dark, at four widths.
@@ -13,6 +13,7 @@ import argparse
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
 from served_run import serving  # noqa: E402
 from table import Table  # noqa: E402
+from web import renderer_bytes  # noqa: E402
 
 from chromium import CHROMIUM, FLAGS  # noqa: E402
-from top_support import build_large_run, home_builder  # noqa: E402
+from garrison.records.journal import Writer  # noqa: E402
+from garrison.records.run import RunFiles  # noqa: E402
+from top_support import HomeBuilder, build_large_run, home_builder  # noqa: E402
 
 PATIENCE = 120_000
 """Milliseconds for anything."""
@@ -37,19 +41,6 @@ def heap_bytes(page: Any) -> int:
     session.send("Performance.enable")
     metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
     return int(metrics["JSHeapUsedSize"])
-
-
-def renderer_bytes() -> int:
-    """Private memory of the largest Chromium renderer: the tab."""
-    sizes = [0]
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"--type=renderer" in (folder / "cmdline").read_bytes():
-                lines = (folder / "smaps_rollup").read_text().splitlines()
-                sizes.append(1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_")))
-        except OSError:
-            continue
-    return max(sizes)
 
 
 def measure(browser: Any, url: str, last: str) -> tuple[float, float, float, float, int]:
@@ -79,6 +70,37 @@ def measure(browser: Any, url: str, last: str) -> tuple[float, float, float, flo
     return first, drawn, graph, table, size
 
 
+PAINTED = """name => {
+  window.painted = [];
+  const channel = new MessageChannel();
+  channel.port1.onmessage = () => window.painted.push(performance.timeOrigin + performance.now());
+  new MutationObserver(() => requestAnimationFrame(() => channel.port2.postMessage(0))) // comes after the frame
+    .observe(document.querySelector(`svg .node[data-node="${name}"]`), { attributeFilter: ["class"] });
+}"""
+
+
+def follow(browser: Any, url: str, builder: HomeBuilder, node: str, events: int) -> list[float]:
+    """Milliseconds from before a record of a node is appended until the frame in which its colour changes is painted."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.goto(url)
+    page.locator(f'svg .node[data-node="{node}"]').wait_for()
+    page.evaluate(PAINTED, node)
+    guardian = Writer(RunFiles(builder.home, "r1").journal, "guardian-crew#1")
+    took = []
+    for number in range(events):
+        page.wait_for_timeout(200)
+        record = {"node": node, "status": "active" if number % 2 else "failed", "attempt": 1}
+        begun = time.time()
+        guardian.append("node", record, builder.now())
+        page.wait_for_function("number => window.painted.length > number", arg=number)
+        took.append(page.evaluate("number => window.painted[number]", number) - 1000 * begun)
+    guardian.close()
+    context.close()
+    return took
+
+
 def shoot(browser: Any, url: str, nodes: int, folder: Path) -> None:
     """Save pictures of a run."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,6 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[16, 200, 1000])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--events", type=int, default=50)
     parser.add_argument("--shots", type=Path)
     parser.add_argument("--json", action="store_true", dest="as_json")
     options = parser.parse_args()
@@ -119,7 +142,13 @@ def main() -> int:
                     if options.shots:
                         shoot(browser, url, nodes, options.shots)
                     rounds = [measure(browser, url, names[-1]) for _ in range(options.rounds)]
+                    painted = sorted(follow(browser, url, builder, names[-1], options.events))
                     browser.close()
+                if painted:
+                    late = painted[int(len(painted) * 0.95)]
+                    table.add(str(nodes), "record in the journal to its node painted",
+                              f"median {statistics.median(painted):.0f} ms, of 20 the slowest {late:.0f} ms",
+                              median_ms=statistics.median(painted), late_ms=late)
                 if not rounds:
                     continue
                 first, drawn, graph, rows, size = (statistics.median(each) for each in zip(*rounds, strict=True))

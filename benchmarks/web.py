@@ -87,6 +87,26 @@ def private_bytes(pid: int) -> int:
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
+def renderer_bytes() -> int:
+    """Private memory of the largest renderer of our Chromium: the tab."""
+    sizes = [0]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"--type=renderer" in (folder / "cmdline").read_bytes() and _is_ours(int(folder.name)):
+                sizes.append(private_bytes(int(folder.name)))
+        except OSError:
+            continue
+    return max(sizes)
+
+
+def _is_ours(pid: int) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
+
+
 async def idle_cpu(pid: int, seconds: float) -> float:
     """Percent of one core."""
     before = cpu_seconds(pid)

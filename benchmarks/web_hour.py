@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/web_hour.py [--minutes 60] [--nodes 200] [--rate 2] [--json]
 
+With `--rate 2` the server grows by what it keeps of each record; with `--rate 0` nothing is recorded, and it should not.
 A run writes its journals, ten clients follow it, each second another client comes and one leaves, and one asks for a
 node, its log, its changes, the timeline and the history. A Chromium tab shows the run, and opens one node after the
 other. Every minute the memory is read, of the tab after a collection of garbage; the slope is that of a straight line
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
 from table import Table  # noqa: E402
-from web import built, private_bytes, started  # noqa: E402
+from web import built, private_bytes, renderer_bytes, started  # noqa: E402
 
 from chromium import CHROMIUM, FLAGS  # noqa: E402
 from garrison.records.journal import Writer  # noqa: E402
@@ -62,11 +63,13 @@ def use(builder: HomeBuilder, guardian: Writer, here: Site, rate: float, stop: t
     crowd = Crowd(here.port, here.tokens["write"])
     crowd.join(CLIENTS)
     requests = paths()
-    numbers = itertools.count(1)
-    second = time.monotonic()
+    written = 0
+    begun = second = time.monotonic()
     while not stop.is_set():
-        write(builder, guardian, next(numbers))
-        crowd.drain(1 / rate)
+        while written < rate * (time.monotonic() - begun):
+            written += 1
+            write(builder, guardian, written)
+        crowd.drain(0.2)
         if time.monotonic() - second >= 1:
             second = time.monotonic()
             crowd.join(1)
@@ -139,26 +142,6 @@ async def sample(pid: int, shown: Any, begun: float) -> Sample:
                   got["JSEventListeners"])
 
 
-def renderer_bytes() -> int:
-    """Private memory of the largest renderer of our Chromium."""
-    sizes = [0]
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"--type=renderer" in (folder / "cmdline").read_bytes() and _is_ours(int(folder.name)):
-                sizes.append(private_bytes(int(folder.name)))
-        except OSError:
-            continue
-    return max(sizes)
-
-
-def _is_ours(pid: int) -> bool:
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return False
-
-
 async def browse(shown: Any, number: int) -> None:
     """Open another node, look at its log, and close it."""
     if shown is None:
@@ -209,7 +192,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two samples")
     parser.add_argument("--nodes", type=int, default=200)
-    parser.add_argument("--rate", type=float, default=2.0, help="records a second")
+    parser.add_argument("--rate", type=float, default=2.0, help="records a second; 0: memory that grows is a leak")
     parser.add_argument("--json", action="store_true", dest="as_json")
     options = parser.parse_args()
     table = Table(options.as_json, (8, 46))

@@ -89,9 +89,9 @@ def test_colours_follow_terminal_and_environment(terminal: bool, environ: dict[s
     assert (here.colours, here.interactive, here.columns) == (colours, in_place, 80 if terminal else None)
 
 
-@pytest.mark.parametrize(("counts", "room"), [((5, 0, 0, 0, 0, 0, 0, 0), 30), ((1, 0, 1, 1, 1, 96, 0, 0), 30),
-                                              ((0, 0, 3, 2, 0, 7, 0, 1), 8), ((1, 1, 0, 0, 1, 0, 2, 0), 9),
-                                              ((999, 0, 1, 0, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1, 1, 1), 8)])
+@pytest.mark.parametrize(("counts", "room"), [((5, 0, 0, 0, 0, 0, 0, 0, 0), 30), ((1, 0, 1, 1, 1, 96, 0, 0, 0), 30),
+                                              ((0, 0, 3, 2, 0, 7, 0, 1, 0), 8), ((1, 1, 0, 0, 1, 0, 2, 0, 1), 9),
+                                              ((999, 0, 1, 0, 0, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1, 1, 1, 0), 8)])
 def test_the_bar_is_full_and_shows_every_place(counts: tuple[int, ...], room: int) -> None:
     named = dict(zip(render.BLOCKS, counts, strict=True))
     found = render.bar_shares(named, sum(counts), room)

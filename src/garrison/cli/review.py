@@ -19,7 +19,7 @@ from garrison.merge import commands
 from garrison.processes.run_branch import node_queue
 from garrison.processes.runtime import Runtime
 from garrison.records.store import Store
-from garrison.system.terminal_text import clean, clean_lines, spell_hidden
+from garrison.system.terminal_text import clean, clean_lines, spell_name
 from garrison.views.changes import SHORT, change_of_entry, find_change
 from garrison.views.comments import Comment, compose_reason, find_file, parse_place
 from garrison.views.diff import changed_files, read_diff
@@ -131,7 +131,7 @@ def _show_file(runtime: Runtime, run: str, node: str, attempt: int | None, path:
     if as_json:
         print_json(found.to_json())
         return
-    click.echo(clean(f"{spell_hidden(file.path)}: {file.status}{f', {found.note}' if found.note else ''}"))
+    click.echo(clean(f"{spell_name(file.path)}: {file.status}{f', {found.note}' if found.note else ''}"))
     for line in found.lines:
         number = line.new or line.old or ""
         more = f" … {line.more} characters more" if line.more else ""

@@ -79,6 +79,11 @@ def spell_hidden(text: str) -> str:
     return _HIDDEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", text)
 
 
+def spell_name(name: str) -> str:
+    """Return the name of a file as `spell_hidden` does, its tabs and line breaks spelled out as well: `‹U+000A›`."""
+    return re.sub("[\t\n\r]", lambda found: f"‹U+{ord(found[0]):04X}›", spell_hidden(name))
+
+
 def width(text: str) -> int:
     """Return the columns that `text` takes."""
     return len(text) if text.isascii() else sum(map(_columns, text))

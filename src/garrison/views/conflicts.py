@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.frozen import frozen
 from garrison.system.git import GitError
-from garrison.system.terminal_text import spell_hidden
+from garrison.system.terminal_text import spell_name
 from garrison.views.diff import BIG_FILE, SECONDS, show_line
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ConflictedFile:
 
     def to_json(self) -> dict[str, Any]:
         """Return it for the page, its name spelled out."""
-        return {"path": spell_hidden(self.path), "lines": [asdict(line) for line in self.lines], "note": self.note}
+        return {"path": spell_name(self.path), "lines": [asdict(line) for line in self.lines], "note": self.note}
 
 
 def read_conflicts(git: Git, ours: str, theirs: str) -> list[ConflictedFile]:

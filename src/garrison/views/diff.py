@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import NotFound
 from garrison.frozen import frozen
 from garrison.system.git import GitError
-from garrison.system.terminal_text import spell_hidden
+from garrison.system.terminal_text import spell_hidden, spell_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ class FileChange:
 
     def to_json(self) -> dict[str, Any]:
         """Return it for the page and `garrison review --json`, its names spelled out."""
-        return {**asdict(self), "path": spell_hidden(self.path), "old_path": spell_hidden(self.old_path)}
+        return {**asdict(self), "path": spell_name(self.path), "old_path": spell_name(self.old_path)}
 
 
 @frozen
@@ -170,7 +170,7 @@ def read_line(git: Git, file: FileChange, number: int) -> str:
     sizes = _sizes(git, file)
     lines = _split(_read(git, blob)) if max(sizes) <= BIG_FILE else []
     if not 0 < abs(number) <= len(lines):
-        raise NotFound(f"{spell_hidden(file.path)} has no line {abs(number)}"
+        raise NotFound(f"{spell_name(file.path)} has no line {abs(number)}"
                        + (" in the version before the change" if number < 0 else ""))
     return lines[abs(number) - 1]
 

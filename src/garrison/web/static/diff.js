@@ -9,6 +9,7 @@ import { count } from "./words.js";
 const SIGNS = { added: "+", deleted: "−", modified: "±", renamed: "→", copied: "→", "changed its type": "±" };
 const KINDS = { added: "add", deleted: "del" };
 const CLASSES = { "+": "add", "-": "del", " ": "same", "@": "hunk" };
+const MODES = { 100644: "plain file", 100755: "executable", 120000: "symbolic link", 160000: "submodule" };
 const COLUMNS = 4;
 
 /** "+3 −1", or what takes its place for data. */
@@ -59,7 +60,7 @@ export class ChangedFile extends Component {
   render({ file, open, split, may, comments, comment }, { read, next, reading, trouble }) {
     return html`<details class="file" data-file=${file.number} open=${open} onToggle=${event => this.turned(event.currentTarget)}>
       <summary><span class="did k-${KINDS[file.status] ?? ""}" title=${file.status}>${SIGNS[file.status] ?? "±"}</span>
-        <span class="path">${file.old_path ? `${file.old_path} → ${file.path}` : file.path}</span>${file.mode && html`<span class="kind">${file.mode}</span>`}
+        <span class="path">${file.old_path ? `${file.old_path} → ${file.path}` : file.path}</span>${file.mode && html`<span class="kind">${file.mode.split(" ").map(mode => MODES[mode] ?? mode).join(" ")}</span>`}
         <span class="amount">${amount(file)}</span></summary>
       <div class="diff-body" tabindex="0" role="region" aria-label="Lines of ${file.path}">
         ${read.map((found, at) => html`${found.note && html`<${Empty}>${found.note}<//>`}

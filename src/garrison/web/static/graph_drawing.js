@@ -130,6 +130,7 @@ export function graphDrawing(place, map, choose) {
   function paint(mark, node, state) {
     const line = nodeLine(node, state);
     if (mark.line === line && mark.state === state) return;
+    if (!mark.line) joinLines(mark.g, node.label ?? "");
     Object.assign(mark, { line, state });
     dress(mark);
     say(mark.sign, [state === "waiting" ? "" : signOf(state), node.deaths ? `↻${node.deaths}` : ""].join(" ").trim());
@@ -235,6 +236,12 @@ export function graphDrawing(place, map, choose) {
 
   return { put, clear, show, ways, select, search, fit, zoom, toBusy, room, has: name => marks.has(name), refit: () => fitted && fit(),
     focus: () => roving(current ?? first(), true), drawn: () => drawn !== null };
+}
+
+/** Keep the lines of a node's label apart to who hears them, where they were broken between words. */
+function joinLines(g, label) {
+  const lines = [...g.querySelectorAll(":scope > text:not(.sign)")];
+  lines.slice(1).forEach((line, at) => label.includes(`${lines[at].textContent} ${line.textContent}`) && line.before(" "));
 }
 
 /** The box around a shape, from its numbers: there is no layout yet. */

@@ -52,7 +52,6 @@ function copy(element, parent, nodes, edges) {
   if (way) edges.set(way[1], made);
   for (const child of element.children) copy(child, made, nodes, edges);
   parent.append(made);
-  if (element.localName === "text") parent.append(" "); // the lines of a label are words apart to who hears them
 }
 
 const isGraph = element => element.getAttribute("class") === "graph";

@@ -1,5 +1,5 @@
-"""Page of a run in a browser: first paint, the graph drawn, a click until the node is open, a record of the journal until
-its node is painted anew, memory of the tab, for runs of 16, 200 and 1,000 nodes.
+"""Page of a run in a browser: first paint, the graph drawn, a click until the node is open, a record of the journal
+until its node is painted anew, memory of the tab, for runs of 16, 200 and 1,000 nodes.
 
     .venv/bin/python benchmarks/page.py [--nodes 16 200 1000] [--rounds 5] [--events 50] [--shots FOLDER] [--json]
 
@@ -80,7 +80,7 @@ PAINTED = """name => {
 
 
 def follow(browser: Any, url: str, builder: HomeBuilder, node: str, events: int) -> list[float]:
-    """Milliseconds from before a record of a node is appended until the frame in which its colour changes is painted."""
+    """Milliseconds from before a record of a node is appended until the frame in which its colour changes."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(PATIENCE)
     page = context.new_page()

@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/web_hour.py [--minutes 60] [--nodes 200] [--rate 2] [--json]
 
-With `--rate 2` the server grows by what it keeps of each record; with `--rate 0` nothing is recorded, and it should not.
 A run writes its journals, ten clients follow it, each second another client comes and one leaves, and one asks for a
-node, its log, its changes, the timeline and the history. A Chromium tab shows the run, and opens one node after the
-other. Every minute the memory is read, of the tab after a collection of garbage; the slope is that of a straight line
-through what follows the first quarter.
+node, its log, its changes, the timeline and the history. The server keeps something of each record while the run is
+looked at; with `--rate 0` nothing is recorded, and it should not grow. A Chromium tab shows the run, and opens one node
+after the other. Every minute the memory is read, of the tab after a collection of garbage; the slope is that of a
+straight line through what follows the first quarter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import os
 import statistics
 import sys
 import tempfile

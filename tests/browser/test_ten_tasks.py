@@ -1,4 +1,4 @@
-"""Ten tasks of a real run, reviewed and landed on the page alone: approved, sent back with a comment, retried, asked."""
+"""Ten tasks of a real run, reviewed and landed on the page alone; one is sent back with a comment, one is retried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from support import Place, git, landed_subjects, wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TASKS = [f"task_{number:02}" for number in range(10)]
 SENT_BACK, RETRIED, ASKED = TASKS[2], TASKS[5], TASKS[9]
-WORKS = r'echo \"$GARRISON_NODE $GARRISON_ATTEMPT\" > $GARRISON_NODE.txt; cp \"$GARRISON_PROMPT_FILE\" $GARRISON_NODE.told'
+WORKS = (r'echo \"$GARRISON_NODE $GARRISON_ATTEMPT\" > $GARRISON_NODE.txt; '
+         r'cp \"$GARRISON_PROMPT_FILE\" $GARRISON_NODE.told')
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def run(template: Path, tmp_path: Path) -> Iterator[Served]:
     lines = ["digraph tasks { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]",
              'ask [shape=hexagon, label="The last one, too?"]']
     for task in TASKS:
-        first = f"test $GARRISON_ATTEMPT != 1 || {{ echo no network; exit 3; }}; " if task == RETRIED else ""
+        first = "test $GARRISON_ATTEMPT != 1 || { echo no network; exit 3; }; " if task == RETRIED else ""
         more = ", rework=none" if task == RETRIED else ""
         lines.append(f'{task} [shape=box, approve=true, command="{first}{WORKS}"{more}]; {task} -> exit')
         lines.append(f'ask -> {task} [label="[Y] Yes"]' if task == ASKED else f"start -> {task}")

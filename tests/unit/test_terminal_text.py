@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.system.terminal_text import OutputFilter, clean, clean_lines, fit, pad, spell_hidden, spell_name, width, wrap
+from garrison.system.terminal_text import (
+    OutputFilter,
+    clean,
+    clean_lines,
+    fit,
+    pad,
+    spell_hidden,
+    spell_name,
+    width,
+    wrap,
+)
 
 HOSTILE = [
     ("\x1b[31mred\x1b[0m", "red"),
@@ -43,11 +53,11 @@ def test_no_control_character_passes(text: str) -> None:
     ("a\rb", "a‹U+000D›b"), ("\u202e\u200b\U000e0041", "‹U+202E›‹U+200B›‹U+E0041›")])
 def test_what_a_terminal_hides_is_spelled_out(text: str, spelled: str) -> None:
     assert spell_hidden(text) == spelled
+    assert clean_lines(spelled) == spelled.replace("\r", "").rstrip("\n").split("\n")
 
 
 def test_the_name_of_a_file_is_one_line() -> None:
     assert spell_name("a\tb\n.py\u202e\x1b[2J") == "a‹U+0009›b‹U+000A›.py‹U+202E›‹U+001B›[2J"
-    assert clean_lines(spelled) == spelled.replace("\r", "").rstrip("\n").split("\n")
 
 
 def test_lines_keep_their_indentation() -> None:

@@ -61,6 +61,7 @@ def test_a_frame_shows_what_records_and_proc_hold(home: HomeBuilder) -> None:
     assert states == {"crew-1": "running", "launch": "alive", "guardian-crew": "alive", "processor-crew": "alive",
                       "format_all": "landed", "add_tests": "working", "docs": "queued", "search_index": "died",
                       "release_notes": "waiting"}
+    assert row(frame, "guardian-crew")["doing"] == "2 at work, 1 to land, 1 waiting"
     tests, spin = row(frame, "add_tests"), row(frame, "spin")
     assert (tests["lives"], tests["attempt"], tests["usd"], tests["processes"]) == ("1+3", 1, 0.4321, 2)
     assert tests["beat_s"] < DEADLINE

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from garrison.views.run_lines import RunLines
 from garrison.views.run_model import Lifecycle
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 from garrison.views.usage import CostReader, Costs, UsageByProcess, process_meter, sum_by_process, total_usage
-from garrison.views.waits import Wait
+from garrison.views.waits import Wait, WaitKind
+
+ASKING = "asking"
+"""Place of a node whose agent, gate or work waits for a person."""
 
 
 @frozen
@@ -225,12 +229,20 @@ def _process_row(view: RunView, process: ProcessView, used: Usage) -> Row:
 
 def _process_doing(process: ProcessView, view: RunView) -> str:
     if process.role == "guardian":
-        return ", ".join(f"{view.counts[place]} {words}" for place, words in (
-            ("working", "at work"), ("landing", "to land"), ("waiting", "waiting"), ("failed", "failed"))
-            if view.counts.get(place))
+        return _guardian_doing(view)
     if process.role == "processor" and view.details:
         return "; ".join(f"{entry.node}: {entry.doing}" for entry in view.details.landing[:1])
     return ""
+
+
+def _guardian_doing(view: RunView) -> str:
+    """Return how many nodes are where, in the words of the page's crew."""
+    asking = {wait.node for wait in view.waits if wait.kind in (WaitKind.GATE, WaitKind.ASKS)}
+    nodes = view.details.nodes if view.details else ()
+    found = Counter(ASKING if node.node in asking else node.place for node in nodes)
+    words = {"working": "at work", ASKING: "asks you" if found[ASKING] == 1 else "ask you", "landing": "to land",
+             "waiting": "waiting", "failed": "failed"}
+    return ", ".join(f"{found[place]} {word}" for place, word in words.items() if found[place])
 
 
 def _node_row(run: str, node: NodeView, usage: Mapping[str, Usage], usd: float | None) -> Row:

@@ -66,10 +66,15 @@ function row(state, layer, node) {
 function upperLayerDoing(state, layer) {
   if (!layer.living) return layer.why || "";
   const entry = state.queue.entries.find(one => one.state === "testing" || one.state === "landing" || one.state === "candidate");
-  const { working = 0, asking = 0 } = tally(state);
-  if (layer.kind === "guardian") return [working && `${working} at work`, asking && (asking === 1 ? "1 asks you" : `${asking} ask you`)].filter(Boolean).join(", ") || "waiting";
+  if (layer.kind === "guardian") return guardianDoing(tally(state));
   if (layer.kind === "processor") return entry ? `${entry.state === "landing" ? "landing" : "testing"} ${entry.node}` : "idle";
   return "supervising the guardian";
+}
+
+/** How many nodes are where, in the words of `garrison top`. */
+function guardianDoing(found) {
+  const words = { working: "at work", asking: found.asking === 1 ? "asks you" : "ask you", landing: "to land", waiting: "waiting", failed: "failed" };
+  return Object.entries(words).filter(([name]) => found[name]).map(([name, word]) => `${found[name]} ${word}`).join(", ");
 }
 
 function vitals(layer) {

@@ -44,7 +44,7 @@ function latest(part, entries) {
 export function shown(state, node) {
   if (node.shape === "Mdiamond") return state.status === "new" ? "waiting" : "passed";
   if (node.shape === "Msquare") return state.status === "done" ? "passed" : "waiting";
-  if (node.asks || asking(state).some(gate => gate.node === node.node)) return "asking";
+  if (node.asks && !UNATTENDED.has(state.status) || asking(state).some(gate => gate.node === node.node)) return "asking";
   if (!node.place && !node.status) return passed(state, node.node) ? "passed" : "waiting";
   const look = stateOf(node.place || node.status);
   return look === "working" && UNATTENDED.has(state.status) ? "stopped" : look;

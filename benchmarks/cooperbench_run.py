@@ -148,8 +148,8 @@ class Crew:
         self.began = time.time()
         self.started.append(self.place.begin(
             "launch", self.root / "crew.dot", "--target-dir", self.root / "repo", "--run", self.run,
-            "--gate", self.gate, "--terminal", "process", "--env", "COMBINED", "--env", "WORK", "--max-agents", self.agents,
-            "--max-respawn", 100_000 if self.killed else 20, "--max-rework", 4))
+            "--gate", self.gate, "--terminal", "process", "--env", "COMBINED", "--env", "WORK",
+            "--max-agents", self.agents, "--max-respawn", 100_000 if self.killed else 20, "--max-rework", 4))
 
     def turn(self) -> bool:
         """Disturb once if that is wanted; return whether the run goes on."""

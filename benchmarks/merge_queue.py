@@ -470,6 +470,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which: {','.join(ROWS)} (all)")
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: a minute, else about seven")
     parser.add_argument("--rounds", type=int, default=1, help="drains a rate (1)")
+    parser.add_argument("--rates", metavar="SHARES", help="of bad entries in the drains (0.01,0.05,0.2; quick 0,0.2)")
     parser.add_argument("--no-peers", action="store_true", help="without agcoord")
     parser.add_argument("--no-fetch", action="store_true", help="agcoord only if it is on the PATH")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
@@ -494,6 +495,7 @@ def main() -> None:
             landing(root / "l", 10 if quick else 40, peer, table)
         if "drain" in rows:
             size, seconds, rates = (12, 0.4, (0.0, 0.2)) if quick else (40, 1.0, (0.01, 0.05, 0.2))
+            rates = tuple(map(float, chosen.rates.split(","))) if chosen.rates else rates
             drain(root / "d", size, seconds, rates, chosen.rounds, table)
         if "flaky" in rows:
             flaky(3000 if quick else 100_000, 0.05, table)

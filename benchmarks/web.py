@@ -194,8 +194,8 @@ async def measure(builder: HomeBuilder, guardian: Writer, here: Site, pid: int, 
                   table: Table) -> None:
     shown = f"{options.nodes} nodes, {LIVING} at work"
     await asyncio.sleep(2)  # it is still beginning
-    table.add("idle", "no page open", f"{await idle_cpu(pid, options.idle):.2f} % of a core, "
-              f"{private_bytes(pid) / 2**20:.0f} MiB")
+    quiet, held = await idle_cpu(pid, options.idle), private_bytes(pid)
+    table.add("idle", "no page open", f"{quiet:.2f} % of a core, {held / 2**20:.0f} MiB", percent=quiet, bytes=held)
     took = sorted(await latencies(builder, guardian, here, options.events))
     median, late = statistics.median(took), took[int(len(took) * 0.99)]
     table.add("event", f"journal to client, {shown}", f"median {median:.1f} ms, p99 {late:.1f} ms",
@@ -203,7 +203,7 @@ async def measure(builder: HomeBuilder, guardian: Writer, here: Site, pid: int, 
     crowd = Crowd(here.port, here.tokens["write"])
     crowd.join(1)
     crowd_idle = await asyncio.to_thread(drained_cpu, crowd, pid, options.idle)
-    table.add("idle", f"one page open, {shown}", f"{crowd_idle:.2f} % of a core")
+    table.add("idle", f"one page open, {shown}", f"{crowd_idle:.2f} % of a core", percent=crowd_idle)
     await asyncio.to_thread(measure_crowd, builder, guardian, crowd, pid, options, table)
     crowd.leave()
     await asyncio.to_thread(measure_half_open, here, options.half_open, table)

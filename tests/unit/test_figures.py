@@ -93,4 +93,4 @@ def test_an_unknown_program_is_refused_in_one_line() -> None:
     done = subprocess.run([sys.executable, ROOT / "benchmarks/all_figures.py", "--only", "nothing"],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "no such program: nothing; there are supervision,merge_queue," in done.stderr
+    assert "no such program: nothing; there are supervision, merge_queue," in done.stderr

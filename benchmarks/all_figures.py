@@ -96,6 +96,7 @@ class Session:
 def fetch(session: Session) -> None:
     """Fetch the peers that are not there yet; name those that cannot be had."""
     tools = peers.Tools(session.state / "tools", not session.options.no_fetch)
+    session.say("fetching the peers that are not there yet")
     for program in ("runsv", "s6-supervise", "monit", "pm2", "supervisord", "circusd"):
         with _left_out(session, program):
             tools.find(program)

@@ -10,6 +10,8 @@ import pytest
 from garrison.merge import history
 from garrison.records import log_retention
 from garrison.records.journal import Writer
+from garrison.supervise.job_watch import JobWatch
+from garrison.system import processes
 
 AT = "2026-01-31T12:00:00.000000Z"
 
@@ -46,6 +48,49 @@ def test_a_log_that_cannot_be_shortened_does_no_harm(tmp_path: Path) -> None:
     log_retention.remove_old_logs(tmp_path / "nowhere")
     log_retention.remove_old_logs(tmp_path, max_logs=0)
     assert (tmp_path / "folder.log").is_dir()
+
+
+def blocks(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_a_log_that_grows_gives_its_middle_back_and_keeps_every_place(tmp_path: Path) -> None:
+    log, limit = tmp_path / "a.log", 1 << 20
+    lines = "".join(f"{number:015}\n" for number in range(262_144)).encode()  # 4 MiB, and 16 bytes a line
+    with log.open("ab", buffering=0) as writer, log.open("rb") as reader:
+        writer.write(lines)
+        reader.seek(len(lines))
+        assert log_retention.bound_log(log, limit)
+        assert log.stat().st_size == len(lines)
+        assert blocks(log) <= limit
+        writer.write(b"next\n")
+        assert reader.read() == b"next\n"
+    kept = log.read_bytes()
+    assert kept.startswith(lines[:limit // 4])
+    assert kept[limit // 4:].startswith(b"\n[garrison left out what follows here]\n\0")
+    assert kept.endswith(lines[-limit // 4:] + b"next\n")
+    assert not log_retention.bound_log(log, limit)
+    log_retention.shorten_log(log, 4096)
+    assert b"\0" not in log.read_bytes()
+    assert log.read_bytes().endswith(lines[-160:] + b"next\n")
+
+
+def test_a_log_that_cannot_be_bounded_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "b.log").write_bytes(b"x" * 10_000)
+    (tmp_path / "link.log").symlink_to(tmp_path / "b.log")
+    for name in ("none.log", "link.log", "."):
+        assert not log_retention.bound_log(tmp_path / name, 10)
+    assert (tmp_path / "b.log").read_bytes() == b"x" * 10_000
+
+
+def test_a_job_that_is_watched_has_its_logs_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "gate.log"
+    log.write_bytes(b"x" * (4 << 20))
+    monkeypatch.setattr(log_retention, "MAX_GROWING_BYTES", 1 << 20)
+    own = processes.probe(os.getpid())
+    assert own is not None
+    JobWatch(processes.ProcessId(own.pid, own.ticks), "", 60.0, logs=[log]).inspect(1.0)
+    assert blocks(log) <= 1 << 20
 
 
 def test_the_logs_written_longest_ago_go(tmp_path: Path) -> None:

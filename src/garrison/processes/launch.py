@@ -35,7 +35,7 @@ from garrison.processes.preflight import LOCALE, run_exists
 from garrison.processes.run_plan import graph_hash
 from garrison.processes.run_status import read_run_state, running_runs
 from garrison.processes.spawn import process_argv
-from garrison.records import atomic, signals
+from garrison.records import atomic, log_retention, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, format_marker, launcher_key, to_run_stem
@@ -161,6 +161,7 @@ def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: 
     argv, env = launcher_command(runtime, launch, identity, [*options, "--quiet"])
     log = runtime.files(launch.run_id).process_log("launch")
     atomic.make_directory(log.parent)
+    log_retention.shorten_log(log)
     child = runtime.processes.spawn([*prefix, *argv], env=env, cwd=str(runtime.home), log=log)
     child.close()
     return child.pid

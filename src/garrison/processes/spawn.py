@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, GarrisonError
-from garrison.records import atomic
+from garrison.records import atomic, log_retention
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
@@ -55,6 +55,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
         argv = process_argv(key, runtime.home, identity.incarnation, options)
         log = runtime.files(key.run).process_log(f"{key.role}-{key.name}")
         atomic.make_directory(log.parent)
+        log_retention.shorten_log(log)
         env = runtime.environment(launch, {"GARRISON_LIFE": marker,
                                            "GARRISON_INCARNATION": str(identity.incarnation)})
         if key.role == "guardian" and launch.land == LAND_PR:
@@ -132,6 +133,7 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
                "GARRISON_INCARNATION": str(leased.incarnation)}
         log = runtime.files(launch.run_id).process_log(f"orchestrator-{task.node}")
         atomic.make_directory(log.parent)
+        log_retention.shorten_log(log)
         session = terminal.open(key.full, argv, env=env, cwd=worktree, log=log)
         _record_session(runtime, leased, session)
         return ProcessId(session.pid, session.ticks) if session.ticks else None

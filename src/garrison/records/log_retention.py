@@ -1,11 +1,13 @@
-"""Log retention: shorten long logs, and remove the oldest ones of a folder.
+"""Log retention: shorten long logs, bound those that grow, and remove the oldest ones of a folder.
 
-No error escapes: a log that cannot be shortened or removed stays as it is.
+A log that a living process appends to is not replaced: its middle is given back to the disk as a hole, so that writers
+and readers keep their places. No error escapes: a log that cannot be shortened or removed stays as it is.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 8 << 20
 """Bytes kept of one log."""
+MAX_GROWING_BYTES = 64 << 20
+"""Bytes that a log may take on the disk while it is written."""
 MAX_LOGS = 500
 """Logs kept in one folder."""
+_KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
+_BLOCK = 4096
 _HEAD_FRACTION = 4
 """A quarter of what is kept is the log's beginning; the rest is its end, which holds the reason of a failure."""
 
@@ -38,6 +44,41 @@ def shorten_log(path: Path, max_bytes: int = MAX_BYTES) -> None:
         newline = b"" if head.endswith(b"\n") else b"\n"
         note = f"[garrison left out {size - len(head) - len(tail)} bytes here]\n".encode()
         atomic.write(path, head + newline + note + tail, durable=False)
+
+
+def bound_log(path: Path, max_bytes: int | None = None) -> bool:
+    """Free the middle of a log that takes more than `max_bytes` (MAX_GROWING_BYTES) and may be written meanwhile.
+
+    The file's size and every offset stay as they are. Returns whether something was freed; not every file system can.
+    """
+    max_bytes = MAX_GROWING_BYTES if max_bytes is None else max_bytes
+    with suppress(OSError):
+        found = path.lstat()
+        if found.st_blocks * 512 <= max_bytes or not stat.S_ISREG(found.st_mode):
+            return False
+        begin = _aligned(max_bytes // _HEAD_FRACTION)
+        end = _aligned(found.st_size - (max_bytes - max_bytes // _HEAD_FRACTION) // 2)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if end <= begin or not _punch_hole(descriptor, begin, end - begin):
+                return False
+            os.pwrite(descriptor, b"\n[garrison left out what follows here]\n", begin)
+        finally:
+            os.close(descriptor)
+        return True
+    return False
+
+
+def _aligned(offset: int) -> int:
+    return offset // _BLOCK * _BLOCK
+
+
+def _punch_hole(descriptor: int, offset: int, length: int) -> bool:
+    """Return whether the file system gave the range back."""
+    import ctypes  # only for a log of that size
+
+    fallocate = ctypes.CDLL(None).fallocate
+    return bool(fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0)
 
 
 def remove_old_logs(folder: Path, spare: Collection[Path] = (), max_logs: int | None = None) -> None:

@@ -10,6 +10,7 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from garrison.records import log_retention
 from garrison.supervise.hang_detector import Evidence, EvidenceTimes, Hang, WatchClock, find_job_hang
 from garrison.system import processes
 
@@ -51,6 +52,8 @@ class JobWatch:
             return None
         self.due = now + self.interval
         self._scans += 1
+        for log in self.logs:
+            log_retention.bound_log(log)
         at, times = self._clock.advance(now), self._times
         own = processes.probe(self.root.pid)
         if own is None or own.ticks != self.root.ticks or own.zombie:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.processes.loop import log_line
-from garrison.records import atomic
+from garrison.records import atomic, log_retention
 from garrison.system.jobs import Job
 from garrison.system.terminal_text import clean
 
@@ -166,6 +166,7 @@ class Notifier:
     def _start(self, notification: Notification, delivery: Delivery, now: float) -> Job | None:
         body = {"run": self.run, "event": notification.event, "text": notification.text, "node": notification.node}
         stdin = self.log.with_suffix(".json")
+        log_retention.shorten_log(self.log)
         try:
             atomic.write(stdin, (json.dumps(body) + "\n").encode())
             # The shell only redirects standard input; it does not parse the words of the command.

@@ -30,7 +30,7 @@ from garrison.processes.orchestrator.pace import Pace
 from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import close_sessions
 from garrison.processes.worktree import CONFLICTS, adopt_commits, collect_commits, undo_foreign_move
-from garrison.records import atomic, record, signals
+from garrison.records import atomic, log_retention, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records.identity import KEYBOARD, Identity
@@ -77,6 +77,8 @@ _MAX_CONFLICT = 64 << 20
 MAX_SUBJECT = 72
 """Characters of a commit's subject line."""
 
+MAX_SHOWN = 8 << 20
+"""Bytes of output that are printed in one turn, and after how many more the logs are bounded."""
 POLL_WITH_OUTPUT = 0.25
 """Seconds between two turns while there is output for a person to follow."""
 
@@ -139,6 +141,8 @@ class Orchestrator:
             self.assignment.output, self.assignment.notes, *self._reflogs)]
         self._shown = self.assignment.output.stat().st_size if self.assignment.output.exists() else 0
         self._output_start = self._shown
+        self._unbounded = 0
+        """Bytes that the agent has printed since its logs were bounded."""
 
     # ---- what the loop calls
 
@@ -367,13 +371,23 @@ class Orchestrator:
         """Print the agent's new output; a closed terminal stops nothing."""
         with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
             file.seek(self._shown)
-            data = file.read()
+            data = file.read(MAX_SHOWN)
             self._shown += len(data)
             self._has_output = bool(data)
+            self._bound_logs(len(data))
             if self.work is not None and self.work.has_keyboard:
                 return  # a terminal of its own shows it at once
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
+
+    def _bound_logs(self, written: int) -> None:
+        """Bound the agent's log and this process's own, which holds what it printed, now and then."""
+        self._unbounded += written
+        if self._unbounded >= MAX_SHOWN:
+            self._unbounded = 0
+            own = self.runtime.files(self.launch.run_id).process_log(f"orchestrator-{self.task.node}")
+            for log in (self.assignment.output, own):
+                log_retention.bound_log(log)
 
     def _stop_without_worktree(self, now: float) -> bool:
         """Stop an agent whose worktree was removed: its further work would be lost."""
@@ -482,6 +496,7 @@ class Orchestrator:
             self._record_progress()
         self._write_result(outcome)
         failpoint.here(":resulted")
+        log_retention.shorten_log(self.assignment.output)
         if outcome.status == "success":
             self._move_hook("impl_complete")
         self._end("done" if outcome.status == "success" else "failed")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused
+from garrison.records import log_retention
 from garrison.sandbox.proxy import registration
 from garrison.sandbox.proxy.registration import Registration
 from garrison.system import processes
@@ -132,6 +133,7 @@ class ProxyClient:
 def start_proxy(home: Path, run_folder: Path, run: str, log: Path) -> processes.Child:
     """Start a proxy process for a run; it ends by itself if the run has one."""
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log_retention.shorten_log(log)
     marker = f"{home}:{run}:{MARKER}-{run}#1"
     # -P: a module in the working directory must not shadow one of ours.
     argv = [sys.executable, "-P", "-m", "garrison.sandbox.proxy.process", str(run_folder), str(home)]

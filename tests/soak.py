@@ -174,7 +174,8 @@ class Soak:
         self.runs.append(run)
         self.did["runs"] += 1
         self.begin("launch", graph, "--target-dir", self.place.repo, "--run", run, "--gate", GATE,
-                   "--terminal", "process", "--max-agents", 3, "--max-respawn", 1000, "--env", "WITNESS", "--detach")
+                   "--terminal", "process", "--max-agents", 3, "--max-respawn", 1000, "--env", "WITNESS",
+                   "--new", "--detach")
 
     def strike(self) -> None:
         """Send a random signal to a random process of the home."""

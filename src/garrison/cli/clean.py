@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
+from pathlib import Path
 
 import click
 
 from garrison.cli import completion
+from garrison.cli.clean_records import confirm, forgotten_refs, old_records, remove_found
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
@@ -38,41 +39,60 @@ def parse_duration(_ctx: click.Context, _param: click.Parameter, value: str) -> 
     ("garrison clean --all-done --older-than 7d --dry-run", "what would be removed"),
     ("garrison clean --run crew-1 --yes", "one run: its records, worktrees and branches (archived)"),
     ("garrison clean --all-done --rescues --archives --yes", "also saved work that has landed since"),
+    ("garrison clean --records --older-than 30d --yes", "what other commands kept and nobody has used since"),
+    ("garrison clean --repo . --rescues --archives --yes", "saved work of runs that were cleaned before, once landed"),
 ), option_groups={"Runs": ("run", "all_done", "older_than", "force"),
-                  "Saved work": ("archives", "rescues", "include_unlanded")})
+                  "Saved work": ("archives", "rescues", "include_unlanded"),
+                  "Other records": ("records", "repo")})
 @click.option("--run", metavar="RUN", shell_complete=completion.runs, help="This run.")
 @click.option("--all-done", is_flag=True, help="Every run that is over: done or failed.")
 @click.option("--older-than", default="0", metavar="AGE", callback=parse_duration,
-              help="Only runs that ended at least so long ago (12h, 7d).")
+              help="Only what ended, or was used last, at least so long ago (12h, 7d).")
 @click.option("--force", is_flag=True, help="With --run: although the run could be resumed.")
 @click.option("--archives", is_flag=True, help="Also archived branches that have landed completely.")
 @click.option("--rescues", is_flag=True, help="Also rescue refs that have landed completely.")
 @click.option("--include-unlanded", is_flag=True, help="With --archives or --rescues: also what never landed.")
+@click.option("--records", is_flag=True, help="Pipeline runs, sessions, conversations, workflows, quarantined "
+              "records and former parts of queue journals; requires --older-than.")
+@click.option("--repo", type=click.Path(path_type=Path), metavar="DIR", help="With --archives or --rescues: those in "
+              "this repository of runs that the home no longer knows.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, remove nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @home_option
 def clean(run: str | None, all_done: bool, older_than: float, force: bool, archives: bool, rescues: bool,
-          include_unlanded: bool, dry_run: bool, yes: bool, as_json: bool, home: str | None) -> None:
+          include_unlanded: bool, records: bool, repo: Path | None, dry_run: bool, yes: bool, as_json: bool,
+          home: str | None) -> None:
     """Remove what finished runs left behind: state, worktrees (unlanded work is saved first) and branches (archived).
 
     Living processes are never touched. Archives and rescue refs stay unless you ask for their removal.
     """
-    if (run is None) == (not all_done):
-        raise UsageError("pass either --run RUN or --all-done")
+    if (run is not None) + all_done + records + (repo is not None) != 1:
+        raise UsageError("pass either --run RUN or --all-done; or --records or --repo DIR alone")
     if force and run is None:
         raise UsageError("--force requires --run RUN")
+    options = CleanupOptions(archives, rescues, include_unlanded)
     if include_unlanded and not (archives or rescues):
         raise UsageError("--include-unlanded requires --archives or --rescues")
     runtime = Runtime.real(find_home(home))
+    if records or repo is not None:
+        found = old_records(runtime, older_than) if repo is None else forgotten_refs(runtime, repo, options, older_than)
+        remove_found(found, dry_run=dry_run, yes=yes, as_json=as_json)
+    else:
+        statuses = _select_runs(runtime, run, older_than, force=force)
+        _clean_runs(runtime, statuses, options, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _clean_runs(runtime: Runtime, statuses: list[RunStatus], options: CleanupOptions, *, dry_run: bool, yes: bool,
+                as_json: bool) -> None:
+    """Print what the runs left, and remove it."""
     if yes and not dry_run:
         remove_abandoned(runtime.home, runtime.clock.time())  # also those of a clean that was killed
-    plans = [cleanup.plan_cleanup(runtime, status, CleanupOptions(archives, rescues, include_unlanded))
-             for status in _select_runs(runtime, run, older_than, force=force)]
+    plans = [cleanup.plan_cleanup(runtime, status, options) for status in statuses]
     if not as_json:
         _print_plans(plans, runtime)
     if plans and not dry_run and not yes:
-        _confirm(len(plans))
+        confirm(len(plans), "runs")
     failures = [] if dry_run else [failure for plan in plans if (failure := _remove(runtime, plan, quiet=as_json))]
     if plans and not dry_run:
         remove_abandoned(runtime.home, runtime.clock.time())  # only once: it scans the whole home
@@ -115,13 +135,6 @@ def _print_plans(plans: list[CleanupPlan], runtime: Runtime) -> None:
             print_message(f"  {plan.note}")
     if not plans:
         print_message(f"no run in {runtime.home} is over (and old enough): nothing to remove")
-
-
-def _confirm(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise Refused(f"nothing was removed: pass --yes to remove {count} runs, or --dry-run to only list them")
-    if not click.confirm(f"Remove {count} runs?", err=True):
-        raise Refused("nothing was removed")
 
 
 def _remove(runtime: Runtime, plan: CleanupPlan, *, quiet: bool) -> str:

@@ -1,0 +1,111 @@
+"""`garrison clean` for what belongs to no run: old records of other commands, saved work of runs cleaned before."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from garrison.doctor import old_records
+from garrison.doctor.cleanup import CleanupOptions
+from garrison.errors import Refused
+from garrison.records.life_lock import LifeLock
+from garrison.system.git import Git
+from support import Place, git, make_repository
+
+DAY = 86400.0
+
+
+def touched(path: Path, days: float) -> Path:
+    """Make a file that was used so many days ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
+    os.utime(path, (time.time() - days * DAY, time.time() - days * DAY))
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for name in ("pipelines/old/journal.jsonl", "sessions/old/session.json", "conversations/old.jsonl",
+                 "workflows/old.json", "workflows/logs/old.log", "workflows/runs/old/journal.jsonl",
+                 "quarantine/old_x", "merge-queue/k/main/journal-10.jsonl", "merge-queue/k/main/journal-20.jsonl",
+                 "merge-queue/k/main/journal.jsonl", "merge-queue/k/main/damaged-1.jsonl"):
+        touched(tmp_path / "home" / name, 40)
+    for name in ("pipelines/new/manifest.json", "pipelines/half/manifest.json", "conversations/new.jsonl",
+                 "workflows/runs/new/journal.jsonl", "runs/r1/journal.jsonl", "config.toml"):
+        touched(tmp_path / "home" / name, 1)
+    touched(tmp_path / "home/pipelines/half/journal.jsonl", 40)
+    return tmp_path / "home"
+
+
+def test_only_what_nobody_used_for_a_while_is_old(home: Path) -> None:
+    found = old_records.find_old_records(home, 30 * DAY, time.time())
+    assert {str(path.relative_to(home)) for path in found} == {
+        "pipelines/old", "sessions/old", "conversations/old.jsonl", "workflows/old.json", "workflows/logs/old.log",
+        "workflows/runs/old", "quarantine/old_x", "merge-queue/k/main/journal-10.jsonl",
+        "merge-queue/k/main/damaged-1.jsonl"}
+    for path in found:
+        old_records.remove_old_record(path)
+    assert old_records.find_old_records(home, 30 * DAY, time.time()) == []
+    assert (home / "pipelines/half/journal.jsonl").exists()
+    assert (home / "workflows/runs/new").is_dir()
+
+
+def test_what_a_process_holds_stays(home: Path) -> None:
+    lock = LifeLock.try_acquire(home / "pipelines/old/owner.lock")
+    assert lock is not None
+    os.utime(home / "pipelines/old/owner.lock", (0, 0))
+    try:
+        assert home / "pipelines/old" not in old_records.find_old_records(home, 30 * DAY, time.time())
+        with pytest.raises(Refused, match="is used by a process"):
+            old_records.remove_old_record(home / "pipelines/old")
+    finally:
+        lock.release()
+    assert home / "pipelines/old" in old_records.find_old_records(home, 30 * DAY, time.time())
+
+
+def test_saved_work_of_forgotten_runs_goes_once_it_has_landed(tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    make_repository(repo)
+    landed = git(repo, "rev-parse", "main")
+    unlanded = git(repo, "commit-tree", f"{landed}^{{tree}}", "-p", landed, "-m", "x")
+    (repo / "other").write_text("x")
+    git(repo, "add", "-A")
+    other = git(repo, "commit-tree", git(repo, "write-tree"), "-p", landed, "-m", "other")
+    git(repo, "reset", "-q", "--hard")
+    for name, commit in (("rescue/gone/n/1", landed), ("rescue/gone/n/2", other), ("rescue/known/n/1", landed),
+                         ("archive/gone/n", landed), ("rescue/gone/n/3", unlanded)):
+        git(repo, "update-ref", f"refs/garrison/{name}", commit)
+
+    def found(options: CleanupOptions, older_than: float = 0.0) -> list[str]:
+        refs = old_records.find_forgotten_refs(Git(repo), {"known"}, landed, options, older_than, time.time())
+        return [ref.removeprefix("refs/garrison/") for ref in refs]
+
+    assert found(CleanupOptions()) == []
+    assert found(CleanupOptions(rescues=True)) == ["rescue/gone/n/1", "rescue/gone/n/3"]
+    assert found(CleanupOptions(archives=True)) == ["archive/gone/n"]
+    assert found(CleanupOptions(rescues=True, include_unlanded=True)) == [
+        "rescue/gone/n/1", "rescue/gone/n/2", "rescue/gone/n/3"]
+    assert found(CleanupOptions(rescues=True), older_than=DAY) == []
+
+
+def test_the_command_lists_removes_and_refuses(home: Path, tmp_path: Path) -> None:
+    make_repository(tmp_path / "repo")
+    git(tmp_path / "repo", "update-ref", "refs/garrison/rescue/gone/n/1", "main")
+    place = Place(tmp_path)
+    for words, error in ((("--records",), "--records requires --older-than AGE"),
+                         (("--repo", place.repo), "--repo requires --archives or --rescues"),
+                         (("--records", "--all-done", "--older-than", "30d"), "pass either --run RUN or --all-done")):
+        done = place.command("clean", *words)
+        assert done.returncode == 2
+        assert error in done.stderr
+    done = place.command("clean", "--records", "--older-than", "30d", "--dry-run")
+    assert (done.returncode, "pipelines/old" in done.stderr, (home / "pipelines/old").exists()) == (0, True, True)
+    done = place.command("clean", "--records", "--older-than", "30d")
+    assert done.returncode == 1
+    assert "pass --yes to remove 9 of them" in done.stderr
+    done = place.command("clean", "--repo", place.repo, "--rescues", "--yes")
+    assert done.stdout == "removed refs/garrison/rescue/gone/n/1\n"
+    assert git(place.repo, "for-each-ref", "refs/garrison") == ""

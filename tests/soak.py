@@ -136,7 +136,9 @@ class Soak:
         while time.monotonic() < until:
             time.sleep(self.dice.uniform(0.2, 1.0))
             self.collect()
-            if len(self.unfinished()) < self.most:
+            known, unfinished = self.statuses(), self.unfinished()
+            active = sum(known.get(run) != "stopped" for run in unfinished)
+            if active < self.most and len(unfinished) < 3 * self.most:
                 self.launch()
             elif self.dice.random() < 0.5:
                 self.strike()

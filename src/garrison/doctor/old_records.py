@@ -1,8 +1,8 @@
 """Removal of what belongs to no launched run: old records of other commands, and saved work of forgotten runs.
 
 `garrison clean --records` removes pipeline runs, sessions, conversations, workflows, quarantined records and former
-parts of the queues' journals that nobody has used for a while; one that a process holds stays. `garrison clean --repo` removes the rescue refs and archives of
-runs that the home no longer knows, because a former `clean` left them.
+parts of the queues' journals that nobody has used for a while; one that a process holds stays. `garrison clean --repo`
+removes the rescue refs and archives of runs that the home no longer knows, because a former `clean` left them.
 """
 
 from __future__ import annotations

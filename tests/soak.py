@@ -89,6 +89,8 @@ class Soak:
     children: list[tuple[str, subprocess.Popen[str]]] = field(default_factory=list)
     stopped: dict[int, int] = field(default_factory=dict)
     """pid → its start ticks."""
+    parked: set[tuple[str, str]] = field(default_factory=set)
+    """Run and node that a person parked, which may not have begun yet."""
     number: int = 0
     began: float = field(default_factory=time.monotonic)
 
@@ -221,6 +223,8 @@ class Soak:
             ("merge-queue", "unpause", "--repo-root", self.place.repo), ("logs", node, "--run", run),
             ("merge-queue", "list"), ("rescue", "list"), ("timeline", run)))
         self.did[str(words[0])] += 1
+        if words[:2] == ("agents", "park"):
+            self.parked.add((run, node))
         self.begin(*words)
 
     # ------------------------------------------------------------------------------------------------ its end
@@ -246,6 +250,8 @@ class Soak:
                         is_parked = json.loads(path.read_text()).get("status") == "parked"
                         if is_parked and role in ("runner", "orchestrator"):
                             self.command("agents", "unpark", name, "--run", run)
+                for node in sorted(node for parked, node in self.parked if parked == run):
+                    self.command("agents", "unpark", node, "--run", run)
                 if known.get(run) == "stopped" or not self.is_launched(run):
                     self.command("resume", run, "--detach")
                 if "hexagon" in (self.place.root / f"{run}.dot").read_text():
@@ -292,6 +298,7 @@ class Soak:
             self.command(*words, seconds=300)
         git(self.place.repo, "gc", "-q", "--prune=now")
         self.runs.clear()
+        self.parked.clear()
 
     # ------------------------------------------------------------------------------------------------ figures
 

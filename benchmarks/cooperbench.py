@@ -21,6 +21,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -345,6 +346,7 @@ def repositories(bench: Bench, found: Iterator[Task]) -> None:
 def main() -> int:
     """Measure what is missing and print the table; return 1 if a promise was broken."""
     chosen = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a run is ended on the way out
     try:
         dataset = find_dataset(chosen.data)
     except Unusable as error:

@@ -167,7 +167,8 @@ class Crew:
         if any(child.poll() is None for child in self.started):
             return True
         identity = self.place.identity("launch", self.run)
-        return bool(identity) and (identity.get("status") == "terminated" or stat(int(identity["pid"])) is not None)
+        is_alive = bool(identity) and stat(int(identity.get("pid") or 0)) is not None
+        return is_alive or identity.get("status") == "terminated"
 
     def _kill_one(self, dice: random.Random) -> None:
         """Kill one process of the run: launcher, guardian, runner, orchestrator, merge processor, agent, gate."""

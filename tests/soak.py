@@ -244,18 +244,7 @@ class Soak:
             self.command("up")
             known = self.statuses()
             for run in self.unfinished():
-                for path in sorted((self.place.home / "identities").glob(f"*@{run}.json")):
-                    with contextlib.suppress(OSError, ValueError):
-                        role, _, name = path.name.partition("@")[0].partition("-")
-                        is_parked = json.loads(path.read_text()).get("status") == "parked"
-                        if is_parked and role in ("runner", "orchestrator"):
-                            self.command("agents", "unpark", name, "--run", run)
-                for node in sorted(node for parked, node in self.parked if parked == run):
-                    self.command("agents", "unpark", node, "--run", run)
-                if known.get(run) == "stopped" or not self.is_launched(run):
-                    self.command("resume", run, "--detach")
-                if "hexagon" in (self.place.root / f"{run}.dot").read_text():
-                    self.command("answer", "ask", "Yes", "--run", run)
+                self._help(run, known.get(run, ""))
             time.sleep(1.0)
         for words, child in self.children:
             try:
@@ -265,10 +254,26 @@ class Soak:
                 child.kill()
         self.children.clear()
 
+    def _help(self, run: str, status: str) -> None:
+        """Unpark, resume and answer what a run waits for."""
+        parked = {node for parked, node in self.parked if parked == run}
+        for path in sorted((self.place.home / "identities").glob(f"*@{run}.json")):
+            role, _, name = path.name.partition("@")[0].partition("-")
+            with contextlib.suppress(OSError, ValueError):
+                if role in ("runner", "orchestrator") and json.loads(path.read_text()).get("status") == "parked":
+                    parked.add(name)
+        for node in sorted(parked):
+            self.command("agents", "unpark", node, "--run", run)
+        if status == "stopped" or not self.is_launched(run):
+            self.command("resume", run, "--detach")
+        if "hexagon" in (self.place.root / f"{run}.dot").read_text():
+            self.command("answer", "ask", "Yes", "--run", run)
+
     def is_launched(self, run: str) -> bool:
         """Return whether a launcher of the run lives."""
         identity = self.place.identity("launch", run)
-        return bool(identity) and identity.get("status") != "terminated" and stat(int(identity["pid"])) is not None
+        is_active = bool(identity) and identity.get("status") != "terminated"
+        return is_active and stat(int(identity.get("pid") or 0)) is not None
 
     def judge(self) -> None:
         """Check every run that is still known, and what the commands said."""
@@ -422,6 +427,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Soak; return 1 if something was wrong or grew."""
     chosen = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is ended on the way out
     root = Path(tempfile.mkdtemp(prefix="garrison-soak-"))
     repository(root, chosen.repo)
     soak = Soak(Place(root, env=dict(TIMING)), random.Random(chosen.seed), chosen.runs)

@@ -1,138 +1,156 @@
-"""Average time of a drain: many draws of bad entries, judged by the real decision in simulated time.
+"""Drains of a merge queue in simulated time: draws of bad entries, judged by the real decision.
 
-No git and no clock. A gate run takes `run` seconds whatever else runs, a landing `land`; which sets
-are tested, what lands and what is rejected is decided by the queue's own pure functions. One draw of a few bad entries
-says little about their rate: with 1 % of 40, two thirds of the draws have none and the others 2.5 % or more.
+No git and no clock. A gate run takes `run` seconds whatever else runs, a landing `land`; which sets are tested, what
+lands and what is rejected is decided by the queue's own pure functions. One draw of a few bad entries says little about
+their rate: with 1 % of 40, two thirds of the draws have none and the others 2.5 % or more. A tree is a number with one
+bit for each entry that it holds.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 from garrison.merge import batch
-from garrison.merge.decision import Beliefs, Decision, Run, RunningSet, Trial, Waiting, convicts, decide
+from garrison.merge.decision import Beliefs, Decision, Run, RunningSet, Waiting, decide
+
+REMEMBERED = 300
+"""Finished runs that are looked at, as the queue's journal remembers so many."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What a gate would find: entries that are bad alone, and pairs that are red together."""
+
+    entries: int
+    bad: frozenset[int] = frozenset()
+    pairs: tuple[tuple[int, int], ...] = ()
+    flake: float = 0.0
+    """Probability that a run on a good tree is red."""
+
+    def is_good(self, tree: int) -> bool:
+        """Return whether a gate that does not err is green on that tree."""
+        return not self._bad & tree and not any(tree >> one & tree >> other & 1 for one, other in self.pairs)
+
+    @property
+    def _bad(self) -> int:
+        return reduce(or_, (1 << number for number in self.bad), 0)
 
 
 @dataclass
 class GateRun:
-    """Gate run until `end` on `entries`, merged onto a tip that holds `base`."""
+    """Gate run until `end` on the tip that held `base`, with `entries` on it."""
 
     end: float
-    base: tuple[str, ...]
+    base: int
     entries: tuple[str, ...]
+    tree: int
     green: bool = False
-
-    @property
-    def tree(self) -> frozenset[str]:
-        return frozenset((*self.base, *self.entries))
-
-    @property
-    def trial(self) -> Trial:
-        return Trial(self.entries, self.tree, self.green)
 
 
 @dataclass
 class Drain:
-    """Drain of entries on `gates` gates, each of which is red on a good tree with probability `flake`."""
+    """Drain of the entries of a world on `gates` gates."""
 
-    entries: int
-    bad: set[int]
+    world: World
     gates: int = 1
     run: float = 1.0
     land: float = 0.06
-    flake: float = 0.0
     dice: random.Random = field(default_factory=random.Random)
-    window: int = 64
+    window: int = 128
     """Waiting entries that the decision sees."""
-    landed: list[str] = field(default_factory=list)
+    beliefs: Mapping[int, float] | None = None
+    """What is believed of each entry; the share of those judged lately, if None."""
+    landed: list[int] = field(default_factory=list)
     rejected: set[int] = field(default_factory=set)
     runs: int = 0
     now: float = 0.0
 
     def drain(self) -> Drain:
         """Judge all entries."""
-        self.waiting = [str(number) for number in range(self.entries)]
-        self.broken, self.judged = {str(number) for number in self.bad}, list[bool]()
-        self.finished, self.running = list[GateRun](), list[GateRun]()
+        self.waiting = {str(number): number for number in range(self.world.entries)}
+        self.tip, self.judged, self.finished = 0, list[bool](), list[GateRun]()
+        self.running = list[GateRun]()
         while self.waiting:
             self._step()
         return self
 
     def _step(self) -> None:
-        free = self.waiting[:self.window]
-        sets = [RunningSet(tuple(name for name in each.entries if name not in self._landed), self._lands(each))
+        free = list(self.waiting)[:self.window]
+        waiting = sum(1 << self.waiting[name] for name in free)
+        sets = [RunningSet(tuple(name for name in each.entries if not self.tip >> int(name) & 1), self._lands(each))
                 for each in self.running]
-        rate = batch.failure_rate(self.judged)
-        most = batch.choose_max_set(len(self.waiting) if not self.runs else batch.MAX_BATCH,
-                                    [self.run] if self.finished else [])
-        chosen = decide([Waiting(name) for name in free], Beliefs(dict.fromkeys(free, rate), {}, self.flake),
-                        list(self._tell(set(free))), sets, self.gates, max_set=most)
+        # until a run has ended, the queue knows not how long one takes, and short queues are tested one by one
+        backlog = len(self.waiting) if not self.runs else batch.MAX_BATCH
+        most = batch.choose_max_set(backlog, [self.run])
+        chosen = decide([Waiting(name) for name in free], self._believe(free), list(self._tell(waiting)), sets,
+                        self.gates, max_set=most, red_runs=3 if self.world.flake else 2)
         if chosen.land:
-            self.landed += chosen.land
             self.now += self.land
-            self.judged += [False] * len(chosen.land)
-            self.waiting = [name for name in self.waiting if name not in chosen.land]
+            for name in chosen.land:
+                number = self.waiting.pop(name)
+                self.landed.append(number)
+                self.tip |= 1 << number
+                self.judged.append(False)
         elif chosen.reject:
-            self.rejected.add(int(chosen.reject))
+            self.rejected.add(self.waiting.pop(chosen.reject))
             self.judged.append(True)
-            self.waiting.remove(chosen.reject)
         else:
             self.running = [each for each, seen in zip(self.running, sets, strict=True) if seen not in chosen.cancel]
             self._test(chosen)
-        names = {*self.waiting, *self.landed[-200:]}
-        self.finished = [each for each in self.finished[-300:] if names.intersection(each.entries)]
 
-    @property
-    def _landed(self) -> set[str]:
-        return set(self.landed)
+    def _believe(self, names: Sequence[str]) -> Beliefs:
+        if self.beliefs is None:
+            return Beliefs(dict.fromkeys(names, batch.failure_rate(self.judged)), {}, self.world.flake)
+        return Beliefs({name: self.beliefs[int(name)] for name in names}, {}, self.world.flake)
 
     def _lands(self, gate: GateRun) -> bool:
-        since = self.landed[len(gate.base):]
-        return set(since) <= set(gate.entries)
+        return not self.tip & ~gate.tree
 
-    def _tell(self, free: set[str]) -> Iterator[Run]:
+    def _tell(self, waiting: int) -> Iterator[Run]:
         """Yield what the finished runs say of the waiting entries."""
+        self.finished = [each for each in self.finished[-REMEMBERED:] if each.tree & waiting]
         green = {each.tree for each in self.finished if each.green}
-        flaky = any(each.tree in green and not each.green for each in self.finished)
-        earlier: list[Trial] = []
-        landed = self._landed
         for each in self.finished:
-            left = tuple(name for name in each.entries if name in free)
-            is_whole = all(name in free or name in landed for name in each.entries)
-            if left and (each.green or (is_whole and each.tree not in green)):
-                is_own = not each.green and len(each.entries) == 1
-                yield Run(left, each.green, {}, is_whole and self._lands(each), is_own,
-                          is_own and convicts(each.trial, earlier, flaky=flaky))
-            if each.green or is_whole:
-                earlier.append(each.trial)
+            is_whole = not each.tree & ~(waiting | self.tip)
+            if each.green or (is_whole and each.tree not in green):
+                left = tuple(name for name in each.entries if waiting >> int(name) & 1)
+                if left:
+                    yield Run(left, each.green, {}, is_whole and self._lands(each),
+                              not each.green and len(each.entries) == 1)
 
     def _test(self, chosen: Decision) -> None:
         for start in chosen.start:
-            base: Sequence[str] = tuple(self.landed)
+            base = self.tip
             if start.repeats:
                 base = [each.base for each in self.finished if each.entries == start.entries and not each.green][-1]
-            self.running.append(GateRun(self.now + self.run, tuple(base), start.entries))
+            tree = reduce(or_, (1 << int(name) for name in start.entries), base)
+            self.running.append(GateRun(self.now + self.run, base, start.entries, tree))
             self.runs += 1
         gate = min(self.running, key=lambda each: each.end)
         self.running.remove(gate)
         self.now = max(self.now, gate.end)
-        gate.green = not self.broken & gate.tree and self.dice.random() >= self.flake
+        gate.green = self.world.is_good(gate.tree) and self.dice.random() >= self.world.flake
         self.finished.append(gate)
 
 
-def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: float = 0.06) -> float:
-    """Seconds until the last entry is judged, `width` gates at a time; exactly the bad ones are rejected."""
-    drain = Drain(entries, bad, width, run, land).drain()
-    assert drain.rejected == bad, "judged wrongly"
+def draw(entries: int, rate: float, seed: object, flake: float = 0.0) -> World:
+    """Return a world in which each entry is bad with that probability."""
+    dice = random.Random(f"{rate} {seed}")
+    return World(entries, frozenset(number for number in range(entries) if dice.random() < rate), (), flake)
+
+
+def drained(world: World, gates: int, run: float = 1.0, land: float = 0.06) -> float:
+    """Return the seconds until the last entry is judged; exactly the bad ones are rejected."""
+    drain = Drain(world, gates, run, land).drain()
+    assert drain.rejected == world.bad, "judged wrongly"
     return drain.now
 
 
-def ratio(entries: int, rate: float, width: int, draws: int, run: float = 1.0, merge: float = 0.03) -> float:
+def ratio(entries: int, rate: float, gates: int, draws: int, run: float = 1.0, merge: float = 0.03) -> float:
     """Return how many times as long the one-by-one loop takes for the same draws; `merge`: its own seconds an entry."""
-    ours = 0.0
-    for draw in range(draws):
-        dice = random.Random(f"{rate} {draw}")
-        ours += drained(entries, {number for number in range(entries) if dice.random() < rate}, width, run)
+    ours = sum(drained(draw(entries, rate, number), gates, run) for number in range(draws))
     return draws * entries * (run + merge) / ours

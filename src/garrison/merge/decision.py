@@ -27,7 +27,7 @@ from garrison.frozen import frozen
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
-MAX_SET = 64
+MAX_SET = 128
 """Entries of the largest set."""
 RED_RUNS_NEEDED = 2
 """Red runs of an entry before it is rejected, the last of them on it alone; one more if the gate was flaky lately."""
@@ -35,6 +35,7 @@ LANDING_VALUE = 0.3
 """Bits that a certain landing is worth: it makes room for the sets that are built on it."""
 CONFIRMATION_VALUE = 2.0
 """Bits that the next run of its own is worth for an entry that has to be confirmed as bad."""
+DEFERRED = 0.05
 UNFINISHED_VALUE = 0.3
 """Bits added for a red group: it is better finished before another is begun."""
 DUE_VALUE = 1.0
@@ -117,7 +118,7 @@ class Decision:
 
 
 def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], running: Sequence[RunningSet],
-           gates: int, *, max_set: int = MAX_SET) -> Decision:
+           gates: int, *, max_set: int = MAX_SET, red_runs: int = RED_RUNS_NEEDED) -> Decision:
     """Decide what to land, reject, cancel or test next.
 
     Args:
@@ -132,7 +133,7 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
         return Decision(land=max(passed, key=len))
     known = _Knowledge(waiting, beliefs, runs)
     for chain in known.groups:
-        if any(run.convicts for run in known.reds[frozenset(chain.entries)]):
+        if known.is_convicted(chain, red_runs):
             return Decision(reject=chain.entries[0])
     cancel = [each for each in running if known.is_useless(each)]
     plan = _Plan(known, [each for each in running if each not in cancel], max_set)
@@ -246,6 +247,17 @@ class _Knowledge:
             goods.append(goods[-1] * (1 - self.bad[name]) * clash)
         return goods
 
+    def is_convicted(self, chain: _Chain, red_runs: int) -> bool:
+        reds = self.reds[frozenset(chain.entries)]
+        return len(chain.entries) == 1 and (any(run.convicts for run in reds) or (
+            len(reds) >= red_runs and any(run.is_own for run in reds)))
+
+    def may_be_explained(self, name: str) -> bool:
+        """Return whether another red run of an entry may come to count against it alone, if the others in it pass."""
+        return any(name in group and len(group) > 1 and
+                   not any(frozenset({other}) in self.reds for other in group if other != name)
+                   for group in self.reds)
+
     def test_alone(self, name: str, value: float, why: str) -> Start:
         """Return the run on one entry alone, which repeats the last such run that was red."""
         reds = self.reds.get(frozenset({name}), ())
@@ -331,6 +343,9 @@ class _Plan:
         due = 0.0 if chain.cuts else DUE_VALUE * is_due + UNFINISHED_VALUE * chain.is_red
         if chain.is_red and whole == 1:
             name = chain.entries[0]
+            is_own = any(run.is_own for run in known.reds[frozenset({name})])
+            if is_own and not is_due and known.may_be_explained(name):
+                return [known.test_alone(name, DEFERRED, "it is the only suspect of a red run")] if not chain.cuts else []
             is_free = not chain.cuts and not known.waiting[name].needs & known.waiting.keys()
             return [known.test_alone(name, CONFIRMATION_VALUE + due, "it is the only suspect of a red run")] \
                 if is_free else []

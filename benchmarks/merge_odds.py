@@ -9,13 +9,15 @@ bit for each entry that it holds.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
 from garrison.merge import batch
-from garrison.merge.decision import Beliefs, Decision, Run, RunningSet, Waiting, decide
+from garrison.merge.beliefs import FLAKE_WINDOW, flake_rate
+from garrison.merge.decision import RED_RUNS_NEEDED, Beliefs, Decision, Run, RunningSet, Waiting, decide
 
 REMEMBERED = 300
 """Finished runs that are looked at, as the queue's journal remembers so many."""
@@ -72,8 +74,9 @@ class Drain:
     def drain(self) -> Drain:
         """Judge all entries."""
         self.waiting = {str(number): number for number in range(self.world.entries)}
+        self.facts = {name: Waiting(name) for name in self.waiting}
         self.tip, self.judged, self.finished = 0, list[bool](), list[GateRun]()
-        self.running = list[GateRun]()
+        self.running, self.reds, self.greens = list[GateRun](), Counter[int](), list[int]()
         while self.waiting:
             self._step()
         return self
@@ -86,8 +89,8 @@ class Drain:
         # until a run has ended, the queue knows not how long one takes, and short queues are tested one by one
         backlog = len(self.waiting) if not self.runs else batch.MAX_BATCH
         most = batch.choose_max_set(backlog, [self.run])
-        chosen = decide([Waiting(name) for name in free], self._believe(free), list(self._tell(waiting)), sets,
-                        self.gates, max_set=most, red_runs=3 if self.world.flake else 2)
+        chosen = decide([self.facts[name] for name in free], self._believe(free), list(self._tell(waiting)), sets,
+                        self.gates, max_set=most, red_runs=RED_RUNS_NEEDED + (self._count_flakes() > 0))
         if chosen.land:
             self.now += self.land
             for name in chosen.land:
@@ -103,9 +106,14 @@ class Drain:
             self._test(chosen)
 
     def _believe(self, names: Sequence[str]) -> Beliefs:
+        flake = flake_rate(self._count_flakes(), self._count_flakes() + len(self.greens[-FLAKE_WINDOW:]))
         if self.beliefs is None:
-            return Beliefs(dict.fromkeys(names, batch.failure_rate(self.judged)), {}, self.world.flake)
-        return Beliefs({name: self.beliefs[int(name)] for name in names}, {}, self.world.flake)
+            return Beliefs(dict.fromkeys(names, batch.failure_rate(self.judged)), {}, flake)
+        return Beliefs({name: self.beliefs[int(name)] for name in names}, {}, flake)
+
+    def _count_flakes(self) -> int:
+        """Return how many runs on the last good trees were red."""
+        return sum(self.reds[tree] for tree in self.greens[-FLAKE_WINDOW:])
 
     def _lands(self, gate: GateRun) -> bool:
         return not self.tip & ~gate.tree
@@ -135,6 +143,10 @@ class Drain:
         self.now = max(self.now, gate.end)
         gate.green = self.world.is_good(gate.tree) and self.dice.random() >= self.world.flake
         self.finished.append(gate)
+        if gate.green:
+            self.greens.append(gate.tree)
+        else:
+            self.reds[gate.tree] += 1
 
 
 def draw(entries: int, rate: float, seed: object, flake: float = 0.0) -> World:

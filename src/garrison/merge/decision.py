@@ -13,7 +13,7 @@ them; several runs on a chain divide it into segments. The run that is started n
 the bits that it tells, given the runs in progress, plus the chance that it lands. There are three ways to find one:
 cut a segment of a chain, begin a chain with entries of the pool, or extend a chain under test, whose success is then
 taken for granted. So one gate bisects, and k gates search in k groups at a time. A set lands only by its own green run
-on the tip. An entry is rejected only by a red run of its own that repeats another one (`convicts`).
+on the tip. An entry is rejected if two red runs, one of them its own, have no other suspect left.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from typing import TYPE_CHECKING
 from garrison.frozen import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 MAX_SET = 128
-"""Entries of the largest set."""
+"""Entries of the largest set: of which half the sets are red if one entry in 185 is bad."""
 RED_RUNS_NEEDED = 2
-"""Red runs of an entry before it is rejected, the last of them on it alone; one more if the gate was flaky lately."""
+"""Red runs that have no suspect but one entry, before it is rejected."""
 LANDING_VALUE = 0.3
-"""Bits that a certain landing is worth: it makes room for the sets that are built on it."""
+"""Bits that a certain landing is worth, since what has landed is tested with no set again. With one gate any value does
+as well; with four, 0 and 1 take 3 to 8 % more time."""
 CONFIRMATION_VALUE = 2.0
-"""Bits that the next run of its own is worth for an entry that has to be confirmed as bad."""
-DEFERRED = 0.05
+"""Bits that the next run of its own is worth for an entry that has to be confirmed as bad: it settles one either way,
+so it goes before all other runs."""
 UNFINISHED_VALUE = 0.3
-"""Bits added for a red group: it is better finished before another is begun."""
+"""Bits added for a red group, so that groups do not pile up: as much as the greatest difference between two cuts."""
 DUE_VALUE = 1.0
-"""Bits added for a chain with an entry that others have overtaken."""
+"""Bits added for a chain with an entry that others have overtaken: more than any run without one tells."""
 LEAST_VALUE = 0.02
-"""Bits below which a run is not started, and below which one in progress is cancelled."""
+"""Bits below which a run is not started while another is in progress, and below which one is cancelled."""
 LEAST_BAD, MOST_BAD = 0.002, 0.95
 """Bounds of the probability that an entry is bad."""
 
@@ -82,9 +83,9 @@ class Run:
     lands: bool = False
     """Set if the tested tree is the tip's with just these entries: then it may land."""
     is_own: bool = False
-    """Set if it tested one entry and nothing else."""
-    convicts: bool = False
-    """Set if it is reason to reject its only entry (see `convicts`)."""
+    """Set if it is a red one that tested one entry and nothing else."""
+    is_final: bool = False
+    """Set if its only entry is to be rejected for it alone: it gave no verdict, several times."""
 
 
 @frozen
@@ -127,14 +128,14 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
         running: runs in progress.
         gates: runs that may go on at a time.
         max_set: entries that may be tested together at most; with 1, one entry is tested at a time.
+        red_runs: red runs without another suspect, one of its own, for which an entry is rejected.
     """
     passed = [run.entries for run in runs if run.green and run.lands and run.entries]
     if passed:
         return Decision(land=max(passed, key=len))
     known = _Knowledge(waiting, beliefs, runs)
-    for chain in known.groups:
-        if known.is_convicted(chain, red_runs):
-            return Decision(reject=chain.entries[0])
+    if convicted := known.convict(red_runs):
+        return Decision(reject=convicted)
     cancel = [each for each in running if known.is_useless(each)]
     plan = _Plan(known, [each for each in running if each not in cancel], max_set)
     start: list[Start] = []
@@ -145,27 +146,6 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
         start.append(best)
         plan.add(RunningSet(best.entries))
     return Decision(cancel=tuple(cancel), start=tuple(start))
-
-
-@frozen
-class Trial:
-    """Gate run on a tree: the tip with `entries`."""
-
-    entries: tuple[str, ...]
-    tree: Hashable
-    green: bool
-
-
-def convicts(run: Trial, earlier: Sequence[Trial], *, flaky: bool = False) -> bool:
-    """Return whether a red run is reason to reject: it tested one entry alone, which had been red before, alone or with
-    others that have passed since. If the gate was flaky lately, only runs on the same tree count, and one more."""
-    if len(run.entries) > 1 or run.green:
-        return False
-    if flaky:
-        return sum(each.tree == run.tree and not each.green for each in earlier) >= RED_RUNS_NEEDED
-    passed = {name for each in earlier if each.green for name in each.entries}
-    return sum(not each.green and set(each.entries) - passed - {run.entries[0]} == set() and
-               run.entries[0] in each.entries for each in earlier) >= RED_RUNS_NEEDED - 1
 
 
 # ------------------------------------------------------------------------------------------------- what the runs tell
@@ -219,10 +199,11 @@ class _Knowledge:
 
     def _suspect(self, red: Sequence[Run]) -> dict[str, float]:
         """Return the probability that each waiting entry is bad, given the logs of the red runs."""
+        suspicions = [run.suspicion for run in red if run.suspicion]
         bad = {}
         for name in self.waiting:
             prior = min(MOST_BAD, max(LEAST_BAD, self.beliefs.bad.get(name, 0.05)))
-            odds = prior / (1 - prior) * math.prod(run.suspicion.get(name, 1.0) for run in red)
+            odds = prior / (1 - prior) * math.prod(suspicion.get(name, 1.0) for suspicion in suspicions)
             bad[name] = min(MOST_BAD, max(LEAST_BAD, odds / (1 + odds)))
         return bad
 
@@ -247,16 +228,20 @@ class _Knowledge:
             goods.append(goods[-1] * (1 - self.bad[name]) * clash)
         return goods
 
-    def is_convicted(self, chain: _Chain, red_runs: int) -> bool:
-        reds = self.reds[frozenset(chain.entries)]
-        return len(chain.entries) == 1 and (any(run.convicts for run in reds) or (
-            len(reds) >= red_runs and any(run.is_own for run in reds)))
+    def convict(self, red_runs: int) -> str:
+        """Return an entry to reject, the only suspect that is left of a red run of its own and of others; '' if none.
+        """
+        return next((name for group, reds in self.reds.items() if len(group) == 1 for name in group
+                     if any(run.is_final for run in reds)
+                     or (len(reds) >= red_runs and any(run.is_own for run in reds))), "")
 
-    def may_be_explained(self, name: str) -> bool:
-        """Return whether another red run of an entry may come to count against it alone, if the others in it pass."""
-        return any(name in group and len(group) > 1 and
-                   not any(frozenset({other}) in self.reds for other in group if other != name)
-                   for group in self.reds)
+    def may_be_confirmed(self, name: str) -> bool:
+        """Return whether an entry that was red alone needs no further run of its own if the others of a red set pass.
+        """
+        if not any(run.is_own for run in self.reds.get(frozenset({name}), ())):
+            return False
+        return any(name in group and not any(frozenset({other}) in self.reds for other in group - {name})
+                   for group in self.reds if len(group) > 1)
 
     def test_alone(self, name: str, value: float, why: str) -> Start:
         """Return the run on one entry alone, which repeats the last such run that was red."""
@@ -343,17 +328,16 @@ class _Plan:
         due = 0.0 if chain.cuts else DUE_VALUE * is_due + UNFINISHED_VALUE * chain.is_red
         if chain.is_red and whole == 1:
             name = chain.entries[0]
-            is_own = any(run.is_own for run in known.reds[frozenset({name})])
-            if is_own and not is_due and known.may_be_explained(name):
-                return [known.test_alone(name, DEFERRED, "it is the only suspect of a red run")] if not chain.cuts else []
-            is_free = not chain.cuts and not known.waiting[name].needs & known.waiting.keys()
-            return [known.test_alone(name, CONFIRMATION_VALUE + due, "it is the only suspect of a red run")] \
-                if is_free else []
+            if chain.cuts or known.waiting[name].needs & known.waiting.keys():
+                return []
+            is_urgent = is_due or not known.may_be_confirmed(name)
+            value = CONFIRMATION_VALUE + due if is_urgent else LEAST_VALUE
+            return [known.test_alone(name, value, "it is the only suspect of a red run")]
         what = "are red together" if chain.is_red else "are under test together"
         found = []
         for length in range(1, whole + chain.is_red):
             if (bits := chain.split(length)) >= LEAST_VALUE:
-                landing = self._landing(chain.entries[:length], chain.good[length])
+                landing = self._landing(chain.entries[:length]) * chain.good[length]
                 found.append((bits + landing + due, length))
         return self._first_possible((), chain.entries, [
             (value, length, chain.good[length], f"{length} of {whole} that {what}") for value, length in found])
@@ -366,12 +350,12 @@ class _Plan:
             entry = known.waiting[name]
             if entry.is_alone or len(chosen) + len(base) >= self.max_set:
                 break
-            if entry.needs & known.waiting.keys() <= around.union(chosen):
+            if not entry.needs or entry.needs & known.waiting.keys() <= around.union(chosen):
                 chosen.append(name)
-        goods = known.goods(chosen)
-        found = [(passes * entropy(goods[length]) + self._landing((*base, *chosen[:length]), passes * goods[length]),
-                  length, passes * goods[length], why or f"{length} of {len(known.pool)} not yet tested")
-                 for length in range(1, len(chosen) + 1)]
+        landing = self._landing(base)  # that of each set, since no run in progress tests a free entry
+        found = [(passes * (entropy(good) + landing * good), length, passes * good,
+                  why or f"{length} of {len(known.pool)} not yet tested")
+                 for length, good in enumerate(known.goods(chosen)) if length]
         return self._first_possible(base, chosen, found)
 
     def _first_possible(self, base: tuple[str, ...], names: Sequence[str],
@@ -389,7 +373,7 @@ class _Plan:
             return []
         bases = [((), 1.0), *((run.entries, passes) for run, passes in zip(self.running, self.passes, strict=True)
                               if run.lands)]
-        return [Start(test, passes, self._landing(test, passes), "each passed, on another tip")
+        return [Start(test, passes, self._landing(test) * passes, "each passed, on another tip")
                 for base, passes in bases if (test := self._compose(base, ()))]
 
     def _compose(self, base: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...] | None:
@@ -406,14 +390,11 @@ class _Plan:
             before.add(name)
         return test if test and frozenset(test) not in self.under_test else None
 
-    def _landing(self, names: Sequence[str], passes: float) -> float:
-        """Return what the chance to land is worth: the set passes, and none that it is not built on lands before."""
+    def _landing(self, names: Sequence[str]) -> float:
+        """Return what it is worth that these pass: they land if no set lands before that they are not built on."""
         around = self.known.proven.union(names)
-        others = 1.0
-        for run, probability in zip(self.running, self.passes, strict=True):
-            if run.lands and not around.issuperset(run.entries):
-                others *= 1 - probability
-        return LANDING_VALUE * passes * others
+        return LANDING_VALUE * math.prod(1 - passes for run, passes in zip(self.running, self.passes, strict=True)
+                                         if run.lands and not around.issuperset(run.entries))
 
 
 def entropy(probability: float) -> float:

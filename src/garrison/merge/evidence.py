@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.merge.decision import Run, RunningSet, Trial, convicts
+from garrison.merge.decision import RED_RUNS_NEEDED, Run, RunningSet
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -25,28 +25,26 @@ def list_runs(state: QueueState, key: str, tip: str, waiting: Collection[str],
         key: of the present gate (`QueueConfig.verdict_key`).
         unfit: entries that give another tree on the tip than was tested: they do not land untested.
     """
-    evidence = state.verdicts.evidence(key)
-    earlier: list[Trial] = []
+    green = state.verdicts.evidence(key).green
     for record in state.verdicts.runs:
-        trial = Trial(record.entries, record.tree, record.result == "green")
         landed = state.landed_since(record.base, tip)
         left = tuple(name for name in record.entries if name in waiting)
         if record.key != key or landed is None or not left:
-            earlier += [trial] if record.key == key and landed is not None and trial.green else []
             continue
         is_whole = all(name in waiting or _has_landed(state, name) for name in record.entries)
         lands = is_whole and set(landed) <= set(record.entries) and left not in unfit
         if record.result == "green":
-            earlier.append(trial)
             yield Run(left, green=True, lands=lands), record
-        elif is_whole and record.tree not in evidence.green:  # else the gate was flaky
+        elif is_whole and record.tree not in green:  # else the gate was flaky
             # An entry's own runs count from the last time that it was queued.
             is_own = len(record.entries) == 1 and state.entries[left[0]].verdict not in ("", "green")
-            is_lost = record.result == "lost"  # several times
-            is_proof = is_own and (is_lost or convicts(trial, earlier, flaky=evidence.flaky))
-            earlier.append(trial)
-            yield Run(left, False, dict(zip(record.entries, record.suspicion, strict=False)), lands, is_own,
-                      is_proof), record
+            suspicion = dict(zip(record.entries, record.suspicion, strict=False))
+            yield Run(left, False, suspicion, lands, is_own, is_own and record.result == "lost"), record
+
+
+def count_red_runs(state: QueueState, key: str) -> int:
+    """Return how many red runs an entry is rejected for: one more if the gate judged a tree both ways lately."""
+    return RED_RUNS_NEEDED + state.verdicts.evidence(key).flaky
 
 
 def list_running(state: QueueState, key: str, tip: str, gates: Iterable[RunningGate]) -> list[RunningSet | None]:

@@ -29,9 +29,9 @@ from garrison.merge import batch, checkouts, order
 from garrison.merge.base_check import check_base
 from garrison.merge.candidates import CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
-from garrison.merge.decision import Beliefs, Waiting, decide
+from garrison.merge.decision import MAX_SET, Beliefs, Waiting, decide
 from garrison.merge.entry import order_by_dependencies
-from garrison.merge.evidence import list_running, list_runs
+from garrison.merge.evidence import count_red_runs, list_running, list_runs
 from garrison.merge.gate import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, RETRY_SECONDS, Progress, QueueWriter, Wait
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 
-MIN_ARRANGED, MAX_ARRANGED = 3, 64
+MIN_ARRANGED, MAX_ARRANGED = 3, MAX_SET
 """Waiting entries from which an order is chosen (of two, either costs the other its place), and that are looked at."""
 SNAPSHOT_EVERY = 1000
 """Records between two snapshots: every command reads the records since the last one."""
@@ -387,7 +387,8 @@ class MergeProcessor:
         sets = list_running(state, key, tip, [jobs[job] for job in set_jobs])
         backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else batch.MAX_BATCH
         chosen = decide(candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
-                        self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog))
+                        self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog),
+                        red_runs=count_red_runs(state, key))
         if chosen.land:
             return self._land(state, tip, *chosen.land)
         self.gates.keep([*base_jobs, *(job for job, each in zip(set_jobs, sets, strict=True)

@@ -10,8 +10,8 @@ n H(p) / (C(f) k). A draw is a queue with as many entries as hold `--bits` bits,
 
 Tables: `limit` (share of the limit that the real decision reaches, `merge_odds.Drain`), `peers` (the same for other
 strategies, `merge_strategies`), `small` (queues of four, beside the best of all plans, `merge_best`), `correlated`
-(entries that break each other, and beliefs that are wrong) and `cost` (milliseconds a decision). The decision knows p,
-as it does after some hundred judgements, and nothing else of the entries; `small` and `correlated` are described there.
+(entries that break each other, and beliefs that are wrong) and `cost` (milliseconds a decision). The decision knows p
+and f, as it does after some hundred judgements, and nothing else of the entries; `small` and `correlated` are described there.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def share(cell: Cell) -> tuple[Cell, list[float], float, float]:
     entries, shares, wrong, runs = queue_length(rate, bits), [], 0, 0
     for number in range(draws):
         world = draw(entries, rate, number, flake)
-        drain = Drain(world, gates, land=0.0, dice=random.Random(number), beliefs=[rate] * entries).drain()
+        drain = Drain(world, gates, land=0.0, dice=random.Random(number), beliefs=[rate] * entries,
+                      has_history=True).drain()
         shares.append(limit(entries, rate, flake, gates) / drain.now)
         wrong += len(drain.rejected - world.bad)
         runs += drain.runs
@@ -115,7 +116,8 @@ def print_small(rates: Sequence[float]) -> None:
             for bad in range(2 ** entries):
                 numbers = frozenset(number for number in range(entries) if bad >> number & 1)
                 weight = rate ** len(numbers) * (1 - rate) ** (entries - len(numbers))
-                ours += weight * Drain(World(entries, numbers), gates, land=0.0, beliefs=[rate] * entries).drain().now
+                drain = Drain(World(entries, numbers), gates, land=0.0, beliefs=[rate] * entries, has_history=True)
+                ours += weight * drain.drain().now
             best = merge_best.least_time(entries, rate, gates)
             print(f"{gates:5} {rate:6.1%} {ours:6.2f} {best:10.2f} {best / ours:6.0%}", flush=True)
 
@@ -127,7 +129,7 @@ def print_correlated(draws: int) -> None:
     """Print drains of 60 entries, 5 % bad, whose entries hang together, or of which false things are believed."""
     print(f"{'world, two gates':44} {'time':>6} {'landed':>7} {'most possible':>14}")
     for name, worlds in _worlds(draws):
-        drains = [Drain(world, 2, land=0.0, dice=random.Random(number), beliefs=beliefs).drain()
+        drains = [Drain(world, 2, land=0.0, dice=random.Random(number), beliefs=beliefs, has_history=True).drain()
                   for number, (world, beliefs) in enumerate(worlds)]
         most = statistics.mean(_most(world) for world, _ in worlds)
         print(f"{name:44} {statistics.mean(drain.now for drain in drains):6.1f} "

@@ -17,7 +17,17 @@ from operator import or_
 
 from garrison.merge import batch
 from garrison.merge.beliefs import FLAKE_WINDOW, flake_rate
-from garrison.merge.decision import RED_RUNS_NEEDED, Beliefs, Decision, Run, RunningSet, Waiting, decide
+from garrison.merge.decision import (
+    STEADY_RUNS,
+    Beliefs,
+    Decision,
+    Run,
+    RunningSet,
+    Steadiness,
+    Waiting,
+    decide,
+    repeats_another,
+)
 
 REMEMBERED = 300
 """Finished runs that are looked at, as the queue's journal remembers so many."""
@@ -66,6 +76,8 @@ class Drain:
     """Waiting entries that the decision sees."""
     beliefs: Mapping[int, float] | None = None
     """What is believed of each entry; the share of those judged lately, if None."""
+    has_history: bool = False
+    """Set if the queue has known its gate for long: whether it is flaky."""
     landed: list[int] = field(default_factory=list)
     rejected: set[int] = field(default_factory=set)
     runs: int = 0
@@ -90,7 +102,7 @@ class Drain:
         backlog = len(self.waiting) if not self.runs else batch.MAX_BATCH
         most = batch.choose_max_set(backlog, [self.run])
         chosen = decide([self.facts[name] for name in free], self._believe(free), list(self._tell(waiting)), sets,
-                        self.gates, max_set=most, red_runs=RED_RUNS_NEEDED + (self._count_flakes() > 0))
+                        self.gates, max_set=most, gate=self._judge_gate())
         if chosen.land:
             self.now += self.land
             for name in chosen.land:
@@ -106,10 +118,17 @@ class Drain:
             self._test(chosen)
 
     def _believe(self, names: Sequence[str]) -> Beliefs:
-        flake = flake_rate(self._count_flakes(), self._count_flakes() + len(self.greens[-FLAKE_WINDOW:]))
+        flakes, good = self._count_flakes(), len(self.greens[-FLAKE_WINDOW:])
+        flake = self.world.flake if self.has_history else flake_rate(flakes, flakes + good)
         if self.beliefs is None:
             return Beliefs(dict.fromkeys(names, batch.failure_rate(self.judged)), {}, flake)
         return Beliefs({name: self.beliefs[int(name)] for name in names}, {}, flake)
+
+    def _judge_gate(self) -> Steadiness:
+        is_found = self._count_flakes() > 0 or any(not tree & ~self.tip for tree in self.reds)
+        if is_found or (self.has_history and self.world.flake):
+            return Steadiness.FLAKY
+        return Steadiness.STEADY if self.has_history or len(self.greens) >= STEADY_RUNS else Steadiness.UNKNOWN
 
     def _count_flakes(self) -> int:
         """Return how many runs on the last good trees were red."""
@@ -122,13 +141,16 @@ class Drain:
         """Yield what the finished runs say of the waiting entries."""
         self.finished = [each for each in self.finished[-REMEMBERED:] if each.tree & waiting]
         green = {each.tree for each in self.finished if each.green}
+        earlier: list[tuple[tuple[str, ...], bool]] = []
         for each in self.finished:
             is_whole = not each.tree & ~(waiting | self.tip)
             if each.green or (is_whole and each.tree not in green):
                 left = tuple(name for name in each.entries if waiting >> int(name) & 1)
+                is_own = not each.green and len(each.entries) == 1
                 if left:
-                    yield Run(left, each.green, {}, is_whole and self._lands(each),
-                              not each.green and len(each.entries) == 1)
+                    yield Run(left, each.green, {}, is_whole and self._lands(each), is_own,
+                              is_own and repeats_another(left[0], earlier))
+                earlier.append((each.entries, each.green))
 
     def _test(self, chosen: Decision) -> None:
         for start in chosen.start:

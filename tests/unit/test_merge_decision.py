@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from garrison.merge.decision import (
     MAX_SET,
+    STEADY_RUNS,
     Beliefs,
     Decision,
     Run,
     RunningSet,
+    Steadiness,
     Waiting,
     decide,
     entropy,
+    repeats_another,
 )
 
 
@@ -78,7 +81,7 @@ class Drain:
                  for each in map(_Same, self.running)}
         decision = decide(waiting, Beliefs(dict.fromkeys(free, self.rate), {}, self.flake),
                           list(self.known_runs(set(free))), list(known.values()), self.gates, max_set=self.max_set,
-                          red_runs=self.red_runs())
+                          gate=self.judge_gate())
         if decision.land:
             self.land(decision.land)
         elif decision.reject:
@@ -93,16 +96,23 @@ class Drain:
 
     def known_runs(self, free: set[str]):
         green = {gate.tree for gate in self.runs if gate.green}
+        earlier: list[tuple[tuple[str, ...], bool]] = []
         for gate in self.runs:
             left = tuple(name for name in gate.entries if name in free)
             is_whole = all(name in free or name in self.landed for name in gate.entries)
             if left and (gate.green or (is_whole and gate.tree not in green)):
                 is_own = not gate.green and len(gate.entries) == 1
-                yield Run(left, gate.green, {}, is_whole and self.lands(gate), is_own)
+                yield Run(left, gate.green, {}, is_whole and self.lands(gate), is_own,
+                          is_own and repeats_another(left[0], earlier))
+            if gate.green or is_whole:
+                earlier.append((gate.entries, gate.green))
 
-    def red_runs(self) -> int:
+    def judge_gate(self) -> Steadiness:
         green = {gate.tree for gate in self.runs if gate.green}
-        return 2 + any(gate.tree in green and not gate.green for gate in self.runs)
+        landed = frozenset(self.landed)
+        if any(not gate.green and (gate.tree in green or gate.tree <= landed) for gate in self.runs):
+            return Steadiness.FLAKY
+        return Steadiness.STEADY if len(green) >= STEADY_RUNS else Steadiness.UNKNOWN
 
     def land(self, names: tuple[str, ...]) -> None:
         tree = frozenset((*self.landed, *names))
@@ -236,10 +246,10 @@ def test_a_decision_on_64_entries_and_4_gates_takes_milliseconds():
 # ------------------------------------------------------------------------------------------------------- single steps
 
 
-def ask(runs=(), running=(), width=1, rate=0.2, flake=0.0, bad=None, red_runs=2, **options):
+def ask(runs=(), running=(), width=1, rate=0.2, flake=0.0, bad=None, gate=Steadiness.UNKNOWN, **options):
     waiting = [Waiting(name, **options.get(name, {})) for name in "abcdef"]
     beliefs = Beliefs(dict.fromkeys("abcdef", rate) | (bad or {}), {}, flake)
-    return decide(waiting, beliefs, runs, running, width, red_runs=red_runs)
+    return decide(waiting, beliefs, runs, running, width, gate=gate)
 
 
 def started(decision: Decision) -> list[str]:
@@ -281,26 +291,42 @@ def test_a_run_that_a_verdict_made_useless_is_cancelled():
     assert ask([Run(("a",), True)], [RunningSet(("a",), lands=False)]).cancel == (RunningSet(("a",), lands=False),)
 
 
-def test_an_entry_is_rejected_by_two_red_runs_without_another_suspect_one_of_them_its_own():
-    own = red("a", is_own=True)
+def test_an_entry_is_rejected_by_its_own_red_run_and_another_one_without_a_suspect_but_it():
+    own, again, passed = red("a", is_own=True), red("a", is_own=True, is_repeat=True), Run(("b", "c"), True)
     assert started(ask([own])) == ["a"]
     assert ask([own]).start[0].repeats
-    assert ask([red("a")]).reject == ""
-    assert ask([red("a"), red("a")]).reject == ""
-    assert ask([own, own]).reject == "a"
-    assert ask([red("ab"), own]).reject == ""
-    assert ask([red("ab"), Run(("b",), True), own]).reject == "a"
-    assert ask([red("ab"), own, Run(("b",), True)]).reject == "a", "whichever came first"
+    assert ask([own, again]).reject == "a"
+    assert ask([red("ab"), passed, again]).reject == "a"
+    assert ask([red("ab"), own, passed]).reject == "", "the gate may have failed for a while"
     assert ask([red("a", is_own=True, is_final=True)]).reject == "a"
-    assert ask([own, own], red_runs=3).reject == "", "the gate was flaky lately"
-    assert ask([own, own, red("ab"), Run(("b",), True)], red_runs=3).reject == "a"
 
 
-def test_what_was_red_alone_is_run_again_only_if_no_set_can_confirm_it():
+def test_for_a_steady_gate_the_other_suspects_may_pass_later_and_a_flaky_one_needs_three():
+    own, passed = red("a", is_own=True), Run(("b", "c"), True)
+    assert ask([red("ab"), own], gate=Steadiness.STEADY).reject == ""
+    assert ask([red("a"), red("a")], gate=Steadiness.STEADY).reject == "", "none is its own"
+    assert ask([red("ab"), own, passed], gate=Steadiness.STEADY).reject == "a"
+    assert ask([red("ab"), own, passed], gate=Steadiness.FLAKY).reject == ""
+    assert ask([red("abc"), red("ab"), own, passed], gate=Steadiness.FLAKY).reject == "a"
+
+
+def test_an_own_run_repeats_one_in_which_the_entry_was_the_only_suspect_by_then():
+    with_b, alone, b_passed = (("a", "b"), False), (("a",), False), (("b",), True)
+    assert not repeats_another("a", [])
+    assert not repeats_another("a", [with_b])
+    assert repeats_another("a", [with_b, b_passed])
+    assert repeats_another("a", [b_passed, with_b])
+    assert repeats_another("a", [alone])
+
+
+def test_what_was_red_alone_is_run_again_only_if_others_that_pass_cannot_confirm_it():
     own = red("a", is_own=True)
-    assert started(ask([red("ab"), own])) != ["a"], "b may pass"
-    assert started(ask([red("ab"), own, red("b", is_own=True)]))[0] in "ab", "b is as suspect itself"
-    assert started(ask([red("ab"), own], a={"is_due": True})) == ["a"]
+    told, steady = [red("ab"), own], Steadiness.STEADY
+    assert started(ask(told)) == ["a"]
+    assert started(ask(told, gate=steady)) != ["a"], "b may pass"
+    assert started(ask(told, gate=Steadiness.FLAKY)) == ["a"], "two red runs do not suffice"
+    assert started(ask([*told, red("b", is_own=True)], gate=steady))[0] in "ab", "b is as suspect itself"
+    assert started(ask(told, gate=steady, a={"is_due": True})) == ["a"]
 
 
 def test_an_entry_that_shares_no_set_is_tested_alone_when_it_is_its_turn():

@@ -13,13 +13,15 @@ them; several runs on a chain divide it into segments. The run that is started n
 the bits that it tells, given the runs in progress, plus the chance that it lands. There are three ways to find one:
 cut a segment of a chain, begin a chain with entries of the pool, or extend a chain under test, whose success is then
 taken for granted. So one gate bisects, and k gates search in k groups at a time. A set lands only by its own green run
-on the tip. An entry is rejected if two red runs, one of them its own, have no other suspect left.
+on the tip. An entry is rejected if it is the only suspect left of two red runs, of which its own one repeats the other;
+for a gate that is known to be steady, the other suspects may have passed later.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from garrison.frozen import frozen
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 MAX_SET = 128
 """Entries of the largest set: of which half the sets are red if one entry in 185 is bad."""
 RED_RUNS_NEEDED = 2
-"""Red runs that have no suspect but one entry, before it is rejected."""
+"""Red runs without another suspect, one of them its own, for which an entry is rejected; one more by a flaky gate."""
+STEADY_RUNS = 40
+"""Trees that a gate must have passed, and been flaky on none, to count as steady: one that is red on a twentieth of the
+good trees is found out by then in seven of eight cases."""
 LANDING_VALUE = 0.3
 """Bits that a certain landing is worth, since what has landed is tested with no set again. With one gate any value does
 as well; with four, 0 and 1 take 3 to 8 % more time."""
@@ -45,6 +50,16 @@ LEAST_VALUE = 0.02
 """Bits below which a run is not started while another is in progress, and below which one is cancelled."""
 LEAST_BAD, MOST_BAD = 0.002, 0.95
 """Bounds of the probability that an entry is bad."""
+
+
+class Steadiness(Enum):
+    """What is known of a gate from the trees that it passed."""
+
+    UNKNOWN = "unknown"
+    """Then the own red run of an entry convicts it only if it repeats another one: the gate may fail for a while."""
+    STEADY = "steady"
+    FLAKY = "flaky"
+    """It was red on a good tree lately."""
 
 
 @frozen
@@ -84,6 +99,8 @@ class Run:
     """Set if the tested tree is the tip's with just these entries: then it may land."""
     is_own: bool = False
     """Set if it is a red one that tested one entry and nothing else."""
+    is_repeat: bool = False
+    """Set if, besides, its entry had been the only suspect of another red run (see `repeats_another`)."""
     is_final: bool = False
     """Set if its only entry is to be rejected for it alone: it gave no verdict, several times."""
 
@@ -119,7 +136,8 @@ class Decision:
 
 
 def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], running: Sequence[RunningSet],
-           gates: int, *, max_set: int = MAX_SET, red_runs: int = RED_RUNS_NEEDED) -> Decision:
+           gates: int, *, max_set: int = MAX_SET,
+           gate: Steadiness = Steadiness.UNKNOWN) -> Decision:
     """Decide what to land, reject, cancel or test next.
 
     Args:
@@ -128,16 +146,16 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
         running: runs in progress.
         gates: runs that may go on at a time.
         max_set: entries that may be tested together at most; with 1, one entry is tested at a time.
-        red_runs: red runs without another suspect, one of its own, for which an entry is rejected.
+        gate: what is known of the gate.
     """
     passed = [run.entries for run in runs if run.green and run.lands and run.entries]
     if passed:
         return Decision(land=max(passed, key=len))
     known = _Knowledge(waiting, beliefs, runs)
-    if convicted := known.convict(red_runs):
+    if convicted := known.convict(gate):
         return Decision(reject=convicted)
     cancel = [each for each in running if known.is_useless(each)]
-    plan = _Plan(known, [each for each in running if each not in cancel], max_set)
+    plan = _Plan(known, [each for each in running if each not in cancel], max_set, gate)
     start: list[Start] = []
     while len(plan.running) < gates:
         best = max(plan.candidates(), key=lambda each: each.value, default=None)
@@ -146,6 +164,13 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
         start.append(best)
         plan.add(RunningSet(best.entries))
     return Decision(cancel=tuple(cancel), start=tuple(start))
+
+
+def repeats_another(name: str, earlier: Sequence[tuple[tuple[str, ...], bool]]) -> bool:
+    """Return whether a red run on one entry alone repeats one of the earlier runs (their entries, and if green): it was
+    red, and that entry was its only suspect by then."""
+    passed = {each for entries, green in earlier if green for each in entries} - {name}
+    return any(not green and set(entries) - passed == {name} for entries, green in earlier)
 
 
 # ------------------------------------------------------------------------------------------------- what the runs tell
@@ -228,20 +253,26 @@ class _Knowledge:
             goods.append(goods[-1] * (1 - self.bad[name]) * clash)
         return goods
 
-    def convict(self, red_runs: int) -> str:
-        """Return an entry to reject, the only suspect that is left of a red run of its own and of others; '' if none.
-        """
-        return next((name for group, reds in self.reds.items() if len(group) == 1 for name in group
-                     if any(run.is_final for run in reds)
-                     or (len(reds) >= red_runs and any(run.is_own for run in reds))), "")
+    def convict(self, gate: Steadiness) -> str:
+        """Return an entry to reject, the only suspect that is left of enough red runs, one its own; '' if none."""
+        needed = RED_RUNS_NEEDED + (gate is Steadiness.FLAKY)
+        for group, reds in self.reds.items():
+            is_confirmed = len(reds) >= needed and any(
+                run.is_repeat or (run.is_own and gate is not Steadiness.UNKNOWN) for run in reds)
+            if len(group) == 1 and (is_confirmed or any(run.is_final for run in reds)):
+                return min(group)
+        return ""
 
-    def may_be_confirmed(self, name: str) -> bool:
-        """Return whether an entry that was red alone needs no further run of its own if the others of a red set pass.
-        """
-        if not any(run.is_own for run in self.reds.get(frozenset({name}), ())):
+    def may_be_confirmed(self, name: str, gate: Steadiness) -> bool:
+        """Return whether an entry that was red alone needs no further run of its own if others that were red with it
+        pass."""
+        if gate is Steadiness.UNKNOWN:
             return False
-        return any(name in group and not any(frozenset({other}) in self.reds for other in group - {name})
-                   for group in self.reds if len(group) > 1)
+        own = self.reds.get(frozenset({name}), ())
+        shared = [group for group in self.reds if len(group) > 1 and name in group
+                  and not any(frozenset({other}) in self.reds for other in group - {name})]
+        return any(run.is_own for run in own) and len(own) + sum(len(self.reds[group]) for group in shared) >= \
+            RED_RUNS_NEEDED + (gate is Steadiness.FLAKY)
 
     def test_alone(self, name: str, value: float, why: str) -> Start:
         """Return the run on one entry alone, which repeats the last such run that was red."""
@@ -265,8 +296,9 @@ class _Knowledge:
 class _Plan:
     """Runs in progress, and the sets that could be tested beside them."""
 
-    def __init__(self, known: _Knowledge, running: Sequence[RunningSet], max_set: int) -> None:
-        self.known, self.running, self.max_set = known, list(running), max_set
+    def __init__(self, known: _Knowledge, running: Sequence[RunningSet], max_set: int, gate: Steadiness,
+                 ) -> None:
+        self.known, self.running, self.max_set, self.gate = known, list(running), max_set, gate
         self._arrange()
 
     def add(self, run: RunningSet) -> None:
@@ -330,7 +362,7 @@ class _Plan:
             name = chain.entries[0]
             if chain.cuts or known.waiting[name].needs & known.waiting.keys():
                 return []
-            is_urgent = is_due or not known.may_be_confirmed(name)
+            is_urgent = is_due or not known.may_be_confirmed(name, self.gate)
             value = CONFIRMATION_VALUE + due if is_urgent else LEAST_VALUE
             return [known.test_alone(name, value, "it is the only suspect of a red run")]
         what = "are red together" if chain.is_red else "are under test together"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 from garrison.cli import completion
@@ -9,20 +11,23 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
+from garrison.errors import UsageError
 from garrison.records.costs import PIPELINES
 from garrison.records.names import check_run
-from garrison.views.usage import COSTS_BY, cost_rows
+from garrison.views.usage import COSTS_BY, call_lines, cost_rows
 
 
 @click.command(cls=Command, examples=(
     ("garrison cost crew-1", "a row for each node of a run"),
     ("garrison cost --by day --json", "all runs of the home by day, for programs"),
+    ("garrison cost crew-1 --calls > costs.jsonl", "each call with its limits, for `garrison verify --costs`"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--by", type=click.Choice(COSTS_BY), default="node", show_default=True, help="What to group by.")
+@click.option("--calls", is_flag=True, help="Each call of RUN with its limits instead, one JSON object a line.")
 @json_option
 @home_option
-def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
+def cost(run: str | None, by: str, calls: bool, as_json: bool, home: str | None) -> None:
     """Show model calls, tokens and US dollars of RUN, or of all runs of the home.
 
     RUN is also `pipelines/NAME`, a run of `garrison pipeline run`.
@@ -30,6 +35,12 @@ def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
     Claude sessions record their calls; those of other agents are recorded by the proxy, if their network has one. The
     cost of a session that was killed or is still running is estimated from its tokens.
     """
+    if calls:
+        if run is None:
+            raise UsageError("name the run whose calls to print")
+        for line in call_lines(find_home(home), check_run(run)):
+            click.echo(json.dumps(line))
+        return
     rows = cost_rows(find_home(home), run if not run or run.startswith(f"{PIPELINES}/") else check_run(run), by)
     if as_json:
         print_json(rows)

@@ -1,4 +1,4 @@
-"""`garrison verify`: check a run by its events, git and the gates' attestations, with the independent checker.
+"""`garrison verify`: check a run by its events, git, the gates' attestations and its costs, with the independent checker.
 
 The checker (`garrison.testing.checker`) imports nothing of the engine; this command only brings it what it reads. The
 same events may come from a file, so that a run can be checked elsewhere, with the repository beside it.
@@ -7,7 +7,7 @@ same events may come from a file, so that a run can be checked elsewhere, with t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,16 +23,20 @@ from garrison.errors import UsageError
 from garrison.merge.attestations import read_all
 from garrison.testing.checker import (
     Attestations,
+    Call,
     Finding,
     History,
     Promise,
     Repository,
     UnreadableHistory,
+    UnreadableSpending,
     check,
     read_attestations,
     read_events,
+    read_spending,
 )
 from garrison.views.event_log import EventLog
+from garrison.views.usage import call_lines
 
 
 @click.command(cls=Command, examples=(
@@ -49,38 +53,60 @@ from garrison.views.event_log import EventLog
 @click.option("--attestations", "attestation_files", multiple=True, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="With --events: the file `attestations` of a queue (repeatable).")
+@click.option("--costs", "costs_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="With --events: the run's costs (`garrison cost RUN --calls`).")
 @json_option
 @home_option
 def verify(run: str | None, events_file: Path | None, repository: Path | None, attestation_files: tuple[Path, ...],
-           as_json: bool, home: str | None) -> int:
+           costs_file: Path | None, as_json: bool, home: str | None) -> int:
     """Check that RUN kept garrison's promises: each landed commit was tested, each node landed once or failed with a
     reason, no process had two lives at a time, no commit is lost, the limits held, nothing is left behind.
 
-    It compares the run's events with git and with what the gate runs themselves attested. Each broken promise is one
-    line; exit code 1 if there is one.
+    It compares the run's events with git, with what the gate runs themselves attested, and with what its sessions cost.
+    Each broken promise is one line. Exit code 0: none is broken; 1: one is; 2: the input cannot be read.
     """
     if (run is None) == (events_file is None):
         raise UsageError("name a run, or give its events with --events FILE")
-    if attestation_files and events_file is None:
-        raise UsageError("--attestations goes with --events; those of a run in the home are found")
+    if (attestation_files or costs_file) and events_file is None:
+        raise UsageError("--attestations and --costs go with --events; those of a run in the home are found")
     root: Path | None = None
     if events_file is not None:
-        history = _history(events_file.read_text(encoding="utf-8", errors="replace").splitlines(), events_file)
-        attestations = read_attestations(path.read_text(encoding="utf-8", errors="replace")
-                                         for path in attestation_files)
+        history = _history(_lines(events_file), events_file)
+        attestations = read_attestations("\n".join(_lines(path)) for path in attestation_files)
+        spending = _spending(_lines(costs_file) if costs_file is not None else (), costs_file)
     else:
         root = find_home(home)
-        history = _history(_event_lines(root, existing_run(root, str(run))), root)
+        found = existing_run(root, str(run))
+        history = _history(_event_lines(root, found), root)
         attestations = read_attestations(map(read_all, sorted((root / "merge-queue").glob("*/*"))))
+        spending = _spending(map(json.dumps, call_lines(root, found)), root)
     place = Repository(repository or Path(str(history.launch.get("repo") or ".")))
     if not place.is_there:
         raise UsageError(f"{place.path} is no git repository; name the run's with --repository")
-    findings = check(history, place, attestations, home=root)
+    try:
+        findings = check(history, place, attestations, home=root, spending=spending)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{events_file or root}: an event lacks what its kind has, or has another form "
+                         f"({type(error).__name__}: {error}); docs/proof.md describes the form") from error
     if as_json:
         print_json([{"promise": finding.promise.value, "text": finding.text} for finding in findings])
     else:
         _print(findings, history, attestations)
     return 1 if findings else 0
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _spending(lines: Iterable[str], source: Path | None) -> tuple[Call, ...]:
+    try:
+        return read_spending(lines)
+    except UnreadableSpending as error:
+        raise UsageError(f"{source}: {error}") from error
 
 
 def _event_lines(home: Path, run: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ sessions' jobs. A file is read again only if it may have changed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -220,6 +220,17 @@ def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
             for key, spent in sums.items()]
     return rows if by in ("model", "agent") else [
         {**row, "limit": _lowest(limits.get("" if by == "day" else str(row["of"]), ()))} for row in rows]
+
+
+def call_lines(home: Path, run: str) -> Iterator[dict[str, Any]]:
+    """Yield each call and each total of a run's sessions, with the limits that applied to it, for the checker of runs
+    (`garrison.testing.checker.spending`)."""
+    for _, node, path in costs.usage_files(home, run):
+        limits = {name: usd for name, usd in vars(read_limits(path.parent) or costs.NO_LIMITS).items()
+                  if usd is not None}
+        for call in costs.read_usage(path):
+            yield {"node": node, "attempt": path.parent.parent.name, "session": call.session, "kind": call.kind,
+                   "at": call.at, "message": call.message, "usd": call.usd, "limits": limits}
 
 
 def _split(calls: list[costs.UsageRecord], by: str, run: str, node: str) -> list[tuple[str, costs.Spent]]:

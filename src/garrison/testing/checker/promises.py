@@ -7,7 +7,7 @@ hold at every moment; what only its end must bring (nothing waits, nothing is le
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -16,6 +16,7 @@ from garrison.testing.checker import machine
 from garrison.testing.checker.attestations import Attestations
 from garrison.testing.checker.history import GUARDIAN, QUEUE, Event, History
 from garrison.testing.checker.repository import Commit, Repository
+from garrison.testing.checker.spending import Call, overdrawn
 
 
 class Promise(Enum):
@@ -33,6 +34,8 @@ class Promise(Enum):
     """Nothing that an agent committed is lost."""
     LIMITS = "limits"
     """New attempts and restarts stay within the limits of the launch."""
+    MONEY = "money"
+    """No model was called after a limit on its costs was reached."""
     CLEAN = "clean"
     """Nothing of an ended run is left behind."""
 
@@ -63,13 +66,15 @@ NO_LANDING = "no change"
 
 
 def check(history: History, repository: Repository, attestations: Attestations | None = None, *,
-          home: Path | None = None) -> list[Finding]:
+          home: Path | None = None, spending: Iterable[Call] = ()) -> list[Finding]:
     """Return every broken promise, in the order of `Promise`; an empty list means that none was seen.
 
     Without `attestations`, or for landings before they were written, the queue's own verdicts count. With `home`, the
-    machine is searched for processes that the ended run has left.
+    machine is searched for processes that the ended run has left. Costs are compared with their limits as far as
+    `spending` has them.
     """
-    return list(dict.fromkeys(_Check(history, repository, attestations or Attestations(), home).findings()))
+    checked = _Check(history, repository, attestations or Attestations(), home, tuple(spending))
+    return list(dict.fromkeys(checked.findings()))
 
 
 @dataclass
@@ -110,8 +115,9 @@ class _Node:
 
 
 class _Check:
-    def __init__(self, history: History, repository: Repository, attestations: Attestations, home: Path | None) -> None:
-        self.history, self.repository, self.home = history, repository, home
+    def __init__(self, history: History, repository: Repository, attestations: Attestations, home: Path | None,
+                 spending: tuple[Call, ...]) -> None:
+        self.history, self.repository, self.home, self.spending = history, repository, home, spending
         self.attestations, self.launch = attestations, history.launch
         self.wrong: list[Finding] = []
         self.entries = self._fold_entries()
@@ -123,10 +129,11 @@ class _Check:
         for promise, checks in (
                 (Promise.RECORD, (self._sequences,)),
                 (Promise.TESTED, (self._tested, self._attested)),
-                (Promise.ONCE, (self._landed_once, self._in_the_history, self._ended)),
+                (Promise.ONCE, (self._landed_once, self._in_the_history, self._ended, self._ended_once)),
                 (Promise.LIVES, (self._successors, self._late_writers)),
                 (Promise.KEPT, (self._commits, self._rescued)),
                 (Promise.LIMITS, (self._attempts, self._deaths)),
+                (Promise.MONEY, (lambda: overdrawn(self.spending),)),
                 (Promise.CLEAN, (self._left,))):
             for one in checks:
                 yield from (Finding(promise, text) for text in one())
@@ -172,6 +179,9 @@ class _Check:
             if not change:
                 continue
             node = nodes[change["node"]]
+            if change.get("attempt", 1) < node.attempt:
+                self.wrong.append(Finding(Promise.LIMITS, f"{change['node']} went from attempt {node.attempt} back to "
+                                                          f"{change['attempt']} ({event.place})"))
             node.step = change.get("step") or node.step
             node.status, node.reason = change["status"], change.get("reason", "")
             node.landing, node.attempt = change.get("landing", ""), change.get("attempt", 1)
@@ -285,6 +295,8 @@ class _Check:
             entry = latest.get(name)
             if node.status == FAILED and not node.reason:
                 yield f"{name} failed and no reason is recorded"
+            elif node.status == LANDED and node.landing != NO_LANDING and entry is None and node.attempts.total():
+                yield f"{name} is recorded as landed and was never enqueued"
             elif node.status == LANDED and node.landing != NO_LANDING and entry is not None and not entry.landed:
                 yield f"{name} is recorded as landed and its merge entry {entry.name} is {entry.status}"
             elif self.history.end == "done" and node.status not in (LANDED, FAILED, SKIPPED, "pending"):
@@ -292,6 +304,14 @@ class _Check:
         for entry in self.entries.values():
             if self.history.end == "done" and entry.status not in OVER:
                 yield f"the run is done and its merge entry {entry.name} is {entry.status}"
+
+    def _ended_once(self) -> Iterator[str]:
+        """A run that is done goes on no more."""
+        done = False
+        for event in self.history.of("run", journal=GUARDIAN):
+            if done:
+                yield f"the run was done and became {event.data['status']} ({event.place})"
+            done |= event.data["status"] == "done"
 
     # --- lives ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,143 @@
+"""Mutation score of the simulator: `python -m tests.simulator_mutations [--seeds N] [--jobs N] [--only NAME]`.
+
+Each planted bug of `tests.simulator.mutations` is applied in a scratch copy of the source. The simulator plays seeds
+there until one breaks a rule: N of plain graphs, and with every fourth one of a graph that branches. Exit code
+1 if fewer than 95 % are found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.simulator.mutations import MUTATIONS, Mutation
+
+ROOT = Path(__file__).resolve().parents[1]
+WANTED = 0.95
+"""Share of the bugs that must be found."""
+FLOWS_EVERY = 4
+"""Seeds of plain graphs for each one of a graph with flows."""
+LIMIT = 1800.0
+"""Seconds after which a bug counts as not found."""
+PLAY = f"""
+import json, sys
+import garrison
+from tests.simulator.simulation import Failed, simulate
+assert garrison.__file__.startswith(sys.argv[1]), garrison.__file__
+count = int(sys.argv[2])
+for seed in range(count):
+    for flows in (False, True) if seed % {FLOWS_EVERY} == 0 else (False,):
+        try:
+            simulate(seed // {FLOWS_EVERY} if flows else seed, flows=flows)
+        except Failed as error:
+            print(json.dumps([seed, flows, error.why]))
+            sys.exit(0)
+print(json.dumps(None))
+"""
+"""Program of one scratch copy: prints the first seed that breaks a rule, whether it had flows, and why."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one bug: the seed that found it, and the rule that it broke; `seed` is None if none did."""
+
+    mutation: Mutation
+    seed: int | None
+    flows: bool
+    why: str
+    seconds: float
+
+    @property
+    def line(self) -> str:
+        """Return it as one line of the report."""
+        if self.seed is None:
+            return f"NOT FOUND  {self.mutation.name}: {self.mutation.what} ({self.why}, {self.seconds:.0f} s)"
+        return (f"{self.seed:9}{'f' if self.flows else ' '} {self.mutation.name}: "
+                f"{self.why.splitlines()[0][:150] if self.why else ''}")
+
+
+def apply(mutation: Mutation, root: Path) -> None:
+    """Apply a bug below `root`; ValueError if a text that it replaces is not there exactly once."""
+    for edit in mutation.edits:
+        path = root / edit.path
+        text = path.read_text(encoding="utf-8")
+        if (times := text.count(edit.old)) != 1:
+            raise ValueError(f"{mutation.name}: its text occurs {times} times in {edit.path}")
+        path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+
+
+def copy_source(target: Path) -> None:
+    """Copy what the simulator imports."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "src", target / "src", ignore=ignore)
+    shutil.copytree(ROOT / "tests/simulator", target / "tests/simulator", ignore=ignore)
+
+
+def play(mutation: Mutation | None, count: int) -> tuple[list[object] | None, str]:
+    """Run `count` seeds with a bug, or without one, in a scratch copy; return what was printed, and why nothing was."""
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        root = Path(folder).resolve()
+        copy_source(root)
+        if mutation is not None:
+            apply(mutation, root)
+        environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run([sys.executable, "-c", PLAY, str(root), str(count)], cwd=root, env=environment,
+                                  capture_output=True, text=True, check=False, timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            return None, "it did not end"
+    if done.returncode:
+        return None, (done.stderr.strip().splitlines() or ["it died"])[-1][:200]
+    found: list[object] | None = json.loads(done.stdout)
+    return found, "" if found else f"{count} seeds"
+
+
+def hunt(mutation: Mutation, count: int) -> Found:
+    """Return which of `count` seeds finds a bug."""
+    began = time.monotonic()
+    found, why = play(mutation, count)
+    spent = time.monotonic() - began
+    if found is None:
+        return Found(mutation, None, False, why, spent)
+    seed, flows, rule = found
+    assert isinstance(seed, int)
+    return Found(mutation, seed, bool(flows), str(rule), spent)
+
+
+def report(results: Sequence[Found], count: int) -> str:
+    """Return the score in words."""
+    found = sum(result.seed is not None for result in results)
+    return f"{found} of {len(results)} planted bugs found within {count} seeds ({found / len(results):.1%})"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plant the bugs one by one; return 1 if too few are found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulator_mutations", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=400, help="seeds to try for each bug (400)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes in parallel (all cores)")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this bug alone (repeatable)")
+    options = parser.parse_args(arguments)
+    chosen = [mutation for mutation in MUTATIONS if not options.only or mutation.name in options.only]
+    if unknown := set(options.only) - {mutation.name for mutation in chosen}:
+        parser.error(f"no planted bug is called {', '.join(sorted(unknown))}")
+    results = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for result in pool.map(lambda mutation: hunt(mutation, options.seeds), chosen):
+            print(result.line, flush=True)
+            results.append(result)
+    print(report(results, options.seeds))
+    return 0 if sum(result.seed is not None for result in results) >= WANTED * len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""`garrison verify` on histories from files: sound, broken, damaged and missing ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from garrison.cli.verify import verify
+from garrison.errors import UsageError
+from test_run_checker import SINCE, Story, tell
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return tell(tmp_path_factory.mktemp("story"))
+
+
+def call(story: Story, folder: Path, *words: str, lines: list[str] | None = None) -> Result:
+    """Call the command on the story's events, or on other lines."""
+    events, attested, costs = folder / "events.jsonl", folder / "attestations", folder / "costs.jsonl"
+    events.write_text("\n".join(lines if lines is not None else map(json.dumps, story.lines)))
+    attested.write_text("\n".join([f"since {SINCE}", *story.attested]))
+    costs.write_text("\n".join(map(json.dumps, story.costs)))
+    return CliRunner().invoke(verify, ["--events", str(events), "--attestations", str(attested), "--costs", str(costs),
+                                       *words], standalone_mode=False)
+
+
+def test_a_sound_history_is_told_to_be_one(sound: Story, tmp_path: Path) -> None:
+    found = call(sound, tmp_path)
+    assert found.return_value == 0, found.output
+    assert "0 findings; kept: record, tested, once, lives, kept, limits, money, clean" in found.output
+
+
+def test_each_finding_is_printed_and_the_exit_code_is_one(sound: Story, tmp_path: Path) -> None:
+    spoiled = [json.dumps(line) for line in sound.lines if line["kind"] != "verdict"]
+    found = call(sound, tmp_path, "--json", lines=spoiled)
+    assert found.return_value == 1
+    assert {row["promise"] for row in json.loads(found.output)} == {"tested"}
+
+
+@pytest.mark.parametrize(("lines", "told"), [
+    ([], "holds no event of the run"),
+    (["{"], "line 1 is no event"),
+    (['{"at": 1}'], "line 1 is no event"),
+    (['{"at":"","journal":"merge-queue","by":"","seq":1,"kind":"enq","node":"","data":{"entry":"a"}}'],
+     "an event lacks what its kind has"),
+    (['{"at":"","journal":"guardian","by":"","seq":1,"kind":"node","node":"","data":[]}'], "line 1 is no event"),
+    (['{"at":"","journal":"launch","by":"","seq":1,"kind":"launch","node":"","data":{"launch":"{"}}'],
+     "an event lacks what its kind has"),
+])
+def test_a_damaged_history_is_told_in_one_line(sound: Story, tmp_path: Path, lines: list[str], told: str) -> None:
+    found = call(sound, tmp_path, "--repository", str(sound.repo), lines=lines)
+    assert isinstance(found.exception, UsageError), found.output
+    assert told in str(found.exception)
+    assert "\n" not in str(found.exception)
+
+
+def test_a_missing_repository_is_told(sound: Story, tmp_path: Path) -> None:
+    found = call(sound, tmp_path, "--repository", str(tmp_path / "nothing"))
+    assert isinstance(found.exception, UsageError)
+    assert "is no git repository" in str(found.exception)
+
+
+def test_a_damaged_file_of_costs_is_told(sound: Story, tmp_path: Path) -> None:
+    other = tmp_path / "bad"
+    other.write_text("1\n")
+    found = call(sound, tmp_path, "--costs", str(other))
+    assert isinstance(found.exception, UsageError)
+    assert "no line of `garrison cost --calls`" in str(found.exception)

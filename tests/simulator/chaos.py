@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from garrison.records.signals import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
 
 NEVER = 50
 """Attempts by which a forged signal is ahead: the next attempt may be current before it is read."""
@@ -38,6 +38,10 @@ class Chaos:
         marks = random.Random(f"marks of {world.seed}")  # of its own: else every seed would play another world
         self.mark_at = marks.randrange(600) if marks.random() < 0.2 else -1
         """Steps until a person ends a process with `mark-terminated --kill`, -1 for never."""
+        self.rare = random.Random(f"rare things of {world.seed}")
+        self.scripts = [(self.rare.randrange(900), kind(self)) for kind in RARE if self.rare.random() < 0.4] \
+            if world.seed % 5 in RARE_SEEDS else []
+        """(steps left, what then goes on step by step)."""
 
     def between(self) -> None:
         """Disturb the world, perhaps; called between any two of its steps."""
@@ -45,6 +49,9 @@ class Chaos:
             self.mark_at -= 1
             if self.mark_at < 0:
                 self.mark()
+        if self.scripts:
+            self.scripts = [(max(0, left - 1), script) for left, script in self.scripts
+                            if left > 0 or next(script, None) is not None]
         for hunt in self.hunted:
             self._hunt(hunt)
         self.hunted = [hunt for hunt in self.hunted if hunt[1]]
@@ -78,6 +85,74 @@ class Chaos:
             return
         self.world.kill(proc, "chaos, once more")
         hunt[1], hunt[2] = kills - 1, self.rng.randrange(60)
+
+    # ---- rare things, step by step
+
+    def strike_starting(self) -> Iterator[bool]:
+        """Wait for processes that are starting, and kill or hold each, or set the clock back, before it is active."""
+        for _ in range(self.rare.randint(1, 4)):
+            while not (found := [identity for identity in self.world.identities.values()
+                                 if identity.status == "starting"]):
+                yield True
+            identity = self.rare.choice(found)
+            for _ in range(self.rare.randrange(4)):
+                yield True
+            child = next((proc for proc in self.supervised() if proc.key == identity.key
+                          and proc.incarnation == identity.incarnation and not proc.registered), None)
+            if self.rare.random() < 0.4:
+                self.world.wall_shift -= self.rare.choice([40.0, 3600.0])
+                self.world.note("=== the wall clock is set back while something starts")
+            if child is not None and self.rare.random() < 0.5:
+                self.world.kill(child, "chaos, while it starts")
+            elif child is not None:
+                self.world.hold(child, self.world.t + 120.0, "T")
+            for _ in range(self.rare.randrange(200)):
+                yield True
+
+    def memory_storm(self) -> Iterator[bool]:
+        """Let the kernel kill a few processes for lack of memory, round after round."""
+        for _ in range(self.rare.randint(3, 8)):
+            ours = [proc for proc in self.world.procs.values() if proc.kind in ("supervised", "agent", "job", "gate")]
+            for proc in self.rare.sample(ours, min(2, len(ours))):
+                if proc.kind in ("agent", "job"):
+                    self.world.harmed.add((proc.key.run, proc.key.name))
+                self.world.starved.add((proc.key, proc.incarnation))
+                self.world.kill(proc, "no memory is left")
+            for _ in range(self.rare.randrange(60)):
+                yield True
+
+    def park_guardian(self) -> Iterator[bool]:
+        """Kill a guardian whenever it is there, until its launcher parks it; later `garrison up` finds it so."""
+        key = Key("guardian", PIPELINE, self.rare.choice(list(self.world.runs)))
+        for _ in range(2000):
+            identity = self.world.identities.get(key)
+            if identity is not None and identity.status == "parked":
+                break
+            if (proc := self.world.life_locks.get(key)) is not None and proc.key == key and proc.registered:
+                self.world.kill(proc, "chaos, until it is parked")
+            yield True
+        for _ in range(self.rare.randrange(100)):
+            yield True
+        self.world.spawn("command", launcher_key(key.run), 0, commands.garrison_up,
+                         marker=f"command-{self.world.fresh()}")
+
+    def damage(self) -> Iterator[bool]:
+        """Damage signals in inboxes, and lose the record of a guardian or a merge processor as it dies."""
+        for _ in range(self.rare.randint(1, 3)):
+            files = [(key, name) for key, inbox in self.world.inbox.items() for name, signal in inbox.items()
+                     if signal is not None and signal.signal_type in REPLACEABLE]
+            procs = [proc for proc in self.supervised() if proc.registered and proc.key.role in ("guardian", "processor")
+                     and not proc.is_stopping and not proc.terms]
+            if files and self.rare.random() < 0.7:
+                key, name = self.rare.choice(files)
+                self.world.inbox[key][name] = None
+                self.world.note(f"=== {name} for {key.full} is damaged")
+            elif procs:
+                proc = self.rare.choice(procs)
+                self.world.kill(proc, "chaos, and its record is lost")
+                self.world.lose_record(proc.key)
+            for _ in range(self.rare.randrange(300)):
+                yield True
 
     def supervised(self) -> list[Process]:
         """Return the living supervised processes."""
@@ -312,6 +387,15 @@ EVENTS: dict[Callable[[Chaos], None], float] = {
     Chaos.change_queue: 0.5,
 }
 """Disturbance → how often it happens, beside the others."""
+
+RARE: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
+    Chaos.strike_starting, Chaos.memory_storm, Chaos.park_guardian, Chaos.damage)
+"""What happens in some seeds only (`RARE_SEEDS`, by the seed's remainder of five), so that the others stay as they were
+when one of them failed."""
+RARE_SEEDS = (1, 3)
+REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",
+                         "VALIDATION_PASSED", "VALIDATION_FAILED", "ORCHESTRATOR_CRASHED"})
+"""Signals whose content is recorded elsewhere, too: a run goes on without them."""
 
 
 def decoy(_world: World, _me: Process) -> Steps:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.simulator import flow_check
+from tests.simulator.restarts import Restarts
 from tests.simulator.violation import Violation
 
 from garrison.errors import ForbiddenTransition, GarrisonError
@@ -33,8 +34,8 @@ DEATHS = Policy().intensity + 1
 """Deaths of a name before it may be parked."""
 REWORKED = ("nothing", "acceptance", "conflict", "gate")
 """Fates that a new attempt may change."""
-BEAT_TIMEOUT = 30.0
-"""As `supervision.TIMING` has it."""
+BEAT_TIMEOUT, ORPHAN_GRACE = 30.0, 600.0
+"""As `supervision.TIMING` has them."""
 SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "runner"}
 """Role → role whose journal counts its deaths before a successor starts."""
 
@@ -69,6 +70,7 @@ class Check:
         """Runners and attempts that were cancelled before they had reported a failure."""
         self.edge: list[Key] = []
         """Names that died so often a moment ago that they are about to be parked."""
+        self.restarts = Restarts(world)
         self.hangs = self.probes = self.reworks = self.snapshots = 0
 
     def replay(self) -> None:
@@ -99,6 +101,8 @@ class Check:
             self._registered(proc, new)
         if new.status == "terminated":
             self.ended.add((new.key, new.incarnation))
+        if new.status == "terminated" and new.reason == "orphaned" and old is not None and old.status in ALIVE:
+            self._orphaned(proc)
         gone = new.status == "crashed" or (new.status == "terminated" and new.reason in ("stopped", "orphaned"))
         if gone and old is not None and old.status in ALIVE:
             self.died[new.key] = self.died.get(new.key, 0) + 1
@@ -106,6 +110,11 @@ class Check:
                 self.edge.append(new.key)
         if new.status == "parked" and self.died.get(new.key, 0) < DEATHS:
             raise Violation(f"{new.key.full} was parked after {self.died.get(new.key, 0)} deaths")
+
+    def _orphaned(self, proc: Process) -> None:
+        """A runner gives up only after nobody above it was alive for long: whom it took for dead may have died later."""
+        if proc.key.role == "runner" and (lived := self.world.alone_for(proc)) < ORPHAN_GRACE / 2:
+            raise Violation(f"{proc.name} ended as an orphan after {lived:.0f} s alone")
 
     def _leased(self, old: Identity | None, new: Identity) -> None:
         key = new.key
@@ -116,6 +125,7 @@ class Check:
             raise Violation(f"incarnation {new.incarnation} of {key.full} was leased over one that was not fenced")
         if old is not None and old.status == "crashed" and key.role in SUPERVISOR:
             self._counted(key, old.incarnation)
+        self.restarts.leased(new)
         for proc in self.world.procs.values():
             if proc.key != key or proc.kind in ("gate", "command") or proc.incarnation >= new.incarnation \
                     or proc.doomed or proc.revenant:
@@ -210,6 +220,7 @@ class Check:
         if entry.kind == "signal" and entry.data["id"] in self.world.forged:
             raise Violation(f"{proc.name} applied {entry.data['id']}, which is of another run, attempt or incarnation")
         self._book(journal.name, entry)
+        self.restarts.recorded(journal.name, entry)
         if entry.kind == "signal" and entry.data.get("cancel") and not any(
                 signal.sender == proc.key and (signal.signal_type, signal.attempt) == ("RUNNER_EXITED", proc.attempt)
                 for signal in self.world.sent):
@@ -255,6 +266,8 @@ class Check:
         except ForbiddenTransition as error:
             raise Violation(f"the journal of {run.id} can no longer be read: {error}") from error
         change = entry.data.get("effect") or {} if entry.kind == "signal" else entry.data
+        if entry.kind == "node" and change.get("status") == "active":
+            self._check_agents(run, shadow, change["node"])
         if change.get("status") == "validated" and (run.id, change["node"]) not in self.landings \
                 and run.plan.initial.get(change["node"]) != "validated" and not self._may_change_nothing(run, change):
             raise Violation(f"{change['node']} was called validated without having landed")
@@ -268,6 +281,17 @@ class Check:
                 if run.plan.flow == "dag" else []
             if left or set(shadow.nodes) != set(run.plan.tasks):
                 raise Violation(f"run {run.id} was called done without {left}")
+
+    def _check_agents(self, run: Run, shadow: RunState, started: str) -> None:
+        """No more agents are at work than the run may have; one that is parked, or about to be stopped, is none."""
+        at_work = sorted({proc.key.name for proc in self.world.procs.values() if proc.kind == "agent"
+                          and proc.key.run == run.id and proc.key.name not in (started, *shadow.held)
+                          and not proc.revenant and not proc.doomed and shadow.nodes[proc.key.name].status == "active"
+                          and shadow.nodes[proc.key.name].attempt == proc.attempt})
+        if len(at_work) >= run.max_agents and not any(
+                self.died.get(Key(role, name, run.id), 0) >= DEATHS for name in at_work
+                for role in ("runner", "orchestrator")):
+            raise Violation(f"{started} was started beside {at_work}, and {run.max_agents} agents are allowed")
 
     def _check_nothing_alive(self, run: Run) -> None:
         """A stopped run has no process left but its launcher and its guardian."""
@@ -287,7 +311,7 @@ class Check:
         """A run that fails has no agent at work that its guardian only takes for parked."""
         for name in shadow.stuck:
             agent, runner = Key("orchestrator", name, run.id), Key("runner", name, run.id)
-            coming = any(signal.sender == runner for signal in
+            coming = any(signal is not None and signal.sender == runner for signal in
                          self.world.inbox.get(Key("guardian", "pipe", run.id), {}).values())
             journal = self.world.journals.get(runner)
             records = [entry for entry in (journal.entries if journal else ()) if entry.data.get("full") == agent.full]
@@ -403,6 +427,11 @@ class Check:
                 raise Violation(f"{name} failed ({node.reason}), although its fate was {fate}")
             if node.status == "validated":
                 self._check_validated(run, name, node)
+            if node.status == "failed" and any(entry.attempt == node.attempt and entry.status == "landed"
+                                               for entry in self.world.queue.entries_of(run.id, name)):
+                raise Violation(f"{name} failed ({node.reason}), and attempt {node.attempt} has landed")
+            if shadow.status == "done" and (run.id, name) in self.world.worktrees:
+                raise Violation(f"the worktree of {name} is left, and run {run.id} is done")
         self._check_commits_kept()
         flow_check.check_end(shadow)
         if run.lands:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BACKOFF = Policy().cap * (1 + Policy().jitter)
 SPAWN_DEADLINE = 30.0
 """As `supervision.TIMING` has it; likewise the deadlines of a stop below."""
-STOP_RUNNER, STOP_GUARDIAN = 30.0, 45.0
+STOP_ORCHESTRATOR, STOP_RUNNER, STOP_GUARDIAN, HEALTHY = 15.0, 30.0, 45.0, 60.0
 SLACK = 5.0
 """A rescan after a lost event, a lock held by another, and a few steps in between."""
 
@@ -44,11 +44,16 @@ BOUNDS: Mapping[str, float] = {
     "enqueuing the branch": SLACK,
     "starting the merge processor": SLACK,
     "taking an entry out of the queue": 2 * SLACK,
+    "recording a verdict": SLACK,
     "settling a landing": SLACK,
     "recording that a node landed": SLACK,
     "cleaning up after a landing": 4 * SLACK,  # the runner waits a while for the processor's report first
     "ending the run": STOP_RUNNER + SLACK,
     "ending the launcher": STOP_GUARDIAN + SLACK,
+    "stopping the run": STOP_RUNNER + 2 * SLACK,  # runners first, then what they left
+    "stopping the agent": STOP_ORCHESTRATOR + 2 * SLACK,
+    "stopping what a person parked": SLACK,
+    "closing a circuit": HEALTHY + SLACK,
 }
 """Stage → seconds of simulated time."""
 
@@ -101,21 +106,24 @@ class Liveness:
             yield from self._stages_of_launcher(run, state, launcher)
             if guardian is not None:
                 yield from self._stages_of_guardian(run, state, guardian)
+                yield from self._stages_of_people(run, state, guardian)
+            yield from self._stages_of_stops(run, state)
             yield from self._stages_of_inboxes(run)
             for node in run.tasks:
                 runner = self._at_work(Key("runner", node, run.id))
                 if runner is not None:
                     yield from self._stages_of_runner(run, state, runner)
 
-    def _at_work(self, key: Key) -> Process | None:
-        """Return the living, registered process of that name if nothing holds it up and it is not to stop."""
+    def _at_work(self, key: Key, *, stopping: bool = False) -> Process | None:
+        """Return the living, registered process of that name if nothing holds it up, and it is not to stop (or is)."""
         proc = self.world.life_locks.get(key)
         identity = self.world.identities.get(key)
         if proc is None or proc.key != key or not proc.registered or not proc.alive or proc.doomed or proc.revenant:
             return None
         if identity is None or identity.status != "active" or identity.incarnation != proc.incarnation:
             return None
-        if proc.quiet_since is not None or proc.stopped_until > self.world.t or proc.terms or proc.is_stopping:
+        if proc.quiet_since is not None or proc.stopped_until > self.world.t or proc.terms \
+                or proc.is_stopping != stopping:
             return None
         return proc
 
@@ -152,6 +160,32 @@ class Liveness:
         if "impl_complete" in state.statuses.values() and "processor" not in state.held:
             yield from self._supervised(Key("processor", "pipe", run.id), guardian)
 
+    def _stages_of_people(self, run: Run, state: RunState, guardian: Process) -> Iterator[Stage]:
+        """A person's word takes effect: what is parked is told to stop, what stays healthy counts as healed."""
+        if state.status != "running":
+            return
+        for name in state.held:
+            key = Key("processor", "pipe", run.id) if name == "processor" else Key("runner", name, run.id)
+            if self._at_work(key) is not None:
+                yield Stage("stopping what a person parked", key.full, guardian)
+        for full, circuit in state.circuits.items():
+            key = Key.parse(full)
+            probe = self._at_work(key)
+            is_watched = key.role == "processor" or state.nodes[key.name].status in ("active", "impl_complete")
+            if circuit.state == "probing" and probe is not None and probe.incarnation == circuit.probe and is_watched \
+                    and key.name not in state.held and key.role not in state.held:
+                yield Stage("closing a circuit", f"{full}#{probe.incarnation}", guardian)
+
+    def _stages_of_stops(self, run: Run, state: RunState) -> Iterator[Stage]:
+        """Who is told to stop ends in time, whatever those below it do."""
+        guardian = self._at_work(Key("guardian", "pipe", run.id), stopping=True)
+        if guardian is not None and state.status == "running":
+            yield Stage("stopping the run", run.id, guardian)
+        for node in run.tasks:
+            runner = self._at_work(Key("runner", node, run.id), stopping=True)
+            if runner is not None:
+                yield Stage("stopping the agent", f"{node} of {run.id}", runner)
+
     def _stages_of_runner(self, run: Run, state: RunState, runner: Process) -> Iterator[Stage]:
         name, hook = runner.key.name, self.world.hooks[runner.key]
         node = state.nodes[name]
@@ -181,6 +215,8 @@ class Liveness:
         if queue.pause is None and not self.world.gates and any(
                 entry.status in ("queued", "candidate") for entry in queue.entries.values()):
             yield Stage("taking an entry out of the queue", run.id, processor)
+        if any(self.world.gates.get(job) for job in queue.gates):
+            yield Stage("recording a verdict", run.id, processor)
         if any(entry.status == "landing" for entry in queue.entries.values()):
             yield Stage("settling a landing", run.id, processor)
 

@@ -175,7 +175,8 @@ class World:
         self.identities: dict[Key, Identity] = {}
         self.hooks: dict[Key, Hook] = {}
         self.life_locks: dict[Key, Process] = {}
-        self.inbox: dict[Key, dict[str, Signal]] = {}
+        self.inbox: dict[Key, dict[str, Signal | None]] = {}
+        """Recipient → file → its signal, None if the file is damaged."""
         self.acknowledged: dict[Key, dict[str, Signal]] = {}
         self.unsynced_acknowledgements: list[tuple[Key, str]] = []
         self.sent: list[Signal] = []
@@ -213,6 +214,10 @@ class World:
         """Ids of the questions that are answered."""
         self.cancels: set[tuple[str, str]] = set()
         """Nodes that a person cancelled."""
+        self.starved: set[tuple[Key, int]] = set()
+        """Incarnations that the kernel killed for lack of memory."""
+        self.lived: dict[str, float] = {}
+        """Run → when its launcher or guardian was last seen alive."""
         self.has_flows = False
         """Whether its graphs branch, loop and ask."""
         self.check = Check(self)
@@ -301,6 +306,8 @@ class World:
     def remove(self, proc: Process, code: int) -> None:
         """End a process: the kernel frees its locks, and its supervisor wakes."""
         proc.alive, proc.code = False, code
+        if proc.key.role in ("launch", "guardian"):
+            self.lived[proc.key.run] = self.t
         if self.procs.pop(proc.pid, None) is not None:
             self.ours -= proc.kind != "decoy"
         for key in [key for key, holder in self.life_locks.items() if holder is proc]:  # a launcher, its guardian's too
@@ -343,6 +350,13 @@ class World:
         """Return the process of that pid and start time, if it lives."""
         proc = self.procs.get(pid or 0)
         return proc if proc is not None and proc.ticks == ticks else None
+
+    def lose_record(self, key: Key) -> None:
+        """Lose the identity of a name with its file; its supervisor's journal still knows the incarnation."""
+        supervisor = self.supervisor_of(key)
+        del self.identities[key]
+        self.note(f"=== the identity of {key.full} is gone")
+        self.touch(supervisor)
 
     def reboot(self) -> None:
         """Reboot: every process is gone, what was not synced may be lost, and the monotonic clock starts from zero."""
@@ -466,7 +480,8 @@ class World:
         inbox = self.inbox.get(key)
         if not inbox:
             return []
-        found = [PostedSignal(name, signal) for name, signal in inbox.items()]  # type: ignore[arg-type]
+        found = [PostedSignal(name, signal, "" if signal else "it is damaged")  # type: ignore[arg-type]
+                 for name, signal in inbox.items()]
         if len(found) > 1 and self.rng.random() < 0.2:
             self.rng.shuffle(found)
             del found[self.rng.randint(1, len(found)):]
@@ -547,6 +562,10 @@ class World:
         """Keep what is on a node's branch under a rescue ref."""
         self.saved.setdefault(key, set()).update(self.branches.get(key, []))
 
+    def alone_for(self, proc: Process) -> float:
+        """Return the seconds since anybody above a runner was last alive."""
+        return self.t - max(self.lived.get(proc.key.run, self.booted_at), proc.born)
+
     def head(self, run: str, node: str) -> str | None:
         """Return the head of a node's branch; None without one."""
         units = self.branches.get((run, node))
@@ -589,6 +608,8 @@ class World:
 
     def _step(self, proc: Process) -> None:
         self.t += 0.002
+        if proc.key.role in ("launch", "guardian"):
+            self.lived[proc.key.run] = self.t
         if proc.quiet_since is not None:
             proc.holds.append((proc.quiet_since, self.t))
             proc.quiet_since = None

@@ -55,6 +55,7 @@ def test_a_damaged_history_is_told_in_one_line(sound: Story, tmp_path: Path, lin
     found = call(sound, tmp_path, "--repository", str(sound.repo), lines=lines)
     assert isinstance(found.exception, UsageError), found.output
     assert told in str(found.exception)
+    assert isinstance(call(sound, tmp_path, lines=lines).exception, UsageError)
     assert "\n" not in str(found.exception)
 
 

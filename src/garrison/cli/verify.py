@@ -80,10 +80,10 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         history = _history(_event_lines(root, found), root)
         attestations = read_attestations(map(read_all, sorted((root / "merge-queue").glob("*/*"))))
         spending = _spending(map(json.dumps, call_lines(root, found)), root)
-    place = Repository(repository or Path(str(history.launch.get("repo") or ".")))
-    if not place.is_there:
-        raise UsageError(f"{place.path} is no git repository; name the run's with --repository")
     try:
+        place = Repository(repository or Path(str(history.launch.get("repo") or ".")))
+        if not place.is_there:
+            raise UsageError(f"{place.path} is no git repository; name the run's with --repository")
         findings = check(history, place, attestations, home=root, spending=spending)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{events_file or root}: an event lacks what its kind has, or has another form "

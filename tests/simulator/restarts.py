@@ -1,0 +1,61 @@
+"""Rules of restarts, with books of their own: how often a name may die in a window, and how long it then waits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from tests.simulator.violation import Violation
+
+from garrison.records.names import Key
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+    from garrison.records.identity import Identity
+    from garrison.records.journal import Entry
+
+WINDOW, MOST, BASE, QUICK = 600.0, 5, 0.5, 60.0
+"""Limits of the restart policy: seconds of the window, deaths in it, the first delay, and the life that ends a row."""
+COUNTED = ("crash", "hung")
+
+
+class Restarts:
+    """Deaths of each name that count, as they are journaled."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._deaths: dict[tuple[str, int], list[float]] = defaultdict(list)
+        """Name and attempt → when it died, since it was last parked or unparked."""
+
+    def recorded(self, journal: str, entry: Entry) -> None:
+        """Take note of a record that is about to be written."""
+        data = entry.data
+        if entry.kind == "death" and data.get("class", "crash") in COUNTED:
+            self._deaths[str(data["full"]), int(data.get("attempt", 1))].append(self.world.t)
+        elif entry.kind in ("park", "heal") or (entry.kind == "spawn" and data.get("probe")):
+            self._forget(str(data["full"]))
+        elif entry.kind in ("signal", "unpark"):  # a person may have unparked any of them
+            key = None if entry.kind == "unpark" else data.get("type")
+            if key in (None, "GUIDANCE"):
+                run = journal.rpartition("@")[2]
+                for full, _ in list(self._deaths):
+                    if Key.parse(full).run == run:
+                        self._forget(full)
+
+    def _forget(self, full: str) -> None:
+        for known in [known for known in self._deaths if known[0] == full]:
+            del self._deaths[known]
+
+    def leased(self, new: Identity) -> None:
+        """Check that the policy allows another incarnation of a name."""
+        now, full = self.world.t, new.key.full
+        deaths = [at for at in self._deaths[full, int(new.metadata.get("attempt", 1))]
+                  if at > self.world.booted_at and now - at < WINDOW]
+        if len(deaths) > MOST + 1:
+            raise Violation(f"{full} was started again after {len(deaths)} deaths in {WINDOW:.0f} s")
+        if len(deaths) < 3 or any(later - earlier > QUICK / 2 for earlier, later in zip(deaths, deaths[1:])):
+            return
+        due = deaths[-1] + BASE * 2 ** (len(deaths) - 3)
+        if now < due - 0.1:
+            raise Violation(f"{full} was started {now - deaths[-1]:.2f} s after death {len(deaths)} in a row")

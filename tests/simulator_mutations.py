@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,9 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no planted bug is called {', '.join(sorted(unknown))}")
     results = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        for result in pool.map(lambda mutation: hunt(mutation, options.seeds), chosen):
-            print(result.line, flush=True)
-            results.append(result)
+        for done in as_completed([pool.submit(hunt, mutation, options.seeds) for mutation in chosen]):
+            results.append(done.result())
+            print(results[-1].line, flush=True)
     print(report(results, options.seeds))
     return 0 if sum(result.seed is not None for result in results) >= WANTED * len(results) else 1
 

@@ -2,8 +2,8 @@
 
 Without options it writes the table between its markers in docs/proof.md, from `proof_cells.toml`; `--check` fails if
 that would change it. `--see-red` breaks the source in a scratch copy as each cell says, runs its test there, and writes
-the commit into the cell if the test fails as it should (and passes without the defect): whoever doubts a cell sees it
-for himself. Exit code 1 if a test that should fail does not.
+the commit into the cell if the test fails: whoever doubts a cell can see it. Exit code 1 if a test that should fail does
+not.
 """
 
 from __future__ import annotations
@@ -134,20 +134,20 @@ def run_test(python: Path, root: Path, test: str) -> tuple[bool, str]:
     return done.returncode == 0, f"exit {done.returncode}: {(lines or [done.stderr[-200:]])[-1]}"
 
 
-def see_red(cell: Cell) -> tuple[bool, str]:
-    """Return whether the test of a cell fails with its defect in a scratch copy, and what was seen."""
-    with tempfile.TemporaryDirectory(prefix="red-") as folder:
-        root = Path(folder).resolve() / "copy"
-        python = copy_tree(root)
+def see_red(cell: Cell, python: Path, root: Path) -> tuple[bool, str]:
+    """Return whether the test of a cell fails with its defect in a copy, and what was seen; the copy is mended again."""
+    before = {edit.path: (root / edit.path).read_text(encoding="utf-8") for edit in cell.edits}
+    try:
         for edit in cell.edits:
-            path = root / edit.path
-            text = path.read_text(encoding="utf-8")
+            text = (root / edit.path).read_text(encoding="utf-8")
             if text.count(edit.old) != 1:
                 return False, f"the text to replace occurs {text.count(edit.old)} times in {edit.path}"
-            path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+            (root / edit.path).write_text(text.replace(edit.old, edit.new), encoding="utf-8")
         has_passed, said = run_test(python, root, cell.test)
-        is_a_failure = said.startswith("exit 1:") and " failed" in said
-        return not has_passed and is_a_failure, said
+    finally:
+        for path, text in before.items():
+            (root / path).write_text(text, encoding="utf-8")
+    return not has_passed and said.startswith("exit 1:") and " failed" in said, said
 
 
 def note_red(test: str, component: str, fault: str, commit: str) -> None:
@@ -165,12 +165,15 @@ def see_all(cells: Sequence[Cell]) -> int:
     commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True,
                             check=True).stdout.strip()
     green = 0
-    for cell in cells:
-        is_red, said = see_red(cell)
-        print(f"{'red' if is_red else 'NOT RED':8} {cell.fault} × {cell.component}: {said[:150]}", flush=True)
-        green += not is_red
-        if is_red:
-            note_red(cell.test, cell.component, cell.fault, commit)
+    with tempfile.TemporaryDirectory(prefix="red-") as folder:
+        root = Path(folder).resolve() / "copy"
+        python = copy_tree(root)
+        for cell in cells:
+            is_red, said = see_red(cell, python, root)
+            print(f"{'red' if is_red else 'NOT RED':8} {cell.fault} × {cell.component}: {said[:150]}", flush=True)
+            green += not is_red
+            if is_red:
+                note_red(cell.test, cell.component, cell.fault, commit)
     return green
 
 

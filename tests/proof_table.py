@@ -2,8 +2,7 @@
 
 Without options it writes the table between its markers in docs/proof.md, from `proof_cells.toml`; `--check` fails if
 that would change it. `--see-red` breaks the source in a scratch copy as each cell says, runs its test there, and writes
-the commit into the cell if the test fails: whoever doubts a cell can see it. Exit code 1 if a test that should fail does
-not.
+the commit into the cell if the test fails. Exit code 1 if a test that should fail does not.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def read_cells(path: Path = CELLS) -> list[Cell]:
 
 def render(cells: Sequence[Cell]) -> str:
     """Return the table and the list of its cells in Markdown."""
-    numbered = {(cell.fault, cell.component): [] for cell in cells}  # type: dict[tuple[str, str], list[int]]
+    numbered: dict[tuple[str, str], list[int]] = {(cell.fault, cell.component): [] for cell in cells}
     for number, cell in enumerate(cells, 1):
         numbered[cell.fault, cell.component].append(number)
     lines = ["| fault | " + " | ".join(COMPONENTS) + " |", "|---" * (len(COMPONENTS) + 1) + "|"]
@@ -81,8 +80,8 @@ def render(cells: Sequence[Cell]) -> str:
                          for number in numbered.get((fault, component), ())) for component in COMPONENTS]
         lines.append(f"| {fault} | " + " | ".join(row) + " |")
     filled, red = len(numbered), sum(bool(cell.red) for cell in cells)
-    lines += ["", f"{filled} of {len(FAULTS) * len(COMPONENTS)} cells name a test, {red} of {len(cells)} of these tests "
-              "were seen to fail. A number with a question mark was not seen red; an empty cell has no test of its own.",
+    lines += ["", f"{filled} of {len(FAULTS) * len(COMPONENTS)} cells name a test; {red} of the {len(cells)} were seen "
+              "to fail. A number with a question mark was not seen red; an empty cell has no test that it names.",
               "", "| | fault × component | promise | test | seen red |", "|---|---|---|---|---|"]
     for number, cell in enumerate(cells, 1):
         seen = f"`{cell.red}`: {cell.defect}" if cell.red else NOT_SEEN
@@ -100,7 +99,7 @@ def insert(page: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
-# ---- seeing a test fail ------------------------------------------------------------------------------------------------
+# ---- seeing a test fail ----------------------------------------------------------------------------------------------
 
 
 def copy_tree(target: Path) -> Path:
@@ -114,7 +113,7 @@ def copy_tree(target: Path) -> Path:
     (target / ".venv/bin").mkdir(parents=True)
     shutil.copy2(ours / "pyvenv.cfg", target / ".venv/pyvenv.cfg")
     for program in (ours / "bin").iterdir():
-        (target / ".venv/bin" / program.name).symlink_to(os.readlink(program) if program.is_symlink() else program)
+        (target / ".venv/bin" / program.name).symlink_to(program.readlink() if program.is_symlink() else program)
     packages = next((ours / "lib").glob("python3*/site-packages"))
     inside = target / ".venv/lib" / packages.parent.name / "site-packages"
     inside.mkdir(parents=True)
@@ -135,7 +134,7 @@ def run_test(python: Path, root: Path, test: str) -> tuple[bool, str]:
 
 
 def see_red(cell: Cell, python: Path, root: Path) -> tuple[bool, str]:
-    """Return whether the test of a cell fails with its defect in a copy, and what was seen; the copy is mended again."""
+    """Return whether the test of a cell fails with its defect in a copy, and what was seen; the copy is mended."""
     before = {edit.path: (root / edit.path).read_text(encoding="utf-8") for edit in cell.edits}
     try:
         for edit in cell.edits:

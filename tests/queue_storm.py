@@ -2,10 +2,10 @@
 
     python -m tests.queue_storm [--kills 1000] [--seed 1] [--each 40] [--keep]
 
-What is done is drawn from the seed; the result is checked by `queue_checker`, which uses no garrison code, and by the
-outcome that each kind of branch must have (`EXPECTED`). A processor is a forked process that works until it is killed:
-at a random moment, at a failpoint, or while it is stopped and another one has taken over. After every `--each` kills
-the queue is left alone until it is idle and checked, and another repository is started.
+What is done is drawn from the seed; the result is checked by `queue_checker` and the checker of runs, which use no code
+of the queue, and by the outcome that each kind of branch must have (`EXPECTED`). A processor is a forked process that
+works until it is killed: at a random moment, at a failpoint, or while it is stopped and another one has taken over.
+After every `--each` kills the queue is left alone until it is idle and checked, and another repository is started.
 Exit code 0: nothing was lost, landed twice, untested or recorded otherwise than it happened, and nothing is left.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import os
 import random
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -33,11 +35,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from garrison.errors import Fenced, GarrisonError, LockLost
 from garrison.merge import batch
 from garrison.merge import processor as merge_processor
+from garrison.merge.attestations import read_all
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import EntryOptions
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
+from garrison.testing.checker import Promise, Repository, check, read_attestations, read_events
+from garrison.views.event_log import EventLog
 from queue_checker import Case, examine, git, living
 
 os.environ.setdefault("GARRISON_SANDBOX", "none")  # the faults are not the sandbox's; by word it runs there, too
@@ -161,8 +166,9 @@ class World:
 
     def findings(self) -> list[str]:
         """Return the checker's findings, and each branch with another outcome than expected."""
+        wrong = self._broken_promises()
         told = {entry.id: entry.status for entry in self.queue.entries()}
-        wrong = examine(Case(
+        wrong += examine(Case(
             self.repo, self.home, self.start, self.target, self.upstream, foreign=self.foreign, told=told,
             enqueued=list(self.enqueued), witness=self.root / "green", reds=self.root / "red", logged=self.logged))
         pairs: Counter[str] = Counter()
@@ -175,6 +181,16 @@ class World:
         wrong += [f"outcome: {landed} of {pair} landed" for pair, landed in pairs.items()
                   if landed != 1 and pair.startswith("pair")]
         return wrong
+
+
+    def _broken_promises(self) -> list[str]:
+        """Return what the checker of runs finds; no runner keeps a branch here, so that no commit counts as lost."""
+        if self.upstream:
+            git(self.repo, "fetch", "-q", "origin")
+        history = read_events(json.dumps(asdict(event)) for event in EventLog(self.home, "r").read())
+        attested = read_attestations(map(read_all, sorted((self.home / "merge-queue").glob("*/*"))))
+        found = check(history, Repository(self.repo), attested)
+        return [f"promised: {finding}" for finding in found if finding.promise is not Promise.KEPT]
 
 
 def work(world: World, point: str = "", until: str = "empty") -> None:

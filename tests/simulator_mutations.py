@@ -1,4 +1,4 @@
-"""Mutation score of the simulator: `python -m tests.simulator_mutations [--seeds N] [--jobs N] [--only NAME]`.
+"""Mutation score of the simulator: `python -m tests.simulator_mutations [--seeds N] [--jobs N] [--only X] [--write]`.
 
 Each planted bug of `tests.simulator.mutations` is applied in a scratch copy of the source. The simulator plays seeds
 there until one breaks a rule: N of plain graphs, and with every fourth one of a graph that branches. Exit code
@@ -20,9 +20,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simulator.mutations import MUTATIONS, Mutation
+from tests.proof_table import PAGE, insert
+from tests.simulator.mutations import MUTATIONS, SHELLS, Mutation
 
 ROOT = Path(__file__).resolve().parents[1]
+BEGIN = "<!-- planted bugs: python -m tests.simulator_mutations --write -->"
+END = "<!-- end of the planted bugs -->"
 WANTED = 0.95
 """Share of the bugs that must be found."""
 FLOWS_EVERY = 4
@@ -120,12 +123,26 @@ def report(results: Sequence[Found], count: int) -> str:
     return f"{found} of {len(results)} planted bugs found within {count} seeds ({found / len(results):.1%})"
 
 
+def write(results: Sequence[Found], count: int) -> None:
+    """Write the figure, the command, the commit and what was not found into docs/proof.md."""
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True,
+                            check=True).stdout.strip()
+    lost = [result.mutation for result in results if result.seed is None]
+    shells = sum(mutation in SHELLS for mutation in MUTATIONS)
+    lines = [f"`python -m tests.simulator_mutations --seeds {count}` at `{commit}`: **{report(results, count)}**. "
+             f"{shells} of them stand in the simulator's own processes, and show only that a wrong order of effects is "
+             "found."]
+    lines += ["", "Not found:", "", *(f"- `{mutation.name}`: {mutation.what}" for mutation in lost)] if lost else []
+    PAGE.write_text(insert(PAGE.read_text(encoding="utf-8"), "\n".join(lines), BEGIN, END), encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant the bugs one by one; return 1 if too few are found."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulator_mutations", description=__doc__)
     parser.add_argument("--seeds", type=int, default=400, help="seeds to try for each bug (400)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes in parallel (all cores)")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this bug alone (repeatable)")
+    parser.add_argument("--write", action="store_true", help="write the figure into docs/proof.md")
     options = parser.parse_args(arguments)
     chosen = [mutation for mutation in MUTATIONS if not options.only or mutation.name in options.only]
     if unknown := set(options.only) - {mutation.name for mutation in chosen}:
@@ -136,6 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.append(done.result())
             print(results[-1].line, flush=True)
     print(report(results, options.seeds))
+    if options.write and not options.only:
+        write(results, options.seeds)
     return 0 if sum(result.seed is not None for result in results) >= WANTED * len(results) else 1
 
 

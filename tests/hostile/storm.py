@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from explanations import check_promises
 from hostile import enclosure
 from hostile.aftermath import TRAPS, escapes_shown, settings_of, told
 from hostile.cases import CASES
@@ -104,6 +105,15 @@ def standing(world: World) -> dict[str, object]:
             "settings": world.file(world.home / "config.toml"), "lost": world.git("cat-file", "-t", world.lost)}
 
 
+def broken_promises(world: World) -> list[str]:
+    """Return what the checker of runs finds."""
+    try:
+        check_promises(world.home, RUN, world.repo)
+    except AssertionError as error:
+        return [f"promised: {error}"]
+    return []
+
+
 def judge(world: World, honest: list[Node], before: dict[str, object]) -> list[str]:
     """Return what is wrong."""
     wrong = [f"{name} changed: {describe_change(before[name], now)}" for name, now in standing(world).items()
@@ -124,6 +134,7 @@ def judge(world: World, honest: list[Node], before: dict[str, object]) -> list[s
         wrong.append("another program of the user was ended")
     if world.heard():
         wrong.append(f"another program of the user heard {world.heard()!r}")
+    wrong += broken_promises(world)
     if problems := world.git("fsck", "--connectivity-only", "--no-dangling"):
         wrong.append(f"fsck: {problems}")
     if changes := world.git("status", "--porcelain"):

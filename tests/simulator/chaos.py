@@ -141,8 +141,8 @@ class Chaos:
         for _ in range(self.rare.randint(1, 3)):
             files = [(key, name) for key, inbox in self.world.inbox.items() for name, signal in inbox.items()
                      if signal is not None and signal.signal_type in REPLACEABLE]
-            procs = [proc for proc in self.supervised() if proc.registered and proc.key.role in ("guardian", "processor")
-                     and not proc.is_stopping and not proc.terms]
+            procs = [proc for proc in self.supervised() if proc.key.role in ("guardian", "processor")
+                     and proc.registered and not proc.is_stopping and not proc.terms]
             if files and self.rare.random() < 0.7:
                 key, name = self.rare.choice(files)
                 self.world.inbox[key][name] = None

@@ -112,7 +112,8 @@ class Check:
             raise Violation(f"{new.key.full} was parked after {self.died.get(new.key, 0)} deaths")
 
     def _orphaned(self, proc: Process) -> None:
-        """A runner gives up only after nobody above it was alive for long: whom it took for dead may have died later."""
+        """A runner gives up only after nobody above it was alive for long; whom it took for dead may have died later.
+        """
         if proc.key.role == "runner" and (lived := self.world.alone_for(proc)) < ORPHAN_GRACE / 2:
             raise Violation(f"{proc.name} ended as an orphan after {lived:.0f} s alone")
 
@@ -271,11 +272,16 @@ class Check:
         if change.get("status") == "validated" and (run.id, change["node"]) not in self.landings \
                 and run.plan.initial.get(change["node"]) != "validated" and not self._may_change_nothing(run, change):
             raise Violation(f"{change['node']} was called validated without having landed")
-        if entry.kind == "run" and entry.data["status"] == "stopped":
+        if entry.kind == "run":
+            self._run_changed(run, shadow, entry.data["status"])
+
+    def _run_changed(self, run: Run, shadow: RunState, status: str) -> None:
+        """Check the status that a run has got."""
+        if status == "stopped":
             self._check_nothing_alive(run)
-        if entry.kind == "run" and entry.data["status"] == "failed":
+        elif status == "failed":
             self._check_all_parked(run, shadow)
-        if entry.kind == "run" and entry.data["status"] == "done":
+        elif status == "done":
             flow_check.check_end(shadow)
             left = [name for name, node in shadow.nodes.items() if node.status != "validated"] \
                 if run.plan.flow == "dag" else []
@@ -427,11 +433,7 @@ class Check:
                 raise Violation(f"{name} failed ({node.reason}), although its fate was {fate}")
             if node.status == "validated":
                 self._check_validated(run, name, node)
-            if node.status == "failed" and any(entry.attempt == node.attempt and entry.status == "landed"
-                                               for entry in self.world.queue.entries_of(run.id, name)):
-                raise Violation(f"{name} failed ({node.reason}), and attempt {node.attempt} has landed")
-            if shadow.status == "done" and (run.id, name) in self.world.worktrees:
-                raise Violation(f"the worktree of {name} is left, and run {run.id} is done")
+            self._check_settled(run, shadow, name)
         self._check_commits_kept()
         flow_check.check_end(shadow)
         if run.lands:
@@ -444,6 +446,15 @@ class Check:
                 shadow.nodes[place.node].status == "pending" for place in shadow.flow.places.values()
                 if place.node in shadow.nodes):
             raise Violation(f"run {run.id} failed with tasks left to start")
+
+    def _check_settled(self, run: Run, shadow: RunState, name: str) -> None:
+        """What failed has not landed, and a run that is done leaves no worktree."""
+        node = shadow.nodes[name]
+        if node.status == "failed" and any(entry.attempt == node.attempt and entry.status == "landed"
+                                           for entry in self.world.queue.entries_of(run.id, name)):
+            raise Violation(f"{name} failed ({node.reason}), and attempt {node.attempt} has landed")
+        if shadow.status == "done" and (run.id, name) in self.world.worktrees:
+            raise Violation(f"the worktree of {name} is left, and run {run.id} is done")
 
     def _check_validated(self, run: Run, name: str, node: NodeState) -> None:
         """A node succeeds if its fate allows it, and it has landed, unless it changed nothing and may."""

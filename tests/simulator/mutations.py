@@ -6,6 +6,8 @@ processes, which carry out in memory what the real ones do on disk: they show th
 and nothing about the real order, which the failpoint tests hold.
 """
 
+# ruff: noqa: E501  # texts of the source stand here as they stand there
+
 from __future__ import annotations
 
 from dataclasses import dataclass

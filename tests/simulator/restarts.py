@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tests.simulator.violation import Violation
@@ -54,7 +55,7 @@ class Restarts:
                   if at > self.world.booted_at and now - at < WINDOW]
         if len(deaths) > MOST + 1:
             raise Violation(f"{full} was started again after {len(deaths)} deaths in {WINDOW:.0f} s")
-        if len(deaths) < 3 or any(later - earlier > QUICK / 2 for earlier, later in zip(deaths, deaths[1:])):
+        if len(deaths) < 3 or any(later - earlier > QUICK / 2 for earlier, later in pairwise(deaths)):
             return
         due = deaths[-1] + BASE * 2 ** (len(deaths) - 3)
         if now < due - 0.1:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from test_run_checker import SINCE, Story, tell
 
 from garrison.cli.verify import verify
 from garrison.errors import UsageError
-from test_run_checker import SINCE, Story, tell
 
 
 @pytest.fixture(scope="module")

@@ -80,7 +80,7 @@ def read_events(lines: Iterable[str]) -> History:
         try:
             body = json.loads(line)
             if not isinstance(body["data"], dict):
-                raise TypeError("its data are no object")  # noqa: TRY301  # told as any other damage
+                raise TypeError("its data are no object")
             events.append(Event(body["at"], body["journal"], body["by"], int(body["seq"]), body["kind"], body["node"],
                                 body["data"]))
         except (ValueError, KeyError, TypeError) as error:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
-TABLES = ("agents", "notify", "sandbox", "chat", "launch", "pull_requests")
+TABLES = ("agents", "notify", "sandbox", "chat", "launch", "pull_requests", "hosts")
 """Tables of config.toml."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
@@ -55,6 +55,7 @@ NOTIFY_KEYS = ("command", "webhook", "on", "timeout")
 PROJECT_FILE = "garrison.toml"
 """A repository's own configuration, in its top directory."""
 CHAT_KEYS = ("budget", "budget_day", "max_turns")
+HOSTS_KEYS = ("temporal", "namespace", "lease")
 OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
 """Events that `[notify]` can name: those of the command, the webhook and the page's desktop notifications."""
 
@@ -212,6 +213,17 @@ class ChatConfig:
 
 
 @frozen
+class HostsConfig:
+    """The table `[hosts]`: the Temporal server through which other machines get their work."""
+
+    temporal: str = ""
+    """Host and port of a server of your own; '': garrison keeps one beside the home."""
+    namespace: str = "default"
+    lease: float = 5.0
+    """Seconds without a sign of life after which another host may go on with a node."""
+
+
+@frozen
 class LaunchConfig:
     """The table `[launch]`: options of launches, for what neither the command line nor the graph states."""
 
@@ -266,6 +278,10 @@ class ConfigFile:
     def chat(self) -> ChatConfig:
         """Return the table `[chat]`; UsageError if it is malformed."""
         return parse_chat(f"{self.path}, [chat]", self.tables.get("chat", {}))
+
+    def hosts(self) -> HostsConfig:
+        """Return the table `[hosts]`; UsageError if it is malformed."""
+        return parse_hosts(f"{self.path}, [hosts]", self.tables.get("hosts", {}))
 
     def launch(self) -> LaunchConfig:
         """Return the table `[launch]`; UsageError if it is malformed."""
@@ -369,6 +385,24 @@ def parse_chat(where: str, table: Any) -> ChatConfig:
             raise UsageError(f"{where}: {key}={value!r} should be a {'whole ' if key == 'max_turns' else ''}number "
                              "above 0, or \"none\"")
     return ChatConfig(**values)
+
+
+def parse_hosts(where: str, table: Any) -> HostsConfig:
+    """Parse a table `[hosts]`; UsageError names what is wrong."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} should be a table with {', '.join(HOSTS_KEYS)}")
+    values = {key: value for key, value in table.items() if not key.startswith("x_")}
+    if unknown := [key for key in values if key not in HOSTS_KEYS]:
+        raise UsageError(f"{where}: {unknown[0]} is not known; there are {', '.join(HOSTS_KEYS)}")
+    temporal, namespace = values.get("temporal", ""), values.get("namespace", HostsConfig.namespace)
+    if not isinstance(temporal, str) or (temporal and not re.fullmatch(r"[^\s:/]+:[0-9]{1,5}", temporal)):
+        raise UsageError(f"{where}: temporal={temporal!r} should be a server's address, as in temporal.example:7233")
+    if not isinstance(namespace, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", namespace):
+        raise UsageError(f"{where}: namespace={namespace!r} should be the name of a namespace")
+    lease = values.get("lease", HostsConfig.lease)
+    if isinstance(lease, bool) or not isinstance(lease, (int, float)) or not 2 <= lease <= 600:
+        raise UsageError(f"{where}: lease={lease!r} should be seconds, 2 to 600")
+    return HostsConfig(temporal, namespace, float(lease))
 
 
 PULL_REQUEST_KEYS: dict[str, tuple[type[Any], ...]] = {

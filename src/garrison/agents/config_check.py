@@ -18,6 +18,7 @@ from garrison.agents.registry import SESSION_SETTINGS
 from garrison.config import (
     AGENT_KINDS,
     CHAT_KEYS,
+    HOSTS_KEYS,
     NOTIFY_KEYS,
     PROFILE_KEYS,
     PROFILE_RIGHTS,
@@ -61,6 +62,7 @@ def check_configuration(home: Path, report: Callable[[str], None]) -> None:
         report(f"note: {problem.text}")
     read_config(home).notify()
     read_config(home).chat()
+    read_config(home).hosts()
     check_rights(read_config(home))
 
 
@@ -72,7 +74,8 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
             continue
         known = (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS)  # a plug-in knows the settings of its kind itself
         yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
-    for name, keys in (("notify", NOTIFY_KEYS), ("chat", CHAT_KEYS), ("pull_requests", PULL_REQUEST_KEYS)):
+    for name, keys in (("notify", NOTIFY_KEYS), ("chat", CHAT_KEYS), ("pull_requests", PULL_REQUEST_KEYS),
+                       ("hosts", HOSTS_KEYS)):
         table = config.tables.get(name)
         if isinstance(table, dict):
             yield from _unknown(config, (name,), table, keys, is_closed=True)

@@ -46,6 +46,9 @@ SECTIONS = {
         "agents": ("agents", "agents", "List and control agents."),
         "signals": ("signals", "signals", "List and send signals."),
     },
+    "Other machines": {
+        "host": ("host", "host", "Add, list, drain and remove hosts: machines that do the work of nodes."),
+    },
     "Page and chat": {
         "serve": ("serve", "serve", "Serve the web page: watch runs live and act on them."),
         "ask": ("chat", "ask", "Ask the butler a question about the runs, or for an action."),

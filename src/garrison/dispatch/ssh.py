@@ -52,6 +52,7 @@ TROUBLES = (
     ("no route to host", "no route: check the network, or a VPN"),
     ("network is unreachable", "no network: check it, or a VPN"),
     ("connection refused", "no ssh server answers there: start it, or check the port"),
+    ("remote port forwarding failed", "its tunnel's port is taken there: `garrison host add` again chooses another"),
     ("timed out", "it does not answer: check that it is on, and the network"),
 )
 """What ssh says (in lower case) → what it means and what to do."""
@@ -209,11 +210,12 @@ class HostAccess:
 
     # ---- the way back
 
-    def tunnel(self, host_port: int, target: str) -> list[str]:
+    def tunnel(self, host_port: int, target: str, argv: Sequence[str]) -> list[str]:
         """Return the command that lets programs of the host reach `target`, host and port at home's side, at a port of
-        its loopback; it ends when the connection does."""
+        its loopback, for as long as `argv` runs there; it ends with 255 if the port is taken."""
         words = self._program(ControlPath="none", ExitOnForwardFailure="yes")
-        return [*words, "-N", "-R", f"127.0.0.1:{host_port}:{target}", "--", self.ssh]
+        return [*words, "-R", f"127.0.0.1:{host_port}:{target}", "--", self.ssh,
+                for_any_shell(f"exec {shlex.join(argv)}")]
 
     def disconnect(self) -> None:
         """End the shared connection, if there is one."""

@@ -7,17 +7,19 @@
 from __future__ import annotations
 
 import re
+import uuid
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
-from garrison.errors import NotFound, RecordError, UsageError
+from garrison.errors import NotFound, RecordCorrupt, RecordError, UsageError
 from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records.names import quote
 
 FOLDER = "hosts"
 _HOST = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
+_CREW = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 
 
@@ -46,6 +48,8 @@ class Host:
     """Absolute path of the `garrison` command on the host."""
     address: str = ""
     """Address at which the host reaches the Temporal server, from the host's side."""
+    port: int = 0
+    """Port of the host's loopback that leads through a tunnel to the Temporal server; 0: it needs no tunnel."""
     version: str = ""
     """Version of garrison that was installed there."""
     added_at: str = ""
@@ -71,6 +75,22 @@ def check_label(label: str) -> str:
     if not _LABEL.match(label):
         raise UsageError(f"not a label of a host: {quote(label)}; use 1 to 63 of a-z 0-9 . _ -")
     return label
+
+
+def read_crew(home: Path) -> str:
+    """Return the name under which a home and its hosts find each other on a Temporal server; the first call makes it.
+
+    It is kept, not derived: a copy of the home on another machine goes on with the same hosts.
+    """
+    path = atomic.make_directory(home / FOLDER) / "crew"
+    with atomic.locked(path.with_suffix(".lock")):
+        crew = (atomic.read(path) or b"").decode(errors="replace").strip()
+        if not crew:
+            crew = f"garrison-{uuid.uuid4().hex[:12]}"
+            atomic.write(path, f"{crew}\n".encode())
+    if not _CREW.match(crew):
+        raise RecordCorrupt(path, "not the name of a crew")
+    return crew
 
 
 def host_path(home: Path, name: str) -> Path:

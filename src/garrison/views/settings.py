@@ -14,6 +14,7 @@ from garrison.config import (
     PROFILE_RIGHTS,
     ChatConfig,
     ConfigFile,
+    HostsConfig,
     NotifyConfig,
     Timing,
     read_config,
@@ -57,7 +58,8 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
         value, source = getattr(launch, key), launch.sources.get(key, DEFAULT)
         origin = config.place("launch", key) if source == str(config.path) else source
         yield Setting(f"launch.{key}", _plain(value), origin)
-    tables = (("notify", config.notify()), ("chat", config.chat()), ("pull_requests", read_options(home)))
+    tables = (("notify", config.notify()), ("chat", config.chat()), ("hosts", config.hosts()),
+              ("pull_requests", read_options(home)))
     for table, record in tables:
         yield from _of_record(config, table, record)
     yield from _sandbox(config, environ)
@@ -69,7 +71,7 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
                       variable if variable in environ else DEFAULT)
 
 
-def _of_record(config: ConfigFile, table: str, record: NotifyConfig | ChatConfig | PullRequestOptions,
+def _of_record(config: ConfigFile, table: str, record: NotifyConfig | ChatConfig | HostsConfig | PullRequestOptions,
                ) -> Iterator[Setting]:
     stated = config.tables.get(table, {})
     for declared in fields(record):

@@ -10,10 +10,12 @@ The SDK needs an asyncio loop; it runs in a thread, so that callers need none.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -28,7 +30,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 from temporalio.worker import Worker
 
 from garrison.dispatch.base import StaleToken, Unreachable
@@ -46,9 +48,10 @@ from garrison.dispatch.temporal.workflow import (
     NodeAttemptWorkflow,
     Offer,
 )
+from garrison.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Mapping, Sequence
     from typing import Any, TypeVar
 
     from temporalio.client import WorkflowExecutionDescription
@@ -61,6 +64,9 @@ CALL_SECONDS = 10.0
 """Longest wait for an answer of the server, unless the lease sets a shorter one."""
 POLL_SECONDS = 70.0
 """Longer than a poll of the server, which answers after a minute without work."""
+OFFER_SECONDS = 4.0
+"""Longest poll for attempts; the server answers a second earlier. A host with fewer free slots than queues waits that
+long before it looks into the next one."""
 WATCH_SECONDS = 0.1
 """Time between two looks at an attempt that is watched."""
 TASK_TIMEOUT = timedelta(seconds=2)
@@ -97,6 +103,8 @@ class TemporalDispatcher:
         self._thread = threading.Thread(target=self._loop.run_forever, name="temporal", daemon=True)
         self._thread.start()
         self._polls: dict[str, asyncio.Task[PollActivityTaskQueueResponse]] = {}
+        self._turn: dict[str, int] = {}
+        """Queue → when it was polled last, counted in polls."""
         self._held: dict[tuple[AttemptId, int], _Held] = {}
         self._listener: asyncio.Task[None] | None = None
         self._server: Worker | None = None
@@ -109,7 +117,8 @@ class TemporalDispatcher:
     # ---- connection
 
     async def _connect(self, serves_workflows: bool) -> Client:
-        client = await Client.connect(self.address, namespace=self.namespace, identity=self.worker or self.crew)
+        client = await Client.connect(self.address, namespace=self.namespace, identity=self.worker or self.crew,
+                                      **connection_options(os.environ))
         if serves_workflows:
             self._server = Worker(client, task_queue=self._runs, workflows=[NodeAttemptWorkflow])
             self._serving = asyncio.create_task(self._server.run())
@@ -234,12 +243,32 @@ class TemporalDispatcher:
 
     def claim(self, timeout: float) -> Claim | None:
         """Claim an attempt. The poll goes on between two calls: one that is broken off may take an attempt with it."""
-        return self._call(self._claim(timeout), timeout + CALL_SECONDS)
+        return self.claim_from([self.queue], 1, timeout)
 
-    async def _claim(self, timeout: float) -> Claim | None:
+    def claim_from(self, queues: Sequence[str], free: int, timeout: float) -> Claim | None:
+        """Claim an attempt of one of several queues, for a worker with `free` slots.
+
+        Each poll under way may bring an attempt, so there are never more of them than slots; the queues take turns.
+        """
+        return self._call(self._claim(queues, free, timeout), timeout + CALL_SECONDS)
+
+    async def _claim(self, queues: Sequence[str], free: int, timeout: float) -> Claim | None:
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen())
-        task = await self._poll(self._offers(self.queue), timeout)
+        under_way = [name for name in self._polls if name != self._inbox]
+        names = [name for name in map(self._offers, queues) if name not in under_way]
+        names.sort(key=lambda name: self._turn.get(name, 0))
+        for name in names[:max(0, free - len(under_way))]:
+            self._turn[name] = 1 + max(self._turn.values(), default=0)
+            self._begin_poll(name, OFFER_SECONDS)
+            under_way.append(name)
+        if not under_way:
+            await asyncio.sleep(timeout)
+            return None
+        await asyncio.wait([self._polls[name] for name in under_way], timeout=timeout,
+                           return_when=asyncio.FIRST_COMPLETED)
+        answered = next((name for name in under_way if self._polls[name].done()), None)
+        task = self._end_poll(answered) if answered is not None else None
         if task is None:
             return None
         (attempt,) = await self._client.data_converter.decode(task.input.payloads, [NodeAttempt])
@@ -248,24 +277,22 @@ class TemporalDispatcher:
         await self._signal_workflow(of.workflow_id, CLAIMED, Claimed(task.attempt, self._inbox), of.run_id)
         return Claim(Token(attempt.id, task.attempt, task.task_token.hex()), attempt)
 
-    async def _poll(self, queue: str, timeout: float | None = None) -> PollActivityTaskQueueResponse | None:
-        poll = self._polls.get(queue)
-        if poll is None:
-            poll = self._polls[queue] = asyncio.create_task(self._client.workflow_service.poll_activity_task_queue(
-                PollActivityTaskQueueRequest(namespace=self.namespace, task_queue=TaskQueue(name=queue),
-                                             identity=self.worker), timeout=timedelta(seconds=POLL_SECONDS)))
-        await asyncio.wait([poll], timeout=timeout)
-        if not poll.done():
-            return None
-        del self._polls[queue]
-        task = poll.result()
+    def _begin_poll(self, queue: str, seconds: float) -> None:
+        self._polls[queue] = asyncio.create_task(self._client.workflow_service.poll_activity_task_queue(
+            PollActivityTaskQueueRequest(namespace=self.namespace, task_queue=TaskQueue(name=queue),
+                                         identity=self.worker), timeout=timedelta(seconds=seconds)))
+
+    def _end_poll(self, queue: str) -> PollActivityTaskQueueResponse | None:
+        task = self._polls.pop(queue).result()
         return task if task.task_token else None
 
     async def _listen(self) -> None:
         """Accept what workflows deliver to this worker."""
         while True:
             try:
-                task = await self._poll(self._inbox)
+                self._begin_poll(self._inbox, POLL_SECONDS)
+                await asyncio.wait([self._polls[self._inbox]])
+                task = self._end_poll(self._inbox)
                 if task is None:
                     continue
                 (delivery,) = await self._client.data_converter.decode(task.input.payloads, [Delivery])
@@ -326,3 +353,23 @@ class TemporalDispatcher:
                 raise
             return False
         return True
+
+
+def connection_options(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return how to connect to a team's server, from the variables that Temporal's own tools read, too."""
+    def read(name: str) -> bytes | None:
+        path = environ.get(f"TEMPORAL_TLS_{name}_PATH")
+        try:
+            return Path(path).read_bytes() if path else None
+        except OSError as error:
+            raise UsageError(f"TEMPORAL_TLS_{name}_PATH: {path}: {error.strerror}") from None
+
+    options: dict[str, Any] = {}
+    key = environ.get("TEMPORAL_API_KEY")
+    if key:
+        options["api_key"] = key
+    authority, certificate, private = read("SERVER_CA_CERT"), read("CLIENT_CERT"), read("CLIENT_KEY")
+    if key or authority or certificate or environ.get("TEMPORAL_TLS", "").lower() in ("1", "true"):
+        options["tls"] = TLSConfig(server_root_ca_cert=authority, client_cert=certificate, client_private_key=private,
+                                   domain=environ.get("TEMPORAL_TLS_SERVER_NAME"))
+    return options

@@ -59,12 +59,16 @@ class LocalServer:
         """Return the server's process, None if it does not run."""
         return self._process.pid if self._process is not None else None
 
+    def argv(self) -> list[str]:
+        """Return the command that runs it."""
+        return [str(find_program()), "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self.port),
+                "--db-filename", str(self.folder / "temporal.db"), "--log-level", "warn"]
+
     def start(self, wait: Callable[[float], None] = time.sleep) -> None:
         """Start the server, and wait until it answers."""
-        argv = [str(find_program()), "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self.port),
-                "--db-filename", str(self.folder / "temporal.db"), "--log-level", "warn"]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
+            self._process = subprocess.Popen(self.argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             cwd=self.folder)
         end = time.monotonic() + START_SECONDS
         while not self.is_answering():
             if self._process.poll() is not None or time.monotonic() > end:

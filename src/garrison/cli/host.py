@@ -1,0 +1,335 @@
+"""`garrison host`: other machines that do the work of nodes, reached over the user's own ssh."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garrison.cli.commands import Group
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import align_columns, print_json, print_message
+from garrison.config import find_home
+from garrison.errors import GarrisonError, NotFound, Refused, UsageError
+from garrison.frozen import frozen
+from garrison.records.host_service import HostSettings, read_settings
+from garrison.records.hosts import Host, HostState, check_host, list_hosts, read_host, write_host
+from garrison.system.clock import SystemClock, format_age, from_iso
+from garrison.system.terminal_text import clean
+
+PROBE_SECONDS = 15.0
+
+
+@click.group("host", cls=Group)
+def host() -> None:
+    """Let other machines do the work of nodes: they are reached over your own ssh, and open no port to the network."""
+
+
+# ------------------------------------------------------------------------------------------------------- set up, remove
+
+
+@host.command("add", examples=(
+    ("garrison host add build@box2 --slots 8", "a machine that `ssh build@box2` reaches without a password"),
+    ("garrison host add gpu1 --label gpu", "an alias of ~/.ssh/config, for nodes with host=\"gpu\""),
+    ("garrison host add box2", "again: after an interruption, an upgrade here, or to change its slots"),
+))
+@click.argument("destination")
+@click.option("--name", metavar="NAME", help="What it is called here (default: the destination's host).")
+@click.option("--slots", type=click.IntRange(1, 1000), metavar="N",
+              help="Nodes that it works on at once (default: 2, or what it has).")
+@click.option("--label", "labels", multiple=True, metavar="LABEL", help="Label for nodes to ask for (repeatable).")
+@click.option("--address", metavar="HOST:PORT",
+              help="Address at which it reaches the Temporal server; none: through an ssh tunnel.")
+@click.option("--python", metavar="PATH", default="", help="Its Python 3.11 or newer (default: the newest it has).")
+@home_option
+def add_command(destination: str, name: str | None, slots: int | None, labels: tuple[str, ...], address: str | None,
+                python: str, home: str | None) -> None:
+    """Set a machine up as a host, and wait until its worker answers. Can be repeated.
+
+    It needs Linux, Python 3.11, git, and ssh without a password; the same garrison is installed there in an
+    environment of its own. DESTINATION is what you would give to ssh; `local` is this machine itself.
+    """
+    from garrison.dispatch.ssh import check_destination
+    from garrison.processes.remote.setup import HostSetup
+
+    where = find_home(home)
+    ssh = "" if destination == "local" else check_destination(destination)
+    called = check_host(name or _default_name(destination))
+    if address is not None and not re.fullmatch(r"[^\s:/]+:[0-9]{1,5}", address):
+        raise UsageError(f"not an address: {address!r}; use HOST:PORT")
+    known = _find(where, called)
+    wanted = Host(called, ssh, slots or (known.slots if known else 2), list(labels) or (known.labels if known else []),
+                  known.state if known else HostState.READY, address=address or "",
+                  added_at=known.added_at if known and known.added_at else SystemClock().utc())
+    begun = SystemClock().monotonic()
+    made = HostSetup(where, wanted, python, print_message).run()
+    took = SystemClock().monotonic() - begun
+    click.echo(f"{made.name} is ready: {made.slots} slots, after {took:.0f} s; `garrison launch … --hosts {made.name}` "
+               "uses it")
+
+
+def _default_name(destination: str) -> str:
+    if destination == "local":
+        return check_host(re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().lower()).strip("-") or "local")
+    name = destination.removeprefix("ssh://").rpartition("@")[2].partition("/")[0]
+    name = re.sub(r":[0-9]+\Z", "", name).partition(".")[0] if not name.replace(".", "").isdigit() else name
+    return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
+
+
+def _find(home: Path, name: str) -> Host | None:
+    try:
+        return read_host(home, name)
+    except NotFound:
+        return None
+
+
+@host.command("remove", examples=(
+    ("garrison host remove box2", "once it has no work; what `add` made there is removed"),
+    ("garrison host remove box2 --yes", "now: other hosts go on with its work"),
+    ("garrison host remove box2 --here", "only from this home: the machine is gone"),
+))
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask although it has work.")
+@click.option("--here", is_flag=True, help="Leave the machine as it is, which may be out of reach.")
+@home_option
+def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> None:
+    """Stop the service of a host, remove what `add` made there, and forget it."""
+    from garrison.processes.remote.setup import push_settings, remove
+
+    where = find_home(home)
+    found = read_host(where, name)
+    if not here:
+        seen = _look(where, found)
+        working = seen.data.get("working") or []
+        if working and not yes:
+            _ask(name, working)
+        if not seen.why and found.command:
+            push_settings(where, replace(found, state=HostState.DRAINING))
+    remove(where, found, print_message, reach=not here)
+    click.echo(f"{name} is no longer a host")
+
+
+def _ask(name: str, working: list[Any]) -> None:
+    what = ", ".join(clean(str(each)) for each in working[:5])
+    if not sys.stdin.isatty():
+        raise Refused(f"{name} works on {what}; `garrison host drain {name}` lets it finish, --yes ends that work")
+    if not click.confirm(f"{name} works on {what}; end that?", default=False, err=True):
+        raise Refused(f"{name} stays a host")
+
+
+@host.command("drain", examples=(
+    ("garrison host drain box2", "it finishes what it has, and takes nothing new"),
+    ("garrison host drain box2 --undo", "it takes work again"),
+))
+@click.argument("name")
+@click.option("--undo", is_flag=True, help="Let it take work again.")
+@home_option
+def drain_command(name: str, *, undo: bool, home: str | None) -> None:
+    """Let a host finish what it has, and take nothing new."""
+    from garrison.processes.remote.setup import push_settings
+
+    where = find_home(home)
+    changed = replace(read_host(where, name), state=HostState.READY if undo else HostState.DRAINING)
+    write_host(where, changed)
+    try:
+        push_settings(where, changed)
+    except GarrisonError as error:
+        raise Refused(f"{error}; noted here, it learns of it when it connects") from None
+    click.echo(f"{name} takes work again" if undo else f"{name} takes no new work")
+
+
+# ---------------------------------------------------------------------------------------------------------------- show
+
+
+@frozen
+class Seen:
+    """What was seen of a host now."""
+
+    host: Host
+    data: dict[str, Any]
+    why: str = ""
+    """Why it cannot be seen, '' if it was."""
+    last_seen: str = ""
+    tunnel_since: str = ""
+
+
+def _look(home: Path, found: Host) -> Seen:
+    from garrison.dispatch.keeper_state import read_state
+    from garrison.dispatch.ssh import HostAccess
+    from garrison.processes.remote.setup import probe
+
+    state = read_state(home)
+    last, since = state.seen.get(found.name, ""), state.tunnels.get(found.name, "")
+    if not found.command:
+        return Seen(found, {}, f"its set-up was not finished: `garrison host add {found.ssh or 'local'}` goes on", last)
+    try:
+        data = probe(HostAccess.of(home, found), found, PROBE_SECONDS)
+    except GarrisonError as error:
+        return Seen(found, {}, str(error), last, since)
+    return Seen(found, data, "", last, since)
+
+
+def _look_at_all(home: Path, hosts: list[Host]) -> list[Seen]:
+    from garrison.dispatch.keeper import ensure_keeper
+
+    ensure_keeper(home, 0)
+    with ThreadPoolExecutor(min(16, len(hosts) or 1), "probe") as executor:
+        return list(executor.map(lambda each: _look(home, each), hosts))
+
+
+@host.command("list", examples=(("garrison host list", "slots, load, agents and clock of each host"),))
+@json_option
+@home_option
+def list_command(as_json: bool, home: str | None) -> None:
+    """List the hosts of the home, as they are now. Exit 1 if a record cannot be read."""
+    where = find_home(home)
+    hosts, errors = list_hosts(where)
+    seen = _look_at_all(where, hosts)
+    if as_json:
+        print_json([_to_data(each) for each in seen])
+    elif hosts:
+        rows = [_row(each) for each in seen]
+        for line in align_columns(["HOST", "STATE", "SLOTS", "LOAD", "AGENTS", "VERSION", "CLOCK", "LABELS"], rows):
+            click.echo(line)
+    elif not errors:
+        click.echo("no hosts; `garrison host add user@machine` sets one up")
+    if errors:
+        raise Refused(str(errors[0]))
+
+
+@host.command("show", examples=(("garrison host show box2", "everything about one host, and what it works on"),))
+@click.argument("name")
+@json_option
+@home_option
+def show_command(name: str, as_json: bool, home: str | None) -> None:
+    """Show one host: what it works on, its agents, and how it is reached. Exit 1 if it cannot be reached."""
+    where = find_home(home)
+    (seen,) = _look_at_all(where, [read_host(where, name)])
+    if as_json:
+        print_json(_to_data(seen))
+    else:
+        for key, value in _details(seen):
+            click.echo(f"{key + ':':13} {value}")
+    if seen.why:
+        raise Refused(f"{name} cannot be seen")
+
+
+def _state(seen: Seen) -> str:
+    if seen.why:
+        age = _age(seen.last_seen)
+        return f"unreachable{f', seen {age} ago' if age else ''}"
+    if not seen.data.get("running"):
+        return "its service does not run"
+    if not seen.data.get("connected"):
+        return "not connected"
+    return "draining" if seen.host.state == HostState.DRAINING else "ready"
+
+
+def _age(stamp: str) -> str:
+    try:
+        return format_age(max(0.0, SystemClock().time() - from_iso(stamp)))
+    except ValueError:
+        return ""
+
+
+def _row(seen: Seen) -> list[str]:
+    labels = ",".join(seen.host.labels)
+    if seen.why:
+        return [seen.host.name, _state(seen), f"-/{seen.host.slots}", "", clean(seen.why)[:100], "", "", labels]
+    return [seen.host.name, _state(seen), _slots(seen), _load(seen.data), _agents(seen.data),
+            clean(str(seen.data.get("version", ""))), f"{_number(seen.data, 'clock_offset'):+.1f}s", labels]
+
+
+def _slots(seen: Seen) -> str:
+    return f"{len(seen.data.get('working') or [])}/{seen.host.slots}"
+
+
+def _number(data: Mapping[str, Any], key: str) -> float:
+    value = data.get(key)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+
+
+def _load(data: Mapping[str, Any]) -> str:
+    return f"{_number(data, 'load'):.1f}/{_number(data, 'cores'):.0f}"
+
+
+def _agents(data: Mapping[str, Any]) -> str:
+    named = [(clean(str(each.get("program", ""))), bool(each.get("ready"))) for each in data.get("agents") or []
+             if isinstance(each, dict)]
+    return ", ".join(name if ready else f"{name} (no log-in)" for name, ready in named) or "none found"
+
+
+def _details(seen: Seen) -> Iterator[tuple[str, str]]:
+    found, data = seen.host, seen.data
+    yield "host", found.name
+    yield "ssh", found.ssh or "none: this machine"
+    yield "state", _state(seen)
+    if seen.why:
+        yield "why", clean(seen.why)
+    elif data.get("why"):
+        yield "why", clean(str(data["why"]))
+    yield "labels", ", ".join(found.labels) or "none"
+    yield "home there", found.home
+    yield "engine", f"{found.address}{f', through a tunnel to port {found.port} there' if found.port else ''}"
+    if found.port:
+        yield "tunnel", f"open for {_age(seen.tunnel_since)}" if seen.tunnel_since else "not open"
+    if seen.last_seen:
+        yield "last seen", seen.last_seen
+    if seen.why:
+        return
+    yield "slots", f"{_slots(seen)} in use"
+    yield "works on", ", ".join(clean(str(each)) for each in data.get("working") or []) or "nothing"
+    yield "version", clean(str(data.get("version", "")))
+    yield "kept by", clean(str(data.get("kept_by", "")))
+    yield "load", f"{_load(data)} cores, {_number(data, 'disk_free') / 1e9:.1f} GB free"
+    yield "clock", f"{_number(data, 'clock_offset'):+.2f} s from here"
+    for agent in data.get("agents") or []:
+        if isinstance(agent, dict):
+            yield "agent", f"{clean(str(agent.get('program', '')))}: {clean(str(agent.get('access', '')))}"
+
+
+def _to_data(seen: Seen) -> dict[str, Any]:
+    found = seen.host
+    return {"name": found.name, "ssh": found.ssh, "slots": found.slots, "labels": list(found.labels),
+            "state": _state(seen), "why": seen.why, "home": found.home, "address": found.address, "port": found.port,
+            "last_seen": seen.last_seen, "tunnel_since": seen.tunnel_since, "seen": seen.data}
+
+
+# ---------------------------------------------------------------------------------------------------------- on the host
+
+
+@host.command("run", examples=(
+    ("garrison host run", "on the host: what `garrison host add` sets up as a service"),
+    ("garrison host run --temporal temporal.example:7233 --namespace crew", "with a server of your team"),
+))
+@click.option("--temporal", metavar="HOST:PORT", help="Address of the Temporal server (default: the settings').")
+@click.option("--namespace", metavar="NAME", help="Its namespace.")
+@click.option("--slots", type=click.IntRange(1, 1000), metavar="N", help="Attempts to work on at once.")
+@home_option
+def run_command(temporal: str | None, namespace: str | None, slots: int | None, home: str | None) -> None:
+    """Work as a host, until a signal ends it: take attempts from the queues, and do their work here.
+
+    Runs on the host itself, in the home that `garrison host add` made there. TLS and an API key come from the
+    variables of Temporal's own tools (TEMPORAL_TLS, TEMPORAL_API_KEY, TEMPORAL_TLS_CLIENT_CERT_PATH, …).
+    """
+    from garrison.processes.remote.service import HostService, connect_temporal
+    from garrison.processes.remote.work import make_work
+
+    where = find_home(home)
+    read_settings(where)
+    os.umask(0o077)
+    HostService(where, make_work, connect_temporal, SystemClock(), _overriding(temporal, namespace, slots)).run()
+
+
+def _overriding(temporal: str | None, namespace: str | None,
+                slots: int | None) -> Callable[[HostSettings], HostSettings]:
+    return lambda settings: replace(settings, address=temporal or settings.address,
+                                    namespace=namespace or settings.namespace, slots=slots or settings.slots)

@@ -1,0 +1,256 @@
+"""Keeper of a home: runs the Temporal server that its hosts get their work from, and a tunnel for each host.
+
+`python -P -m garrison.dispatch.keeper HOME` is one process a home, under the lock `hosts/keeper.lock`. It starts again
+what died, and ends when no host needs it. `ensure_keeper` starts it; runs without hosts neither start nor import it.
+What a killed keeper leaves behind: its tunnels end by themselves, its server goes on and is adopted by the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.config import read_config
+from garrison.dispatch.keeper_state import KeeperState, keeper_folder, lock_path, read_state, write_state
+from garrison.dispatch.temporal.server import LocalServer
+from garrison.dispatch.tunnel import Tunnel
+from garrison.errors import GarrisonError, RecordError
+from garrison.records import atomic, record
+from garrison.records.host_service import HostSettings
+from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew
+from garrison.records.life_lock import LifeLock, is_held
+from garrison.system import processes
+from garrison.system.clock import SystemClock
+from garrison.system.environment import child_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TURN_SECONDS = 0.5
+IDLE_TURNS = 4
+"""Turns without any host after which the keeper ends: a record is replaced in less."""
+RETRY = (1.0, 2.0, 5.0, 10.0, 15.0)
+"""Seconds between tries to open a tunnel, the last for all further ones."""
+SERVER_RETRY = 2.0
+START_SECONDS = 60.0
+PASSED_ON = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "KRB5CCNAME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+"""Variables that the user's ssh needs besides those of every process."""
+
+
+def host_settings(home: Path, host: Host) -> HostSettings:
+    """Return what the service of a host is to do."""
+    config = read_config(home).hosts()
+    return HostSettings(host.name, read_crew(home), host.address, config.namespace, host.slots, list(host.labels),
+                        host.state)
+
+
+def needs_keeper(home: Path) -> bool:
+    """Return whether a keeper has something to keep: hosts with a tunnel, or the home's own server."""
+    hosts, _ = list_hosts(home)
+    return bool(hosts) and (not read_config(home).hosts().temporal or any(host.port for host in hosts))
+
+
+def is_running(home: Path) -> bool:
+    """Return whether a keeper serves the home."""
+    return is_held(lock_path(home))
+
+
+def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[str, str] | None = None) -> None:
+    """Start the keeper of a home unless it runs or has nothing to keep; return once its server answers.
+
+    GarrisonError if that takes longer than `seconds`; 0 does not wait.
+    """
+    if not needs_keeper(home):
+        return
+    end = time.monotonic() + seconds
+    started = -1.0
+    while True:
+        if not is_running(home) and time.monotonic() > started + 5.0:
+            started = time.monotonic()
+            processes.spawn([sys.executable, "-P", "-m", "garrison.dispatch.keeper", str(home)],
+                            env=child_environment(os.environ if environ is None else environ, PASSED_ON), cwd="/",
+                            log=atomic.make_directory(keeper_folder(home)) / "keeper.log").close()
+        state = read_state(home)
+        if seconds <= 0 or (is_running(home) and processes.is_running(state.pid, state.ticks) and not state.server):
+            return
+        if time.monotonic() > end:
+            raise GarrisonError(f"the Temporal server does not answer within {seconds:g} s: "
+                                f"{state.server or 'its keeper did not start'}; see {keeper_folder(home)}/keeper.log")
+        time.sleep(0.05)
+
+
+class Keeper:
+    """One keeper, in its process."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.folder = home, atomic.make_directory(keeper_folder(home))
+        self.clock = SystemClock()
+        me = processes.probe(os.getpid())
+        assert me is not None
+        self.state = replace(read_state(home), pid=me.pid, ticks=me.ticks, server="it has not begun yet", tunnels={},
+                             troubles={})
+        self.written = KeeperState()
+        self.tunnels: dict[str, Tunnel] = {}
+        self.opened_for: dict[str, tuple[Host, str, str]] = {}
+        self.failures: dict[str, int] = {}
+        self.retry_at: dict[str, float] = {}
+        self.server_at = 0.0
+        self.idle = 0
+        self.stopping = False
+
+    def run(self) -> int:
+        """Keep until nobody needs it."""
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        self._log("begins")
+        try:
+            while not self.stopping and self.idle < IDLE_TURNS and self.home.is_dir():
+                self._turn()
+                time.sleep(TURN_SECONDS)
+        finally:
+            self._end()
+        return 0
+
+    def _stop(self, *_: object) -> None:
+        self.stopping = True
+
+    def _turn(self) -> None:
+        try:
+            hosts, _ = list_hosts(self.home)
+            own = not read_config(self.home).hosts().temporal
+            self.idle = 0 if needs_keeper(self.home) else self.idle + 1
+            if hosts:
+                self._keep_server() if own else self._leave_server()
+            self._keep_tunnels({host.name: host for host in hosts if host.port})
+        except (RecordError, GarrisonError, OSError) as error:
+            self._log(str(error))
+        self._write()
+
+    # ---- server
+
+    def _keep_server(self) -> None:
+        server = LocalServer(self.folder / "temporal", int(self.state.address.rpartition(":")[2] or 0))
+        processes.exit_code(self.state.server_pid)  # collects it, if it died
+        alive = processes.is_running(self.state.server_pid, self.state.server_ticks)
+        if alive and server.is_answering():
+            self._server("")
+            return
+        now = time.monotonic()
+        if alive and now < self.server_at + START_SECONDS:
+            return
+        if now < self.server_at + SERVER_RETRY:
+            return
+        if alive:  # it never answered
+            processes.send(self.state.server_pid, self.state.server_ticks, signal.SIGKILL)
+        self.server_at = now
+        child = processes.spawn(server.argv(), env=child_environment(os.environ), cwd=self.folder, log=server.log)
+        child.close()
+        self.state = replace(self.state, server_pid=child.pid, server_ticks=child.ticks, address=server.address)
+        self._server(f"it starts; its log is {server.log}")
+
+    def _leave_server(self) -> None:
+        self._server("")
+
+    def _server(self, why: str) -> None:
+        if why != self.state.server:
+            self._log(f"the Temporal server at {self.state.address}: {why or 'answers'}")
+            self.state = replace(self.state, server=why)
+
+    # ---- tunnels
+
+    def _keep_tunnels(self, hosts: Mapping[str, Host]) -> None:
+        target = read_config(self.home).hosts().temporal or self.state.address
+        for name in [name for name in self.tunnels if name not in hosts]:
+            self._close(name, "it is no longer needed")
+        for name, host in hosts.items():
+            settings = record.encode(host_settings(self.home, host)).decode()
+            wanted = (host, target, settings)
+            if name in self.tunnels and self.opened_for[name] != wanted:
+                self._close(name, "the host's settings changed")
+            if name not in self.tunnels and target and time.monotonic() >= self.retry_at.get(name, 0.0):
+                self.tunnels[name] = Tunnel(host, target, settings, self.folder / f"tunnel-{name}.log")
+                self.opened_for[name] = wanted
+            if name in self.tunnels:
+                self._watch(name, self.tunnels[name])
+        self.state = replace(self.state, seen={**self.state.seen, **dict.fromkeys(self.state.tunnels, self._minute())})
+
+    def _minute(self) -> str:
+        # Coarse: each other value is another write of the state.
+        return f"{self.clock.utc()[:16]}:00.000000Z"
+
+    def _watch(self, name: str, tunnel: Tunnel) -> None:
+        why = tunnel.turn()
+        if why is not None:
+            if self.state.troubles.get(name) != why:
+                self._log(f"tunnel to {name}: {why}")
+            self._close(name, "")
+            failures = self.failures[name] = self.failures.get(name, 0) + 1
+            self.retry_at[name] = time.monotonic() + RETRY[min(failures, len(RETRY)) - 1]
+            self.state = replace(self.state, troubles={**self.state.troubles, name: why})
+        elif tunnel.is_open and name not in self.state.tunnels:
+            self._log(f"tunnel to {name}: open")
+            self.failures.pop(name, None)
+            self.state = replace(self.state, tunnels={**self.state.tunnels, name: self.clock.utc()},
+                                 troubles=_without(self.state.troubles, name))
+
+    def _close(self, name: str, why: str) -> None:
+        if why:
+            self._log(f"tunnel to {name}: closed, {why}")
+        self.tunnels.pop(name).close()
+        self.opened_for.pop(name, None)
+        self.state = replace(self.state, tunnels=_without(self.state.tunnels, name))
+
+    # ---- itself
+
+    def _write(self) -> None:
+        if self.state != self.written and (self.home / FOLDER).is_dir():
+            write_state(self.home, self.state)
+            self.written = self.state
+
+    def _end(self) -> None:
+        for name in list(self.tunnels):
+            self._close(name, "the keeper ends")
+        processes.send(self.state.server_pid, self.state.server_ticks, signal.SIGTERM)
+        self.state = replace(self.state, server="its keeper has ended")
+        self._write()
+        self._log("ends")
+
+    def _log(self, text: str) -> None:
+        print(f"{self.clock.utc()} {text}", file=sys.stderr, flush=True)
+
+
+def _without(values: Mapping[str, str], name: str) -> dict[str, str]:
+    return {key: value for key, value in values.items() if key != name}
+
+
+def main(argv: list[str]) -> int:
+    """Keep the home that the arguments name; do nothing if another keeper does."""
+    if len(argv) != 1:
+        print("usage: python -P -m garrison.dispatch.keeper HOME", file=sys.stderr)
+        return 2
+    home = Path(argv[0])
+    atomic.make_directory(home / FOLDER)
+    lock = LifeLock.try_acquire(lock_path(home))
+    if lock is None:
+        return 0
+    try:
+        return Keeper(home).run()
+    finally:
+        lock.release()
+
+
+def stop_keeper(home: Path, seconds: float = 15.0) -> None:
+    """Ask the keeper of a home to end, and wait for it; it starts again when it is needed."""
+    state, end = read_state(home), time.monotonic() + seconds
+    while is_running(home) and time.monotonic() < end:
+        processes.send(state.pid, state.ticks, signal.SIGTERM)
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,347 @@
+"""Service of a host: claims attempts from the queues that the host serves, up to its slots, and does their work.
+
+One process for each home on a host, under the lock `host/service.life`. The main thread claims; each claim has a thread
+that keeps its lease (`claimed_work.work_on`). What a killed service left at work is killed by the next one before it
+claims anything: its lease may be over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from garrison.dispatch.base import Unreachable
+from garrison.dispatch.claimed_work import MachinePace, work_on
+from garrison.dispatch.records import AttemptId, Claim, NodeAttempt, Token
+from garrison.errors import GarrisonError, RecordError, Refused
+from garrison.frozen import frozen
+from garrison.records import atomic, record
+from garrison.records.host_service import (
+    FOLDER,
+    HostSettings,
+    HostStatus,
+    life_path,
+    queues_path,
+    read_sets,
+    read_settings,
+    settings_path,
+    status_path,
+)
+from garrison.records.hosts import Host, HostState
+from garrison.records.life_lock import LifeLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import Protocol
+
+    from garrison.dispatch.base import Dispatcher
+    from garrison.dispatch.claimed_work import Work
+    from garrison.dispatch.records import AttemptResult, Message
+    from garrison.system.clock import Clock
+
+    class QueueDispatcher(Dispatcher, Protocol):
+        """A dispatcher whose worker serves several queues."""
+
+        def claim_from(self, queues: Sequence[str], free: int, timeout: float) -> Claim | None:
+            """Claim an attempt of one of the queues."""
+            ...
+
+        def close(self) -> None:
+            """Close the connection."""
+            ...
+
+    MakeWork = Callable[[Path, Host, Claim], Work]
+    Connect = Callable[[HostSettings], QueueDispatcher]
+
+TURN_SECONDS = 0.5
+RETRY_SECONDS = 1.0
+STATUS_SECONDS = 5.0
+"""Longest time between two writes of the status."""
+
+
+@frozen
+class ClaimNote:
+    """Record of a claim in work, `host/claims/….json`: what the next service needs to kill what this one left."""
+
+    run: str
+    node: str
+    attempt: int
+    claim: int
+    secret: str
+    payload: str
+    queue: str
+    lease: float
+    max_claims: int
+
+    @classmethod
+    def of(cls, claim: Claim) -> ClaimNote:
+        """Return the note of a claim."""
+        of, token = claim.attempt, claim.token
+        return cls(token.id.run, token.id.node, token.id.attempt, token.claim, token.secret, of.payload, of.queue,
+                   of.lease, of.max_claims)
+
+    def to_claim(self) -> Claim:
+        """Return the claim."""
+        of = AttemptId(self.run, self.node, self.attempt)
+        return Claim(Token(of, self.claim, self.secret),
+                     NodeAttempt(of, self.payload, self.queue, self.lease, self.max_claims))
+
+
+class StoppableWork:
+    """Work that never begins once the service was asked to end."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._is_stopped = self._has_started = False
+
+    def start(self) -> None:
+        """Start it, unless it was stopped."""
+        with self._lock:
+            if not self._is_stopped:
+                self._has_started = True
+                self._work.start()
+
+    def poll(self) -> AttemptResult | None:
+        """Return its result; None while it runs, and once it was stopped: another host goes on with it."""
+        with self._lock:
+            return None if self._is_stopped or not self._has_started else self._work.poll()
+
+    def progress(self) -> str:
+        """Return what the next heartbeat reports."""
+        return self._work.progress()
+
+    def deliver(self, message: Message) -> None:
+        """Give it a message."""
+        with self._lock:
+            if not self._is_stopped:
+                self._work.deliver(message)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._work.kill()
+
+    def stop(self) -> None:
+        """Kill it, and let it not begin again."""
+        with self._lock:
+            self._is_stopped = True
+        self._work.kill()
+
+
+class HostService:
+    """The service, in its process.
+
+    Args:
+        given: settings that override the file, as options of the command state them.
+    """
+
+    def __init__(self, home: Path, make_work: MakeWork, connect: Connect, clock: Clock,
+                 given: Callable[[HostSettings], HostSettings] = lambda settings: settings) -> None:
+        self.home, self.make_work, self.connect, self.clock, self.given = home, make_work, connect, clock, given
+        self.settings = given(read_settings(home))
+        self.sets: list[str] = []
+        self.dispatcher: QueueDispatcher | None = None
+        self.working: dict[str, tuple[StoppableWork, threading.Thread]] = {}
+        self.lock = threading.Lock()
+        self.stopping = threading.Event()
+        self.status = HostStatus(0, clock.utc(), version("garrison"))
+        self._stamps: object = None
+        self._written: HostStatus | None = None
+        self._written_at = 0.0
+        self._retry_at = 0.0
+
+    # ---- its life
+
+    def run(self) -> int:
+        """Serve until a signal ends it. What is at work then is killed; other hosts, or the next service, resume it."""
+        atomic.make_directory(self.home / FOLDER / "claims")
+        lock = LifeLock.try_acquire(life_path(self.home))
+        if lock is None:
+            raise Refused(f"a service runs for {self.home} already; `garrison host list` at home shows it")
+        self.status = replace(self.status, pid=os.getpid())
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda *_: self.stopping.set())
+        self._log(f"begins as {self.settings.name}")
+        try:
+            self._kill_leftovers()
+            while not self.stopping.is_set():
+                self.turn()
+        finally:
+            self._end()
+            lock.release()
+        return 0
+
+    def turn(self) -> None:
+        """Follow the settings, and wait for a claim for a short while."""
+        self._reload()
+        dispatcher = self._connected()
+        if dispatcher is not None:
+            self._claim(dispatcher)
+        else:
+            self.stopping.wait(TURN_SECONDS)
+        self._write_status()
+
+    def _end(self) -> None:
+        with self.lock:
+            working = dict(self.working)
+        for work, _ in working.values():
+            work.stop()
+        if working:
+            self._log(f"killed what was at work: {', '.join(sorted(working))}")
+        self._note(connected=False, why="the service has ended")
+        self._write_status(ended=True)
+        self._log("ends")
+
+    def _kill_leftovers(self) -> None:
+        folder = self.home / FOLDER / "claims"
+        for name in sorted(atomic.list_names(folder)):
+            path = folder / name
+            try:
+                claim = record.decode(ClaimNote, atomic.read(path) or b"", path).to_claim()
+            except (RecordError, GarrisonError) as error:
+                self._log(f"{error}; it is left")
+                continue
+            self.make_work(self.home, self._host(), claim).kill()
+            path.unlink(missing_ok=True)
+            self._log(f"killed what the last service left at work: {claim.token.id}")
+
+    # ---- settings and connection
+
+    def _reload(self) -> None:
+        stamps = tuple(_stamp(path) for path in (settings_path(self.home), queues_path(self.home)))
+        if stamps == self._stamps:
+            return
+        try:
+            settings = self.given(read_settings(self.home))
+            self.sets = read_sets(self.home, settings.name)
+        except GarrisonError as error:
+            self._log(f"{error}; the last settings stay")
+            self._stamps = stamps
+            return
+        if self.dispatcher is not None and (
+                (settings.address, settings.crew, settings.namespace, settings.name)
+                != (self.settings.address, self.settings.crew, self.settings.namespace, self.settings.name)):
+            if self.working:
+                return  # what is at work keeps its connection until it is done
+            self.dispatcher.close()
+            self.dispatcher = None
+        self.settings, self._stamps = settings, stamps
+
+    def _connected(self) -> QueueDispatcher | None:
+        if self.dispatcher is None and self.clock.monotonic() >= self._retry_at:
+            try:
+                self.dispatcher = self.connect(self.settings)
+                self._log(f"connected to {self.settings.address}")
+                self._note(connected=True, why="")
+            except GarrisonError as error:
+                self._lose_contact(error)
+        return self.dispatcher
+
+    def _claim(self, dispatcher: QueueDispatcher) -> None:
+        with self.lock:
+            free = max(0, self.settings.slots - len(self.working))
+        if self.settings.state == HostState.DRAINING:
+            free = 0
+        try:
+            claim = dispatcher.claim_from(self.settings.queues(self.sets), free, TURN_SECONDS)
+        except Unreachable as error:
+            self._lose_contact(error)
+            self.stopping.wait(RETRY_SECONDS)
+            return
+        if free:
+            self._note(connected=True, why="")
+        if claim is not None:
+            self._begin(dispatcher, claim)
+
+    def _lose_contact(self, error: GarrisonError) -> None:
+        self._retry_at = self.clock.monotonic() + RETRY_SECONDS
+        if self.status.why != str(error):
+            self._log(str(error))
+        self._note(connected=False, why=str(error)[:300])
+
+    # ---- claims
+
+    def _begin(self, dispatcher: QueueDispatcher, claim: Claim) -> None:
+        key = str(claim.token.id)
+        with self.lock:
+            earlier = self.working.get(key)
+        if earlier is not None:  # its lease is over, it was offered again, and came back to us
+            earlier[0].stop()
+            earlier[1].join()
+        note = self.home / FOLDER / "claims" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+        try:
+            atomic.write(note, record.encode(ClaimNote.of(claim)), durable=False)
+            work = StoppableWork(self.make_work(self.home, self._host(), claim))
+        except (GarrisonError, OSError) as error:  # a full disk: its lease runs out, and another host claims it
+            self._log(f"cannot begin {key}: {error}")
+            return
+        thread = threading.Thread(target=self._work, args=(dispatcher, claim, work, note), name=key, daemon=True)
+        with self.lock:
+            self.working[key] = (work, thread)
+        thread.start()
+
+    def _work(self, dispatcher: QueueDispatcher, claim: Claim, work: StoppableWork, note: Path) -> None:
+        key = str(claim.token.id)
+        self._log(f"claimed {key} (claim {claim.token.claim})")
+        try:
+            with MachinePace() as pace:
+                ending = work_on(dispatcher, claim, work, pace)
+            self._log(f"{key}: {ending.value}")
+        except (GarrisonError, OSError) as error:
+            self._log(f"{key}: {error}")
+        finally:
+            with self.lock:
+                if (mine := self.working.get(key)) is not None and mine[0] is work:
+                    del self.working[key]
+                    note.unlink(missing_ok=True)
+
+    def _host(self) -> Host:
+        settings = self.settings
+        return Host(settings.name, slots=settings.slots, labels=list(settings.labels), state=settings.state,
+                    home=str(self.home), address=settings.address)
+
+    # ---- what it says
+
+    def _note(self, *, connected: bool, why: str) -> None:
+        contact = self.clock.utc() if connected else self.status.contact_at
+        self.status = replace(self.status, connected=connected, why=why, contact_at=contact)
+
+    def _write_status(self, *, ended: bool = False) -> None:
+        with self.lock:
+            working = sorted(self.working)
+        status = replace(self.status, pid=0 if ended else self.status.pid, address=self.settings.address,
+                         slots=self.settings.slots, state=self.settings.state, working=[] if ended else working)
+        now = self.clock.monotonic()
+        same = self._written is not None and replace(status, contact_at="") == replace(self._written, contact_at="")
+        if same and now < self._written_at + STATUS_SECONDS:
+            return
+        try:
+            atomic.write(status_path(self.home), record.encode(status), durable=False)
+        except OSError as error:  # a full disk ends no work
+            self._log(f"cannot write its status: {error.strerror}")
+        self._written, self._written_at = status, now
+
+    def _log(self, text: str) -> None:
+        print(f"{self.clock.utc()} {text}", file=sys.stderr, flush=True)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino
+
+
+def connect_temporal(settings: HostSettings) -> QueueDispatcher:
+    """Connect a host's worker to the Temporal server of its settings."""
+    from garrison.dispatch.temporal.client import TemporalDispatcher
+
+    return TemporalDispatcher(settings.address, settings.crew, worker=settings.name, namespace=settings.namespace)

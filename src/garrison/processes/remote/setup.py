@@ -1,0 +1,401 @@
+"""Set-up of a host, from home over ssh: check it, install the same garrison there, and let its service begin.
+
+Each step can be repeated: what an interrupted set-up left is taken up by the next. A failure is one line with the
+remedy.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.config import read_config
+from garrison.dispatch.engine import find_engine
+from garrison.dispatch.keeper import ensure_keeper, host_settings
+from garrison.dispatch.keeper_state import read_state
+from garrison.dispatch.ssh import HostAccess, HostUnreachable
+from garrison.dispatch.tunnel import CONTROL, host_python
+from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.frozen import frozen
+from garrison.processes.remote import wheels
+from garrison.records import atomic, record
+from garrison.records.host_service import settings_path
+from garrison.records.hosts import FOLDER as HOSTS
+from garrison.records.hosts import Host, host_path, list_hosts, read_crew, read_host, write_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHECK_SECONDS = 30.0
+INSTALL_SECONDS = 300.0
+CONNECT_SECONDS = 60.0
+NEEDED_BYTES = 400_000_000
+"""Free space that the environment of garrison and its wheels need."""
+LARGEST_OFFSET = 60.0
+"""Difference of the clocks, in seconds, above which the user is told."""
+OLDEST = (3, 11)
+
+FACTS = """\
+say() { printf '%s\\t%s\\n' "$1" "$2"; }
+say home "$HOME"
+say user "$(id -un 2>/dev/null || id -u)"
+say system "$(uname -s) $(uname -m)"
+say git "$(git --version 2>/dev/null)"
+say free "$(df -Pk "$HOME" 2>/dev/null | awk 'NR==2 {print $4}')"
+version='import sys; print("%d.%d %s" % (*sys.version_info[:2], sys.executable))'
+for python in "$@"; do
+    found=$("$python" -I -c "$version" 2>/dev/null) && say python "$found"
+done
+true
+"""
+PYTHONS = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "python",
+           "/usr/local/bin/python3", "/usr/bin/python3", "/opt/homebrew/bin/python3")
+CLOCK = "import time; print(time.time())"
+
+INSTALL = """\
+set -e
+umask 077
+base=$1 python=$2 name=$3
+cd "$base"
+rm -rf "$name" wheels
+mkdir wheels
+"$python" -I -m zipfile -e bundle.zip wheels
+"$python" -I -m venv --without-pip "$name"
+pip=$(echo wheels/pip-*.whl)
+own=$(echo wheels/garrison-*.whl)
+run() {
+    "$name/bin/python" "$pip/pip" --isolated --disable-pip-version-check install --no-compile -q \\
+        "$@"
+}
+if ! run --no-index --no-deps wheels/*.whl 2>first.log; then
+    run --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || { tail -qn 1 first.log second.log >&2; exit 9; }
+fi
+"$name/bin/garrison" --version >/dev/null
+rm -rf wheels bundle.zip first.log second.log
+: >"$name/ready"
+"""
+"""Makes the environment, which counts once its file `ready` is there: of the wheels that came along, else of the host's
+own index."""
+TIDY = 'cd "$1" && for old in env-*; do [ "$old" = "$2" ] || rm -rf "$old"; done'
+FREE_PORT = """\
+import socket, sys
+first, *taken = map(int, sys.argv[1:])
+for port in range(first, min(first + 200, 65536)):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port if port not in taken else first))
+        except OSError:
+            continue
+    if port not in taken:
+        print(port)
+        break
+"""
+
+
+@frozen
+class HostFacts:
+    """What a host is like."""
+
+    home: str
+    user: str
+    system: str
+    git: str
+    free_bytes: int
+    python: str
+    python_version: str
+    clock_offset: float
+    """Seconds by which its clock is ahead."""
+    round_trip: float
+
+
+def examine(access: HostAccess, python: str = "") -> HostFacts:
+    """Return what a host is like; Refused with the remedy if garrison cannot be installed there."""
+    candidates = (python,) if python else PYTHONS
+    done = access.run(["sh", "-c", FACTS, "sh", *candidates], timeout=CHECK_SECONDS)
+    pairs = [line.split("\t", 1) for line in done.out.decode(errors="replace").splitlines() if "\t" in line]
+    facts = {key: value.strip() for key, value in pairs if key != "python"}
+    where = access.place
+    if not facts.get("home", "").startswith("/"):
+        raise Refused(f"{where}: its user has no home directory; give {facts.get('user') or 'it'} one, or use another")
+    if not facts.get("system", "").startswith("Linux"):
+        raise Refused(f"{where}: garrison works on Linux, it has {facts.get('system') or 'an unknown system'}")
+    version, found = choose_python([value for key, value in pairs if key == "python"])
+    if not found:
+        raise Refused(_no_python(where, python, version))
+    if not facts.get("git"):
+        raise Refused(f"{where}: it has no git: install git there (for example: sudo apt install git)")
+    free = int(facts["free"]) * 1024 if facts.get("free", "").isdigit() else NEEDED_BYTES
+    offset, trip = measure_clock(access, found)
+    return HostFacts(facts["home"], facts.get("user", ""), facts["system"], facts["git"], free, found, version, offset,
+                     trip)
+
+
+def _no_python(where: str, asked: str, newest: str) -> str:
+    wanted = ".".join(map(str, OLDEST))
+    if asked:
+        return f"{where}: {asked} is no Python {wanted} or newer" + (f", it is {newest}" if newest else "")
+    have = f"its newest is {newest}" if newest else "it has none"
+    return (f"{where}: garrison needs Python {wanted} or newer, {have}: install one there (for example: sudo apt "
+            "install python3), or name it with --python")
+
+
+def choose_python(found: list[str]) -> tuple[str, str]:
+    """Return version and path of the newest Python that is new enough; the newest version and '' if none is. Pure."""
+    newest = ((0, 0), "", "")
+    for line in found:
+        version, _, path = line.partition(" ")
+        parts = version.split(".")
+        if len(parts) == 2 and all(part.isdigit() for part in parts) and path.startswith("/"):
+            newest = max(newest, ((int(parts[0]), int(parts[1])), version, path))
+    return newest[1], newest[2] if newest[0] >= OLDEST else ""
+
+
+def measure_clock(access: HostAccess, python: str) -> tuple[float, float]:
+    """Return by how many seconds a host's clock is ahead, and the seconds of the round trip that bound the error."""
+    before = time.time()
+    done = access.run([python, "-I", "-S", "-c", CLOCK], timeout=CHECK_SECONDS)
+    after = time.time()
+    try:
+        return float(done.text) - (before + after) / 2, after - before
+    except ValueError:
+        return 0.0, after - before
+
+
+class HostSetup:
+    """Set-up of one host.
+
+    Args:
+        say: shows a step to the user.
+    """
+
+    def __init__(self, home: Path, wanted: Host, python: str, say: Callable[[str], None]) -> None:
+        self.home, self.wanted, self.python, self.say = home, wanted, python, say
+        self.access = HostAccess.of(home, wanted)
+
+    def run(self) -> Host:
+        """Set the host up, and return its record once its worker answers."""
+        known = self._known()
+        facts = examine(self.access, self.python)
+        self.say(f"{facts.user}@{self.access.place}: {facts.system}, Python {facts.python_version}, {facts.git}, "
+                 f"{facts.free_bytes / 1e9:.1f} GB free, clock {facts.clock_offset:+.1f} s")
+        if abs(facts.clock_offset) > LARGEST_OFFSET + facts.round_trip:
+            self.say(f"note: its clock is {facts.clock_offset:+.0f} s off; leases do not depend on it, times in its "
+                     "logs do")
+        base = f"{facts.home}/.local/share/garrison-hosts/{read_crew(self.home)}/{self.wanted.name}"
+        command = self._install(base, facts)
+        host = self._choose_address(replace(self.wanted, home=f"{base}/home", command=command, version=_version(),
+                                            added_at=self.wanted.added_at), facts)
+        self._make_home(host)
+        write_host(self.home, host)
+        self._start(host, known)
+        self._await(host)
+        return host
+
+    def _known(self) -> Host | None:
+        """Return the earlier record of the host; Refused if another machine has its name."""
+        try:
+            known = read_host(self.home, self.wanted.name)
+        except NotFound:
+            return None
+        if known.ssh != self.wanted.ssh:
+            raise Refused(f"{known.name} is {known.ssh or 'this machine'} already; give this one another --name, or "
+                          f"`garrison host remove {known.name}` first")
+        return known
+
+    # ---- installation
+
+    def _install(self, base: str, facts: HostFacts) -> str:
+        """Install this garrison in an environment of its own; return the path of its command there."""
+        own, others = wheels.collect(atomic.make_directory(self.home / HOSTS / "wheels"))
+        name = f"env-{wheels.fingerprint([own, *others])}-{facts.python_version}"
+        command = f"{base}/{name}/bin/garrison"
+        ready = self.access.run(["sh", "-c", 'test -e "$1/ready" && "$2" --version', "sh", f"{base}/{name}", command],
+                                timeout=CHECK_SECONDS)
+        if ready.code == 0:
+            self.say("the same garrison is installed there already")
+            return command
+        if facts.free_bytes < NEEDED_BYTES:
+            raise Refused(f"{self.access.place}: its disk has {facts.free_bytes / 1e6:.0f} MB free in {facts.home}, "
+                          f"garrison needs {NEEDED_BYTES / 1e6:.0f} MB: make room there")
+        self.say("copying garrison and what it needs")
+        made = self.access.run(["sh", "-c", 'umask 077; mkdir -p "$1/home"', "sh", base], timeout=CHECK_SECONDS)
+        if made.code:
+            raise Refused(f"{self.access.place}: {base} cannot be made: {made.last_error}")
+        bundle = self.home / HOSTS / "wheels" / "bundle.zip"
+        _bundle([own, *others], bundle)
+        self.access.copy_in(bundle, f"{base}/bundle.zip")
+        self.say("installing it in an environment of its own")
+        done = self.access.run(["sh", "-c", INSTALL, "sh", base, facts.python, name], timeout=INSTALL_SECONDS)
+        if done.code:
+            raise Refused(self._explain_install(done.err, facts))
+        return command
+
+    def _explain_install(self, err: bytes, facts: HostFacts) -> str:
+        text = err.decode(errors="replace").strip()
+        last = text.splitlines()[-1][:300] if text else "no output"
+        where = self.access.place
+        if "No space left" in text or "quota exceeded" in text:
+            return f"{where}: its disk became full during the installation: make room in {facts.home}"
+        if "venv" in text and "No module named" in text:
+            return (f"{where}: its Python lacks the module venv: install it there (for example: sudo apt install "
+                    "python3-venv)")
+        return (f"{where}: garrison cannot be installed for its Python {facts.python_version}: {last}; it needs the "
+                "Python that home has, or a package index")
+
+    def _make_home(self, host: Host) -> None:
+        content = record.encode(host_settings(self.home, host))
+        push_file(self.access, content, str(settings_path(Path(host.home))))
+
+    # ---- connection
+
+    def _choose_address(self, host: Host, facts: HostFacts) -> Host:
+        """Return the host with the address at which it reaches the Temporal server, and its end of the tunnel."""
+        own = read_config(self.home).hosts().temporal
+        if host.address and not host.port:
+            return host  # the user's
+        if own:
+            return replace(host, address=own, port=0)
+        if not host.ssh:
+            ensure_keeper_of_first(self.home, host)
+            return replace(host, address=find_engine(self.home).address, port=0)
+        ensure_keeper_of_first(self.home, host)
+        taken = {known.port for known in list_hosts(self.home)[0] if known.name != host.name and known.ssh == host.ssh}
+        known = _known_port(self.home, host.name)
+        first = known or int(find_engine(self.home).address.rpartition(":")[2])
+        port = self._free_port(first, taken, facts, is_ours=bool(known))
+        return replace(host, address=f"127.0.0.1:{port}", port=port)
+
+    def _free_port(self, first: int, taken: set[int], facts: HostFacts, *, is_ours: bool) -> int:
+        if is_ours and self.wanted.name in read_state(self.home).tunnels:
+            return first
+        done = self.access.run([facts.python, "-I", "-c", FREE_PORT, str(first), *map(str, sorted(taken))],
+                               timeout=CHECK_SECONDS)
+        if not done.text.isdigit():
+            raise Refused(f"{self.access.place}: no free port on its loopback: {done.last_error}")
+        return int(done.text)
+
+    def _start(self, host: Host, known: Host | None) -> None:
+        base, _, name = host.command.removesuffix("/bin/garrison").rpartition("/")
+        if known is not None and known.command not in ("", host.command):
+            self.say("ending the service of the earlier installation")
+            control(self.access, host, "stop", timeout=CONNECT_SECONDS)
+            self.access.run(["sh", "-c", TIDY, "sh", base, name], timeout=INSTALL_SECONDS)
+        self.say("starting its service")
+        if host.port:
+            ensure_keeper(self.home)  # whose tunnel starts the service
+            return
+        done = control(self.access, host, "start", timeout=CONNECT_SECONDS)
+        if done.code:
+            raise GarrisonError(f"{self.access.place}: {done.last_error.removeprefix('garrison: ')}")
+
+    def _await(self, host: Host) -> None:
+        """Wait until the host's worker answers."""
+        end = time.monotonic() + CONNECT_SECONDS
+        why = "nothing was heard of it"
+        while time.monotonic() < end:
+            if host.port and host.name not in read_state(self.home).tunnels:
+                why = read_state(self.home).troubles.get(host.name, "its tunnel is not open yet")
+                time.sleep(0.2)
+                continue
+            try:
+                seen = probe(self.access, host)
+            except GarrisonError as error:
+                why = str(error)
+            else:
+                if seen.get("connected") and seen.get("running"):
+                    return
+                why = str(seen.get("why") or "its service has not begun")
+            time.sleep(0.3)
+        raise GarrisonError(f"{host.name} is installed, but its worker does not answer within {CONNECT_SECONDS:g} s: "
+                            f"{why}; `garrison host add` again goes on")
+
+
+def ensure_keeper_of_first(home: Path, host: Host) -> None:
+    """Start the keeper although the home has no host yet: the port of its server is needed for the first."""
+    if not host_path(home, host.name).exists():
+        write_host(home, replace(host, port=0))
+    ensure_keeper(home)
+
+
+def _known_port(home: Path, name: str) -> int:
+    try:
+        return read_host(home, name).port
+    except NotFound:
+        return 0
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version(wheels.ROOT)
+
+
+def _bundle(paths: list[Path], bundle: Path) -> None:
+    import zipfile
+
+    lines = []
+    with zipfile.ZipFile(bundle, "w", zipfile.ZIP_STORED) as archive:
+        for path in paths:
+            archive.write(path, path.name)
+            name, version = path.name.split("-")[:2]
+            lines.append(f"{name}=={version}\n")
+        archive.writestr("constraints.txt", "".join(lines[1:]))
+
+
+def push_file(access: HostAccess, content: bytes, path: str) -> None:
+    """Write a file on a host as a whole, with its folder; GarrisonError if that failed."""
+    script = 'umask 077; mkdir -p "${1%/*}" && cat >"$1.part" && mv -f "$1.part" "$1"'
+    done = access.run(["sh", "-c", script, "sh", path], stdin=content, timeout=CHECK_SECONDS)
+    if done.code:
+        raise GarrisonError(f"{access.place}: {path} cannot be written: {done.last_error}")
+
+
+def push_settings(home: Path, host: Host) -> None:
+    """Bring a host its settings, as after `drain`."""
+    push_file(HostAccess.of(home, host), record.encode(host_settings(home, host)), str(settings_path(Path(host.home))))
+
+
+def control(access: HostAccess, host: Host, verb: str, *, timeout: float) -> Any:
+    """Run a verb of `control.py` on a host."""
+    return access.run([host_python(host), "-P", "-m", CONTROL, host.home, verb], timeout=timeout)
+
+
+def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> dict[str, Any]:
+    """Return what a host says of itself, with the offset of its clock; GarrisonError if it says nothing usable."""
+    before = time.time()
+    done = control(access, host, "probe", timeout=timeout)
+    after = time.time()
+    if done.code:
+        why = done.last_error.removeprefix("garrison: ") or "its garrison does not run"
+        raise GarrisonError(f"{access.place}: {why}")
+    try:
+        seen = json.loads(done.out)
+        seen["clock_offset"] = float(seen["time"]) - (before + after) / 2
+    except (ValueError, KeyError, TypeError):
+        raise GarrisonError(f"{access.place}: its garrison gave no usable answer") from None
+    return dict(seen)
+
+
+def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = True) -> None:
+    """End a host's service, remove what `add` made there, and its record here."""
+    access = HostAccess.of(home, host)
+    base = host.home.rpartition("/")[0]
+    if reach and host.command:
+        try:
+            done = control(access, host, "stop", timeout=CONNECT_SECONDS)
+            if done.code and done.code != 127:
+                raise GarrisonError(f"{access.place}: {done.last_error.removeprefix('garrison: ')}")
+            if "/.local/share/garrison-hosts/" in base:
+                done = access.run(["rm", "-rf", "--", base], timeout=INSTALL_SECONDS)
+                if done.code:
+                    raise GarrisonError(f"{access.place}: {base} cannot be removed: {done.last_error}")
+        except HostUnreachable as error:
+            raise Refused(f"{error}; --here removes it from this home only, and leaves {shlex.quote(base)} "
+                          "there") from None
+        say(f"removed {base} there")
+    host_path(home, host.name).unlink(missing_ok=True)
+    access.disconnect()

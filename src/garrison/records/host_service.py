@@ -1,0 +1,129 @@
+"""Records of a host's service, in the home that garrison keeps on the host: `host/settings.json`, written by whoever
+added the host; `host/queues`, written by launches; `host/status.json`, written by the service itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import field
+from pathlib import Path
+
+from garrison.errors import NotFound, UsageError
+from garrison.frozen import frozen
+from garrison.records import atomic, record
+from garrison.records.hosts import HostState, check_host, check_label
+
+FOLDER = "host"
+SET = "set:"
+_SET = re.compile(r"set:[a-z0-9-]{1,63}(\+[a-z0-9-]{1,63}){0,200}\Z")
+MAX_SETS = 200
+"""Sets of hosts that a service remembers."""
+
+
+@frozen
+class HostSettings:
+    """What the service of a host is to do."""
+
+    name: str
+    crew: str
+    address: str
+    """Of the Temporal server, as this host reaches it."""
+    namespace: str = "default"
+    slots: int = 2
+    labels: list[str] = field(default_factory=list)
+    state: str = HostState.READY
+
+    def __post_init__(self) -> None:
+        check_host(self.name)
+        for label in self.labels:
+            check_label(label)
+        HostState(self.state)
+        if self.slots < 1:
+            raise UsageError(f"not a number of slots: {self.slots}; a host has at least one")
+
+    def queues(self, sets: list[str]) -> list[str]:
+        """Return the queues that it serves, besides those of these sets of hosts."""
+        return [host_queue(self.name), *(label_queue(label) for label in self.labels), ANY_QUEUE, *sets]
+
+
+@frozen
+class HostStatus:
+    """What the service of a host does."""
+
+    pid: int
+    started_at: str
+    version: str
+    address: str = ""
+    connected: bool = False
+    """Whether the Temporal server answered the last time."""
+    contact_at: str = ""
+    """When it last answered."""
+    why: str = ""
+    """Why it does not answer."""
+    slots: int = 0
+    state: str = HostState.READY
+    working: list[str] = field(default_factory=list)
+    """Attempts in work, as run/node/number."""
+
+
+ANY_QUEUE = "any"
+"""Queue that every host serves."""
+
+
+def host_queue(name: str) -> str:
+    """Return the queue of one host."""
+    return f"host:{check_host(name)}"
+
+
+def label_queue(label: str) -> str:
+    """Return the queue of all hosts with a label."""
+    return f"label:{check_label(label)}"
+
+
+def set_queue(names: list[str]) -> str:
+    """Return the queue of several hosts by name."""
+    return SET + "+".join(sorted({check_host(name) for name in names}))
+
+
+def settings_path(home: Path) -> Path:
+    """Return the file of a service's settings."""
+    return home / FOLDER / "settings.json"
+
+
+def status_path(home: Path) -> Path:
+    """Return the file in which a service says what it does."""
+    return home / FOLDER / "status.json"
+
+
+def queues_path(home: Path) -> Path:
+    """Return the file that names the sets of hosts whose queues a service serves, too; one a line."""
+    return home / FOLDER / "queues"
+
+
+def life_path(home: Path) -> Path:
+    """Return the lock that a service holds until it ends."""
+    return home / FOLDER / "service.life"
+
+
+def read_settings(home: Path) -> HostSettings:
+    """Return a service's settings; NotFound without any."""
+    path = settings_path(home)
+    data = atomic.read(path)
+    if data is None:
+        raise NotFound(f"{home} has no service of a host; `garrison host add` sets one up, where your runs are")
+    return record.decode(HostSettings, data, path)
+
+
+def read_status(home: Path) -> HostStatus | None:
+    """Return what a service last said of itself, None if it never did."""
+    path = status_path(home)
+    data = atomic.read(path)
+    return None if data is None else record.decode(HostStatus, data, path)
+
+
+def read_sets(home: Path, name: str) -> list[str]:
+    """Return the queues of sets to which a host belongs; lines that name none, or not this host, are left out."""
+    text = (atomic.read(queues_path(home)) or b"").decode(errors="replace")
+    sets = [line.strip() for line in text.splitlines()]
+    mine = [line for line in sets if _SET.match(line) and name in line.removeprefix(SET).split("+")]
+    return list(dict.fromkeys(mine))[-MAX_SETS:]

@@ -59,6 +59,22 @@ def build(task: Task, briefing: Briefing) -> str:
     return join(parts)
 
 
+def for_host(task: Task, briefing: Briefing) -> str:
+    """Return the task as a host's run gets it, with what its home alone knows: the run so far, how the work lands, and
+    what happened before."""
+    landing = briefing.landing
+    lines = [f"- and {briefing.more_landed} earlier"] if briefing.more_landed else []
+    landed = "\n".join(["Work that this task can rely on has landed:", "", *lines, *map(_landed_line, briefing.landed)])
+    gate = f"When you are done, the branch, merged with `{landing.target}`, must pass: {code(landing.gate)}" \
+        if landing.target and landing.gate else ""
+    parts = [task.prompt or task.label, landed if briefing.landed else "", gate, run_so_far(task)]
+    if briefing.refusal is not None:
+        parts.append(rework(task, briefing.refusal))
+    if briefing.interruption is not None:
+        parts += [resumption(briefing.interruption), fill("resume_advice.md")]
+    return join(parts)
+
+
 def join(parts: Iterable[str]) -> str:
     """Return parts of a prompt, with an empty line between two."""
     return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"

@@ -17,7 +17,7 @@ OPTION_GROUPS = {
     "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "gate_from_target", "with_hooks", "land",
                                      "approve", "allow_foreign_imports", "trust_git_config"),
     "Flow": ("auto_approve", "max_steps"),
-    "Agents": ("agent", "failover", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
+    "Agents": ("agent", "failover", "hosts", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
 }
 """Heading of the help → parameters."""
 
@@ -52,8 +52,11 @@ _OPTIONS = (
     click.option("--failover", metavar="NAMES",
                  help="Agents that go on, in this order, when a node's agent cannot: codex,claude (default: the "
                       "graph's failover=, garrison.toml's or config.toml's, else that of the agent's profile)."),
+    click.option("--hosts", metavar="NAMES",
+                 help="Hosts that do the nodes which name none: box2,box3, one label, or any (`garrison host list`; "
+                      "default: this machine)."),
     click.option("--max-agents", type=click.IntRange(1), metavar="N",
-                 help="Concurrent agents (default: the number of cores, at least 2)."),
+                 help="Concurrent agents (default: the number of cores, at least 2, and the slots of the hosts)."),
     click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, metavar="N",
                  help="Deaths allowed in one attempt."),
     click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, metavar="N",

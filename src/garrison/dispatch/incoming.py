@@ -27,7 +27,7 @@ _UPDATE = re.compile(r"(?P<old>[0-9a-f]{40,64}) (?P<new>[0-9a-f]{40,64}) (?P<ref
 def incoming_ref(host: str, token: Token) -> str:
     """Return the ref of what a claim's worker has made."""
     return (f"{NAMESPACE}/{check_host(host)}/{token.id.run}/{token.id.node}/"
-            f"{token.id.attempt}-{token.claim}")
+            f"{token.id.number}-{token.claim}")
 
 
 @frozen

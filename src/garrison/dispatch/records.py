@@ -16,24 +16,32 @@ class AttemptId:
     run: str
     node: str
     attempt: int
+    offer: int = 1
+    """Number of the offer: an attempt whose worker was lost, or that was stopped, is offered once more."""
 
     def __post_init__(self) -> None:
         check_run(self.run)
         check_node(self.node)
-        if self.attempt < 1:
-            raise UsageError(f"not an attempt: {self.attempt}; attempts are counted from 1")
+        if self.attempt < 1 or self.offer < 1:
+            raise UsageError(f"not an attempt: {self.attempt}.{self.offer}; attempts and offers are counted from 1")
 
     def __str__(self) -> str:
-        return f"{self.run}/{self.node}/{self.attempt}"
+        return f"{self.run}/{self.node}/{self.number}"
+
+    @property
+    def number(self) -> str:
+        """Return the number of the attempt, with that of the offer unless it is the first."""
+        return str(self.attempt) if self.offer == 1 else f"{self.attempt}.{self.offer}"
 
     @classmethod
     def parse(cls, text: str) -> AttemptId:
         """Parse what `str` made; UsageError for anything else."""
         run, _, rest = text.partition("/")
-        node, _, number = rest.partition("/")
-        if not (number.isascii() and number.isdigit()):
+        node, _, numbers = rest.partition("/")
+        number, dot, offer = numbers.partition(".")
+        if not all(each.isascii() and each.isdigit() for each in (number, offer if dot else "1")):
             raise UsageError(f"not an attempt of a node: {text!r}; the form is run/node/number")
-        return cls(run, node, int(number))
+        return cls(run, node, int(number), int(offer or 1))
 
 
 @frozen

@@ -125,6 +125,15 @@ class Briefer:
             self.refusal(), interruption, reporting_of(task.agent, self.runtime.home, task.attributes),
             str(assignment.notes), str(assignment.result_file), prompt.confinement(rights))
 
+    def for_host(self, notes: str, *, is_successor: bool) -> str:
+        """Return the text of the task for a host, whose own run briefs the agent about everything else."""
+        deaths = self.deaths() if is_successor else ()
+        landed, more = self._landed()
+        interruption = self.interruption(deaths, notes) if is_successor else None
+        return prompt.for_host(self.task, Briefing(
+            branch_name(self.task.run_id, self.task.node), self.landing(), bool(validator_agent(self.task.attributes)),
+            landed, more, self.refusal(), interruption, Reporting.EXIT_CODE, "", "", ""))
+
     # ---- what is there
 
     def _landed(self) -> tuple[tuple[LandedWork, ...], int]:

@@ -57,6 +57,8 @@ class LaunchRequest:
     with_hooks: bool = False
     trust_git_config: bool = False
     failover: str | None = None
+    hosts: str | None = None
+    """Where nodes are done that do not say it themselves (`records.placement`); None: on this machine."""
     text: str | None = None
     """Graph of a run without a file; `pipeline` is its name then."""
 

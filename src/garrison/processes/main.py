@@ -139,13 +139,22 @@ def _processor(runtime: Runtime, options: Options) -> MakeProcess:
 def _runner(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.runner.process import Runner
 
-    return lambda incarnation: Runner(runtime, incarnation, _launch(runtime, options), _task(runtime, options))
+    return lambda incarnation: Runner(runtime, incarnation, _launch(runtime, options), _task(runtime, options).here)
 
 
 def _orchestrator(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.orchestrator.process import Orchestrator
 
-    return lambda incarnation: Orchestrator(runtime, incarnation, _launch(runtime, options), _task(runtime, options))
+    def make(incarnation: Incarnation) -> Process:
+        task = _task(runtime, options)
+        kind: type[Orchestrator] = Orchestrator
+        if task.hosts:
+            from garrison.processes.remote.orchestrator import RemoteOrchestrator
+
+            kind = RemoteOrchestrator
+        return kind(runtime, incarnation, _launch(runtime, options), task)
+
+    return make
 
 
 _PREPARE = {"launch": _launcher, "guardian": _guardian, "runner": _runner, "orchestrator": _orchestrator,

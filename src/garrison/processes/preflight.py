@@ -98,6 +98,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     agent = request.agent or COMMAND
     if request.run is not None:
         check_run(request.run)
+    here, slots = _part_of_this_machine(runtime, request, plan)
     pipeline_id = _pipeline_id(request, plan)
     git = Git(repo, home=runtime.home)
     git_record.trust_present(runtime.home, git, report, accept=request.trust_git_config)
@@ -111,9 +112,9 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=runtime.clock.utc(),
         trees=str(trees_root(runtime.environ)), base_oid=base_oid,
         setup=request.setup, lock_files=request.setup_key,
-        no_gate=request.no_gate, env=_environment_names(runtime, request, plan),
+        no_gate=request.no_gate, env=_environment_names(runtime, request, here),
         held_back=list_withheld(runtime.environ, request.env), agent=agent,
-        max_agents=request.max_agents or _default_max_agents(report), max_respawn=request.max_respawn,
+        max_agents=request.max_agents or _default_max_agents(report) + slots, max_respawn=request.max_respawn,
         max_rework=request.max_rework,
         terminal=request.terminal, path=runtime.environ.get("PATH", os.defpath),
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
@@ -121,10 +122,10 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         auto_approve=request.auto_approve, max_steps=request.max_steps, land=land, remote=remote,
         issue=request.issue,
         node_gate=plan.node_gate, approve=request.approve,
-        failover=_stated_failover(request.failover, plan))
+        failover=_stated_failover(request.failover, plan), hosts=_stated_hosts(request))
     if request.terminal not in KINDS:
         choose_terminal(request.terminal, runtime.home)  # of a package
-    agents = used_agents(plan, agent, runtime.home, launch.failover)
+    agents = used_agents(here, agent, runtime.home, launch.failover)
     for note in network_notes(runtime, agents):
         report(f"note: {note}")
     if claim is not None:
@@ -136,13 +137,31 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)
-    for line in describe_limits(((name, task.agent or agent, task.attrs) for name, task in plan.tasks.items()
+    for line in describe_limits(((name, task.agent or agent, task.attrs) for name, task in here.tasks.items()
                                  if task.command is None), runtime.home):
         report(line)
     for note in missing_path_notes(runtime.home, agents, runtime.environ):
         report(f"note: {note}")
     launch = _with_gate(runtime, launch, git, request, defaults, report)
     return PreparedLaunch(launch, text, plan)
+
+
+def _stated_hosts(request: LaunchRequest) -> list[str]:
+    if not request.hosts:
+        return []
+    from garrison.records.placement import parse_placement
+
+    return list(parse_placement("--hosts", request.hosts))
+
+
+def _part_of_this_machine(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> tuple[RunPlan, int]:
+    """Return the plan with the nodes of this machine alone, and the slots of the hosts that do the others."""
+    if not request.hosts and not any({"hosts", "host"} & set(task.attrs) for task in plan.tasks.values()):
+        return plan, 0
+    from garrison.processes.hosts_preflight import check_hosts  # few runs use hosts
+
+    placements, slots = check_hosts(runtime.home, plan, _stated_hosts(request))
+    return replace(plan, tasks={name: task for name, task in plan.tasks.items() if not placements[name]}), slots
 
 
 def _read(path: Path) -> str:

@@ -72,7 +72,16 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         failover=launch.failover if planned.failover is None else _failover(planned.node, planned.failover),
         approve=launch.approve or flag(planned.attrs, "approve"),
         preamble=carried.preamble or carried.history if carried else "",
-        continues=carried.session if carried else "", step=node.step, landed=list(landed))
+        continues=carried.session if carried else "", step=node.step, landed=list(landed),
+        hosts="" if skip_agent else _placement(planned, launch))
+
+
+def _placement(planned: PlannedTask, launch: Launch) -> str:
+    if not launch.hosts and not ("hosts" in planned.attrs or "host" in planned.attrs):
+        return ""
+    from garrison.records.placement import stated_placement  # few runs use hosts
+
+    return stated_placement(planned.attrs, launch.hosts)
 
 
 def _failover(node: str, words: str) -> list[str]:

@@ -88,6 +88,10 @@ class Launch:
     """Number of the issue that the run was taken from, 0 for none."""
     sandbox_mode: str = ""
     """Mode that GARRISON_SANDBOX stated at the launch, '' for none: cron resumes the run without that variable."""
+    hosts: list[str] = field(default_factory=list)
+    """Where nodes are done that do not say it themselves: names of hosts, or one label; empty: on this machine."""
+    claimed_for: str = ""
+    """Attempt of another home's run that this run does as a host, '' for none: only who has the claim continues it."""
 
     @property
     def stated_sandbox_mode(self) -> str:
@@ -169,6 +173,17 @@ class Task:
     """Agents that go on when its agent cannot, in this order; None: the agent's profile says."""
     landed: list[dict[str, str]] = field(default_factory=list)
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
+    hosts: str = ""
+    """Where it is done (`records.placement`), '' for this machine."""
+
+    @property
+    def here(self) -> Task:
+        """Return the part of the task that this machine does: a host does set-up, acceptance and validation itself, and
+        knows when its agent is silent."""
+        if not self.hosts:
+            return self
+        attributes = {name: value for name, value in self.attributes.items() if name != "validator"}
+        return replace(self, setup=None, acceptance=None, silence_s=None, timeout_s=None, attributes=attributes)
 
 
 @frozen

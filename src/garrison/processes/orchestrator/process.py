@@ -104,13 +104,12 @@ class Orchestrator:
         self.worktree = Path(incarnation.identity.worktree)
         self.git = Git(Path(launch.repo), home=runtime.home)
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt))
-        self.agents = AgentsInTurn(runtime, incarnation, task, folder)
+        self.agents = self._make_agents(task, folder)
         self.task = task = self.agents.begin(is_first=not (folder / "prompt.md").exists())
         self.hook = incarnation.read_hook()
         self.reports = AgentReports(folder, can_ask=not launch.adhoc)
         self.channel = self._open_channel(folder)
-        environment = {**runtime.environ, **self.git.author(self.worktree),  # the agent's own commits need an author
-                       **git_variables(runtime, self.git, self.worktree, task.agent, self._write_excludes())}
+        environment = self._make_environment()
         if self.channel is not None:
             environment[VARIABLE] = str(self.channel.path)
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
@@ -218,6 +217,14 @@ class Orchestrator:
 
     # ---- begin
 
+    def _make_agents(self, task: Task, folder: Path) -> AgentsInTurn:
+        return AgentsInTurn(self.runtime, self.incarnation, task, folder)
+
+    def _make_environment(self) -> dict[str, str]:
+        """Return the environment of the agent's processes; its own commits need an author."""
+        return {**self.runtime.environ, **self.git.author(self.worktree),
+                **git_variables(self.runtime, self.git, self.worktree, self.task.agent, self._write_excludes())}
+
     def _open_channel(self, folder: Path) -> Channel | None:
         """Open the agent's socket; None, and a line in the log, on a file system without sockets."""
         this = probe(os.getpid())
@@ -253,23 +260,11 @@ class Orchestrator:
         disk_space.require_space(self.worktree)
         shortage.require_room(shortage.MIN_FOR_WORK)
         self._record_progress()  # a predecessor may have died before it recorded its last commit
-        is_successor = self.assignment.prompt_file.exists()  # written by an earlier incarnation in this attempt
-        briefer = Briefer(self.runtime, self.launch, task, self.git, self.worktree, self.agents.failovers)
-        notes = self.hook.resumption_instructions or ""
-        self.assignment, text = briefer.prepare(self.assignment, notes, is_successor=is_successor)
-        self.assignment.write_prompt(text)
-        self.assignment.write_context(self.task.context)
-        self.assignment.signals_file.touch()  # what is mounted later is not seen inside
-        place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
-                           turn=self.agents.turn,
-                           mounts=(*self.assignment.mounts(), *self._channel_mount()))
-        self.assignment = replace(self.assignment, place=place)
+        self._prepare(is_successor=self.assignment.prompt_file.exists())  # an earlier incarnation's, in this attempt
         failpoint.here(":prompted")
         self._move_hook("executing")
         try:
-            chosen = agent(self.task.agent, self.runtime.home, attributes=self.task.attributes)
-            self._open_network()
-            self.work = chosen.start(self.assignment, now)
+            self.work = self._start(now)
             if self.work.has_keyboard:
                 self.incarnation.update(lambda old: replace(old, metadata={**old.metadata, KEYBOARD: True}))
             failpoint.here(":working")
@@ -279,6 +274,26 @@ class Orchestrator:
             if not self._hand_over(Trouble(START, str(error), given_up=True)):
                 self._finish(Outcome("fail", str(error)))
         return True
+
+    def _prepare(self, *, is_successor: bool) -> None:
+        """Write the prompt and what else the agent reads, and decide on its place."""
+        task = self.task
+        briefer = Briefer(self.runtime, self.launch, task, self.git, self.worktree, self.agents.failovers)
+        notes = self.hook.resumption_instructions or ""
+        self.assignment, text = briefer.prepare(self.assignment, notes, is_successor=is_successor)
+        self.assignment.write_prompt(text)
+        self.assignment.write_context(task.context)
+        self.assignment.signals_file.touch()  # what is mounted later is not seen inside
+        place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
+                           turn=self.agents.turn,
+                           mounts=(*self.assignment.mounts(), *self._channel_mount()))
+        self.assignment = replace(self.assignment, place=place)
+
+    def _start(self, now: float) -> Work:
+        """Start the agent; GarrisonError if that is impossible."""
+        chosen = agent(self.task.agent, self.runtime.home, attributes=self.task.attributes)
+        self._open_network()
+        return chosen.start(self.assignment, now)
 
     def _open_network(self) -> None:
         """Prepare the agent's network, and give it the variables that lead there."""

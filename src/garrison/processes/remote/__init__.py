@@ -1,1 +1,1 @@
-"""Other machines: the service that works on a host, how it is set up there, and the work of a claim."""
+"""Remote nodes: at home an orchestrator whose agent is a host, on the host a run of one node for each claim."""

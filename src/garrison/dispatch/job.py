@@ -1,0 +1,191 @@
+"""Jobs: what a host is told of an attempt, what it reports while it works, and its result; JSON of a limited size.
+
+A host decides by itself how its agents run: the sandbox, the keys and the profiles are its own. Both sides read what
+the other one wrote as foreign: types are checked, texts are limited, and commits are looked at before they are used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from garrison.errors import RecordError, Refused, UsageError
+from garrison.frozen import frozen
+from garrison.records import record
+from garrison.records.names import check_node, check_run
+
+if TYPE_CHECKING:
+    from garrison.dispatch.records import AttemptId
+
+T = TypeVar("T")
+
+MAX_JOB, MAX_PROGRESS, MAX_RESULT, MAX_MESSAGE = 1_000_000, 16_000, 200_000, 100_000
+"""Bytes of a job, of what a heartbeat reports, of a result and of a message."""
+MAX_QUESTION, MAX_LINE = 4_000, 300
+"""Characters of a question, and of the last line that an agent printed."""
+_OID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
+
+
+@frozen
+class Job:
+    """An attempt as its host gets it."""
+
+    home: str
+    """Name of the home that it comes from."""
+    repository: str
+    """Name of the repository; attempts of one share a clone on the host."""
+    run_id: str
+    node: str
+    attempt: int
+    offer: int
+    label: str = ""
+    prompt: str = ""
+    agent: str = "command"
+    command: str | None = None
+    acceptance: str | None = None
+    setup: str | None = None
+    lock_files: list[str] = field(default_factory=list)
+    timeout_s: float | None = None
+    silence_s: float | None = None
+    allow_empty: bool = True
+    goal: str = ""
+    prd_ref: str = ""
+    failover: list[str] | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """Attributes of the node that its agent knows."""
+    env: list[str] = field(default_factory=list)
+    """Names of variables that its agent gets where the host has them."""
+    max_respawn: int = 10
+    author: dict[str, str] = field(default_factory=dict)
+    """Name and e-mail address of the user, for commits."""
+
+    def __post_init__(self) -> None:
+        check_run(self.run_id)
+        check_node(self.node)
+
+    @property
+    def host_run(self) -> str:
+        """Return the id of the run that does it on a host."""
+        return host_run(self.home, self.run_id, self.node, self.attempt, self.offer)
+
+
+@frozen
+class JobProgress:
+    """What a host reports with each heartbeat."""
+
+    run: str = ""
+    """Id of its run."""
+    phase: str = ""
+    head: str = ""
+    """Last commit of its branch."""
+    line: str = ""
+    """Last line that its agent printed."""
+    question_id: str = ""
+    question: str = ""
+    """Open question to a person."""
+    usd: float = 0.0
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    deaths: int = 0
+    """How often its agent died there."""
+    agent: str = ""
+
+    def __post_init__(self) -> None:
+        check_commit(self.head)
+
+
+class JobStatus(StrEnum):
+    """How the work on a host ended."""
+
+    SUCCESS = "success"
+    FAIL = "fail"
+    BROKEN = "broken"
+    """Something beside the work kept it from its end; a successor goes on."""
+
+
+@frozen
+class JobResult:
+    """Result of a job."""
+
+    host: str
+    status: str
+    reason: str = ""
+    failure_kind: str = ""
+    head: str = ""
+    """Commit with everything that was made."""
+    said: dict[str, Any] = field(default_factory=dict)
+    """The agent's report."""
+    tail: str = ""
+    """End of what it printed."""
+    progress: dict[str, Any] = field(default_factory=dict)
+    """The last `JobProgress`."""
+
+    def __post_init__(self) -> None:
+        JobStatus(self.status)
+        check_commit(self.head)
+
+
+class MessageKind(StrEnum):
+    """What home tells the worker of an attempt."""
+
+    ANSWER = "answer"
+    TELL = "tell"
+
+
+@frozen
+class JobMessage:
+    """A message to an agent on a host."""
+
+    kind: str
+    text: str
+    question_id: str = ""
+
+    def __post_init__(self) -> None:
+        MessageKind(self.kind)
+
+
+def host_run(home: str, run: str, node: str, attempt: int, offer: int) -> str:
+    """Return the id of the run that does an attempt on a host: the same one for the same offer."""
+    digest = hashlib.sha256(f"{home}/{run}/{node}/{attempt}/{offer}".encode()).hexdigest()
+    return f"for-{digest[:20]}"
+
+
+def check_commit(oid: str) -> str:
+    """Return `oid` if it is the id of a commit, or '', else raise UsageError."""
+    if oid and not _OID.match(oid):
+        raise UsageError("not the id of a commit")
+    return oid
+
+
+def encode(value: Any, limit: int) -> str:
+    """Return a record of this module as JSON; Refused if it has more than `limit` bytes."""
+    text = json.dumps(record.to_dict(value), ensure_ascii=False).encode(errors="replace").decode()
+    if (size := len(text.encode())) > limit:
+        raise Refused(f"what a host is to be told has {size:,} bytes, and {limit:,} is the limit; shorten the task, "
+                      "or do the node on this machine (host=local)")
+    return text
+
+
+def decode(kind: type[T], text: str, limit: int) -> T | None:
+    """Return what the other side wrote as a record of `kind`, None if it is none."""
+    if not text or len(text) > limit:
+        return None
+    try:
+        return record.decode(kind, text.encode(errors="replace"), "message")
+    except (RecordError, UsageError):
+        return None
+
+
+def base_ref(id_: AttemptId) -> str:
+    """Return the ref of a host's clone to which home brings the commit that an attempt begins at."""
+    return f"refs/garrison/base/{id_.run}/{id_.node}/{id_.number}"
+
+
+def result_ref(id_: AttemptId) -> str:
+    """Return the ref of a host's clone with the result of an attempt."""
+    return f"refs/garrison/result/{id_.run}/{id_.node}/{id_.number}"

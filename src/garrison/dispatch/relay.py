@@ -1,0 +1,387 @@
+"""Relay: one process of a home holds the connection to the dispatcher, and the orchestrators reach it by a Unix socket.
+
+An SDK costs 49 MiB and 0.3 s a process, so that the orchestrators of many remote nodes load none. The socket lies in
+the home, which only its user can enter. Requests and replies are lines of JSON:
+
+    {"op": "submit", "attempt": {…}}   {"op": "cancel", "id": "run/node/1", "why": "…"}
+    {"op": "send", "id": "run/node/1", "message": {…}}   {"op": "watch", "id": "run/node/1", "seen": {…}, "timeout": 5}
+    {"op": "follow", "id": "run/node/1"}
+
+Each has one reply, `{"ok": …}` or `{"error": …, "why": …}`, but `follow`: it is answered by the attempt's state, and by
+each later one as soon as the relay sees it. The dispatcher is asked for the attempts that are followed by one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from garrison.dispatch.base import Unreachable
+from garrison.dispatch.records import (
+    OVER,
+    AttemptId,
+    AttemptResult,
+    AttemptState,
+    AttemptView,
+    Message,
+    NodeAttempt,
+    Outcome,
+)
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.records import atomic
+from garrison.system.unix_socket import short_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from garrison.dispatch.base import Dispatcher
+
+MAX_BYTES = 4_000_000
+"""Longest line of a request or of a reply."""
+MAX_CONNECTIONS = 1024
+"""Connections that are served at once."""
+CALL_SECONDS = 20.0
+"""Longest wait for a reply."""
+FOLLOW_SECONDS = 0.25
+"""Time between two looks at the attempts that are followed, while there are few."""
+LOOKS_A_SECOND = 200
+"""Looks at attempts that the relay takes in a second, at most."""
+UNREACHABLE, REFUSED = "unreachable", "refused"
+
+
+def socket_path(home: Path) -> Path:
+    """Return the path of the socket of a home's relay."""
+    return home / "hosts" / "keeper.sock"
+
+
+# ---- records as JSON
+
+
+def view_to_json(view: AttemptView) -> dict[str, Any]:
+    """Return an attempt's state as a JSON object."""
+    return {**asdict(view), "id": str(view.id)}
+
+
+def view_from_json(body: Mapping[str, Any]) -> AttemptView:
+    """Return an attempt's state from its JSON object; ValueError if it is none."""
+    result = body.get("result")
+    return AttemptView(
+        AttemptId.parse(str(body["id"])), AttemptState(body["state"]), int(body.get("claim", 0)),
+        str(body.get("worker", "")), str(body.get("progress", "")),
+        AttemptResult(Outcome(result["outcome"]), str(result.get("body", ""))) if isinstance(result, dict) else None,
+        str(body.get("why", "")))
+
+
+def attempt_to_json(attempt: NodeAttempt) -> dict[str, Any]:
+    """Return an attempt as a JSON object."""
+    return {**asdict(attempt), "id": str(attempt.id)}
+
+
+def attempt_from_json(body: Mapping[str, Any]) -> NodeAttempt:
+    """Return an attempt from its JSON object; ValueError if it is none."""
+    return NodeAttempt(AttemptId.parse(str(body["id"])), str(body["payload"]), str(body["queue"]),
+                       float(body["lease"]), int(body["max_claims"]))
+
+
+# ---- the process that holds the connection
+
+
+class Relay:
+    """Server of a home's socket. It passes on to any dispatcher."""
+
+    def __init__(self, dispatcher: Dispatcher, path: Path) -> None:
+        self.dispatcher, self.path = dispatcher, path
+        self._followed: dict[AttemptId, _Followed] = {}
+        self._lock = threading.Lock()
+        self._wakeup = threading.Event()
+        self._is_closed = False
+        self._connections: set[socket.socket] = set()
+        atomic.make_directory(path.parent)
+        with suppress(FileNotFoundError):
+            path.unlink()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        with short_path(path) as name:
+            self._listener.bind(name)
+        os.chmod(path, 0o600)  # noqa: PTH101
+        self._listener.listen(128)
+        self._threads = [threading.Thread(target=run, name=name, daemon=True)
+                         for name, run in (("relay", self._accept), ("followed", self._look))]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop serving; who waits for a reply finds the connection closed."""
+        self._is_closed = True
+        self._wakeup.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with suppress(OSError):
+            self.path.unlink()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5.0)
+
+    @property
+    def connections(self) -> int:
+        """Return how many connections are served."""
+        return len(self._connections)
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                if self._is_closed:
+                    return
+                time.sleep(0.1)  # no descriptor is free
+                continue
+            with self._lock:
+                is_full = len(self._connections) >= MAX_CONNECTIONS
+                if not is_full:
+                    self._connections.add(connection)
+            if is_full:
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="relayed", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        followed: list[AttemptId] = []
+        sink = _Sink(connection)
+        try:
+            for line in read_lines(connection):
+                request = json.loads(line)
+                if request.get("op") == "follow":
+                    followed.append(self._follow(AttemptId.parse(str(request["id"])), sink))
+                else:
+                    sink.send(self._answer(request))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            pass  # it is gone, or no client of ours
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+                for id_ in followed:
+                    self._followed[id_].sinks.discard(sink)
+                    if not self._followed[id_].sinks:
+                        del self._followed[id_]
+            connection.close()
+
+    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return {"ok": _REQUESTS[str(request["op"])](self.dispatcher, request)}
+        except Unreachable as error:
+            return {"error": UNREACHABLE, "why": str(error)}
+        except GarrisonError as error:
+            return {"error": REFUSED, "why": str(error)}
+
+    # ---- attempts that are followed
+
+    def _follow(self, id_: AttemptId, sink: _Sink) -> AttemptId:
+        with self._lock:
+            self._followed.setdefault(id_, _Followed()).add(sink)
+        self._wakeup.set()
+        return id_
+
+    def _look(self) -> None:
+        while not self._is_closed:
+            with self._lock:
+                followed = list(self._followed.items())
+            for id_, each in followed:
+                reply = self._answer({"op": "watch", "id": str(id_), "timeout": 0.0})
+                with self._lock:
+                    sinks = each.take_new(reply)
+                for sink in sinks:
+                    with suppress(OSError):
+                        sink.send(reply)
+            self._wakeup.wait(max(FOLLOW_SECONDS, len(followed) / LOOKS_A_SECOND))
+            self._wakeup.clear()
+
+
+class _Sink:
+    """A connection to which replies are written from several threads."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._lock = connection, threading.Lock()
+        connection.settimeout(None)
+
+    def send(self, reply: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._connection.sendall(json.dumps(reply).encode() + b"\n")
+
+
+class _Followed:
+    """An attempt that clients follow, and what each of them got last."""
+
+    def __init__(self) -> None:
+        self.sinks: set[_Sink] = set()
+        self._last: dict[_Sink, Mapping[str, Any]] = {}
+
+    def add(self, sink: _Sink) -> None:
+        self.sinks.add(sink)
+
+    def take_new(self, reply: Mapping[str, Any]) -> list[_Sink]:
+        """Return the clients to which this is new, and count it as sent to them."""
+        found = [sink for sink in self.sinks if self._last.get(sink) != reply]
+        self._last = {**{sink: last for sink, last in self._last.items() if sink in self.sinks},
+                      **dict.fromkeys(found, reply)}
+        return found
+
+
+def _submit(dispatcher: Dispatcher, request: Mapping[str, Any]) -> None:
+    dispatcher.submit(attempt_from_json(request["attempt"]))
+
+
+def _cancel(dispatcher: Dispatcher, request: Mapping[str, Any]) -> None:
+    dispatcher.cancel(AttemptId.parse(str(request["id"])), str(request["why"]))
+
+
+def _send(dispatcher: Dispatcher, request: Mapping[str, Any]) -> None:
+    message = request["message"]
+    dispatcher.send(AttemptId.parse(str(request["id"])), Message(str(message["id"]), str(message["body"])))
+
+
+def _watch(dispatcher: Dispatcher, request: Mapping[str, Any]) -> dict[str, Any]:
+    seen = request.get("seen")
+    return view_to_json(dispatcher.watch(
+        AttemptId.parse(str(request["id"])), view_from_json(seen) if isinstance(seen, dict) else None,
+        min(CALL_SECONDS / 2, float(request.get("timeout", 0.0)))))
+
+
+_REQUESTS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
+    "submit": _submit, "cancel": _cancel, "send": _send, "watch": _watch}
+
+
+def read_lines(connection: socket.socket) -> Iterator[bytes]:
+    """Yield the lines that a peer sends; ValueError for one that is too long."""
+    buffer = b""
+    while block := connection.recv(65536):
+        buffer += block
+        *lines, buffer = buffer.split(b"\n")
+        yield from lines
+        if len(buffer) > MAX_BYTES:
+            raise ValueError("the line is too long")
+
+
+# ---- the orchestrators' side
+
+
+class RelayClient:
+    """The run's side of a dispatcher, through the socket of a home's relay. Unreachable while nobody serves it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def submit(self, attempt: NodeAttempt) -> None:
+        """Offer an attempt; one that was submitted before stays as it is."""
+        self._call({"op": "submit", "attempt": attempt_to_json(attempt)})
+
+    def cancel(self, attempt: AttemptId, why: str) -> None:
+        """Cancel an attempt."""
+        self._call({"op": "cancel", "id": str(attempt), "why": why})
+
+    def send(self, attempt: AttemptId, message: Message) -> None:
+        """Send the attempt's worker a message."""
+        self._call({"op": "send", "id": str(attempt), "message": asdict(message)})
+
+    def watch(self, attempt: AttemptId, seen: AttemptView | None = None, timeout: float = 0.0) -> AttemptView:
+        """Return the attempt's state; wait up to `timeout` seconds for one that differs from `seen`."""
+        end = time.monotonic() + timeout
+        while True:
+            left = max(0.0, end - time.monotonic())
+            view = _to_view(self._call({
+                "op": "watch", "id": str(attempt), "seen": view_to_json(seen) if seen is not None else None,
+                "timeout": left}))
+            if view != seen or view.state in OVER or time.monotonic() >= end:
+                return view
+
+    def follow(self, attempt: AttemptId) -> Following:
+        """Follow an attempt's states without waiting for them."""
+        connection = self._connect()
+        try:
+            connection.sendall(json.dumps({"op": "follow", "id": str(attempt)}).encode() + b"\n")
+        except OSError as error:
+            connection.close()
+            raise self._unreachable(error) from None
+        return Following(connection)
+
+    def _call(self, request: Mapping[str, Any]) -> Any:
+        with self._connect() as connection:
+            try:
+                connection.sendall(json.dumps(request).encode() + b"\n")
+                reply = next(read_lines(connection), b"")
+            except OSError as error:
+                raise self._unreachable(error) from None
+        return _read_reply(reply)
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection.settimeout(CALL_SECONDS)
+        try:
+            with short_path(self.path) as name:
+                connection.connect(name)
+        except OSError as error:
+            connection.close()
+            raise self._unreachable(error) from None
+        return connection
+
+    def _unreachable(self, error: OSError) -> Unreachable:
+        return Unreachable(f"the keeper of this home's hosts does not answer ({error.strerror or error}: {self.path})")
+
+
+class Following:
+    """States of one attempt as they come; `fileno` is readable when there is one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._buffer = connection, b""
+        connection.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when there is a new state."""
+        return self._connection.fileno()
+
+    def take(self) -> AttemptView | None:
+        """Return the newest state that has come, None for none; Unreachable if the dispatcher or the relay is gone."""
+        is_closed = False
+        with suppress(BlockingIOError):
+            while block := self._connection.recv(65536):
+                self._buffer += block
+            is_closed = True
+        *lines, self._buffer = self._buffer.split(b"\n")
+        if lines:
+            return _to_view(_read_reply(lines[-1]))
+        if is_closed or len(self._buffer) > MAX_BYTES:
+            raise Unreachable("the keeper of this home's hosts has ended the connection")
+        return None
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+
+def _read_reply(line: bytes) -> Any:
+    try:
+        reply = json.loads(line)
+        if "ok" in reply:
+            return reply["ok"]
+        error, why = str(reply["error"]), str(reply["why"])
+    except (ValueError, KeyError, TypeError):
+        raise Unreachable("the keeper of this home's hosts gave no answer") from None
+    raise Unreachable(why) if error == UNREACHABLE else Refused(why)
+
+
+def _to_view(body: Any) -> AttemptView:
+    try:
+        return view_from_json(body)
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError):
+        raise Unreachable("the keeper of this home's hosts gave no state of an attempt") from None

@@ -1,0 +1,101 @@
+"""Begin the run of a claim: wait for the commit that it begins at, make the run, and become its launcher.
+
+`python -P -m garrison.processes.remote.begin --home HOME --run RUN --attempt RUN/NODE/NUMBER`, started by the host's
+service (`work.py`). A refusal is left in `refusal` beside the job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.dispatch.job import MAX_JOB, Job, decode
+from garrison.dispatch.records import AttemptId
+from garrison.errors import GarrisonError
+from garrison.processes.launch import create_run, exec_launcher
+from garrison.processes.launch_request import LaunchRequest
+from garrison.processes.loop import log_line
+from garrison.processes.preflight import prepare_launch
+from garrison.processes.remote.host_run import REFUSAL, STARTED_AT, HostRun, begin_folder, graph_of
+from garrison.processes.runtime import Runtime
+from garrison.records import atomic
+from garrison.records.run import LAND_NONE
+from garrison.system.git import Git
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BASE_SECONDS = 600.0
+"""Longest wait for the commit to begin at: home brings it once it knows of the claim."""
+_PAUSE = 0.1
+
+
+def begin(runtime: Runtime, run: HostRun) -> None:
+    """Become the launcher of the run; GarrisonError if it cannot begin."""
+    prepare_clone(run.clone, runtime.home)
+    commit = wait_for_base(run)
+    job, git = run.job, run.git
+    branch = f"{STARTED_AT}/{run.name}"
+    for key, value in job.author.items():
+        git.run("config", key, value)
+    git.update_ref(f"refs/heads/{branch}", commit)
+    if git.rev("HEAD") is None:
+        git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}")
+    request = LaunchRequest(
+        Path(job.node), run.clone, run=run.name, pipeline_id=job.node, base=branch, no_gate=True, land=LAND_NONE,
+        setup_key=list(job.lock_files), env=[name for name in job.env if name in runtime.environ], max_agents=1, max_respawn=job.max_respawn, max_rework=0, new=True,
+        trust_git_config=True, text=graph_of(job))
+    prepared = prepare_launch(runtime, request, log_line)
+    created = create_run(runtime, replace(prepared, launch=replace(
+        prepared.launch, claimed_for=f"{run.id} of {job.home}")))
+    exec_launcher(runtime, created, ["--quiet"])
+
+
+def prepare_clone(path: Path, home: Path) -> None:
+    """Make the clone of a repository, empty, unless it exists."""
+    if (path / ".git" / "HEAD").exists():
+        return
+    atomic.make_directory(path)
+    Git(home, home=None).run("init", "--quiet", "--initial-branch=none", str(path))
+    Git(path, home=home).run("config", "receive.denyCurrentBranch", "refuse")
+
+
+def wait_for_base(run: HostRun) -> str:
+    """Return the commit to begin at, once home has brought it."""
+    end = time.monotonic() + BASE_SECONDS
+    while (commit := run.base) is None:
+        if time.monotonic() > end:
+            raise GarrisonError(f"home did not bring the commit to begin at within {BASE_SECONDS:g} s")
+        time.sleep(_PAUSE)
+    return commit
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Begin the run; return 1 if it cannot begin."""
+    parser = argparse.ArgumentParser(prog="garrison.processes.remote.begin")
+    for name in ("--home", "--run", "--attempt"):
+        parser.add_argument(name, required=True)
+    options = parser.parse_args(argv)
+    home, id_ = Path(options.home), AttemptId.parse(options.attempt)
+    environ = {**os.environ, "GARRISON_HOME": str(home)}
+    folder = begin_folder(home, options.run)
+    try:
+        runtime = Runtime.real(home, environ)
+        job = decode(Job, (folder / "job.json").read_text(), MAX_JOB)
+        if job is None:
+            raise GarrisonError("its job cannot be read")
+        begin(runtime, HostRun(runtime, job, id_))
+    except (GarrisonError, OSError) as error:
+        log_line(str(error))
+        atomic.write(folder / REFUSAL, f"{error}\n".encode(errors="replace"))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

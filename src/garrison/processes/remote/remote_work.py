@@ -1,0 +1,451 @@
+"""Remote work: the agent of a node whose work a host does, as its orchestrator at home sees it.
+
+    offer    the attempt is submitted, with the commit that it begins at; a successor of this orchestrator takes the
+             open offer over, and submits it again, which changes nothing
+    claimed  home brings that commit to the host, and from then on follows what the host reports: usage, a question,
+             the last commit, which it fetches and puts on the branch
+    done     home fetches the commit that the accepted result names
+    lost     the attempt ends like one whose agent died; the next offer begins at what was fetched last
+
+Calls that wait for another process or machine run in threads; `descriptors` wake the loop when one has an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from garrison.agents.base import Outcome, Question, Work
+from garrison.agents.claude import messages
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.dispatch.base import Unreachable
+from garrison.dispatch.incoming import incoming_ref
+from garrison.dispatch.job import (
+    MAX_JOB,
+    MAX_MESSAGE,
+    MAX_PROGRESS,
+    MAX_RESULT,
+    JobMessage,
+    JobProgress,
+    JobResult,
+    JobStatus,
+    MessageKind,
+    decode,
+    encode,
+)
+from garrison.dispatch.records import (
+    OVER,
+    AttemptId,
+    AttemptState,
+    AttemptView,
+    Message,
+    NodeAttempt,
+    Token,
+)
+from garrison.dispatch.relay import RelayClient, socket_path
+from garrison.dispatch.ssh import HostAccess
+from garrison.dispatch.transport import TransferFailed, Transport, clone_path
+from garrison.errors import GarrisonError, NotFound
+from garrison.processes.loop import log_line
+from garrison.processes.remote.job import make_job
+from garrison.processes.remote.usage import record_usage
+from garrison.records import placement
+from garrison.records.hosts import list_hosts, read_host
+from garrison.records.remote import LostOffer, RemotePhase, RemoteWorkState, read_remote, write_remote
+from garrison.system.terminal_text import clean_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from garrison.agents.base import Assignment
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Launch, Task
+    from garrison.system.git import Git
+
+RETRY_SECONDS = 1.0
+"""Time between two tries to reach the keeper or a host."""
+FETCH_SECONDS = 5.0
+"""Time between two fetches of what a host has committed."""
+RESULT_PATIENCE = 600.0
+"""Longest wait for the commits of an accepted result, while its host cannot be reached."""
+STOP_PATIENCE = 15.0
+"""Longest wait for the end of cancelled work; the lease ends it in any case."""
+LATE_SECONDS = 15.0
+"""Time between two tries to fetch what a lost worker left."""
+
+
+class RemoteWork(Work):
+    """Work of one attempt on a host."""
+
+    def __init__(self, runtime: Runtime, launch: Launch, task: Task, git: Git, assignment: Assignment,
+                 now: float) -> None:
+        self.runtime, self.launch, self.task, self.git, self.assignment = runtime, launch, task, git, assignment
+        self.worktree, self.folder = assignment.worktree, assignment.folder
+        self.client = RelayClient(socket_path(runtime.home))
+        self._threads = ThreadPoolExecutor(3, "remote")
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._calls: dict[str, _Call] = {}
+        self._following: Any = None
+        self._view: AttemptView | None = None
+        self._progress = JobProgress()
+        self._stopping_since: float | None = None
+        self._result_since: float | None = None
+        self._outcome: Outcome | None = None
+        self._has_pushed = 0
+        """Claim to whose host the commit to begin at was brought."""
+        self._answers: list[Message] = []
+        self._now = now
+        self.state = self._open_offer()
+        self.id = AttemptId(task.run_id, task.node, task.attempt, self.state.offer)
+
+    # ---- the offer
+
+    def _open_offer(self) -> RemoteWorkState:
+        """Take over the open offer of an earlier incarnation, or make the next one durable."""
+        before = read_remote(self.folder)
+        if before is not None and before.phase != RemotePhase.ENDED:
+            return before
+        hosts, _ = list_hosts(self.runtime.home)
+        offer = before.offer + 1 if before is not None else 1
+        self.git.commit_all(self.worktree, f"garrison: what {self.task.node} begins with\n\n"
+                                           f"Run {self.task.run_id}, attempt {self.task.attempt}.")
+        base = self.git.head(self.worktree) or self.launch.base_oid
+        job = make_job(self.runtime.home, self.launch, self.task, offer, self.git, self.assignment.read_prompt())
+        state = RemoteWorkState(
+            offer, self.task.hosts, base, encode(job, MAX_JOB), placement.queue_of(self.task.hosts, hosts),
+            since=self.runtime.clock.utc(), host_run=job.host_run, lost=list(before.lost) if before else [])
+        write_remote(self.folder, state)
+        self._say(f"waiting for a host ({placement.describe(self.task.hosts)})")
+        return state
+
+    def _change(self, **values: Any) -> None:
+        """Change the state, and make that durable."""
+        changed = replace(self.state, **values)
+        if changed == self.state:
+            return
+        if "phase" in values and values["phase"] != self.state.phase:
+            changed = replace(changed, since=self.runtime.clock.utc())
+        self.state = changed
+        write_remote(self.folder, changed)
+
+    def _say(self, text: str) -> None:
+        """Note a step in the output of the attempt."""
+        with suppress(OSError), self.assignment.output.open("a") as log:
+            log.write(f"── {' '.join(clean_lines(text))}\n")
+
+    # ---- what the orchestrator calls
+
+    def poll(self, now: float) -> Outcome | None:
+        """Take what has come, begin what is due, and return the outcome once the offer is over."""
+        self._now = now
+        self._drain()
+        for call in list(self._calls.values()):
+            call.take(now)
+        if self._outcome is None:
+            self._follow(now)
+        if self._outcome is None and self._view is not None:
+            self._apply(self._view, now)
+        if self._outcome is None and self._stopping_since is not None:
+            self._stop(now)
+        return self._outcome
+
+    def stop(self, now: float) -> None:
+        """Cancel the offer: the attempt continues later, perhaps on another host."""
+        if self._stopping_since is None:
+            self._stopping_since = now
+            self._change(cancelled="the run was stopped")
+            self._wake()
+
+    def process(self) -> tuple[int, int] | None:
+        """Return None: no process of this machine does the work."""
+        return None
+
+    def wake_at(self) -> float | None:
+        """Return when something is due."""
+        return min((call.due for call in self._calls.values() if call.due is not None), default=None)
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that are readable when there is something to poll."""
+        return [self._wakeup, *([self._following.fileno()] if self._following is not None else [])]
+
+    def forget(self) -> None:
+        """Close the offer: a successor makes another one."""
+        if self.state.phase != RemotePhase.ENDED:
+            lost = [*self.state.lost, asdict(LostOffer(self.state.offer, self.state.claim, self.state.host))] \
+                if self.state.host else self.state.lost
+            self._change(phase=RemotePhase.ENDED, lost=lost)
+
+    def close(self) -> None:
+        """End the threads and connections; only now, since its result is written, the offer is over for a successor."""
+        if self._outcome is not None and not self._outcome.killed:
+            self._change(phase=RemotePhase.ENDED)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._following is not None:
+            self._following.close()
+            self._following = None
+
+    @property
+    def phase(self) -> str | None:
+        """Return the phase that the host reported."""
+        return self._progress.phase or None
+
+    @property
+    def question(self) -> Question | None:
+        """Return the question that the agent on the host asks."""
+        if not self._progress.question_id or self._stopping_since is not None:
+            return None
+        return Question(f"{self.state.offer}-{self._progress.question_id}"[:80],
+                        f"{self._progress.question} (on {self.state.host})")
+
+    def answer(self, question: str, text: str) -> None:
+        """Send the answer to the host."""
+        offer, _, id_ = question.partition("-")
+        if offer != str(self.state.offer):
+            return
+        self._post(f"answer-{question}", JobMessage(MessageKind.ANSWER, text, id_))
+
+    # ---- the dispatcher
+
+    def _follow(self, now: float) -> None:
+        """Submit the offer, and follow it; again after the keeper was away."""
+        if self._following is None:
+            self._begin("follow", now, self._submit_and_follow, self._followed)
+            return
+        try:
+            view = self._following.take()
+        except GarrisonError as error:
+            self._following.close()
+            self._following = None
+            self._note_trouble(str(error))
+            self._begin("follow", now + RETRY_SECONDS, self._submit_and_follow, self._followed)
+            return
+        if view is not None:
+            self._view = view
+            self._note_trouble("")
+
+    def _submit_and_follow(self) -> Any:
+        from garrison.processes.remote.keeping import ensure_keeper
+
+        ensure_keeper(self.runtime)
+        self.client.submit(NodeAttempt(self.id, self.state.payload, self.state.queue, lease=self._lease()))
+        return self.client.follow(self.id)
+
+    def _lease(self) -> float:
+        from garrison.processes.remote.keeping import lease_of
+
+        return lease_of(self.runtime.home)
+
+    def _followed(self, following: Any) -> None:
+        self._following = following
+
+    def _note_trouble(self, text: str) -> None:
+        if text and text != self.state.trouble:
+            log_line(text)
+        self._change(trouble=text)
+
+    def _post(self, name: str, message: JobMessage) -> None:
+        """Send a message until it was taken."""
+        sent = Message(name, encode(message, MAX_MESSAGE))
+        self._begin(name, self._now, lambda: self.client.send(self.id, sent), lambda _: None)
+
+    # ---- what the host reports
+
+    def _apply(self, view: AttemptView, now: float) -> None:
+        if view.state is AttemptState.CLAIMED:
+            self._apply_claim(view, now)
+        elif view.state is AttemptState.DONE:
+            self._apply_result(view, now)
+        elif view.state in OVER or view.state is AttemptState.UNKNOWN:
+            self._apply_loss(view)
+        elif self._stopping_since is None:
+            self._change(phase=RemotePhase.WAITING)
+
+    def _apply_claim(self, view: AttemptView, now: float) -> None:
+        if view.claim != self.state.claim or view.worker != self.state.host:
+            self._say(f"{view.worker} works on it")
+            self._change(phase=RemotePhase.WORKING, host=view.worker, claim=view.claim)
+        if self._has_pushed != view.claim:
+            self._begin("push", now, lambda: self._transport(view.worker).push_base(self._start(), self.id),
+                        lambda _: self._note_push(view.claim))
+        progress = decode(JobProgress, view.progress, MAX_PROGRESS)
+        if progress is not None and progress != self._progress:
+            self._take_progress(progress)
+        if self._progress.head and self._progress.head != self.state.head and self._has_pushed == view.claim:
+            head = self._progress.head
+            self._begin("fetch", self._due("fetch", FETCH_SECONDS), lambda: self._fetch(view.worker, view.claim, head),
+                        self._adopt)
+        self._tell(now)
+
+    def _start(self) -> str:
+        return self.state.base
+
+    def _note_push(self, claim: int) -> None:
+        self._has_pushed = claim
+
+    def _take_progress(self, progress: JobProgress) -> None:
+        self._progress = progress
+        record_usage(self.folder, self.state.host, progress)
+        self._change(work=progress.phase, line=progress.line)
+
+    def _tell(self, now: float) -> None:
+        """Pass on what a person tells the session."""
+        files = AttemptFiles(self.folder)
+        told = messages.pending(files) if files.messages.exists() else None
+        if told is None or any(name.startswith("tell-") for name in self._calls):
+            return
+        text = told.text.removeprefix(messages.HEADING).strip()
+        message = Message(f"tell-{told.count}", encode(JobMessage(MessageKind.TELL, text), MAX_MESSAGE))
+        self._begin(message.id, now, lambda: self.client.send(self.id, message),
+                    lambda _: messages.confirm(files, told))
+
+    # ---- commits
+
+    def _transport(self, name: str) -> Transport:
+        host = read_host(self.runtime.home, name)
+        return Transport(self.git, HostAccess.of(self.runtime.home, host), name,
+                         clone_path(host.home, self.git.key))
+
+    def _fetch(self, host: str, claim: int, commit: str) -> str:
+        self._transport(host).fetch(commit, Token(self.id, claim))
+        return commit
+
+    def _adopt(self, commit: str) -> str:
+        """Put what was fetched on the branch; return '', or why it cannot be there."""
+        head = self.git.head(self.worktree)
+        if head == commit or (head is not None and self.git.is_ancestor(commit, head)):
+            self._change(head=commit)
+            return ""
+        if head is None or not self.git.is_ancestor(head, commit):
+            return f"what {self.state.host} made ({commit[:10]}) does not continue {(head or 'nothing')[:10]}, which " \
+                   f"it began with; it is kept as {incoming_ref(self.state.host, Token(self.id, self.state.claim))}"
+        self.git.run("merge", "--ff-only", "--quiet", "--no-verify-signatures", commit, cwd=self.worktree)
+        self._change(head=commit)
+        return ""
+
+    # ---- the end
+
+    def _apply_result(self, view: AttemptView, now: float) -> None:
+        result = decode(JobResult, view.result.body if view.result is not None else "", MAX_RESULT)
+        if result is None:
+            self._outcome = Outcome("fail", f"{self.state.host or 'its host'} gave a result that cannot be read: is "
+                                            "another version of garrison there?")
+            return
+        self._result_since = now if self._result_since is None else self._result_since
+        try:
+            read_host(self.runtime.home, result.host)
+        except (NotFound, GarrisonError) as error:
+            self._outcome = Outcome("fail", f"its result is of an unknown host: {error}")
+            return
+        if self.state.phase != RemotePhase.COLLECTING:
+            self._change(phase=RemotePhase.COLLECTING, host=result.host, claim=view.claim or self.state.claim or 1)
+            self._say(f"{result.host} has ended it: {result.status}")
+        if progress := decode(JobProgress, json.dumps(result.progress), MAX_PROGRESS):
+            self._take_progress(replace(progress, question_id="", question=""))
+        if not result.head:
+            self._conclude(result, "")
+        elif now - self._result_since > RESULT_PATIENCE:
+            self._outcome = Outcome("fail", f"{result.host} has done it, but its commits could not be fetched: "
+                                            f"{self.state.trouble}", killed=True)
+        else:
+            self._begin("result", self._due("result", 0.0),
+                        lambda: self._collect(result), lambda _: self._conclude(result, self._adopt(result.head)))
+
+    def _collect(self, result: JobResult) -> None:
+        self._fetch(result.host, self.state.claim, result.head)
+
+    def _conclude(self, result: JobResult, objection: str) -> None:
+        if result.tail:
+            with suppress(OSError), self.assignment.output.open("a") as log:
+                log.write("\n".join(clean_lines(result.tail)) + "\n")
+        said: Any = result.said
+        if result.status == JobStatus.BROKEN:
+            self._outcome = Outcome("fail", f"on {result.host}: {result.reason}", killed=True)
+        elif objection or result.status == JobStatus.FAIL:
+            self._outcome = Outcome("fail", objection or f"{result.reason} (on {result.host})",
+                                    failure_kind=result.failure_kind, report=said)
+        else:
+            self._outcome = Outcome("success", report=said)
+
+    def _apply_loss(self, view: AttemptView) -> None:
+        where = self.state.host or "its host"
+        if view.state is AttemptState.CANCELLED:
+            self._outcome = Outcome("fail", view.why or "it was cancelled", killed=True)
+        elif view.state is AttemptState.UNKNOWN:
+            self._outcome = Outcome("fail", "the Temporal server no longer knows it", killed=True)
+        else:
+            self._outcome = Outcome("fail", f"{where} was cut off or died: no heartbeat of it within "
+                                            f"{self._lease():g} s", killed=True)
+        self._say(self._outcome.reason)
+
+    def _stop(self, now: float) -> None:
+        assert self._stopping_since is not None
+        self._begin("cancel", self._due("cancel", RETRY_SECONDS),
+                    lambda: self.client.cancel(self.id, self.state.cancelled), lambda _: None)
+        if now - self._stopping_since > STOP_PATIENCE:
+            self._outcome = Outcome("fail", "it was cancelled, and its host did not say so", killed=True)
+
+    # ---- calls in threads
+
+    def _due(self, name: str, seconds: float) -> float:
+        """Return when a call may begin that was begun before: `seconds` after that."""
+        call = self._calls.get(name)
+        return self._now if call is None or call.began is None else call.began + seconds
+
+    def _begin(self, name: str, due: float, work: Callable[[], Any], done: Callable[[Any], Any]) -> None:
+        """Let a thread do something once it is due, unless a call of that name is under way or waits."""
+        call = self._calls.get(name)
+        if call is not None and call.is_open:
+            return
+        self._calls[name] = _Call(self, name, due, work, done, began=call.began if call is not None else None)
+        self._calls[name].take(self._now)
+
+    def submit_call(self, work: Callable[[], Any]) -> Future[Any]:
+        """Start a call in a thread; its end wakes the loop."""
+        future = self._threads.submit(work)
+        future.add_done_callback(lambda _: self._wake())
+        return future
+
+    def _wake(self) -> None:
+        with suppress(OSError, ValueError):
+            os.eventfd_write(self._wakeup, 1)
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wakeup)
+
+
+class _Call:
+    """A call that waits for another process or machine; one that was not answered is repeated."""
+
+    def __init__(self, work: RemoteWork, name: str, due: float, call: Callable[[], Any], done: Callable[[Any], Any],
+                 began: float | None) -> None:
+        self._work, self.name, self._call, self._done = work, name, call, done
+        self.due: float | None = due
+        self.began = began
+        self._future: Future[Any] | None = None
+        self.is_open = True
+
+    def take(self, now: float) -> None:
+        """Begin it if it is due; take its answer if there is one."""
+        if self._future is None and self.is_open and self.due is not None and now >= self.due:
+            self.began, self.due = now, None
+            self._future = self._work.submit_call(self._call)
+        if self._future is None or not self._future.done():
+            return
+        future, self._future = self._future, None
+        try:
+            answer = future.result()
+        except (Unreachable, TransferFailed) as error:
+            self._work._note_trouble(str(error))
+            self.due = now + RETRY_SECONDS
+            return
+        except GarrisonError as error:
+            self._work._note_trouble(str(error))
+            self.due = now + 5 * RETRY_SECONDS
+            return
+        self.is_open = False
+        self._done(answer)

@@ -1,0 +1,184 @@
+"""Work of a claim on a host: a run of one node in the host's home, whose processes end with the claim.
+
+    start    a process (`begin.py`) waits for the commit to begin at, makes the run, and becomes its launcher
+    poll     the launcher's end is the run's
+    kill     every process of the run is killed; nothing resumes it, since only its claim may (`Launch.claimed_for`)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from garrison.dispatch.job import (
+    MAX_JOB,
+    MAX_MESSAGE,
+    MAX_PROGRESS,
+    MAX_RESULT,
+    Job,
+    JobMessage,
+    JobProgress,
+    JobResult,
+    JobStatus,
+    MessageKind,
+    decode,
+    encode,
+)
+from garrison.dispatch.records import AttemptResult, Outcome
+from garrison.errors import GarrisonError
+from garrison.processes.loop import log_line
+from garrison.processes.remote.host_run import HostRun, begin_folder
+from garrison.processes.runtime import Runtime
+from garrison.records import atomic
+from garrison.records.names import parse_marker
+from garrison.system import processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.dispatch.claimed_work import Work
+    from garrison.dispatch.records import Claim, Message
+    from garrison.records.hosts import Host
+
+KILL_SECONDS = 20.0
+"""Longest wait for the death of killed processes; then they hang in the kernel."""
+JOB, LOG = "job.json", "begin.log"
+"""Files of `begin_folder`."""
+
+
+def make_work(home: Path, host: Host, claim: Claim) -> Work:
+    """Return the work of a claim in a host's home."""
+    return HostWork(Runtime.real(home), host.name, claim)
+
+
+class HostWork:
+    """Work of one claim."""
+
+    def __init__(self, runtime: Runtime, host: str, claim: Claim) -> None:
+        self.runtime, self.host, self.claim = runtime, host, claim
+        self.job = decode(Job, claim.attempt.payload, MAX_JOB)
+        self.run: HostRun | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._result: AttemptResult | None = None
+        self._progress = JobProgress()
+
+    def start(self) -> None:
+        """Start the process that begins the run."""
+        if self.job is None:
+            self._result = self._make_result(JobResult(self.host, JobStatus.FAIL, (
+                "what it is told cannot be read here: are the versions of garrison the same?")))
+            return
+        self.run = HostRun(self.runtime, self.job, self.claim.attempt.id)
+        folder = atomic.make_directory(begin_folder(self.runtime.home, self.job.host_run))
+        atomic.write(folder / JOB, self.claim.attempt.payload.encode(errors="replace"))
+        argv = [sys.executable, "-P", "-m", "garrison.processes.remote.begin", "--home", str(self.runtime.home),
+                "--run", self.job.host_run, "--attempt", str(self.claim.attempt.id)]
+        marker = f"{self.runtime.home}:{self.job.host_run}:begin#{self.claim.token.claim}"
+        with (folder / LOG).open("ab") as log:
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             start_new_session=True, cwd=self.runtime.home,
+                                             env={**self.runtime.environ, "GARRISON_LIFE": marker})
+
+    def poll(self) -> AttemptResult | None:
+        """Return the result once the run has ended."""
+        if self._result is None and self._process is not None and (code := self._process.poll()) is not None:
+            self._result = self._make_result(self._read_result(code))
+        return self._result
+
+    def _read_result(self, code: int) -> JobResult:
+        assert self.run is not None and self.job is not None
+        try:
+            result = self.run.result(self.host, code)
+        except (GarrisonError, OSError, ValueError) as error:
+            result = JobResult(self.host, JobStatus.BROKEN, f"its run cannot be read: {error}")
+        return replace(result, progress=asdict(self._look()))
+
+    def _make_result(self, result: JobResult) -> AttemptResult:
+        try:
+            body = encode(result, MAX_RESULT)
+        except GarrisonError:
+            body = encode(replace(result, said={}, tail="", reason=result.reason[:2000]), MAX_RESULT)
+        return AttemptResult(Outcome.DONE, body)
+
+    def progress(self) -> str:
+        """Return what the next heartbeat reports."""
+        return encode(self._look(), MAX_PROGRESS)
+
+    def _look(self) -> JobProgress:
+        if self.run is not None:
+            with suppress(GarrisonError, OSError, ValueError):
+                self._progress = self.run.progress()
+        return self._progress
+
+    def deliver(self, message: Message) -> None:
+        """Give an answer, or what a person tells, to the agent."""
+        told = decode(JobMessage, message.body, MAX_MESSAGE)
+        if told is None or self.run is None:
+            return
+        try:
+            if told.kind == MessageKind.ANSWER:
+                self.run.answer(told.question_id, told.text, message.id)
+            else:
+                self.run.tell(told.text)
+        except (GarrisonError, OSError) as error:
+            log_line(f"a message for {self.claim.attempt.id} could not be delivered: {error}")
+
+    def kill(self) -> None:
+        """Kill every process of the run."""
+        if self.job is None:
+            return
+        kill_run(self.runtime.home, self.job.host_run)
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(KILL_SECONDS)
+        if self.run is not None:
+            self.run.keep()
+
+
+def kill_run(home: Path, run: str) -> None:
+    """Kill every process that bears a marker of a run, with all below them; GarrisonError if some do not die."""
+    end = time.monotonic() + KILL_SECONDS
+    clear_rounds = 0
+    while clear_rounds < 2:
+        found = _processes_of(home, run)
+        clear_rounds = 0 if found else clear_rounds + 1
+        for process in found:
+            processes.send(process.pid, process.ticks, signal.SIGKILL)
+        if found:
+            if time.monotonic() > end:
+                raise GarrisonError(f"processes {', '.join(str(each.pid) for each in found)} of run {run} do not die")
+            time.sleep(0.01)
+
+
+def _processes_of(home: Path, run: str) -> list[processes.ProcessId]:
+    """Return the living processes of a run: those with its marker, and what is below them, but no tmux server."""
+    rows = list(processes.list_processes())
+    children: dict[int, list[processes.ProcessRow]] = {}
+    for row in rows:
+        children.setdefault(row.ppid, []).append(row)
+    marked = [row for row in rows if row.marker is not None and _is_of(row.marker, home, run)]
+    queue, seen = list(marked), {row.pid for row in marked}
+    found = []
+    while queue:
+        row = queue.pop()
+        if processes.is_tmux(row.comm):
+            continue
+        found.append(row.id)
+        for child in children.get(row.pid, ()):
+            if child.pid not in seen and (child.marker is None or _is_of(child.marker, home, run)):
+                seen.add(child.pid)
+                queue.append(child)
+    return [each for each in found if each.pid != os.getpid()]
+
+
+def _is_of(marker: str, home: Path, run: str) -> bool:
+    if marker.startswith(f"{home}:{run}:"):
+        return True
+    parsed = parse_marker(marker)
+    return parsed is not None and (parsed[0], parsed[1]) == (str(home), run)

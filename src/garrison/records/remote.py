@@ -1,0 +1,97 @@
+"""Remote work: what a home knows of an attempt that a host does, in `remote.json` of the attempt's folder.
+
+The orchestrator of the node writes it; a successor of it takes the open offer over, and views read where the work is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from garrison.errors import RecordError
+from garrison.frozen import frozen
+from garrison.records import atomic, record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "remote.json"
+USAGE = "remote"
+"""Folder of an attempt with the usage file of the hosts that worked on it."""
+
+
+class RemotePhase(StrEnum):
+    """Where an attempt that a host does is."""
+
+    WAITING = "waiting"
+    """No host has it yet."""
+    WORKING = "working"
+    COLLECTING = "collecting"
+    """A host has done it; its commits are being fetched."""
+    ENDED = "ended"
+    """The offer is over: it has a result, its host was lost, or it was stopped."""
+
+
+@frozen
+class LostOffer:
+    """An offer whose worker was lost or stopped: what it left on its host is fetched once that can be reached."""
+
+    offer: int
+    claim: int
+    host: str
+
+
+@frozen
+class RemoteWorkState:
+    """State of the latest offer of an attempt."""
+
+    offer: int = 1
+    placement: str = ""
+    base: str = ""
+    """Commit that it begins at."""
+    payload: str = ""
+    """What its worker is told; the same in each repetition of the same offer."""
+    queue: str = ""
+    phase: str = RemotePhase.WAITING
+    since: str = ""
+    """Time of the phase."""
+    host: str = ""
+    """Host that has, or had, it."""
+    claim: int = 0
+    host_run: str = ""
+    """Run that does it in the home of the host."""
+    work: str = ""
+    """Phase that the host reports."""
+    line: str = ""
+    """Last line that its agent printed."""
+    head: str = ""
+    """Last commit that was fetched."""
+    cancelled: str = ""
+    """Why it was cancelled, '' if it was not."""
+    trouble: str = ""
+    """What keeps home from hearing of it: the server, or the way to the host."""
+    lost: list[dict[str, object]] = field(default_factory=list)
+    """Each `LostOffer` that something may have been left of."""
+
+    def __post_init__(self) -> None:
+        RemotePhase(self.phase)
+
+
+def read_remote(folder: Path) -> RemoteWorkState | None:
+    """Return the state of the remote work of an attempt, None if there is none; RecordError if it is damaged."""
+    data = atomic.read(folder / FILE)
+    return None if data is None else record.decode(RemoteWorkState, data, folder / FILE)
+
+
+def look_remote(folder: Path) -> RemoteWorkState | None:
+    """Return the state of the remote work of an attempt for a view: None if it is damaged, too."""
+    try:
+        return read_remote(folder)
+    except RecordError:
+        return None
+
+
+def write_remote(folder: Path, state: RemoteWorkState) -> None:
+    """Write the state of the remote work of an attempt."""
+    atomic.write(folder / FILE, record.encode(state))

@@ -16,20 +16,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.config import read_config
-from garrison.dispatch.keeper_state import KeeperState, keeper_folder, lock_path, read_state, write_state
+from garrison.dispatch.engine import connect
+from garrison.dispatch.keeper_state import (
+    KeeperState,
+    is_running,
+    keeper_folder,
+    lock_path,
+    read_state,
+    write_state,
+)
+from garrison.dispatch.relay import Relay, socket_path
 from garrison.dispatch.temporal.server import LocalServer
 from garrison.dispatch.tunnel import Tunnel
 from garrison.errors import GarrisonError, RecordError
 from garrison.records import atomic, record
 from garrison.records.host_service import HostSettings
 from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew
-from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.life_lock import LifeLock
 from garrison.system import processes
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from garrison.dispatch.temporal.client import TemporalDispatcher
 
 TURN_SECONDS = 0.5
 IDLE_TURNS = 4
@@ -53,11 +64,6 @@ def needs_keeper(home: Path) -> bool:
     """Return whether a keeper has something to keep: hosts with a tunnel, or the home's own server."""
     hosts, _ = list_hosts(home)
     return bool(hosts) and (not read_config(home).hosts().temporal or any(host.port for host in hosts))
-
-
-def is_running(home: Path) -> bool:
-    """Return whether a keeper serves the home."""
-    return is_held(lock_path(home))
 
 
 def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[str, str] | None = None) -> None:
@@ -99,7 +105,11 @@ class Keeper:
         self.opened_for: dict[str, tuple[Host, str, str]] = {}
         self.failures: dict[str, int] = {}
         self.retry_at: dict[str, float] = {}
-        self.server_at = 0.0
+        self.answered_at = time.monotonic()
+        self.server_retry_at = 0.0
+        self.relay: Relay | None = None
+        self.dispatcher: TemporalDispatcher | None = None
+        self.relay_at = 0.0
         self.idle = 0
         self.stopping = False
 
@@ -125,7 +135,8 @@ class Keeper:
             own = not read_config(self.home).hosts().temporal
             self.idle = 0 if needs_keeper(self.home) else self.idle + 1
             if hosts:
-                self._keep_server() if own else self._leave_server()
+                self._keep_server() if own else self._server("")
+                self._keep_relay()
             self._keep_tunnels({host.name: host for host in hosts if host.port})
         except (RecordError, GarrisonError, OSError) as error:
             self._log(str(error))
@@ -137,29 +148,37 @@ class Keeper:
         server = LocalServer(self.folder / "temporal", int(self.state.address.rpartition(":")[2] or 0))
         processes.exit_code(self.state.server_pid)  # collects it, if it died
         alive = processes.is_running(self.state.server_pid, self.state.server_ticks)
+        now = time.monotonic()
         if alive and server.is_answering():
+            self.answered_at = now
             self._server("")
             return
-        now = time.monotonic()
-        if alive and now < self.server_at + START_SECONDS:
+        if now < (self.answered_at + START_SECONDS if alive else self.server_retry_at):
             return
-        if now < self.server_at + SERVER_RETRY:
-            return
-        if alive:  # it never answered
+        if alive:  # it hangs
             processes.send(self.state.server_pid, self.state.server_ticks, signal.SIGKILL)
-        self.server_at = now
+        self.answered_at, self.server_retry_at = now, now + SERVER_RETRY
         child = processes.spawn(server.argv(), env=child_environment(os.environ), cwd=self.folder, log=server.log)
         child.close()
         self.state = replace(self.state, server_pid=child.pid, server_ticks=child.ticks, address=server.address)
         self._server(f"it starts; its log is {server.log}")
 
-    def _leave_server(self) -> None:
-        self._server("")
-
     def _server(self, why: str) -> None:
         if why != self.state.server:
             self._log(f"the Temporal server at {self.state.address}: {why or 'answers'}")
             self.state = replace(self.state, server=why)
+
+    # ---- the socket of the runs
+
+    def _keep_relay(self) -> None:
+        """Serve the orchestrators' socket once the server answers; the connection outlives a server that is replaced:
+        its successor has the same port."""
+        if self.relay is not None or self.state.server or time.monotonic() < self.relay_at:
+            return
+        self.relay_at = time.monotonic() + SERVER_RETRY
+        self.dispatcher = connect(self.home)
+        self.relay = Relay(self.dispatcher, socket_path(self.home))
+        self._log("serves the runs")
 
     # ---- tunnels
 
@@ -215,6 +234,9 @@ class Keeper:
     def _end(self) -> None:
         for name in list(self.tunnels):
             self._close(name, "the keeper ends")
+        if self.relay is not None and self.dispatcher is not None:
+            self.relay.close()
+            self.dispatcher.close()
         processes.send(self.state.server_pid, self.state.server_ticks, signal.SIGTERM)
         self.state = replace(self.state, server="its keeper has ended")
         self._write()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records.hosts import FOLDER
+from garrison.records.life_lock import is_held
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,11 @@ def read_state(home: Path) -> KeeperState:
     path = keeper_folder(home) / "state.json"
     data = atomic.read(path)
     return KeeperState() if data is None else record.decode(KeeperState, data, path)
+
+
+def is_running(home: Path) -> bool:
+    """Return whether a keeper serves the home."""
+    return is_held(lock_path(home))
 
 
 def write_state(home: Path, state: KeeperState) -> None:

@@ -39,7 +39,7 @@ HOLD = f"""\
 umask 077
 echo $PPID >"$1/tunnel.pid"
 printf '%s\\n' "$2" >"$1/settings.json.part" && mv -f "$1/settings.json.part" "$1/settings.json"
-"$3" -P -m {CONTROL} "${{1%/*}}" start </dev/null >"$1/start.log" 2>&1 &
+("$3" -P -m {CONTROL} "${{1%/*}}" start </dev/null >"$1/start.log" 2>&1 &)
 echo {OPENED}
 exec cat >/dev/null
 """

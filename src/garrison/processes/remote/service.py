@@ -70,9 +70,7 @@ STATUS_SECONDS = 5.0
 class ClaimNote:
     """Record of a claim in work, `host/claims/….json`: what the next service needs to kill what this one left."""
 
-    run: str
-    node: str
-    attempt: int
+    id: str
     claim: int
     secret: str
     payload: str
@@ -84,12 +82,11 @@ class ClaimNote:
     def of(cls, claim: Claim) -> ClaimNote:
         """Return the note of a claim."""
         of, token = claim.attempt, claim.token
-        return cls(token.id.run, token.id.node, token.id.attempt, token.claim, token.secret, of.payload, of.queue,
-                   of.lease, of.max_claims)
+        return cls(str(token.id), token.claim, token.secret, of.payload, of.queue, of.lease, of.max_claims)
 
     def to_claim(self) -> Claim:
         """Return the claim."""
-        of = AttemptId(self.run, self.node, self.attempt)
+        of = AttemptId.parse(self.id)
         return Claim(Token(of, self.claim, self.secret),
                      NodeAttempt(of, self.payload, self.queue, self.lease, self.max_claims))
 

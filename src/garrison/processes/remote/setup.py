@@ -72,7 +72,10 @@ run() {
         "$@"
 }
 if ! run --no-index --no-deps wheels/*.whl 2>first.log; then
-    run --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || { tail -qn 1 first.log second.log >&2; exit 9; }
+    run --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
+        tail -qn 1 first.log second.log >&2
+        exit 9
+    }
 fi
 "$name/bin/garrison" --version >/dev/null
 rm -rf wheels bundle.zip first.log second.log

@@ -1,0 +1,269 @@
+"""Three hosts on one machine: each has a network namespace, processes, a user with a home, and a real ssh server.
+
+    home namespace ── veth ── box1 …          `HostsLab.garrison` runs a command of home in its namespace
+
+Cuts are silent, as those of a real network are: a wrong address of the neighbour drops what is sent in one direction.
+A host is `boot`ed from a folder that outlives it, so `power_off` and `boot` are a power loss and a reboot.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from support import wait_for
+
+USER = "builder"
+NOWHERE = "02:00:00:00:00:ff"
+PROGRAMS = ("ip", "unshare", "mount", "/usr/sbin/sshd", "ssh", "ssh-keygen")
+
+BOOT = """\
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs /home
+mkdir /home/{user} /home/python
+{mount_home}
+mount --bind {folder}/passwd /etc/passwd
+cp {keys}/user.pub /home/keys
+mount --bind {python} /home/python
+mount -t tmpfs -o mode=755 tmpfs /root
+mkdir -p {python}
+mount --bind /home/python {python}
+mkdir -p /run/sshd
+exec /usr/sbin/sshd -D -E {folder}/sshd.log -f {folder}/sshd_config
+"""
+
+SSHD = """\
+Port 22
+ListenAddress {address}
+HostKey {keys}/host
+AuthorizedKeysFile /home/keys
+StrictModes no
+UsePAM no
+PidFile none
+PasswordAuthentication no
+MaxSessions 50
+MaxStartups 100:30:200
+SetEnv PATH={path}
+"""
+
+
+def find_hindrance() -> str:
+    """Return why this machine cannot have the laboratory, '' if it can."""
+    if os.geteuid() != 0:
+        return "making network namespaces needs root"
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        return f"there is no {missing[0]}"
+    probe = subprocess.run(["unshare", "--net", "--pid", "--fork", "--mount", "true"], capture_output=True, check=False)
+    return "" if probe.returncode == 0 else "namespaces cannot be made here"
+
+
+def run(*argv: object) -> str:
+    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{argv}: {done.stderr}"
+    return done.stdout
+
+
+class LabHost:
+    """A host in the hands of a test."""
+
+    def __init__(self, lab: HostsLab, name: str, number: int) -> None:
+        self.lab, self.name, self.number = lab, name, number
+        self.space = f"{lab.token}-{name}"
+        self.folder = lab.folder / name
+        self.home = self.folder / "home"
+        self.address, self.way_home = f"10.213.{number}.2", f"10.213.{number}.1"
+        self.link, self.peer = f"v{lab.token}{number}a", f"v{lab.token}{number}b"
+        self.uid = 21000 + number
+        self.shell = "/bin/sh"
+        self.mount_home = f"mount --bind {self.home} /home/{USER}"
+        self.clock_ahead = 0
+        self.python = sys.base_prefix
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def make(self) -> None:
+        self.home.mkdir(parents=True)
+        os.chown(self.home, self.uid, self.uid)
+        run("ip", "netns", "add", self.space)
+        run("ip", "link", "add", self.link, "netns", self.lab.space, "type", "veth", "peer", "name", self.peer, "netns",
+            self.space)
+        self.lab.ip("addr", "add", f"{self.way_home}/30", "dev", self.link)
+        self.lab.ip("link", "set", self.link, "up")
+        self.ip("addr", "add", f"{self.address}/30", "dev", self.peer)
+        self.ip("link", "set", self.peer, "up")
+        self.ip("link", "set", "lo", "up")
+
+    def ip(self, *words: str) -> str:
+        return run("ip", "-n", self.space, *words)
+
+    def boot(self) -> None:
+        """Switch it on, and wait until its ssh server answers."""
+        (self.folder / "passwd").write_text(
+            f"root:x:0:0::/root:/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n"
+            f"{USER}:x:{self.uid}:{self.uid}::/home/{USER}:{self.shell}\n")
+        (self.folder / "sshd_config").write_text(SSHD.format(
+            address=self.address, keys=self.lab.keys, path=f"{self.python}/bin:/usr/local/bin:/usr/bin:/bin"))
+        skew = ["--time", "--boottime", str(self.clock_ahead), "--monotonic", str(self.clock_ahead)]
+        self._process = subprocess.Popen(
+            ["ip", "netns", "exec", self.space, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+             *(skew if self.clock_ahead else []), "sh", "-c",
+             BOOT.format(user=USER, folder=self.folder, mount_home=self.mount_home, keys=self.lab.keys,
+                         python=self.python)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+        wait_for(f"{self.name} answers", lambda: self.lab.ssh(self.name, "true").returncode == 0)
+
+    def pids(self) -> list[int]:
+        """Return its processes, as this machine numbers them."""
+        assert self._process is not None
+        outer = self._process.pid
+        children = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
+        if not children:
+            return []
+        space = _pid_space(children[0])
+        found = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return [int(name) for name in found if space and _pid_space(name) == space]
+
+    # ---- faults
+
+    def power_off(self) -> None:
+        """Kill everything on it at once; its files stay."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            time.sleep(0)
+
+    def stop(self) -> None:
+        """Stop all its processes, as a machine that swaps or sleeps."""
+        for pid in self.pids():
+            _signal(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in self.pids():
+            _signal(pid, signal.SIGCONT)
+
+    def cut(self, *, sends: bool = True, hears: bool = True) -> None:
+        """Drop what it sends, what it would hear, or both; without a word."""
+        if sends:
+            self.ip("neigh", "replace", self.way_home, "lladdr", NOWHERE, "dev", self.peer, "nud", "permanent")
+        if hears:
+            self.lab.ip("neigh", "replace", self.address, "lladdr", NOWHERE, "dev", self.link, "nud", "permanent")
+
+    def heal(self) -> None:
+        for space, address, link in ((self.space, self.way_home, self.peer),
+                                     (self.lab.space, self.address, self.link)):
+            subprocess.run(["ip", "-n", space, "neigh", "del", address, "dev", link], capture_output=True, check=False)
+
+    def shell_as_user(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Run a script as its user, over ssh."""
+        return self.lab.ssh(self.name, script)
+
+    def remove(self) -> None:
+        self.power_off()
+        subprocess.run(["ip", "netns", "del", self.space], capture_output=True, check=False)
+
+
+class HostsLab:
+    """The laboratory; use it as a context manager."""
+
+    def __init__(self, folder: Path, names: Sequence[str] = ("box1", "box2", "box3")) -> None:
+        self.folder, self.token = folder, uuid.uuid4().hex[:6]
+        self.space, self.keys, self.home = f"{self.token}-home", folder / "keys", folder / "garrison"
+        self.hosts = {name: LabHost(self, name, 1 + number + 10 * (os.getpid() % 20)) for number, name in
+                      enumerate(names)}
+        self.environ: dict[str, str] = {}
+
+    def __enter__(self) -> HostsLab:
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _make(self) -> None:
+        self.keys.mkdir(parents=True)
+        for name in ("host", "user"):
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.keys / name)
+        run("ip", "netns", "add", self.space)
+        self.ip("link", "set", "lo", "up")
+        known = (self.keys / "host.pub").read_text().split()[:2]
+        lines, trusted = [], []
+        for host in self.hosts.values():
+            lines.append(f"Host {host.name}\n  HostName {host.address}\n  User {USER}\n"
+                         f"  IdentityFile {self.keys}/user\n  IdentitiesOnly yes\n  UserKnownHostsFile {self.keys}/known\n")
+            trusted.append(f"{host.address} {' '.join(known)}\n")
+        (self.keys / "config").write_text("\n".join(lines))
+        (self.keys / "known").write_text("".join(trusted))
+        programs = self.folder / "bin"
+        programs.mkdir()
+        # ssh reads the configuration of the user whom the system knows, whatever HOME is.
+        (programs / "ssh").write_text(f"#!/bin/sh\nexec {shutil.which('ssh')} -F {self.keys}/config \"$@\"\n")
+        (programs / "ssh").chmod(0o755)
+        venv = Path(sys.executable).parent
+        self.environ = {"PATH": f"{programs}:{venv}:{os.environ['PATH']}", "HOME": str(self.folder),
+                        "GARRISON_HOME": str(self.home), "GARRISON_TREES": str(self.folder / "trees"),
+                        "LANG": "C.UTF-8", "USER": "root"}
+        for host in self.hosts.values():
+            host.make()
+
+    def boot(self, *names: str) -> None:
+        for name in names or self.hosts:
+            self.hosts[name].boot()
+
+    def ip(self, *words: str) -> str:
+        return run("ip", "-n", self.space, *words)
+
+    # ---- home
+
+    def command(self, *argv: str) -> list[str]:
+        """Return a command that runs in the network of home."""
+        return ["ip", "netns", "exec", self.space, *argv]
+
+    def execute(self, *argv: str, timeout: float = 300.0, cwd: Path | None = None,
+                more: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*argv), env={**self.environ, **(more or {})}, cwd=cwd, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
+
+    def garrison(self, *arguments: str, timeout: float = 300.0,
+                 cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command of garrison at home."""
+        return self.execute(str(Path(sys.executable).with_name("garrison")), *arguments, timeout=timeout, cwd=cwd)
+
+    def ssh(self, name: str, script: str) -> subprocess.CompletedProcess[str]:
+        return self.execute("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", name, script, timeout=60.0)
+
+    def close(self) -> None:
+        """Remove everything that it made."""
+        from garrison.dispatch.keeper import stop_keeper
+
+        if self.home.is_dir():
+            stop_keeper(self.home)
+        for host in self.hosts.values():
+            host.remove()
+        subprocess.run(["ip", "netns", "del", self.space], capture_output=True, check=False)
+
+
+def _pid_space(pid: str) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _signal(pid: int, signum: int) -> None:
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,274 @@
+"""Service of a host: what it claims, what it leaves, and what it kills before it claims anything."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from garrison.dispatch.base import Unreachable
+from garrison.dispatch.records import (
+    AttemptId,
+    AttemptResult,
+    AttemptState,
+    Claim,
+    Message,
+    NodeAttempt,
+    Outcome,
+    Token,
+)
+from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.processes.remote.service import ClaimNote, HostService, StoppableWork
+from garrison.records import atomic, record
+from garrison.records.host_service import (
+    HostSettings,
+    life_path,
+    queues_path,
+    read_sets,
+    read_status,
+    set_queue,
+    settings_path,
+)
+from garrison.records.hosts import Host, HostState
+from garrison.records.life_lock import LifeLock
+from garrison.system.clock import SystemClock
+from garrison.testing.dispatch import MemoryDispatcher, MemoryEngine
+from support import wait_for
+
+SETTINGS = HostSettings("box2", "crew", "127.0.0.1:7233", slots=2, labels=["gpu"])
+DONE = AttemptResult(Outcome.DONE, "green")
+
+
+class QueueDispatcher(MemoryDispatcher):
+    """Worker of several queues, that notes what it was asked."""
+
+    def __init__(self, engine: MemoryEngine) -> None:
+        super().__init__(engine, "box2")
+        self.asked: list[tuple[list[str], int]] = []
+
+    def claim_from(self, queues: Sequence[str], free: int, timeout: float) -> Claim | None:
+        self.asked.append((list(queues), free))
+        for self.queue in queues if free else ():
+            if claim := self.claim(timeout):
+                return claim
+        threading.Event().wait(0.01)
+        return None
+
+    def close(self) -> None:
+        self.is_cut = True
+
+
+class HeldWork:
+    """Work that ends when it is told to."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.result: AttemptResult | None = None
+        self.told: list[str] = []
+        self.is_running = False
+        self.kills = 0
+
+    def start(self) -> None:
+        self.is_running = True
+
+    def poll(self) -> AttemptResult | None:
+        return self.result
+
+    def progress(self) -> str:
+        return "at it"
+
+    def deliver(self, message: Message) -> None:
+        self.told.append(message.body)
+
+    def kill(self) -> None:
+        self.is_running = False
+        self.kills += 1
+
+
+class Place:
+    """A host's home, and the service in it, turned by a thread."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.engine = MemoryEngine(SystemClock())
+        self.dispatcher = QueueDispatcher(self.engine)
+        self.runs_side = MemoryDispatcher(self.engine)
+        self.works: list[HeldWork] = []
+        self.write(SETTINGS)
+        self.service = self.make()
+
+    def make(self) -> HostService:
+        return HostService(self.home, self.make_work, lambda _: self.dispatcher, SystemClock())
+
+    def make_work(self, home: Path, host: Host, claim: Claim) -> HeldWork:
+        assert (home, host.name) == (self.home, "box2")
+        self.works.append(HeldWork(claim))
+        return self.works[-1]
+
+    def write(self, settings: HostSettings) -> None:
+        atomic.make_directory(settings_path(self.home).parent / "claims")
+        atomic.write(settings_path(self.home), record.encode(settings))
+
+    def submit(self, node: str, queue: str = "any") -> AttemptId:
+        self.runs_side.submit(NodeAttempt(AttemptId("r1", node, 1), "job", queue))
+        return AttemptId("r1", node, 1)
+
+    def turn_until(self, what: str, condition: object) -> None:
+        def turned() -> object:
+            self.service.turn()
+            return condition()  # type: ignore[operator]
+
+        wait_for(what, turned)
+
+    def finish(self) -> None:
+        for work in self.works:
+            work.result = DONE
+        self.turn_until("nothing is at work", lambda: not self.service.working)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_it_works_on_no_more_than_its_slots(place: Place) -> None:
+    ids = [place.submit(f"n{number}") for number in range(3)]
+    place.turn_until("two are at work", lambda: sum(work.is_running for work in place.works) == 2)
+    assert place.dispatcher.asked[0] == (["host:box2", "label:gpu", "any"], 2)
+    place.service.turn()
+    assert place.dispatcher.asked[-1][1] == 0 and len(place.works) == 2
+    assert place.runs_side.watch(ids[2]).state is AttemptState.WAITING
+    place.works[0].result = DONE
+    place.turn_until("the third is at work", lambda: len(place.works) == 3)
+    status = read_status(place.home)
+    assert status is not None and status.connected and status.working == ["r1/n1/1", "r1/n2/1"]
+    place.finish()
+    assert [place.runs_side.watch(each).result for each in ids] == [DONE] * 3
+    assert atomic.list_names(place.home / "host/claims") == []
+
+
+def test_a_host_that_drains_finishes_and_takes_nothing(place: Place) -> None:
+    first = place.submit("first")
+    place.turn_until("it is at work", lambda: place.works and place.works[0].is_running)
+    place.write(replace(SETTINGS, state=HostState.DRAINING))
+    second = place.submit("second")
+    for _ in range(3):
+        place.service.turn()
+    assert place.dispatcher.asked[-1][1] == 0
+    place.finish()
+    assert place.runs_side.watch(first).result == DONE
+    assert place.runs_side.watch(second).state is AttemptState.WAITING
+    place.write(SETTINGS)
+    place.turn_until("it takes work again", lambda: len(place.works) == 2)
+    place.finish()
+
+
+def test_it_serves_the_sets_of_hosts_that_a_launch_names(place: Place) -> None:
+    mine, others = set_queue(["box3", "box2"]), set_queue(["box3", "box4"])
+    assert mine == "set:box2+box3"
+    queues_path(place.home).write_text(f"{mine}\n{others}\nset:../box2\n\n{mine}\nany\n")
+    assert read_sets(place.home, "box2") == [mine]
+    place.service.turn()
+    assert place.dispatcher.asked[-1][0] == ["host:box2", "label:gpu", "any", mine]
+
+
+def test_what_the_last_service_left_is_killed_before_anything_is_claimed(place: Place) -> None:
+    claim = Claim(Token(AttemptId("r1", "left", 1, 2), 3, "secret"),
+                  NodeAttempt(AttemptId("r1", "left", 1, 2), "job", "any", 4.0, 7))
+    note = place.home / "host/claims/abc.json"
+    atomic.write(note, record.encode(ClaimNote.of(claim)))
+    place.submit("next")
+    order: list[str] = []
+    kill = HeldWork.kill
+
+    def kill_noted(work: HeldWork) -> None:
+        order.append(f"kill {work.claim.token.id}, asked {len(place.dispatcher.asked)} times")
+        assert work.claim == claim
+        kill(work)
+        place.service.stopping.set()
+
+    HeldWork.kill = kill_noted  # type: ignore[method-assign]
+    try:
+        assert _run_in_main_thread(place.service) == 0
+    finally:
+        HeldWork.kill = kill  # type: ignore[method-assign]
+    assert order == ["kill r1/left/1.2, asked 0 times"]
+    assert not note.exists()
+
+
+def _run_in_main_thread(service: HostService) -> int:
+    import signal
+
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        return service.run()
+    finally:
+        for each, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(each, handler)
+
+
+def test_a_note_that_cannot_be_read_does_not_stop_the_service(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    (place.home / "host/claims/abc.json").write_text("{")
+    place.service.stopping.set()
+    assert _run_in_main_thread(place.service) == 0
+    assert "abc.json" in capsys.readouterr().err
+
+
+def test_its_end_kills_what_is_at_work_and_says_so(place: Place) -> None:
+    place.submit("first")
+    place.turn_until("it is at work", lambda: place.works and place.works[0].is_running)
+    place.service.stopping.set()
+    assert _run_in_main_thread(place.service) == 0
+    assert not place.works[0].is_running
+    status = read_status(place.home)
+    assert status is not None and (status.pid, status.connected, status.working) == (0, False, [])
+
+
+def test_there_is_one_service_for_a_home(place: Place) -> None:
+    lock = LifeLock.try_acquire(life_path(place.home))
+    assert lock is not None
+    with pytest.raises(Refused, match="a service runs for"):
+        place.service.run()
+    lock.release()
+
+
+def test_work_that_was_stopped_never_begins() -> None:
+    inner = HeldWork(Claim(Token(AttemptId("r1", "n", 1), 1), NodeAttempt(AttemptId("r1", "n", 1))))
+    work = StoppableWork(inner)
+    work.stop()
+    work.start()
+    inner.result = DONE
+    work.deliver(Message("m", "hello"))
+    assert (inner.is_running, work.poll(), inner.told) == (False, None, [])
+
+
+def test_a_claim_that_cannot_be_begun_stops_nothing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(home: Path, host: Host, claim: Claim) -> HeldWork:
+        raise GarrisonError("no room")
+
+    place.service.make_work = refuse
+    place.submit("first")
+    place.turn_until("it was claimed", lambda: "cannot begin r1/first/1: no room" in capsys.readouterr().err)
+    assert not place.service.working
+
+
+def test_a_server_that_does_not_answer_is_said_and_asked_again(place: Place) -> None:
+    place.dispatcher.is_cut = True
+    place.service.turn()
+    place.service.stopping.set()  # it need not wait
+    place.dispatcher.claim_from = _unreachable  # type: ignore[method-assign, assignment]
+    place.service.turn()
+    status = read_status(place.home)
+    assert status is not None and not status.connected and status.why == "nobody answers"
+
+
+def _unreachable(*_: object) -> Claim | None:
+    raise Unreachable("nobody answers")
+
+
+def test_a_home_without_settings_gets_one_line(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="`garrison host add` sets one up"):
+        HostService(tmp_path, lambda *_: HeldWork(None), lambda _: None, SystemClock())  # type: ignore[arg-type, return-value]

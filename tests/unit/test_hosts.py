@@ -1,0 +1,146 @@
+"""Hosts: how they are reached, named and installed; all that needs no other machine."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from garrison.cli.host import _default_name
+from garrison.config import HostsConfig, parse_hosts
+from garrison.dispatch.keeper import host_settings, needs_keeper
+from garrison.dispatch.ssh import TROUBLES, HostAccess, HostUnreachable, check_destination, for_any_shell
+from garrison.errors import UsageError
+from garrison.processes.remote import wheels
+from garrison.processes.remote.setup import choose_python
+from garrison.records.hosts import Host, read_crew, write_host
+
+WORDS = ["a b", "$HOME", "it's", '"q"', "\\", "é\nx", "", "*", "~", "!x", "`id`", "-n", "%s"]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "zsh", "fish", "csh", "tcsh"])
+def test_a_command_reaches_any_login_shell_as_it_is(shell: str) -> None:
+    import shlex
+    import shutil
+
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    script = for_any_shell(shlex.join(["printf", "%s|", *WORDS]))
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "".join(f"{word}|" for word in WORDS)
+
+
+def test_a_command_of_this_machine_needs_no_ssh(tmp_path: Path) -> None:
+    access = HostAccess("")
+    done = access.run(["sh", "-c", "cat; echo no >&2; exit 255"], stdin=b"in", timeout=30)
+    assert (done.code, done.out, done.last_error) == (255, b"in", "no")
+    with pytest.raises(HostUnreachable, match=r"this machine did not answer within 0\.2 s"):
+        access.run(["sleep", "60"], timeout=0.2)
+    (tmp_path / "a").write_bytes(b"x\0")
+    access.copy_in(tmp_path / "a", f"{tmp_path}/b c")
+    assert (tmp_path / "b c").read_bytes() == b"x\0"
+    assert access.git_url("/a b") == "/a b"
+    assert access.git_environment() == {"GIT_TERMINAL_PROMPT": "0"}
+
+
+@pytest.mark.parametrize(("ssh", "url"), [
+    ("box2", "ssh://box2/a%20b"), ("me@box2", "ssh://me@box2/a%20b"), ("me@::1", "ssh://me@[::1]/a%20b"),
+    ("ssh://me@box2:2222", "ssh://me@box2:2222/a%20b")])
+def test_git_reaches_a_repository_of_a_host(ssh: str, url: str) -> None:
+    assert HostAccess(ssh).git_url("/a b") == url
+
+
+@pytest.mark.parametrize("ssh", ["-oProxyCommand=x", "a b", "a\nb", "a'b", 'a"b', "a\\b", "\x01"])
+def test_a_destination_is_no_option_and_no_script(ssh: str) -> None:
+    with pytest.raises(UsageError, match="not a destination of ssh"):
+        check_destination(ssh)
+
+
+def test_nothing_of_home_is_lent_to_a_host(tmp_path: Path) -> None:
+    for words in (HostAccess("box2", tmp_path).command_line(["true"]), HostAccess("box2").tunnel(7, "a:1", ["cat"])):
+        options = [words[at + 1] for at, word in enumerate(words) if word == "-o"]
+        assert {"ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no", "BatchMode=yes"} <= set(options)
+        assert words[words.index("--") + 1] == "box2"
+    assert "127.0.0.1:7:a:1" in HostAccess("box2").tunnel(7, "a:1", ["cat"])
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_is_done_without(tmp_path: Path) -> None:
+    words = HostAccess("box2", tmp_path / ("x" * 80)).command_line(["true"])
+    assert "ControlPath=none" in words
+
+
+@pytest.mark.parametrize(("sign", "remedy"), TROUBLES)
+def test_each_failure_of_ssh_is_one_line_with_the_remedy(sign: str, remedy: str) -> None:
+    line = HostAccess("box2").explain(f"noise\nssh: {sign.capitalize()}.\n".encode())
+    assert line == f"box2 cannot be reached: {remedy.format(ssh='box2')}"
+    assert "\n" not in line
+
+
+def test_an_unknown_failure_of_ssh_shows_its_last_line() -> None:
+    assert HostAccess("box2").explain(b"a\nweird\n") == "box2 cannot be reached: weird"
+    assert HostAccess("box2").explain(b"") == "box2 cannot be reached: ssh failed without a word"
+
+
+@pytest.mark.parametrize(("destination", "name"), [
+    ("build@box2", "box2"), ("box2.lan.example", "box2"), ("ssh://me@Box_2.x:2222", "box-2"),
+    ("me@10.0.0.7", "10-0-0-7"), ("gpu", "gpu")])
+def test_a_host_is_named_after_its_destination(destination: str, name: str) -> None:
+    assert _default_name(destination) == name
+
+
+@pytest.mark.parametrize(("found", "chosen"), [
+    ([], ("", "")), (["3.9 /usr/bin/python3"], ("3.9", "")), (["3.9 /a", "3.12 /b", "3.11 /c"], ("3.12", "/b")),
+    (["3.x /a", "hello", "4.0 relative"], ("", ""))])
+def test_the_newest_python_that_is_new_enough_is_chosen(found: list[str], chosen: tuple[str, str]) -> None:
+    assert choose_python(found) == chosen
+
+
+def test_a_crew_is_made_once_and_kept(tmp_path: Path) -> None:
+    crew = read_crew(tmp_path)
+    assert read_crew(tmp_path) == crew and (tmp_path / "hosts/crew").read_text() == f"{crew}\n"
+
+
+def test_a_home_needs_a_keeper_only_for_hosts(tmp_path: Path) -> None:
+    assert not needs_keeper(tmp_path)
+    write_host(tmp_path, Host("box2", "box2", slots=3, labels=["gpu"], address="127.0.0.1:9"))
+    assert needs_keeper(tmp_path)
+    assert host_settings(tmp_path, Host("box2", slots=3, address="a:1")).queues(["set:a+b"]) == [
+        "host:box2", "any", "set:a+b"]
+    (tmp_path / "config.toml").write_text('[hosts]\ntemporal = "team.example:7233"\n')
+    assert not needs_keeper(tmp_path)
+    write_host(tmp_path, Host("box2", "box2", port=9))
+    assert needs_keeper(tmp_path)
+
+
+def test_the_table_of_hosts_is_checked() -> None:
+    assert parse_hosts("w", {"temporal": "t:1", "lease": 8, "x_mine": 1}) == HostsConfig("t:1", "default", 8.0)
+    for wrong in ({"temporal": "http://t:1"}, {"temporal": 5}, {"lease": 1}, {"lease": True}, {"namespace": ""},
+                  {"tempral": "t:1"}, []):
+        with pytest.raises(UsageError, match=r"^w"):
+            parse_hosts("w", wrong)
+
+
+def test_an_installed_distribution_is_packed_as_the_wheel_it_was(tmp_path: Path) -> None:
+    wheel = wheels.pack(metadata.distribution("click"), tmp_path)
+    assert wheel.name == f"click-{metadata.version('click')}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        info = next(name for name in names if name.endswith(".dist-info/RECORD")).removesuffix("RECORD")
+        assert f"{info}METADATA" in names and "click/__init__.py" in names
+        assert not [name for name in names if name.endswith(".pyc") or ".." in name or "direct_url" in name]
+        assert archive.read(f"{info}RECORD").decode().count("\n") == len(names)
+
+
+def test_a_wheel_keeps_its_tags() -> None:
+    text = "Wheel-Version: 1.0\nTag: cp311-cp311-manylinux_2_17_x86_64\nTag: cp311-cp311-manylinux2014_x86_64\n"
+    assert wheels._tag(text) == "cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"
+
+
+def test_what_a_host_needs_is_all_that_is_installed_of_it() -> None:
+    pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
+    names = {wheels.normalize(each.metadata["Name"]) for each in wheels.list_required()}
+    assert {"temporalio", "click", "pydantic-core", "markdown-it-py"} <= names
+    assert not {"pytest", "mypy", "claude-agent-sdk", "garrison"} & names

@@ -48,7 +48,8 @@ def begin(runtime: Runtime, run: HostRun) -> None:
         git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}")
     request = LaunchRequest(
         Path(job.node), run.clone, run=run.name, pipeline_id=job.node, base=branch, no_gate=True, land=LAND_NONE,
-        setup_key=list(job.lock_files), env=[name for name in job.env if name in runtime.environ], max_agents=1, max_respawn=job.max_respawn, max_rework=0, new=True,
+        setup_key=list(job.lock_files), env=[name for name in job.env if name in runtime.environ], max_agents=1,
+        max_respawn=job.max_respawn, max_rework=0, new=True,
         trust_git_config=True, text=graph_of(job))
     prepared = prepare_launch(runtime, request, log_line)
     created = create_run(runtime, replace(prepared, launch=replace(

@@ -125,7 +125,8 @@ class HostRun:
         return JobProgress(
             self.name, hook.phase if hook is not None else "planning",
             check_commit(self.git.branch_tip(self.branch) or ""), clean(last)[:MAX_LINE],
-            question.id[:64] if question else "", question.text[:MAX_QUESTION] if question else "", spent.usd, spent.calls, spent.input, spent.output,
+            question.id[:64] if question else "", question.text[:MAX_QUESTION] if question else "",
+            spent.usd, spent.calls, spent.input, spent.output,
             max(0, orchestrator.incarnation - 1) if orchestrator is not None else 0, self.job.agent)
 
     def _spent(self) -> costs.Spent:

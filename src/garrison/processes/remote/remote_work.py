@@ -7,14 +7,12 @@
     done     home fetches the commit that the accepted result names
     lost     the attempt ends like one whose agent died; the next offer begins at what was fetched last
 
-Calls that wait for another process or machine run in threads; `descriptors` wake the loop when one has an answer.
+Calls that wait for another process or machine are in `calls.py`; `descriptors` wake the loop when one has an answer.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.base import Outcome, Question, Work
 from garrison.agents.claude import messages
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.dispatch.base import Unreachable
 from garrison.dispatch.incoming import incoming_ref
 from garrison.dispatch.job import (
     MAX_JOB,
@@ -46,12 +43,14 @@ from garrison.dispatch.records import (
     NodeAttempt,
     Token,
 )
-from garrison.dispatch.relay import RelayClient, socket_path
-from garrison.dispatch.ssh import HostAccess
-from garrison.dispatch.transport import TransferFailed, Transport, clone_path
-from garrison.errors import GarrisonError, NotFound
+from garrison.dispatch.relay import Following, RelayClient, socket_path
+from garrison.dispatch.transport import SECONDS
+from garrison.errors import GarrisonError
 from garrison.processes.loop import log_line
+from garrison.processes.remote.calls import RETRY_SECONDS, Calls
 from garrison.processes.remote.job import make_job
+from garrison.processes.remote.keeping import ensure_keeper, lease_of
+from garrison.processes.remote.transfer import FETCH, PUSH, transfer_argv
 from garrison.processes.remote.usage import record_usage
 from garrison.records import placement
 from garrison.records.hosts import list_hosts, read_host
@@ -66,8 +65,6 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch, Task
     from garrison.system.git import Git
 
-RETRY_SECONDS = 1.0
-"""Time between two tries to reach the keeper or a host."""
 FETCH_SECONDS = 5.0
 """Time between two fetches of what a host has committed."""
 RESULT_PATIENCE = 600.0
@@ -86,10 +83,8 @@ class RemoteWork(Work):
         self.runtime, self.launch, self.task, self.git, self.assignment = runtime, launch, task, git, assignment
         self.worktree, self.folder = assignment.worktree, assignment.folder
         self.client = RelayClient(socket_path(runtime.home))
-        self._threads = ThreadPoolExecutor(3, "remote")
-        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._calls: dict[str, _Call] = {}
-        self._following: Any = None
+        self.calls = Calls(self._note_trouble)
+        self._following: Following | None = None
         self._view: AttemptView | None = None
         self._progress = JobProgress()
         self._stopping_since: float | None = None
@@ -142,9 +137,7 @@ class RemoteWork(Work):
     def poll(self, now: float) -> Outcome | None:
         """Take what has come, begin what is due, and return the outcome once the offer is over."""
         self._now = now
-        self._drain()
-        for call in list(self._calls.values()):
-            call.take(now)
+        self.calls.poll(now)
         if self._outcome is None:
             self._follow(now)
         if self._outcome is None and self._view is not None:
@@ -158,7 +151,7 @@ class RemoteWork(Work):
         if self._stopping_since is None:
             self._stopping_since = now
             self._change(cancelled="the run was stopped")
-            self._wake()
+            self.calls.wake()
 
     def process(self) -> tuple[int, int] | None:
         """Return None: no process of this machine does the work."""
@@ -166,11 +159,11 @@ class RemoteWork(Work):
 
     def wake_at(self) -> float | None:
         """Return when something is due."""
-        return min((call.due for call in self._calls.values() if call.due is not None), default=None)
+        return self.calls.wake_at
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that are readable when there is something to poll."""
-        return [self._wakeup, *([self._following.fileno()] if self._following is not None else [])]
+        return [*self.calls.descriptors, *([self._following.fileno()] if self._following is not None else [])]
 
     def forget(self) -> None:
         """Close the offer: a successor makes another one."""
@@ -183,7 +176,7 @@ class RemoteWork(Work):
         """End the threads and connections; only now, since its result is written, the offer is over for a successor."""
         if self._outcome is not None and not self._outcome.killed:
             self._change(phase=RemotePhase.ENDED)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.calls.close()
         if self._following is not None:
             self._following.close()
             self._following = None
@@ -213,7 +206,7 @@ class RemoteWork(Work):
     def _follow(self, now: float) -> None:
         """Submit the offer, and follow it; again after the keeper was away."""
         if self._following is None:
-            self._begin("follow", now, self._submit_and_follow, self._followed)
+            self._submit(now, 0.0)
             return
         try:
             view = self._following.take()
@@ -221,25 +214,25 @@ class RemoteWork(Work):
             self._following.close()
             self._following = None
             self._note_trouble(str(error))
-            self._begin("follow", now + RETRY_SECONDS, self._submit_and_follow, self._followed)
+            self._submit(now, RETRY_SECONDS)
             return
         if view is not None:
             self._view = view
             self._note_trouble("")
 
-    def _submit_and_follow(self) -> Any:
-        from garrison.processes.remote.keeping import ensure_keeper
+    def _submit(self, now: float, after: float) -> None:
+        if not self.calls.is_open("follow"):
+            ensure_keeper(self.runtime)
+            self.calls.call("follow", now, self._submit_and_follow, self._followed, after=after)
 
-        ensure_keeper(self.runtime)
+    def _submit_and_follow(self) -> Following:
         self.client.submit(NodeAttempt(self.id, self.state.payload, self.state.queue, lease=self._lease()))
         return self.client.follow(self.id)
 
     def _lease(self) -> float:
-        from garrison.processes.remote.keeping import lease_of
-
         return lease_of(self.runtime.home)
 
-    def _followed(self, following: Any) -> None:
+    def _followed(self, following: Following) -> None:
         self._following = following
 
     def _note_trouble(self, text: str) -> None:
@@ -250,7 +243,7 @@ class RemoteWork(Work):
     def _post(self, name: str, message: JobMessage) -> None:
         """Send a message until it was taken."""
         sent = Message(name, encode(message, MAX_MESSAGE))
-        self._begin(name, self._now, lambda: self.client.send(self.id, sent), lambda _: None)
+        self.calls.call(name, self._now, lambda: self.client.send(self.id, sent), lambda _: None)
 
     # ---- what the host reports
 
@@ -269,19 +262,14 @@ class RemoteWork(Work):
             self._say(f"{view.worker} works on it")
             self._change(phase=RemotePhase.WORKING, host=view.worker, claim=view.claim)
         if self._has_pushed != view.claim:
-            self._begin("push", now, lambda: self._transport(view.worker).push_base(self._start(), self.id),
-                        lambda _: self._note_push(view.claim))
+            self._transfer("push", PUSH, self.state.base, lambda _: self._note_push(view.claim))
         progress = decode(JobProgress, view.progress, MAX_PROGRESS)
         if progress is not None and progress != self._progress:
             self._take_progress(progress)
         if self._progress.head and self._progress.head != self.state.head and self._has_pushed == view.claim:
             head = self._progress.head
-            self._begin("fetch", self._due("fetch", FETCH_SECONDS), lambda: self._fetch(view.worker, view.claim, head),
-                        self._adopt)
+            self._transfer("fetch", FETCH, head, lambda _: self._adopt(head), every=FETCH_SECONDS)
         self._tell(now)
-
-    def _start(self) -> str:
-        return self.state.base
 
     def _note_push(self, claim: int) -> None:
         self._has_pushed = claim
@@ -295,23 +283,21 @@ class RemoteWork(Work):
         """Pass on what a person tells the session."""
         files = AttemptFiles(self.folder)
         told = messages.pending(files) if files.messages.exists() else None
-        if told is None or any(name.startswith("tell-") for name in self._calls):
+        if told is None or self.calls.is_open(f"tell-{told.count}"):
             return
         text = told.text.removeprefix(messages.HEADING).strip()
         message = Message(f"tell-{told.count}", encode(JobMessage(MessageKind.TELL, text), MAX_MESSAGE))
-        self._begin(message.id, now, lambda: self.client.send(self.id, message),
-                    lambda _: messages.confirm(files, told))
+        self.calls.call(message.id, now, lambda: self.client.send(self.id, message),
+                        lambda _: messages.confirm(files, told))
 
     # ---- commits
 
-    def _transport(self, name: str) -> Transport:
-        host = read_host(self.runtime.home, name)
-        return Transport(self.git, HostAccess.of(self.runtime.home, host), name,
-                         clone_path(host.home, self.git.key))
-
-    def _fetch(self, host: str, claim: int, commit: str) -> str:
-        self._transport(host).fetch(commit, Token(self.id, claim))
-        return commit
+    def _transfer(self, name: str, what: str, commit: str, done: Callable[[Any], Any], every: float = 0.0) -> None:
+        """Let a child process bring a commit to the host, or from there."""
+        argv = transfer_argv(what, self.runtime.home, self.launch.repo, self.state.host,
+                             Token(self.id, self.state.claim), commit)
+        self.calls.run(name, self._now, argv, done, env=self.assignment.environment, cwd=self.runtime.home,
+                       log=self.folder / "transfer.log", timeout=SECONDS, every=every)
 
     def _adopt(self, commit: str) -> str:
         """Put what was fetched on the branch; return '', or why it cannot be there."""
@@ -337,7 +323,7 @@ class RemoteWork(Work):
         self._result_since = now if self._result_since is None else self._result_since
         try:
             read_host(self.runtime.home, result.host)
-        except (NotFound, GarrisonError) as error:
+        except GarrisonError as error:
             self._outcome = Outcome("fail", f"its result is of an unknown host: {error}")
             return
         if self.state.phase != RemotePhase.COLLECTING:
@@ -351,11 +337,7 @@ class RemoteWork(Work):
             self._outcome = Outcome("fail", f"{result.host} has done it, but its commits could not be fetched: "
                                             f"{self.state.trouble}", killed=True)
         else:
-            self._begin("result", self._due("result", 0.0),
-                        lambda: self._collect(result), lambda _: self._conclude(result, self._adopt(result.head)))
-
-    def _collect(self, result: JobResult) -> None:
-        self._fetch(result.host, self.state.claim, result.head)
+            self._transfer("result", FETCH, result.head, lambda _: self._conclude(result, self._adopt(result.head)))
 
     def _conclude(self, result: JobResult, objection: str) -> None:
         if result.tail:
@@ -383,69 +365,7 @@ class RemoteWork(Work):
 
     def _stop(self, now: float) -> None:
         assert self._stopping_since is not None
-        self._begin("cancel", self._due("cancel", RETRY_SECONDS),
-                    lambda: self.client.cancel(self.id, self.state.cancelled), lambda _: None)
+        self.calls.call("cancel", now, lambda: self.client.cancel(self.id, self.state.cancelled), lambda _: None,
+                        every=RETRY_SECONDS)
         if now - self._stopping_since > STOP_PATIENCE:
             self._outcome = Outcome("fail", "it was cancelled, and its host did not say so", killed=True)
-
-    # ---- calls in threads
-
-    def _due(self, name: str, seconds: float) -> float:
-        """Return when a call may begin that was begun before: `seconds` after that."""
-        call = self._calls.get(name)
-        return self._now if call is None or call.began is None else call.began + seconds
-
-    def _begin(self, name: str, due: float, work: Callable[[], Any], done: Callable[[Any], Any]) -> None:
-        """Let a thread do something once it is due, unless a call of that name is under way or waits."""
-        call = self._calls.get(name)
-        if call is not None and call.is_open:
-            return
-        self._calls[name] = _Call(self, name, due, work, done, began=call.began if call is not None else None)
-        self._calls[name].take(self._now)
-
-    def submit_call(self, work: Callable[[], Any]) -> Future[Any]:
-        """Start a call in a thread; its end wakes the loop."""
-        future = self._threads.submit(work)
-        future.add_done_callback(lambda _: self._wake())
-        return future
-
-    def _wake(self) -> None:
-        with suppress(OSError, ValueError):
-            os.eventfd_write(self._wakeup, 1)
-
-    def _drain(self) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._wakeup)
-
-
-class _Call:
-    """A call that waits for another process or machine; one that was not answered is repeated."""
-
-    def __init__(self, work: RemoteWork, name: str, due: float, call: Callable[[], Any], done: Callable[[Any], Any],
-                 began: float | None) -> None:
-        self._work, self.name, self._call, self._done = work, name, call, done
-        self.due: float | None = due
-        self.began = began
-        self._future: Future[Any] | None = None
-        self.is_open = True
-
-    def take(self, now: float) -> None:
-        """Begin it if it is due; take its answer if there is one."""
-        if self._future is None and self.is_open and self.due is not None and now >= self.due:
-            self.began, self.due = now, None
-            self._future = self._work.submit_call(self._call)
-        if self._future is None or not self._future.done():
-            return
-        future, self._future = self._future, None
-        try:
-            answer = future.result()
-        except (Unreachable, TransferFailed) as error:
-            self._work._note_trouble(str(error))
-            self.due = now + RETRY_SECONDS
-            return
-        except GarrisonError as error:
-            self._work._note_trouble(str(error))
-            self.due = now + 5 * RETRY_SECONDS
-            return
-        self.is_open = False
-        self._done(answer)

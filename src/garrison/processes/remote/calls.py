@@ -1,0 +1,176 @@
+"""Calls of an orchestrator that wait for another process or machine: in threads, or as child processes.
+
+A call that starts a program is a child process: the orchestrator's loop collects every child that ends, and would take
+the exit code of a thread's. One that was not answered is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from garrison.errors import GarrisonError
+from garrison.system.jobs import Job, read_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+RETRY_SECONDS = 1.0
+"""Time before a call that was not answered is repeated."""
+
+
+class _Task(Protocol):
+    """A call under way."""
+
+    def poll(self, now: float) -> bool:
+        """Return whether it has ended well; GarrisonError if it has not."""
+        ...
+
+    @property
+    def answer(self) -> Any:
+        """Return its answer."""
+        ...
+
+
+class _Thread:
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+        self.answer: Any = None
+
+    def poll(self, _now: float) -> bool:
+        if self._future.done():
+            self.answer = self._future.result()
+            return True
+        return False
+
+
+class _Child:
+    answer = None
+
+    def __init__(self, job: Job, log: Path, since: int) -> None:
+        self.job, self._log, self._since = job, log, since
+
+    def poll(self, now: float) -> bool:
+        result = self.job.poll(now)
+        if result is None:
+            return False
+        if not result.ok:
+            raise GarrisonError(read_tail(self._log, 1, since=self._since) or f"exit code {result.exit_code}")
+        return True
+
+
+class Call:
+    """A call by its name."""
+
+    def __init__(self, start: Callable[[float], _Task], due: float, done: Callable[[Any], None]) -> None:
+        self._start, self._done = start, done
+        self.due: float | None = due
+        self.began: float | None = None
+        self._task: _Task | None = None
+        self.is_open = True
+
+    @property
+    def child(self) -> Job | None:
+        """Return its process, None if it has none."""
+        return self._task.job if isinstance(self._task, _Child) else None
+
+    def take(self, now: float, report: Callable[[str], None]) -> None:
+        """Begin it if it is due; take its answer if there is one."""
+        if self._task is None and self.is_open and self.due is not None and now >= self.due:
+            self.began, self.due = now, None
+            self._task = self._start(now)
+        if self._task is None:
+            return
+        try:
+            if not self._task.poll(now):
+                return
+        except GarrisonError as error:
+            self._task, self.due = None, now + RETRY_SECONDS
+            report(str(error))
+            return
+        answer, self._task, self.is_open = self._task.answer, None, False
+        self._done(answer)
+
+
+class Calls:
+    """Calls of one orchestrator, one of each name at a time.
+
+    Args:
+        report: takes the reason why a call was not answered.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._threads = ThreadPoolExecutor(3, "remote")
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._calls: dict[str, Call] = {}
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that are readable once a call has ended."""
+        return [self._wakeup, *(call.child.pidfd for call in self._calls.values() if call.child is not None)]
+
+    @property
+    def wake_at(self) -> float | None:
+        """Return when a call is to begin or to be ended."""
+        times = [call.due if call.child is None else call.child.wake_at for call in self._calls.values()]
+        return min((at for at in times if at is not None), default=None)
+
+    def is_open(self, name: str) -> bool:
+        """Return whether a call of that name is under way or waits."""
+        return name in self._calls and self._calls[name].is_open
+
+    def poll(self, now: float) -> None:
+        """Begin what is due, and take what has been answered."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wakeup)
+        for call in list(self._calls.values()):
+            call.take(now, self._report)
+
+    def call(self, name: str, now: float, work: Callable[[], Any], done: Callable[[Any], Any], *,
+             every: float = 0.0, after: float = 0.0) -> None:
+        """Let a thread do something, unless a call of that name is under way.
+
+        Args:
+            every: seconds from the beginning of the call of that name before this one.
+            after: seconds from now.
+        """
+        self._begin(name, now, lambda _: _Thread(self._submit(work)), done, every, after)
+
+    def run(self, name: str, now: float, argv: Sequence[str], done: Callable[[Any], Any], *, env: Mapping[str, str],
+            cwd: Path, log: Path, timeout: float, every: float = 0.0) -> None:
+        """Let a child process do something, likewise; the last line of its log is the reason if it fails."""
+        def start(at: float) -> _Child:
+            since = log.stat().st_size if log.exists() else 0
+            return _Child(Job.start(argv, env=env, cwd=cwd, log=log, timeout_s=timeout, now=at), log, since)
+
+        self._begin(name, now, start, done, every, 0.0)
+
+    def _begin(self, name: str, now: float, start: Callable[[float], _Task], done: Callable[[Any], Any], every: float,
+               after: float) -> None:
+        before = self._calls.get(name)
+        if before is not None and before.is_open:
+            return
+        earliest = before.began + every if before is not None and before.began is not None else now
+        self._calls[name] = call = Call(start, max(now + after, earliest), done)
+        call.take(now, self._report)
+
+    def _submit(self, work: Callable[[], Any]) -> Future[Any]:
+        future = self._threads.submit(work)
+        future.add_done_callback(lambda _: self.wake())
+        return future
+
+    def wake(self) -> None:
+        """Wake the loop."""
+        with suppress(OSError, ValueError):
+            os.eventfd_write(self._wakeup, 1)
+
+    def close(self) -> None:
+        """Leave the calls that are under way."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for call in self._calls.values():
+            if call.child is not None:
+                call.child.close()

@@ -1,0 +1,202 @@
+"""Nodes that hosts do: second homes on this machine, a real Temporal server, real git, real kills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from explanations import check_explanations
+from local_hosts import LocalHosts, refs
+from support import Node, Place, git, landed_subjects, wait_for
+
+pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
+pytestmark = pytest.mark.slow
+
+MakeHosts = Callable[..., LocalHosts]
+
+
+@pytest.fixture
+def hosts(place: Place) -> Iterator[MakeHosts]:
+    made: list[LocalHosts] = []
+
+    def make(*names: str, slots: int = 1) -> LocalHosts:
+        made.append(LocalHosts(place, *names, slots=slots))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def work(node: str, before: str = "", then: str = "") -> str:
+    """Return the command of a node, that appends its worktree to the ledger when it is done."""
+    steps = [before, f"echo {node} > {node}.txt", "git add -A", f"git commit -qm 'Add {node}'", then,
+             f'echo "{node} $GARRISON_TREE" >> "$LEDGER"']
+    return "set -e; " + "; ".join(step for step in steps if step)
+
+
+def node(name: str, placement: str = 'hosts="box2"', before: str = "", then: str = "", more: str = "") -> Node:
+    return Node(name, attributes=", ".join(filter(None, (placement, more))), command=work(name, before, then))
+
+
+def check(place: Place, *names: str, run: str = "r1") -> None:
+    """Check that each node landed once and tested, that it was done where it should, and that the run is explained."""
+    assert place.status(run) == "done", place.logs()
+    assert sorted(landed_subjects(place.repo, place.start)) == sorted(
+        f"Merge garrison/{run}/{name} into main" for name in names)
+    for name in names:
+        assert git(place.repo, "show", f"main:{name}.txt") == name
+    verified = place.command("verify", run)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    check_explanations(place.home, run)
+    place.check_nothing_left(run)
+
+
+def done(place: Place) -> list[str]:
+    """Return the homes in which nodes finished their work."""
+    return [line.split()[1].removeprefix(f"{place.root}/").partition("/")[0]
+            for line in place.ledger.read_text().splitlines()]
+
+
+def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    graph = place.graph(node("one", more='acceptance="grep -q one one.txt", setup="touch ready"'),
+                        Node("two", ("one",), command=work("two")))
+    child = place.launch(graph)
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one", "two")
+    assert done(place) == ["box2", "trees"]
+    (run,) = there.runs("box2")
+    assert run.startswith("for-")
+    assert not there.processes("box2")
+    assert git(place.repo, "log", "-1", "--format=%an", "main^2") == "A User"
+
+
+@pytest.mark.parametrize("victims", [("orchestrator-one",), ("runner-one",), ("guardian-crew",), ("launch",),
+                                     ("launch", "guardian-crew", "runner-one", "orchestrator-one")], ids="+".join)
+def test_processes_at_home_that_are_killed_take_over_the_work_of_the_host(
+        place: Place, hosts: MakeHosts, victims: tuple[str, ...]) -> None:
+    there = hosts("box2")
+    child = place.launch(place.graph(node("one", then=place.hold("it"))))
+    place.wait_until_held("it")
+    there.wait_until_working("one")
+    before = there.supervisors("box2")
+    place.kill(*victims)
+    if "launch" in victims:
+        child.wait()
+        child = place.resume()
+    for stem in victims:
+        place.pid(stem, incarnation=2)
+    assert there.supervisors("box2") == before != [], "the work was disturbed"
+    place.release("it")
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one")
+    assert done(place) == ["box2"]
+    assert there.state("one").offer == 1
+    assert len(there.runs("box2")) == 1
+
+
+def test_the_work_of_a_host_whose_service_is_killed_ends_and_another_host_goes_on_from_its_last_commit(
+        place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2", "box3")
+    begin = f"if ! test -e first.txt; then touch first.txt; git add -A; git commit -qm First; {place.hold('it')}; fi"
+    child = place.launch(place.graph(node("one", 'hosts="box2,box3"', before=begin)))
+    place.wait_until_held("it")
+    first = there.wait_until_working("one")
+    other = {"box2": "box3", "box3": "box2"}[first]
+    wait_for("the first commit is fetched", lambda: there.state("one").head)
+    there.kill(first)
+    wait_for("nothing of its run is left", lambda: not there.processes(first))
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one")
+    assert done(place) == [other]
+    assert place.deaths()["orchestrator-one"] == [1]
+    assert f"{first} was cut off or died" in (place.home / "runs/r1/nodes/one/1/prompt.md").read_text()
+    assert git(place.repo, "log", "--format=%s", "--no-merges", f"{place.start}..main").splitlines() == [
+        "Add one", "First"]
+
+
+def test_a_host_that_was_stopped_and_comes_back_does_no_harm_and_what_it_had_is_kept(
+        place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2", "box3")
+    child = place.launch(place.graph(node("one", 'hosts="box2,box3"', before=f"echo $$ >> begun; {place.hold('it')}")))
+    place.wait_until_held("it")
+    first = there.wait_until_working("one")
+    other = {"box2": "box3", "box3": "box2"}[first]
+    there.stop(first)
+    place.wait_until_held("it")
+    assert there.wait_until_working("one", offer=2) == other
+    there.wake(first)
+    wait_for("the host that came back has ended its work", lambda: not there.processes(first))
+    place.release("it")
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one")
+    assert done(place) == [other]
+    assert [name for name in refs(place.repo, "refs/garrison/rescue/r1/one") if "late" in name]
+
+
+def test_a_run_that_is_stopped_ends_the_work_on_the_host_and_goes_on_when_it_is_resumed(
+        place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    once = f"if ! test -e {place.root}/go-it; then {place.hold('it')}; fi"
+    child = place.launch(place.graph(node("one", before=once)))
+    place.wait_until_held("it")
+    there.wait_until_working("one")
+    stopped = place.command("stop", "r1")
+    assert stopped.returncode == 0, stopped.stderr + there.logs()
+    assert not there.processes("box2")
+    child.wait()
+    place.release("it")
+    assert place.finish(place.resume()) == 0, there.logs()
+    check(place, "one")
+    assert there.state("one").offer == 2
+    assert "orchestrator-one" not in place.deaths()
+
+
+def test_a_node_that_is_cancelled_ends_on_its_host(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    child = place.launch(place.graph(node("one", before=place.hold("it"))), "r1", "--max-rework", "0")
+    place.wait_until_held("it")
+    there.wait_until_working("one")
+    assert place.command("agents", "cancel", "one").returncode == 0
+    assert place.finish(child) == 1, there.logs()
+    wait_for("nothing of it is left on the host", lambda: not there.processes("box2"))
+
+
+def test_work_that_the_host_does_not_accept_is_reworked_as_at_home(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    child = place.launch(place.graph(node(
+        "one", before=f"test -e {place.root}/tried && touch good || touch {place.root}/tried",
+        more='acceptance="echo not good; test -e good"')))
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one")
+    prompt = (place.home / "runs/r1/nodes/one/2/prompt.md").read_text()
+    assert "not good" in prompt and "test -e good" in prompt
+    assert done(place) == ["box2", "box2"]
+
+
+def test_a_command_that_fails_on_the_host_fails_the_node_with_its_reason(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    graph = place.graph(Node("one", attributes='hosts="box2"', command="echo no luck; exit 3"))
+    child = place.launch(graph, "r1", "--max-rework", "0")
+    assert place.finish(child) == 1, there.logs()
+    assert "exit 3" in place.nodes()["one"]["reason"] and "on box2" in place.nodes()["one"]["reason"]
+    assert "no luck" in place.command("logs", "one").stdout
+
+
+def test_the_keeper_may_die_while_the_work_goes_on(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    child = place.launch(place.graph(node("one", then=place.hold("it"))))
+    place.wait_until_held("it")
+    there.wait_until_working("one")
+    there.kill("keeper")
+    wait_for("home notes it", lambda: there.state("one").trouble)
+    there.start("keeper")
+    place.release("it")
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one")
+    assert done(place) == ["box2"]
+    assert there.state("one").offer == 1
+
+

@@ -202,7 +202,8 @@ class HostsLab:
         lines, trusted = [], []
         for host in self.hosts.values():
             lines.append(f"Host {host.name}\n  HostName {host.address}\n  User {USER}\n"
-                         f"  IdentityFile {self.keys}/user\n  IdentitiesOnly yes\n  UserKnownHostsFile {self.keys}/known\n")
+                         f"  IdentityFile {self.keys}/user\n  IdentitiesOnly yes\n"
+                         f"  UserKnownHostsFile {self.keys}/known\n")
             trusted.append(f"{host.address} {' '.join(known)}\n")
         (self.keys / "config").write_text("\n".join(lines))
         (self.keys / "known").write_text("".join(trusted))

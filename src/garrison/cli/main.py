@@ -47,7 +47,7 @@ SECTIONS = {
         "signals": ("signals", "signals", "List and send signals."),
     },
     "Other machines": {
-        "host": ("host", "host", "Add, list, drain and remove hosts: machines that do the work of nodes."),
+        "host": ("host", "host", "Add, list, drain, remove other machines that work on nodes."),
     },
     "Page and chat": {
         "serve": ("serve", "serve", "Serve the web page: watch runs live and act on them."),

@@ -21,7 +21,7 @@ from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.records.host_service import FOLDER, life_path, read_settings, read_status
 from garrison.records.life_lock import is_held
-from garrison.system import systemd
+from garrison.system import processes, systemd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,14 +96,14 @@ def stop(home: Path, environ: Mapping[str, str]) -> str:
         file = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user" / unit
         file.unlink(missing_ok=True)
     supervisor = (atomic.read(home / FOLDER / "supervisor.pid") or b"").decode(errors="replace").strip()
-    if supervisor.isdigit() and str(home) in _command_line(int(supervisor)):
-        _signal(int(supervisor), signal.SIGKILL)
+    if supervisor.isdigit():
+        _signal(int(supervisor), home, signal.SIGKILL)
     for signum in (signal.SIGTERM, signal.SIGKILL):
         status = read_status(home)
         if not is_held(life_path(home)):
             break
-        if status is not None and status.pid and str(home) in _command_line(status.pid):
-            _signal(status.pid, signum)
+        if status is not None and status.pid:
+            _signal(status.pid, home, signum)
         _wait(home, is_up=False)
     if is_held(life_path(home)):
         raise GarrisonError("its service does not end; look for `garrison host run` on the host")
@@ -196,11 +196,11 @@ def _command_line(pid: int) -> str:
         return ""
 
 
-def _signal(pid: int, signum: int) -> None:
-    try:
-        os.kill(pid, signum)
-    except ProcessLookupError:
-        return
+def _signal(pid: int, home: Path, signum: int) -> None:
+    """Signal a process of the service, unless the pid is another's by now."""
+    found = processes.probe(pid)
+    if found is not None and str(home) in _command_line(pid):
+        processes.send(pid, found.ticks, signum)
 
 
 def _tail(log: Path) -> str:

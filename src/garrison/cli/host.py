@@ -230,6 +230,8 @@ def _state(seen: Seen) -> str:
         return "its service does not run"
     if not seen.data.get("connected"):
         return "not connected"
+    if seen.data.get("why"):
+        return f"takes no work: {clean(str(seen.data['why']))[:100]}"
     return "draining" if seen.host.state == HostState.DRAINING else "ready"
 
 

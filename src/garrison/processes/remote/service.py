@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 0.5
 RETRY_SECONDS = 1.0
+MIN_FREE_BYTES = 100_000_000
+"""Free space below which the service begins nothing new: a clone and a worktree would fill the disk."""
 STATUS_SECONDS = 5.0
 """Longest time between two writes of the status."""
 
@@ -244,7 +247,8 @@ class HostService:
     def _claim(self, dispatcher: QueueDispatcher) -> None:
         with self.lock:
             free = max(0, self.settings.slots - len(self.working))
-        if self.settings.state == HostState.DRAINING:
+        hindrance = self._find_hindrance()
+        if hindrance or self.settings.state == HostState.DRAINING:
             free = 0
         try:
             claim = dispatcher.claim_from(self.settings.queues(self.sets), free, TURN_SECONDS)
@@ -252,10 +256,17 @@ class HostService:
             self._lose_contact(error)
             self.stopping.wait(RETRY_SECONDS)
             return
-        if free:
-            self._note(connected=True, why="")
+        if free or hindrance != self.status.why:
+            self._note(connected=True, why=hindrance)
         if claim is not None:
             self._begin(dispatcher, claim)
+
+    def _find_hindrance(self) -> str:
+        try:
+            free = shutil.disk_usage(self.home).free
+        except OSError as error:
+            return f"its home cannot be seen: {error.strerror}"
+        return f"its disk has {free / 1e6:.0f} MB free, too little to begin work" if free < MIN_FREE_BYTES else ""
 
     def _lose_contact(self, error: GarrisonError) -> None:
         self._retry_at = self.clock.monotonic() + RETRY_SECONDS

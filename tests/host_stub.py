@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from garrison.dispatch.claimed_work import MachinePace, work_on
+from garrison.dispatch.late import settle
 from garrison.dispatch.relay import Relay, socket_path
 from garrison.dispatch.temporal.client import TemporalDispatcher
 from garrison.processes.remote.work import make_work
@@ -19,9 +20,11 @@ from garrison.records.hosts import Host
 
 
 def keep(home: Path, address: str, crew: str) -> None:
-    Relay(TemporalDispatcher(address, crew, serves_workflows=True), socket_path(home))
+    dispatcher = TemporalDispatcher(address, crew, serves_workflows=True)
+    Relay(dispatcher, socket_path(home))
     while True:
-        time.sleep(3600)
+        settle(home, dispatcher, print)
+        time.sleep(1.0)
 
 
 def serve(home: Path, address: str, crew: str, name: str, queue: str) -> None:

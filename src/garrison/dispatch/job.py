@@ -189,3 +189,8 @@ def base_ref(id_: AttemptId) -> str:
 def result_ref(id_: AttemptId) -> str:
     """Return the ref of a host's clone with the result of an attempt."""
     return f"refs/garrison/result/{id_.run}/{id_.node}/{id_.number}"
+
+
+def left_ref(id_: AttemptId) -> str:
+    """Return the ref of a host's clone with what a worker left that was cut off or stopped."""
+    return f"refs/garrison/left/{id_.run}/{id_.node}/{id_.number}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from garrison.dispatch.keeper_state import (
     read_state,
     write_state,
 )
+from garrison.dispatch.late import settle
 from garrison.dispatch.relay import Relay, socket_path
 from garrison.dispatch.temporal.server import LocalServer
 from garrison.dispatch.tunnel import Tunnel
@@ -32,6 +34,7 @@ from garrison.errors import GarrisonError, RecordError
 from garrison.records import atomic, record
 from garrison.records.host_service import HostSettings
 from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew
+from garrison.records.late import list_late
 from garrison.records.life_lock import LifeLock
 from garrison.system import processes
 from garrison.system.clock import SystemClock
@@ -49,6 +52,8 @@ RETRY = (1.0, 2.0, 5.0, 10.0, 15.0)
 """Seconds between tries to open a tunnel, the last for all further ones."""
 SERVER_RETRY = 2.0
 START_SECONDS = 60.0
+SETTLE_SECONDS = 5.0
+"""Time between two looks at what runs have given up."""
 PASSED_ON = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "KRB5CCNAME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
 """Variables that the user's ssh needs besides those of every process."""
 
@@ -79,7 +84,7 @@ def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[s
         if not is_running(home) and time.monotonic() > started + 5.0:
             started = time.monotonic()
             processes.spawn([sys.executable, "-P", "-m", "garrison.dispatch.keeper", str(home)],
-                            env=child_environment(os.environ if environ is None else environ, PASSED_ON), cwd="/",
+                            env=_environment(home, os.environ if environ is None else environ), cwd="/",
                             log=atomic.make_directory(keeper_folder(home)) / "keeper.log").close()
         state = read_state(home)
         if seconds <= 0 or (is_running(home) and processes.is_running(state.pid, state.ticks) and not state.server):
@@ -88,6 +93,12 @@ def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[s
             raise GarrisonError(f"the Temporal server does not answer within {seconds:g} s: "
                                 f"{state.server or 'its keeper did not start'}; see {keeper_folder(home)}/keeper.log")
         time.sleep(0.05)
+
+
+def _environment(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the keeper and its server, with a marker of their own: whoever starts the keeper may
+    end with all that it has started."""
+    return child_environment(environ, PASSED_ON, {processes.MARKER: f"{home}::keeper-hosts#1"})
 
 
 class Keeper:
@@ -110,6 +121,8 @@ class Keeper:
         self.relay: Relay | None = None
         self.dispatcher: TemporalDispatcher | None = None
         self.relay_at = 0.0
+        self.settling: threading.Thread | None = None
+        self.settle_at = 0.0
         self.idle = 0
         self.stopping = False
 
@@ -137,6 +150,7 @@ class Keeper:
             if hosts:
                 self._keep_server() if own else self._server("")
                 self._keep_relay()
+            self._settle()
             self._keep_tunnels({host.name: host for host in hosts if host.port})
         except (RecordError, GarrisonError, OSError) as error:
             self._log(str(error))
@@ -158,7 +172,7 @@ class Keeper:
         if alive:  # it hangs
             processes.send(self.state.server_pid, self.state.server_ticks, signal.SIGKILL)
         self.answered_at, self.server_retry_at = now, now + SERVER_RETRY
-        child = processes.spawn(server.argv(), env=child_environment(os.environ), cwd=self.folder, log=server.log)
+        child = processes.spawn(server.argv(), env=_environment(self.home, os.environ), cwd=self.folder, log=server.log)
         child.close()
         self.state = replace(self.state, server_pid=child.pid, server_ticks=child.ticks, address=server.address)
         self._server(f"it starts; its log is {server.log}")
@@ -179,6 +193,16 @@ class Keeper:
         self.dispatcher = connect(self.home)
         self.relay = Relay(self.dispatcher, socket_path(self.home))
         self._log("serves the runs")
+
+    def _settle(self) -> None:
+        """Settle what runs have given up, in a thread: a host may be slow."""
+        now = time.monotonic()
+        is_settling = self.settling is not None and self.settling.is_alive()
+        if self.dispatcher is None or is_settling or now < self.settle_at or not list_late(self.home):
+            return
+        self.settle_at = now + SETTLE_SECONDS
+        self.settling = threading.Thread(target=settle, args=(self.home, self.dispatcher, self._log), daemon=True)
+        self.settling.start()
 
     # ---- tunnels
 

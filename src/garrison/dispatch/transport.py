@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.dispatch.incoming import incoming_ref
-from garrison.dispatch.job import base_ref, check_commit
+from garrison.dispatch.job import base_ref, check_commit, left_ref
 from garrison.errors import GarrisonError
 from garrison.system.git import GitError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from garrison.dispatch.records import AttemptId, Token
     from garrison.dispatch.ssh import HostAccess
     from garrison.system.git import Git
@@ -23,10 +25,9 @@ CLONES = "clones"
 """Folder of a host's home with its clones."""
 SECONDS = 600.0
 """Longest transfer."""
-_UNCHECKED = ("protocol.file.allow=always", "protocol.ssh.allow=always")
-_FETCH = ("fetch.fsckObjects=true", "transfer.fsckObjects=true", "fetch.recurseSubmodules=false", "protocol.version=2",
-          *_UNCHECKED)
-_PUSH = ("push.recurseSubmodules=no", "push.followTags=false", *_UNCHECKED)
+_FETCH = {"fetch.fsckObjects": "true", "transfer.fsckObjects": "true", "fetch.recurseSubmodules": "false",
+          "protocol.version": "2"}
+_PUSH = {"push.recurseSubmodules": "no", "push.followTags": "false"}
 
 
 class TransferFailed(GarrisonError):
@@ -59,14 +60,21 @@ class Transport:
             raise TransferFailed(f"{self.host} has sent another commit than {commit[:10]}")
         return ref
 
-    def _run(self, name: str, settings: tuple[str, ...], *arguments: str) -> None:
-        options = {f"GIT_CONFIG_KEY_{number}": setting.partition("=")[0] for number, setting in enumerate(settings)}
-        options |= {f"GIT_CONFIG_VALUE_{number}": setting.partition("=")[2] for number, setting in enumerate(settings)}
-        # Settings by GIT_CONFIG_PARAMETERS are on top of those by number, which make the call neutral.
-        packed = " ".join(f"'{key}'='{options[f'GIT_CONFIG_VALUE_{number}']}'" for number, key in enumerate(
-            setting.partition("=")[0] for setting in settings))
+    def fetch_left(self, token: Token) -> tuple[str, str]:
+        """Fetch what a worker left that was cut off or stopped; return the commit and the ref that keeps it, two empty
+        texts if it left nothing."""
+        name, url = left_ref(token.id), self.access.git_url(self.clone)
+        if not self._run("ls-remote", _FETCH, url, name).strip():
+            return "", ""
+        ref = incoming_ref(self.host, token)
+        self._run("fetch", _FETCH, "--quiet", "--no-tags", "--no-write-fetch-head", "--force", url, f"+{name}:{ref}")
+        return self.git.rev(ref) or "", ref
+
+    def _run(self, name: str, settings: Mapping[str, str], *arguments: str) -> str:
+        # Settings of this variable are on top of those by number, which make the call neutral.
+        packed = " ".join(f"'{key}'='{value}'" for key, value in settings.items())
         try:
-            self.git.run(name, *arguments, timeout=SECONDS,
-                         extra={**self.access.git_environment(), "GIT_CONFIG_PARAMETERS": packed})
+            return self.git.run(name, *arguments, timeout=SECONDS, extra={
+                **self.access.git_environment(), "GIT_CONFIG_PARAMETERS": packed}).out
         except GitError as error:
-            raise TransferFailed(f"git {name} with {self.host}: {error}") from None
+            raise TransferFailed(f"{self.host}: {error}") from None

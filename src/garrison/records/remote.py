@@ -5,7 +5,6 @@ The orchestrator of the node writes it; a successor of it takes the open offer o
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -31,15 +30,6 @@ class RemotePhase(StrEnum):
     """A host has done it; its commits are being fetched."""
     ENDED = "ended"
     """The offer is over: it has a result, its host was lost, or it was stopped."""
-
-
-@frozen
-class LostOffer:
-    """An offer whose worker was lost or stopped: what it left on its host is fetched once that can be reached."""
-
-    offer: int
-    claim: int
-    host: str
 
 
 @frozen
@@ -71,8 +61,6 @@ class RemoteWorkState:
     """Why it was cancelled, '' if it was not."""
     trouble: str = ""
     """What keeps home from hearing of it: the server, or the way to the host."""
-    lost: list[dict[str, object]] = field(default_factory=list)
-    """Each `LostOffer` that something may have been left of."""
 
     def __post_init__(self) -> None:
         RemotePhase(self.phase)

@@ -17,14 +17,18 @@ from garrison.dispatch.job import (
     JobStatus,
     base_ref,
     check_commit,
+    left_ref,
     result_ref,
 )
 from garrison.dispatch.transport import clone_path
-from garrison.errors import NotFound
+from garrison.errors import GarrisonError, NotFound
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Edge, Graph, Node
+from garrison.processes.loop import log_line
 from garrison.processes.person_signals import signal_by_person
 from garrison.processes.run_state import RunState, replay_run
+from garrison.processes.spawn import worktree_path
+from garrison.processes.worktree import collect_what_can_be
 from garrison.records import costs, journal, signals
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -163,7 +167,22 @@ class HostRun:
         return head
 
     def keep(self) -> None:
-        """Keep what a killed run left in its worktree."""
+        """Keep what a killed run left in its worktree, for home to fetch."""
+        launch = run_records.load_launch(self.files)
+        if launch is None:
+            return
+        tree = worktree_path(launch, self.job.node)
+        try:
+            name = left_ref(self.id)
+            if tree.is_dir():
+                self.git.clear_locks(tree, self.branch)
+                collect_what_can_be(self.git, tree, self.name, self.job.node, 1)
+                self.git.update_ref(name, self.git.create_snapshot(
+                    tree, f"garrison: what {self.job.node} had when it was cut off"))
+            elif tip := self.git.branch_tip(self.branch):
+                self.git.update_ref(name, tip)
+        except (GarrisonError, OSError) as error:
+            log_line(f"what run {self.name} left could not be kept: {error}")
 
     # ---- what home tells
 

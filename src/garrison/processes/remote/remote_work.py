@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import Outcome, Question, Work
@@ -48,13 +48,14 @@ from garrison.dispatch.transport import SECONDS
 from garrison.errors import GarrisonError
 from garrison.processes.loop import log_line
 from garrison.processes.remote.calls import RETRY_SECONDS, Calls
+from garrison.processes.remote.give_up import give_up
 from garrison.processes.remote.job import make_job
 from garrison.processes.remote.keeping import ensure_keeper, lease_of
 from garrison.processes.remote.transfer import FETCH, PUSH, transfer_argv
 from garrison.processes.remote.usage import record_usage
 from garrison.records import placement
 from garrison.records.hosts import list_hosts, read_host
-from garrison.records.remote import LostOffer, RemotePhase, RemoteWorkState, read_remote, write_remote
+from garrison.records.remote import RemotePhase, RemoteWorkState, read_remote, write_remote
 from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
@@ -71,8 +72,6 @@ RESULT_PATIENCE = 600.0
 """Longest wait for the commits of an accepted result, while its host cannot be reached."""
 STOP_PATIENCE = 15.0
 """Longest wait for the end of cancelled work; the lease ends it in any case."""
-LATE_SECONDS = 15.0
-"""Time between two tries to fetch what a lost worker left."""
 
 
 class RemoteWork(Work):
@@ -112,7 +111,7 @@ class RemoteWork(Work):
         job = make_job(self.runtime.home, self.launch, self.task, offer, self.git, self.assignment.read_prompt())
         state = RemoteWorkState(
             offer, self.task.hosts, base, encode(job, MAX_JOB), placement.queue_of(self.task.hosts, hosts),
-            since=self.runtime.clock.utc(), host_run=job.host_run, lost=list(before.lost) if before else [])
+            since=self.runtime.clock.utc(), host_run=job.host_run)
         write_remote(self.folder, state)
         self._say(f"waiting for a host ({placement.describe(self.task.hosts)})")
         return state
@@ -166,11 +165,10 @@ class RemoteWork(Work):
         return [*self.calls.descriptors, *([self._following.fileno()] if self._following is not None else [])]
 
     def forget(self) -> None:
-        """Close the offer: a successor makes another one."""
-        if self.state.phase != RemotePhase.ENDED:
-            lost = [*self.state.lost, asdict(LostOffer(self.state.offer, self.state.claim, self.state.host))] \
-                if self.state.host else self.state.lost
-            self._change(phase=RemotePhase.ENDED, lost=lost)
+        """Give the offer up: a successor makes another one."""
+        is_over = self._view is not None and self._view.state in OVER
+        give_up(self.runtime, self.launch, self.task, "" if is_over else "its run gave it up")
+        self._change(phase=RemotePhase.ENDED)
 
     def close(self) -> None:
         """End the threads and connections; only now, since its result is written, the offer is over for a successor."""
@@ -309,6 +307,7 @@ class RemoteWork(Work):
             return f"what {self.state.host} made ({commit[:10]}) does not continue {(head or 'nothing')[:10]}, which " \
                    f"it began with; it is kept as {incoming_ref(self.state.host, Token(self.id, self.state.claim))}"
         self.git.run("merge", "--ff-only", "--quiet", "--no-verify-signatures", commit, cwd=self.worktree)
+        self.git.delete_refs([incoming_ref(self.state.host, Token(self.id, self.state.claim))])
         self._change(head=commit)
         return ""
 

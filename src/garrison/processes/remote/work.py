@@ -7,11 +7,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
+import threading
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -33,11 +31,11 @@ from garrison.dispatch.job import (
 from garrison.dispatch.records import AttemptResult, Outcome
 from garrison.errors import GarrisonError
 from garrison.processes.loop import log_line
+from garrison.processes.remote.guard import Guard
 from garrison.processes.remote.host_run import HostRun, begin_folder
+from garrison.processes.remote.kill_run import KILL_SECONDS, kill_run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
-from garrison.records.names import parse_marker
-from garrison.system import processes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
     from garrison.dispatch.records import Claim, Message
     from garrison.records.hosts import Host
 
-KILL_SECONDS = 20.0
-"""Longest wait for the death of killed processes; then they hang in the kernel."""
 JOB, LOG = "job.json", "begin.log"
 """Files of `begin_folder`."""
 
@@ -80,6 +76,7 @@ class HostWork:
         argv = [sys.executable, "-P", "-m", "garrison.processes.remote.begin", "--home", str(self.runtime.home),
                 "--run", self.job.host_run, "--attempt", str(self.claim.attempt.id)]
         marker = f"{self.runtime.home}:{self.job.host_run}:begin#{self.claim.token.claim}"
+        Guard.of(self.runtime.home).begin(self.job.host_run)
         with (folder / LOG).open("ab") as log:
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                              start_new_session=True, cwd=self.runtime.home,
@@ -137,48 +134,8 @@ class HostWork:
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(KILL_SECONDS)
-        if self.run is not None:
-            self.run.keep()
-
-
-def kill_run(home: Path, run: str) -> None:
-    """Kill every process that bears a marker of a run, with all below them; GarrisonError if some do not die."""
-    end = time.monotonic() + KILL_SECONDS
-    clear_rounds = 0
-    while clear_rounds < 2:
-        found = _processes_of(home, run)
-        clear_rounds = 0 if found else clear_rounds + 1
-        for process in found:
-            processes.send(process.pid, process.ticks, signal.SIGKILL)
-        if found:
-            if time.monotonic() > end:
-                raise GarrisonError(f"processes {', '.join(str(each.pid) for each in found)} of run {run} do not die")
-            time.sleep(0.01)
-
-
-def _processes_of(home: Path, run: str) -> list[processes.ProcessId]:
-    """Return the living processes of a run: those with its marker, and what is below them, but no tmux server."""
-    rows = list(processes.list_processes())
-    children: dict[int, list[processes.ProcessRow]] = {}
-    for row in rows:
-        children.setdefault(row.ppid, []).append(row)
-    marked = [row for row in rows if row.marker is not None and _is_of(row.marker, home, run)]
-    queue, seen = list(marked), {row.pid for row in marked}
-    found = []
-    while queue:
-        row = queue.pop()
-        if processes.is_tmux(row.comm):
-            continue
-        found.append(row.id)
-        for child in children.get(row.pid, ()):
-            if child.pid not in seen and (child.marker is None or _is_of(child.marker, home, run)):
-                seen.add(child.pid)
-                queue.append(child)
-    return [each for each in found if each.pid != os.getpid()]
-
-
-def _is_of(marker: str, home: Path, run: str) -> bool:
-    if marker.startswith(f"{home}:{run}:"):
-        return True
-    parsed = parse_marker(marker)
-    return parsed is not None and (parsed[0], parsed[1]) == (str(home), run)
+            Guard.of(self.runtime.home).end(self.job.host_run)
+        run = HostRun(self.runtime, self.job, self.claim.attempt.id)
+        if self._result is None and run.has_begun:
+            # In a thread: a large worktree takes longer than the answer to a cancellation may.
+            threading.Thread(target=run.keep, name="keep", daemon=True).start()

@@ -421,6 +421,10 @@ class Runner:
 
     def _fail_node(self, action: Action, view: RunnerView) -> None:
         """Save all work under a rescue ref, then report the failure to the guardian."""
+        if self.task.hosts:
+            from garrison.processes.remote.give_up import give_up  # few nodes are a host's
+
+            give_up(self.runtime, self.launch, self.task, action.why)
         ref, reason = "", action.why
         if self._cannot_save:  # the worktree stays, so that nothing is lost
             reason += f"; its work stays in {self.worktree.path}: it could not be saved: {self._cannot_save}"

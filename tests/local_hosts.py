@@ -1,55 +1,61 @@
-"""Hosts of a test on this machine: second homes without ssh, a real Temporal server, and stand-ins for the services."""
+"""Hosts of a test on this machine: second homes without ssh, a real keeper and Temporal server, real services."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from garrison.dispatch.temporal.server import LocalServer
-from garrison.records.hosts import Host, write_host
+from garrison.dispatch.engine import find_engine
+from garrison.dispatch.keeper import ensure_keeper
+from garrison.dispatch.keeper_state import is_running, read_state
+from garrison.records import atomic, record
+from garrison.records.host_service import HostSettings, settings_path
+from garrison.records.hosts import Host, host_path, read_crew, write_host
 from garrison.records.remote import look_remote
-from support import Place, wait_for
-
-STUB = Path(__file__).parent / "host_stub.py"
+from support import PROGRAM, Place, git, is_gone, wait_for
 
 
 class LocalHosts:
-    """A place with a keeper and some hosts."""
+    """A place with hosts: the real keeper, and real services."""
 
     def __init__(self, place: Place, *names: str, slots: int = 1) -> None:
         self.place, self.names, self.slots = place, names, slots
         place.home.mkdir(exist_ok=True, mode=0o700)
-        self.server = LocalServer(place.root / "temporal")
-        self.server.start()
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         for name in names:
             self.home(name).mkdir(mode=0o700)
             write_host(place.home, Host(name, home=str(self.home(name)), slots=slots))
-        self.start("keeper")
+        ensure_keeper(place.home, environ=place.env)
+        address = find_engine(place.home).address
         for name in names:
+            atomic.make_directory(settings_path(self.home(name)).parent)
+            atomic.write(settings_path(self.home(name)), record.encode(HostSettings(
+                name, read_crew(place.home), address, slots=slots)))
             self.start(name)
 
     def home(self, name: str) -> Path:
         return self.place.root / name
 
     def start(self, name: str) -> None:
-        """Start the keeper, or a host's service."""
-        own = [self.place.home, self.server.address, "crew"] if name == "keeper" else [
-            self.home(name), self.server.address, "crew", name, self.slots, f"host:{name}", "any", "set:box2+box3"]
-        env = {**self.place.env, "PYTHONPATH": str(STUB.parent)}
-        if name != "keeper":
-            env |= {"GARRISON_HOME": str(self.home(name)), "GARRISON_TREES": str(self.home(name) / "trees")}
+        """Start the service of a host."""
+        env = {**self.place.env, "GARRISON_HOME": str(self.home(name)),
+               "GARRISON_TREES": str(self.home(name) / "trees")}
         with (self.place.root / f"{name}.log").open("ab") as log:
             self.programs[name] = subprocess.Popen(
-                [sys.executable, str(STUB), "keeper" if name == "keeper" else "host", *map(str, own)], env=env,
-                cwd=self.place.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+                [*PROGRAM, "host", "run"], env=env, cwd=self.place.root, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True)
+
+    def kill_keeper(self) -> None:
+        """Kill the keeper; its server goes on."""
+        state = read_state(self.place.home)
+        os.kill(state.pid, signal.SIGKILL)
+        wait_for("the keeper is dead", lambda: is_gone(state.pid))
 
     def kill(self, name: str) -> None:
-        """Kill the keeper, or a host's service."""
+        """Kill the service of a host."""
         self.programs[name].kill()
         self.programs[name].wait()
 
@@ -94,21 +100,25 @@ class LocalHosts:
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def close(self) -> None:
+        """End the services, the keeper and its server."""
         for program in self.programs.values():
             program.kill()
             program.wait()
-        self.server.stop()
+        for name in self.names:
+            host_path(self.place.home, name).unlink()  # a keeper without hosts ends
+        for name in self.names:
+            wait_for(f"nothing of the runs of {name} is left", lambda name=name: not self.processes(name))
+        wait_for("the keeper has ended", lambda: not is_running(self.place.home))
 
     def logs(self) -> str:
         """Return what was printed, for a failure's message."""
-        paths = [self.place.root / f"{name}.log" for name in self.programs]
-        return self.place.logs() + "".join(f"\n--- {path.name}\n{path.read_text()[-3000:]}" for path in paths)
+        paths = [*(self.place.root / f"{name}.log" for name in self.programs),
+                 self.place.home / "hosts/keeper/keeper.log"]
+        return self.place.logs() + "".join(f"\n--- {path.name}\n{path.read_text()[-3000:]}" for path in paths
+                                           if path.exists())
 
 
 def refs(repo: Path, prefix: str) -> dict[str, str]:
     """Return the refs below a prefix."""
-    lines = subprocess.run(["git", "for-each-ref", "--format=%(refname) %(objectname)", prefix], cwd=repo, check=True,
-                           capture_output=True, text=True).stdout.splitlines()
-    return dict(line.split() for line in lines)
-
-
+    return dict(line.split() for line in git(repo, "for-each-ref", "--format=%(refname) %(objectname)",
+                                             prefix).splitlines())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from explanations import check_explanations
+from garrison.dispatch.keeper_state import is_running
 from local_hosts import LocalHosts, refs
 from support import Node, Place, git, landed_subjects, wait_for
 
@@ -190,9 +191,8 @@ def test_the_keeper_may_die_while_the_work_goes_on(place: Place, hosts: MakeHost
     child = place.launch(place.graph(node("one", then=place.hold("it"))))
     place.wait_until_held("it")
     there.wait_until_working("one")
-    there.kill("keeper")
-    wait_for("home notes it", lambda: there.state("one").trouble)
-    there.start("keeper")
+    there.kill_keeper()
+    wait_for("home has started another one", lambda: is_running(place.home))
     place.release("it")
     assert place.finish(child) == 0, there.logs()
     check(place, "one")

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.errors import Refused
+from garrison.dispatch.ssh import HostAccess
+from garrison.errors import GarrisonError, Refused
 from garrison.pipeline.node_status import VALIDATED
+from garrison.records.host_service import queues_path
 from garrison.records.hosts import list_hosts
-from garrison.records.placement import check_placement, stated_placement
+from garrison.records.placement import check_placement, queue_of, stated_placement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from garrison.pipeline.plan import RunPlan
+    from garrison.records.hosts import Host
 
 INSTALL = "pip install 'garrison[hosts]'"
 
 
-def check_hosts(home: Path, plan: RunPlan, default: Sequence[str]) -> tuple[dict[str, str], int]:
+REACH_SECONDS = 20.0
+_ADD_LINE = 'mkdir -p "$(dirname "$1")"; grep -qxF "$2" "$1" 2>/dev/null || printf "%s\\n" "$2" >>"$1"'
+
+
+def check_hosts(home: Path, plan: RunPlan, default: Sequence[str],
+                report: Callable[[str], None]) -> tuple[dict[str, str], int]:
     """Return the placement of each node, '' for this machine, and the slots of all hosts that may do one.
 
     Refused without the extra for hosts; NotFound for a placement without a host.
@@ -31,6 +39,21 @@ def check_hosts(home: Path, plan: RunPlan, default: Sequence[str]) -> tuple[dict
     if find_spec("temporalio") is None:
         raise Refused(f"node {next(iter(used))} is for a host, and the extra for hosts is not installed: `{INSTALL}`")
     hosts, _ = list_hosts(home)
-    slots = {host.name: host.slots for name, words in used.items()
-             for host in check_placement(f"node {name}", words, hosts)}
+    slots: dict[str, int] = {}
+    for words in sorted(set(used.values())):
+        found = check_placement(f"node {next(name for name in used if used[name] == words)}", words, hosts)
+        slots |= {host.name: host.slots for host in found}
+        if "," in words:
+            for host in found:
+                _serve_set(home, host, queue_of(words, hosts), report)
     return placements, sum(slots.values())
+
+
+def _serve_set(home: Path, host: Host, queue: str, report: Callable[[str], None]) -> None:
+    """Let a host serve the queue of a set of hosts, too."""
+    path = queues_path(Path(host.home))
+    try:
+        HostAccess.of(home, host).run(["sh", "-c", _ADD_LINE, "sh", str(path), queue], timeout=REACH_SECONDS)
+    except GarrisonError as error:
+        report(f"note: {host.name} does none of this run's nodes until it can be reached: {error}; launch again then, "
+               "or name it alone")

@@ -98,7 +98,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     agent = request.agent or COMMAND
     if request.run is not None:
         check_run(request.run)
-    here, slots = _part_of_this_machine(runtime, request, plan)
+    here, slots = _part_of_this_machine(runtime, request, plan, report)
     pipeline_id = _pipeline_id(request, plan)
     git = Git(repo, home=runtime.home)
     git_record.trust_present(runtime.home, git, report, accept=request.trust_git_config)
@@ -154,13 +154,14 @@ def _stated_hosts(request: LaunchRequest) -> list[str]:
     return list(parse_placement("--hosts", request.hosts))
 
 
-def _part_of_this_machine(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> tuple[RunPlan, int]:
+def _part_of_this_machine(runtime: Runtime, request: LaunchRequest, plan: RunPlan,
+                          report: Callable[[str], None]) -> tuple[RunPlan, int]:
     """Return the plan with the nodes of this machine alone, and the slots of the hosts that do the others."""
     if not request.hosts and not any({"hosts", "host"} & set(task.attrs) for task in plan.tasks.values()):
         return plan, 0
     from garrison.processes.hosts_preflight import check_hosts  # few runs use hosts
 
-    placements, slots = check_hosts(runtime.home, plan, _stated_hosts(request))
+    placements, slots = check_hosts(runtime.home, plan, _stated_hosts(request), report)
     return replace(plan, tasks={name: task for name, task in plan.tasks.items() if not placements[name]}), slots
 
 

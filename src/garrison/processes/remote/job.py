@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude.settings import ATTRIBUTES
 from garrison.dispatch.job import Job
+from garrison.records.hosts import read_crew
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +20,6 @@ PASSED = frozenset({*(spelling for spellings in ATTRIBUTES.values() for spelling
 MAX_LABEL = 300
 
 
-def home_name(home: Path) -> str:
-    """Return the name of a home for its hosts and its server: another one for each home of each user."""
-    return f"home-{hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:10]}"
-
-
 def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, prompt: str) -> Job:
     """Return the job of an attempt.
 
@@ -34,7 +28,7 @@ def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, promp
     """
     author = {each.key: each.value for each in git.settings() if each.key in ("user.name", "user.email")}
     return Job(
-        home_name(home), git.key, task.run_id, task.node, task.attempt, offer,
+        read_crew(home), git.key, task.run_id, task.node, task.attempt, offer,
         label=task.label[:MAX_LABEL], prompt=prompt, agent=task.agent, command=task.command,
         acceptance=task.acceptance, setup=task.setup, lock_files=list(launch.lock_files), timeout_s=task.timeout_s,
         silence_s=task.silence_s, allow_empty=task.allow_empty, goal=task.goal, prd_ref=task.prd_ref,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -16,9 +17,14 @@ from garrison.config import find_home
 from garrison.errors import Refused
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.names import Key
-from garrison.records.run import list_runs
+from garrison.records.remote import FILE as REMOTE
+from garrison.records.run import RunFiles, list_runs
 from garrison.records.store import Store
 from garrison.views.agent_session import open_session, why_no_keyboard
+
+if TYPE_CHECKING:
+    from garrison.dispatch.ssh import HostAccess
+    from garrison.records.remote import RemoteWorkState
 
 _PATIENCE = 120.0
 """Seconds for which a session is waited for: a set-up may come first."""
@@ -45,11 +51,41 @@ def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
     if has_terminal:
         _await_nodes(store, run)
     key = Key("orchestrator", node, resolve.run_of_node(store, node, run))
+    if remote := _on_host(store, key):
+        _attach_on_host(remote, node, write=write, has_terminal=has_terminal)
     if has_terminal:
         _await_session(store, key, write=write)
     argv = attach_command(store, key, write=write)
     if not has_terminal:
         raise Refused(f"attach needs a terminal; `garrison logs {node} -f` follows the agent's output")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvp(argv[0], argv)
+
+
+def _on_host(store: Store, key: Key) -> tuple[HostAccess, list[str], RemoteWorkState] | None:
+    """Return the way to the host that works on a node, None if none does."""
+    attempt = resolve.latest_attempt(store.home, key.run, key.name)
+    folder = RunFiles(store.home, key.run).attempt(key.name, attempt)
+    if not attempt or not (folder / REMOTE).exists():
+        return None
+    from garrison.views.remote import on_host  # few nodes are on a host
+
+    found = on_host(store.home, folder, key.name)
+    if found is None:
+        raise Refused(f"{key.name} waits for a host; `garrison status {key.run}` shows it")
+    return found
+
+
+def _attach_on_host(remote: tuple[HostAccess, list[str], RemoteWorkState], node: str, *, write: bool,
+                    has_terminal: bool) -> NoReturn:
+    """Show the session on the host; does not return."""
+    access, command, state = remote
+    argv = access.command_line([*command, "attach", node, "--run", state.host_run, *(["--write"] if write else [])],
+                               tty=True)
+    if not has_terminal:
+        raise Refused(f"attach needs a terminal; `garrison logs {node} -f` follows the agent's output")
+    print_message(f"{node} is on {state.host}")
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvp(argv[0], argv)

@@ -24,6 +24,7 @@ from garrison.processes.run_state import replay_run
 from garrison.records import journal
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
+from garrison.records.remote import RemotePhase, look_remote
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
 from garrison.system.terminal_text import OutputFilter
@@ -68,6 +69,13 @@ def logs(node: str | None, run: str | None, follow: bool, tail: int | None, atte
         if not resolve.latest_attempt(store.home, chosen, node) and (not follow or _has_ended(store, chosen, node)):
             raise NotFound(f"node {node} has not started in run {chosen}; `garrison logs {node} --run {chosen} -f` "
                            "waits for it while the run continues")
+        if process is None and _is_on_host(store, chosen, node, attempt):
+            from garrison.cli.remote_logs import print_remote_log  # few nodes are on a host
+
+            print_remote_log(printer, store.home, node, lambda: _node_log(store, chosen, node, attempt, None).parent,
+                             lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
+                             or _has_ended(store, chosen, node), tail, follow=follow)
+            return
         _print_log(printer, lambda: _node_log(store, chosen, node, attempt, process),
                    lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
                    or _has_ended(store, chosen, node), tail, follow=follow)
@@ -90,6 +98,12 @@ def _node_log(store: Store, run: str, node: str, attempt: int | None, process: s
     if process:
         return files.process_log(f"{process}-{node}")
     return files.attempt(node, attempt or resolve.latest_attempt(store.home, run, node) or 1) / "output.log"
+
+
+def _is_on_host(store: Store, run: str, node: str, attempt: int | None) -> bool:
+    """Return whether a host does, or did, an attempt of a node."""
+    state = look_remote(_node_log(store, run, node, attempt, None).parent)
+    return state is not None and (bool(state.host) or state.phase != RemotePhase.ENDED)
 
 
 def _process_log(store: Store, role: str, run: str | None) -> tuple[str, Path]:
@@ -159,11 +173,19 @@ class LogPrinter:
                 offset = 0
             file.seek(offset)
             while block := file.read(_BLOCK):
-                self.needs_reset = self.needs_reset or has_control_sequences(block)
-                sys.stdout.buffer.write(self._filter.filter(block) if self._filter else block)
+                self._write(block)
                 offset += len(block)
         sys.stdout.flush()
         return offset
+
+    def print_block(self, block: bytes) -> None:
+        """Print what came from elsewhere."""
+        self._write(block)
+        sys.stdout.flush()
+
+    def _write(self, block: bytes) -> None:
+        self.needs_reset = self.needs_reset or has_control_sequences(block)
+        sys.stdout.buffer.write(self._filter.filter(block) if self._filter else block)
 
     def reset_terminal(self) -> None:
         """Reset the terminal, if stdout is one and control sequences went there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import termios
@@ -62,6 +63,8 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     runtime = Runtime.real(find_home(home))
     key = Key("orchestrator", node, resolve.run_of_node(runtime.store, node, run))
     task, worktree = _task_and_worktree(runtime, key)
+    if task.hosts:
+        refuse_on_host(runtime, key, task)
     failovers = read_failovers(runtime.files(key.run).attempt(node, task.attempt))
     task = replace(task, agent=present_agent(task.agent, failovers))
     if (acp := registry.acp_settings_of(task.agent, runtime.home)) is not None:
@@ -148,6 +151,19 @@ def _environment(runtime: Runtime, launch: Launch, task: Task, worktree: Path,
 def _print_pause(runtime: Runtime, key: Key) -> None:
     if resolve.is_living(runtime.store, key):
         print_message(f"{key.name} is paused; it waits while you are in its session")
+
+
+def refuse_on_host(runtime: Runtime, key: Key, task: Task) -> None:
+    """Refuse to take over a session on a host, with the command that does it there."""
+    from garrison.views.remote import on_host  # few nodes are on a host
+
+    found = on_host(runtime.home, runtime.files(key.run).attempt(key.name, task.attempt), key.name)
+    if found is None:
+        raise Refused(f"{key.name} waits for a host; `garrison status {key.run}` shows it")
+    access, command, state = found
+    words = shlex.join([*command, "takeover", key.name, "--run", state.host_run])
+    where = f"ssh -t {access.ssh} {shlex.quote(words)}" if access.ssh else words
+    raise Refused(f"{key.name} is on {state.host}; take it over there: {where}")
 
 
 @contextmanager

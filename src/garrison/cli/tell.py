@@ -46,7 +46,7 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
     if task is None:
         raise NotFound(f"{node} has not begun; `garrison status {chosen}` shows what it waits for")
     agent = present_agent(task.agent, read_failovers(folder))
-    if not registry.has_session(agent, runtime.home):
+    if not task.hosts and not registry.has_session(agent, runtime.home):
         raise Refused(f"{node} is done by {agent}, which cannot be told anything while it works; only a session of "
                       "Claude or of an ACP agent can")
     files = AttemptFiles(folder)

@@ -26,11 +26,13 @@ from garrison.records import run as run_records
 from garrison.records.failover import Failover, read_failovers
 from garrison.records.identity import Identity
 from garrison.records.names import Key
+from garrison.records.remote import look_remote
 from garrison.records.run import Launch, Result, RunFiles, Task
 from garrison.sandbox.refused_hosts import RefusedHost, refused_in_attempt
 from garrison.system.clock import from_iso
 from garrison.views.limits import Used
 from garrison.views.process_view import AgentEvidence, ProcessView, agent_evidence
+from garrison.views.remote import describe_remote
 
 if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
@@ -236,6 +238,7 @@ class NodeReader:
             agent_status=agent.status if agent else "", agent_incarnation=agent.incarnation if agent else 0,
             question=question.text if question else "", session_waits=self._session_waits(name, node),
             session_trouble=current_trouble(self.files.attempt(name, node.attempt)) if node.status == "active" else "",
+            remote=self._remote(name, node),
             job=self.model.job(name, node.attempt) if runner_alive else "",
             deaths=sum(death.counts for death in self.model.agent_deaths(name, node.attempt)),
             waits_for=waits_for, unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,
@@ -285,6 +288,11 @@ class NodeReader:
             return None
         signs = AgentActivity(self.files.attempt(name, node.attempt), Path(identity.worktree), task)
         return agent_evidence(self.observer, identity, signs)
+
+    def _remote(self, name: str, node: NodeState) -> str:
+        """Return where the node's work is, '' unless a host does it."""
+        task = self._task(name, node) if node.status == "active" else None
+        return describe_remote(look_remote(self.files.attempt(name, node.attempt))) if task and task.hosts else ""
 
     def _session_waits(self, name: str, node: NodeState) -> str:
         """Return what the node's agent or its session waits for; '' while it works."""
@@ -388,6 +396,8 @@ class NodeFacts:
     """Thing that its session waits for, while it does not run."""
     session_trouble: str = ""
     """Trouble of its session, or cause of its interruption."""
+    remote: str = ""
+    """Where its work is, if a host does it (`views.remote`)."""
     job: str = ""
     """Set-up, acceptance or validator, while its runner runs it."""
     deaths: int = 0
@@ -491,13 +501,8 @@ def _work(facts: NodeFacts) -> str:
     if facts.job:
         return {"setup": "setting up its worktree", "acceptance": "running its acceptance command",
                 "validator": "another agent is validating its work"}.get(facts.job, f"running {facts.job}")
-    if facts.agent_alive and facts.agent_suspended:
-        return "its agent is suspended (SIGSTOP)"
-    if facts.agent_alive and facts.session_waits:
-        return f"its session is waiting {first_line(facts.session_waits)}"
     if facts.agent_alive:
-        return "its agent is working" + (f", after {_deaths(facts.deaths)}" if facts.deaths else "") + (
-            f", with trouble: {first_line(facts.session_trouble)}" if facts.session_trouble else "")
+        return _agent(facts)
     if not facts.runner_alive:
         return "starting its runner" if facts.guardian_alive else "waiting for a guardian; none is alive"
     if facts.agent_status == "crashed":
@@ -505,6 +510,18 @@ def _work(facts: NodeFacts) -> str:
     if facts.phase in ("", "planning"):
         return "creating its worktree"
     return "its agent is done; checking its work" if facts.agent_incarnation else "starting its agent"
+
+
+def _agent(facts: NodeFacts) -> str:
+    after = f", after {_deaths(facts.deaths)}" if facts.deaths else ""
+    if facts.remote:
+        return facts.remote + after
+    if facts.agent_suspended:
+        return "its agent is suspended (SIGSTOP)"
+    if facts.session_waits:
+        return f"its session is waiting {first_line(facts.session_waits)}"
+    return f"its agent is working{after}" + (
+        f", with trouble: {first_line(facts.session_trouble)}" if facts.session_trouble else "")
 
 
 def _landing(facts: NodeFacts) -> str:

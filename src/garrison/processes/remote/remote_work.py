@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.base import Outcome, Question, Work
+from garrison.agents.base import WAITING, Outcome, Question, Work
 from garrison.agents.claude import messages
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.dispatch.incoming import incoming_ref
@@ -53,7 +53,7 @@ from garrison.processes.remote.job import make_job
 from garrison.processes.remote.keeping import ensure_keeper, lease_of
 from garrison.processes.remote.transfer import FETCH, PUSH, transfer_argv
 from garrison.processes.remote.usage import record_usage
-from garrison.records import placement
+from garrison.records import atomic, placement
 from garrison.records.hosts import list_hosts, read_host
 from garrison.records.remote import RemotePhase, RemoteWorkState, read_remote, write_remote
 from garrison.system.terminal_text import clean_lines
@@ -274,8 +274,18 @@ class RemoteWork(Work):
 
     def _take_progress(self, progress: JobProgress) -> None:
         self._progress = progress
+        self._show_waiting(progress.question)
         record_usage(self.folder, self.state.host, progress)
         self._change(work=progress.phase, line=progress.line)
+
+    def _show_waiting(self, question: str) -> None:
+        """Say in the attempt's folder that its agent waits for an answer, for views."""
+        path = self.folder / WAITING
+        with suppress(OSError):
+            if question:
+                atomic.write(path, b"for your answer\n", durable=False)
+            else:
+                path.unlink(missing_ok=True)
 
     def _tell(self, now: float) -> None:
         """Pass on what a person tells the session."""

@@ -1,0 +1,63 @@
+"""Where the work of a remote node is, in words, and the way to what its host has of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.errors import NotFound, Refused
+from garrison.records.placement import describe
+from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from garrison.dispatch.ssh import HostAccess
+
+_DOING = {"": "preparing", "preparing": "preparing", "planning": "preparing", "executing": "its agent is working",
+          "impl_complete": "its work is accepted", "validating": "its work is accepted",
+          "merged": "its work is accepted"}
+"""Phase that a host reports → what happens there."""
+
+
+def describe_remote(state: RemoteWorkState | None) -> str:
+    """Return where the work of an attempt is, without its times; '' if no host has to do with it. Pure."""
+    if state is None or state.phase == RemotePhase.ENDED:
+        return ""
+    if state.phase == RemotePhase.WAITING:
+        words = f"waiting for a host ({describe(state.placement)})"
+    elif state.phase == RemotePhase.COLLECTING:
+        words = f"done on {state.host}; fetching its commits"
+    else:
+        words = f"{_DOING.get(state.work, 'its agent is working')} on {state.host}"
+    if state.cancelled:
+        words += "; ending it"
+    return f"{words}; {state.trouble.splitlines()[0][:200]}" if state.trouble else words
+
+
+def on_host(home: Path, folder: Path, node: str) -> tuple[HostAccess, list[str], RemoteWorkState] | None:
+    """Return the way to the host of an attempt, the beginning of garrison's command there, and the state of the work;
+    None if no host has the attempt.
+
+    Refused if its host is no longer one of this home.
+    """
+    state = look_remote(folder)
+    if state is None or not state.host:
+        return None
+    from garrison.dispatch.ssh import HostAccess  # few nodes are on a host
+    from garrison.records.hosts import read_host
+
+    try:
+        host = read_host(home, state.host)
+    except NotFound as error:
+        raise Refused(f"{node} was on {state.host}, which is no longer a host: {error}") from None
+    return HostAccess.of(home, host), [*host_command(host.command), "--home", host.home], state
+
+
+def host_command(command: str) -> Sequence[str]:
+    """Return the words that run garrison on a host."""
+    if command:
+        return [command]
+    import sys  # this machine itself, in a test: the same installation
+
+    return [sys.executable, "-P", "-m", "garrison.cli.main"]

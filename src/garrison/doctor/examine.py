@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.doctor import confinement, files, machine, processes, queues, repositories, worktrees
+from garrison.doctor import confinement, files, hosts, machine, processes, queues, repositories, worktrees
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.doctor.fixes import (
     CloseHome,
@@ -56,6 +56,7 @@ CHECKS = (
     Check("config", files.examine_config),
     Check("agents", machine.examine_agents),
     Check("plug-ins", machine.examine_plugins),
+    Check("hosts", hosts.examine_hosts),
     Check("signals", files.examine_inboxes, (RefuseSignals,)),
     Check("worktrees", worktrees.examine_worktrees, (RemoveWorktree, UnregisterWorktree)),
     Check("slots", worktrees.examine_worktrees, (RemoveSlots,)),

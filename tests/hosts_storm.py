@@ -1,0 +1,332 @@
+"""Seeded schedules of faults on three hosts with real ssh and a real Temporal server; a checker decides.
+
+`python tests/hosts_storm.py --seeds 200` sets three hosts up once, then begins a run for each seed and lets the faults
+of its schedule happen meanwhile. What must hold: every node landed once and tested, and of two workers of one node
+the first had stopped before the second began, by the agents' own journals on the clock of the one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hosts_lab import HostsLab, LabHost, find_hindrance
+from support import landed_subjects, wait_for
+
+AGENT = '''
+import json, os, subprocess, sys, time
+node, seconds = sys.argv[1], float(sys.argv[2])
+tree = os.getcwd()
+with open(os.path.expanduser("~/agents.jsonl"), "a", buffering=1) as journal:
+    def note(what):
+        journal.write(json.dumps({"run": sys.argv[3], "node": node, "pid": os.getpid(), "what": what,
+                                  "at": time.time(), "tree": tree}) + "\\n")
+    note("begin")
+    end = time.time() + seconds
+    made = False
+    while time.time() < end:
+        time.sleep(0.05)
+        note("alive")
+        if not made and time.time() > end - seconds / 2:
+            made = True
+            with open(node + ".txt", "w") as file:
+                file.write(node)
+            subprocess.run(["git", "add", "-A"], check=True)
+            subprocess.run(["git", "commit", "-qm", "Add " + node, "--allow-empty"], check=True)
+    note("end")
+'''
+NODES = 6
+LIMIT = 420.0
+"""Longest run of a schedule; a node that is lost shows as a run that does not end."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: when it begins after the launch, what it is, where, and for how long."""
+
+    at: float
+    kind: str
+    host: str
+    seconds: float
+
+
+KINDS = ("cut", "mute", "deafen", "stop", "power", "service", "tunnel", "server", "server stopped", "keeper",
+         "guardian")
+
+
+def make_schedule(seed: int, hosts: list[str], long: bool = False) -> list[Fault]:
+    """Return the faults of a seed, by time. Pure."""
+    rng = random.Random(seed)
+    faults = []
+    for _ in range(rng.randint(1, 4)):
+        kind = rng.choice(KINDS)
+        seconds = 60.0 if long and kind == "server stopped" else rng.choice((1.0, 3.0, 6.0, 12.0))
+        faults.append(Fault(round(rng.uniform(0.5, 15.0), 1), kind, rng.choice(hosts), seconds))
+    return sorted(faults, key=lambda fault: fault.at)
+
+
+@dataclass
+class Verdict:
+    """What the checker found of one schedule."""
+
+    seed: int
+    seconds: float
+    problems: list[str] = field(default_factory=list)
+    successors: int = 0
+    """Agents that began a node after another one."""
+    overlaps_when_stopped: int = 0
+    """Successors that began while a stopped host's agent had yet to notice: what the token alone answers for."""
+
+
+class Storm:
+    """The laboratory, set up once, and one repository."""
+
+    def __init__(self, lab: HostsLab, log: Callable[[str], None]) -> None:
+        self.lab, self.log = lab, log
+        self.repo = lab.folder / "repo"
+        self.stopped: set[str] = set()
+
+    def set_up(self, slots: int = 2) -> None:
+        self.lab.boot()
+        for name, host in self.lab.hosts.items():
+            begun = time.monotonic()
+            done = self.lab.garrison("host", "add", name, "--slots", str(slots), timeout=600)
+            assert done.returncode == 0, done.stderr
+            self.log(f"{name} added in {time.monotonic() - begun:.1f} s")
+            for path in (host.home / "agent.py", *host.home.glob(".local/share/garrison-hosts/*/*/home/config.toml")):
+                path.unlink(missing_ok=True)
+            (host.home / "agent.py").write_text(AGENT)
+            (home,) = host.home.glob(".local/share/garrison-hosts/*/*/home")
+            (home / "config.toml").write_text('[sandbox]\nmode = "none"\n')
+            os.chown(home / "config.toml", host.uid, host.uid)
+            (host.home / "agents.jsonl").touch()
+            os.chown(host.home / "agents.jsonl", host.uid, host.uid)
+        self.repo.mkdir()
+        self.git("init", "-qb", "main")
+        self.git("config", "user.name", "A User")
+        self.git("config", "user.email", "user@example.org")
+        (self.repo / "README").write_text("storm\n")
+        self.git("add", "-A")
+        self.git("commit", "-qm", "Begin")
+
+    def git(self, *words: str) -> str:
+        return subprocess.run(["git", *words], cwd=self.repo, capture_output=True, text=True, check=True).stdout.strip()
+
+    # ---- one schedule
+
+    def run(self, seed: int, *, long: bool = False) -> Verdict:
+        """Do one schedule, and judge it."""
+        run, start = f"s{seed}", self.git("rev-parse", "main")
+        seconds = random.Random(seed).choice((2.0, 4.0, 8.0))
+        nodes = "\n".join(
+            f'n{number}_{seed} [agent=command, command="python3 $HOME/agent.py n{number}_{seed} {seconds} {run}"];'
+            f" start -> n{number}_{seed} -> end;" for number in range(NODES))
+        graph = self.lab.folder / f"{run}.dot"
+        head = "digraph storm { flow=dag; start [shape=Mdiamond]; end [shape=Msquare];"
+        graph.write_text(f"{head}\n{nodes}\n}}")
+        self.stopped.clear()
+        schedule = make_schedule(seed, list(self.lab.hosts), long)
+        begun = time.monotonic()
+        launched = self.lab.garrison("launch", str(graph), "--target-dir", str(self.repo), "--run", run, "--hosts", "any",
+                                     "--gate", "ls n*.txt", "--detach", timeout=120)
+        verdict = Verdict(seed, 0.0)
+        if launched.returncode:
+            verdict.problems.append(f"launch: {launched.stderr.strip()[-300:]}")
+            return verdict
+        repairs: list[tuple[float, Callable[[], object]]] = []
+        while (now := time.monotonic() - begun) < LIMIT:
+            while schedule and schedule[0].at <= now:
+                fault = schedule.pop(0)
+                self.log(f"seed {seed}: at {now:.1f} s {fault.kind} {fault.host} for {fault.seconds:g} s")
+                if repair := self.inflict(fault, run):
+                    repairs.append((now + fault.seconds, repair))
+            for due, repair in [each for each in repairs if each[0] <= now]:
+                repair()
+                repairs.remove((due, repair))
+            if self.status(run) in ("done", "failed", "stopped", "parked") and not schedule and not repairs:
+                break
+            time.sleep(0.2)
+        for _, repair in repairs:
+            repair()
+        verdict.seconds = time.monotonic() - begun
+        self.judge(verdict, run, start)
+        return verdict
+
+    def status(self, run: str) -> str:
+        path = self.lab.home / "runs" / run / "journal.jsonl"
+        status = "running"
+        for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+            try:
+                body = json.loads(line)
+            except ValueError:
+                continue
+            if body.get("kind") == "run":
+                status = str(body["data"]["status"])
+        return status
+
+    # ---- faults
+
+    def inflict(self, fault: Fault, run: str) -> Callable[[], object] | None:
+        """Do a fault; return what ends it."""
+        host = self.lab.hosts[fault.host]
+        match fault.kind:
+            case "cut" | "mute" | "deafen":
+                host.cut(sends=fault.kind != "deafen", hears=fault.kind != "mute")
+                return host.heal
+            case "stop":
+                self.stopped.add(fault.host)
+                host.stop()
+                return host.resume
+            case "power":
+                host.power_off()
+                return host.boot
+            case "service":
+                self._kill(self._in_host(host, "host run --home"))
+            case "tunnel":
+                self._kill(self._at_home(f"{fault.host} exec sh"))
+            case "server":
+                self._kill(self._at_home("server start-dev"))
+            case "server stopped":
+                pids = self._at_home("server start-dev")
+                self._kill(pids, signal.SIGSTOP)
+                return lambda: self._kill(pids, signal.SIGCONT)
+            case "keeper":
+                self._kill(self._at_home("garrison.dispatch.keeper"))
+            case "guardian":
+                self._kill([pid for pid in self._at_home("processes.main guardian") if run in _command(pid)])
+        return None
+
+    def _in_host(self, host: LabHost, words: str) -> list[int]:
+        return [pid for pid in host.pids() if words in _command(pid) and "code=$?" not in _command(pid)]
+
+    def _at_home(self, words: str) -> list[int]:
+        """Return the processes of this laboratory's home whose command has these words."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and words in (text := _command(int(entry.name))) and (
+                    str(self.lab.folder) in text or str(self.lab.folder) in _environment(int(entry.name))):
+                found.append(int(entry.name))
+        return found
+
+    def _kill(self, pids: list[int], signum: int = signal.SIGKILL) -> None:
+        for pid in pids:
+            try:
+                os.kill(pid, signum)
+            except ProcessLookupError:
+                continue
+
+    # ---- judgement
+
+    def judge(self, verdict: Verdict, run: str, start: str) -> None:
+        """Check what must hold."""
+        status = self.status(run)
+        names = [f"n{number}_{verdict.seed}" for number in range(NODES)]
+        if status != "done":
+            verdict.problems.append(f"lost: the run is {status}")
+        landed = sorted(landed_subjects(self.repo, start))
+        expected = sorted(f"Merge garrison/{run}/{name} into main" for name in names)
+        if landed != expected:
+            verdict.problems.append(f"landed {landed} instead of {expected}")
+        verified = self.lab.garrison("verify", run)
+        if verified.returncode:
+            verdict.problems.append(f"verify: {verified.stdout[-300:]}{verified.stderr[-300:]}")
+        for name in names:
+            self._judge_node(verdict, run, name)
+
+    def _judge_node(self, verdict: Verdict, run: str, name: str) -> None:
+        spans = sorted(self.spans(run, name))
+        verdict.successors += max(0, len(spans) - 1)
+        for (_, last, host), (first, _, successor) in pairwise(spans):
+            if first >= last:
+                continue
+            if host in self.stopped:
+                verdict.overlaps_when_stopped += 1
+            else:
+                verdict.problems.append(f"{name}: {successor} began {last - first:.2f} s before {host} had stopped")
+
+    def spans(self, run: str, name: str) -> Iterator[tuple[float, float, str]]:
+        """Yield when each agent of a node began and was last alive, and on which host."""
+        for host in self.lab.hosts.values():
+            times: dict[str, list[float]] = {}
+            for line in (host.home / "agents.jsonl").read_text(errors="replace").splitlines():
+                try:
+                    body = json.loads(line)
+                except ValueError:
+                    continue  # cut by a power loss
+                if (body["run"], body["node"]) == (run, name):
+                    times.setdefault(f"{body['pid']} {body['tree']}", []).append(body["at"])
+            for seen in times.values():
+                yield min(seen), max(seen), host.name
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _environment(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def main() -> int:
+    """Run the schedules; return 1 if one of them found something."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--long", action="store_true", help="A stopped server stays so for a minute.")
+    parser.add_argument("--minutes", type=float, default=1e6, help="Begin no further schedule after that time.")
+    parser.add_argument("--keep", action="store_true", help="Keep the folder of a schedule that found something.")
+    options = parser.parse_args()
+    if why := find_hindrance():
+        print(f"not here: {why}")
+        return 2
+    folder = Path(tempfile.mkdtemp(prefix="hosts-storm-"))
+    begun, verdicts = time.monotonic(), []
+    with HostsLab(folder) as lab:
+        storm = Storm(lab, lambda text: print(text, flush=True))
+        storm.set_up()
+        for seed in range(options.first, options.first + options.seeds):
+            if time.monotonic() - begun > options.minutes * 60:
+                break
+            try:
+                verdict = storm.run(seed, long=options.long)
+            except Exception:
+                verdict = Verdict(seed, 0.0, [traceback.format_exc(limit=3)])
+            verdicts.append(verdict)
+            print(f"seed {seed}: {verdict.seconds:.0f} s, {verdict.successors} successors, "
+                  f"{verdict.overlaps_when_stopped} overlaps of stopped hosts, "
+                  f"{'; '.join(verdict.problems) or 'holds'}", flush=True)
+            for host in lab.hosts.values():
+                wait_for(f"{host.name} is connected again", lambda host=host: any(
+                    line.split()[:2] == [host.name, "ready"] for line in
+                    lab.garrison("host", "list").stdout.splitlines()))
+    bad = [verdict for verdict in verdicts if verdict.problems]
+    print(f"{len(verdicts)} schedules, {len(bad)} with problems, {sum(each.successors for each in verdicts)} "
+          f"successors, {sum(each.overlaps_when_stopped for each in verdicts)} overlaps of stopped hosts")
+    if not (options.keep and bad):
+        shutil.rmtree(folder)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -134,8 +134,8 @@ class Storm:
         run, start = f"s{seed}", self.git("rev-parse", "main")
         seconds = random.Random(seed).choice((2.0, 4.0, 8.0))
         nodes = "\n".join(
-            f'n{number}_{seed} [agent=command, command="python3 $HOME/agent.py n{number}_{seed} {seconds} {run}"];'
-            f" start -> n{number}_{seed} -> end;" for number in range(NODES))
+            f'{name} [agent=command, command="python3 $HOME/agent.py {name} {seconds} {run}"]; start -> {name} -> end;'
+            for name in (f"n{number}_{seed}" for number in range(NODES)))
         graph = self.lab.folder / f"{run}.dot"
         head = "digraph storm { flow=dag; start [shape=Mdiamond]; end [shape=Msquare];"
         graph.write_text(f"{head}\n{nodes}\n}}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from garrison.config import read_config
 from garrison.dispatch.engine import find_engine
 from garrison.dispatch.keeper import ensure_keeper, host_settings
 from garrison.dispatch.keeper_state import read_state
-from garrison.dispatch.ssh import HostAccess, HostUnreachable
+from garrison.dispatch.ssh import Completed, HostAccess, HostUnreachable
 from garrison.dispatch.tunnel import CONTROL, host_python
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.frozen import frozen
@@ -38,6 +39,8 @@ NEEDED_BYTES = 400_000_000
 LARGEST_OFFSET = 60.0
 """Difference of the clocks, in seconds, above which the user is told."""
 OLDEST = (3, 11)
+NO_WHEELS = 9
+"""Exit code of INSTALL if neither the wheels that came along nor the host's index have what its Python needs."""
 
 FACTS = """\
 say() { printf '%s\\t%s\\n' "$1" "$2"; }
@@ -66,10 +69,10 @@ mkdir wheels
 "$python" -I -m zipfile -e bundle.zip wheels
 "$python" -I -m venv --without-pip "$name"
 pip=$(echo wheels/pip-*.whl)
-own=$(echo wheels/garrison-*.whl)
+own=$(echo wheels/garrison-[0-9]*.whl)
 run() {
     "$name/bin/python" "$pip/pip" --isolated --disable-pip-version-check install --no-compile -q \\
-        "$@"
+        --retries 1 --timeout 10 "$@"
 }
 if ! run --no-index --no-deps wheels/*.whl 2>first.log; then
     run --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
@@ -113,6 +116,11 @@ class HostFacts:
     clock_offset: float
     """Seconds by which its clock is ahead."""
     round_trip: float
+
+    @property
+    def machine(self) -> str:
+        """Return its processor, as `uname -m` names it."""
+        return self.system.rpartition(" ")[2]
 
 
 def examine(access: HostAccess, python: str = "") -> HostFacts:
@@ -228,14 +236,26 @@ class HostSetup:
         made = self.access.run(["sh", "-c", 'umask 077; mkdir -p "$1/home"', "sh", base], timeout=CHECK_SECONDS)
         if made.code:
             raise Refused(f"{self.access.place}: {base} cannot be made: {made.last_error}")
-        bundle = self.home / HOSTS / "wheels" / "bundle.zip"
-        _bundle([own, *others], bundle)
-        self.access.copy_in(bundle, f"{base}/bundle.zip")
-        self.say("installing it in an environment of its own")
-        done = self.access.run(["sh", "-c", INSTALL, "sh", base, facts.python, name], timeout=INSTALL_SECONDS)
+        done = self._try_install([own, *others], base, name, facts)
+        if done.code == NO_WHEELS:
+            self.say(f"fetching what is for its Python {facts.python_version} with home's package index")
+            folder = self.home / HOSTS / "wheels" / f"{facts.python_version}-{facts.machine}"
+            try:
+                fetched = wheels.download(others, facts.python_version, facts.machine, folder)
+            except (GarrisonError, OSError, subprocess.TimeoutExpired) as error:
+                raise Refused(f"{self._explain_install(done.err, facts)} (home's index: {error})") from None
+            done = self._try_install([own, *fetched], base, name, facts)
         if done.code:
             raise Refused(self._explain_install(done.err, facts))
         return command
+
+    def _try_install(self, paths: list[Path], base: str, name: str, facts: HostFacts) -> Completed:
+        bundle = self.home / HOSTS / "wheels" / "bundle.zip"
+        _bundle(paths, bundle)
+        self.access.copy_in(bundle, f"{base}/bundle.zip")
+        bundle.unlink()
+        self.say("installing it in an environment of its own")
+        return self.access.run(["sh", "-c", INSTALL, "sh", base, facts.python, name], timeout=INSTALL_SECONDS)
 
     def _explain_install(self, err: bytes, facts: HostFacts) -> str:
         text = err.decode(errors="replace").strip()
@@ -362,7 +382,7 @@ def push_settings(home: Path, host: Host) -> None:
     push_file(HostAccess.of(home, host), record.encode(host_settings(home, host)), str(settings_path(Path(host.home))))
 
 
-def control(access: HostAccess, host: Host, verb: str, *, timeout: float) -> Any:
+def control(access: HostAccess, host: Host, verb: str, *, timeout: float) -> Completed:
     """Run a verb of `control.py` on a host."""
     return access.run([host_python(host), "-P", "-m", CONTROL, host.home, verb], timeout=timeout)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ROOT = "garrison"
 EXTRA = "hosts"
 BUILD_SECONDS = 120.0
+DOWNLOAD_SECONDS = 300.0
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[(?P<extras>[^\]]*)\])?")
 _LEFT_OUT = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
@@ -141,6 +142,25 @@ def collect(folder: Path) -> tuple[Path, list[Path]]:
         old.unlink()
     others = [find_pip(folder), *(pack(distribution, folder) for distribution in list_required())]
     return pack_garrison(folder), others
+
+
+def download(others: list[Path], python: str, machine: str, folder: Path) -> list[Path]:
+    """Fetch what home has in the versions that it has, for another Python or processor, from home's package index.
+
+    GarrisonError if an index does not answer, or has no wheel for it.
+    """
+    atomic.make_directory(folder)
+    names = ["=".join((path.name.split("-")[0], "=" + path.name.split("-")[1])) for path in others]
+    platforms = [word for libc in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
+                 for word in ("--platform", f"{libc}_{machine}")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
+         "--only-binary=:all:", "--python-version", python, *platforms, "-d", str(folder), *names],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no output"]
+        raise GarrisonError(lines[-1][:300])
+    return sorted(folder.glob("*.whl"))
 
 
 def fingerprint(paths: list[Path]) -> str:

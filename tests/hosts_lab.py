@@ -180,6 +180,7 @@ class HostsLab:
         self.hosts = {name: LabHost(self, name, 1 + number + 10 * (os.getpid() % 20)) for number, name in
                       enumerate(names)}
         self.environ: dict[str, str] = {}
+        self.program = str(Path(sys.executable).with_name("garrison"))
 
     def __enter__(self) -> HostsLab:
         try:
@@ -240,7 +241,7 @@ class HostsLab:
     def garrison(self, *arguments: str, timeout: float = 300.0,
                  cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command of garrison at home."""
-        return self.execute(str(Path(sys.executable).with_name("garrison")), *arguments, timeout=timeout, cwd=cwd)
+        return self.execute(self.program, *arguments, timeout=timeout, cwd=cwd)
 
     def ssh(self, name: str, script: str) -> subprocess.CompletedProcess[str]:
         return self.execute("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", name, script, timeout=60.0)

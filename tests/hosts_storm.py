@@ -142,8 +142,8 @@ class Storm:
         self.stopped.clear()
         schedule = make_schedule(seed, list(self.lab.hosts), long)
         begun = time.monotonic()
-        launched = self.lab.garrison("launch", str(graph), "--target-dir", str(self.repo), "--run", run, "--hosts", "any",
-                                     "--gate", "ls n*.txt", "--detach", timeout=120)
+        launched = self.lab.garrison("launch", str(graph), "--target-dir", str(self.repo), "--run", run, "--hosts",
+                                     "any", "--gate", "ls n*.txt", "--detach", timeout=120)
         verdict = Verdict(seed, 0.0)
         if launched.returncode:
             verdict.problems.append(f"launch: {launched.stderr.strip()[-300:]}")

@@ -1,0 +1,145 @@
+"""Hosts over real ssh, in network namespaces of this machine, each with a user and a home of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.dispatch.keeper_state import read_state
+from hosts_lab import HostsLab, LabHost, find_hindrance
+from support import wait_for
+
+pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_hindrance()), reason=find_hindrance() or "possible")]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[HostsLab]:
+    with HostsLab(tmp_path, ("box1",)) as made:
+        yield made
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def seen(lab: HostsLab, name: str = "box1") -> dict[str, Any]:
+    hosts = json.loads(lab.garrison("host", "list", "--json").stdout)
+    found: dict[str, Any] = next(host for host in hosts if host["name"] == name)
+    return found
+
+
+def is_ready(lab: HostsLab) -> bool:
+    return bool(seen(lab)["state"] == "ready")
+
+
+def test_a_host_from_its_set_up_to_its_end(lab: HostsLab) -> None:
+    lab.boot()
+    box = lab.hosts["box1"]
+    ok(lab.garrison("host", "add", "box1", "--slots", "3", "--label", "gpu"))
+    there = seen(lab)
+    assert (there["state"], there["slots"], there["labels"]) == ("ready", 3, ["gpu"])
+    assert there["seen"]["working"] == [] and there["seen"]["version"] and abs(there["seen"]["clock_offset"]) < 60
+    assert oct((box.home / ".local/share/garrison-hosts").stat().st_mode)[-3:] == "700"
+
+    # again: nothing is installed twice, and its slots change
+    again = lab.garrison("host", "add", "box1", "--slots", "4")
+    ok(again)
+    assert "the same garrison is installed there already" in again.stderr
+    wait_for("its slots changed", lambda: seen(lab)["seen"].get("slots") == 4)
+
+    # cut off, and back: the end of the old tunnel on the host does not keep the new one from its port
+    box.cut()
+    wait_for("it is out of reach", lambda: seen(lab)["state"].startswith("unreachable, seen "))
+    assert "cannot be reached" in refused(lab.garrison("host", "show", "box1")) or seen(lab)["why"]
+    box.heal()
+    wait_for("it is back", lambda: is_ready(lab))
+
+    # a reboot: nothing but home's tunnel starts its service again
+    box.power_off()
+    box.boot()
+    wait_for("it is back after a reboot", lambda: is_ready(lab))
+
+    ok(lab.garrison("host", "drain", "box1"))
+    wait_for("it drains", lambda: seen(lab)["seen"].get("state") == "draining")
+    assert seen(lab)["state"] == "draining"
+    ok(lab.garrison("host", "drain", "box1", "--undo"))
+    wait_for("it takes work again", lambda: seen(lab)["seen"].get("state") == "ready")
+
+    ok(lab.garrison("host", "remove", "box1"))
+    assert not list((box.home / ".local/share/garrison-hosts").glob("*/*"))
+    assert lab.ssh("box1", "ps -u builder -o args= | grep 'garrison-hosts' | grep -v grep").stdout == ""
+    wait_for("the keeper ends without hosts", lambda: not _lives(read_state(lab.home).pid))
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_each_failure_of_a_set_up_is_one_line_with_the_remedy(lab: HostsLab) -> None:
+    box = lab.hosts["box1"]
+    box.boot()
+    known = lab.keys / "known"
+    trusted = known.read_text()
+    known.write_text("")
+    assert "run `ssh box1` once by hand" in refused(lab.garrison("host", "add", "box1"))
+    known.write_text(trusted)
+    assert "is no Python 3.11 or newer" in refused(lab.garrison("host", "add", "box1", "--python", "/bin/sh"))
+    box.cut()
+    assert "it does not answer" in refused(lab.garrison("host", "add", "box1"))
+    box.heal()
+    box.power_off()
+    assert "cannot be reached" in refused(lab.garrison("host", "add", "box1"))
+    (lab.folder / "small").mkdir()
+    box.mount_home = f"mount -t tmpfs -o size=20m,mode=755,uid={box.uid} tmpfs /home/builder"
+    box.boot()
+    line = refused(lab.garrison("host", "add", "box1"))
+    assert "MB free" in line and "make room" in line
+    assert lab.garrison("host", "list").stdout.startswith("no hosts")
+
+
+def test_a_set_up_that_was_interrupted_goes_on(lab: HostsLab) -> None:
+    lab.boot()
+    first = subprocess.Popen(lab.command(lab.program, "host", "add", "box1"), env=lab.environ, text=True,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert first.stderr is not None
+    for line in first.stderr:
+        if "installing it" in line:
+            break
+    first.kill()
+    first.communicate()
+    ok(lab.garrison("host", "add", "box1"))
+    assert is_ready(lab)
+
+
+def test_the_keeper_its_server_and_its_tunnels_come_back(lab: HostsLab) -> None:
+    lab.boot()
+    ok(lab.garrison("host", "add", "box1"))
+    state = read_state(lab.home)
+    subprocess.run(["kill", "-9", str(state.pid)], check=True)
+    wait_for("the tunnel of a killed keeper ends", lambda: not _tunnels(lab.hosts["box1"]))
+    assert _lives(state.server_pid)
+    wait_for("the next command starts a keeper", lambda: is_ready(lab))
+    after = read_state(lab.home)
+    assert after.pid != state.pid and after.server_pid == state.server_pid
+    subprocess.run(["kill", "-9", str(after.server_pid)], check=True)
+    wait_for("the server comes back", lambda: read_state(lab.home).server_pid != after.server_pid)
+    wait_for("the host is connected again", lambda: is_ready(lab))
+    assert read_state(lab.home).address == state.address
+
+
+def _tunnels(host: LabHost) -> list[int]:
+    """Return the ends of tunnels on a host: what serves a session whose command is that of a tunnel."""
+    return [pid for pid in host.pids() if Path(f"/proc/{pid}/cmdline").read_bytes() == b"cat\0"]

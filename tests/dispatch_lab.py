@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.dispatch.lease import worker_clock
 from garrison.dispatch.records import AttemptId, NodeAttempt
+from garrison.dispatch.relay import Relay, RelayClient
 from garrison.testing.clock import FakeClock
 from garrison.testing.dispatch import MemoryDispatcher, MemoryEngine
 from support import wait_for
@@ -95,6 +97,18 @@ class MemoryLab:
 
     def now(self) -> float:
         return self.clock.monotonic()
+
+
+class RelayLab(MemoryLab):
+    """The in-memory dispatcher, which the run reaches through the socket of a relay."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.relay = Relay(self.dispatcher, folder / "relay.sock")
+        self.dispatcher = RelayClient(self.relay.path)  # type: ignore[assignment]  # the run's side of one
+
+    def close(self) -> None:
+        self.relay.close()
 
 
 class TemporalWorker:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from dispatch_lab import Lab, MemoryLab, TemporalLab, Worker, attempt
+from dispatch_lab import Lab, MemoryLab, RelayLab, TemporalLab, Worker, attempt
 from garrison.dispatch.base import StaleToken, Unreachable
 from garrison.dispatch.lease import Duty, HeldLease
 from garrison.dispatch.records import (
@@ -43,10 +44,14 @@ def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     running.stop()
 
 
-@pytest.fixture(params=["memory", pytest.param("temporal", marks=pytest.mark.slow)])
-def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+@pytest.fixture(params=["memory", "relay", pytest.param("temporal", marks=pytest.mark.slow)])
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
     if request.param == "memory":
         yield MemoryLab()
+    elif request.param == "relay":
+        relayed = RelayLab(tmp_path)
+        yield relayed
+        relayed.close()
     else:
         laboratory = TemporalLab(request.getfixturevalue("temporal"), f"crew-{uuid.uuid4().hex[:8]}")
         yield laboratory

@@ -9,6 +9,7 @@ import os
 import select
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from garrison.cli.output import print_message
@@ -20,15 +21,25 @@ from garrison.records.remote import RemoteWorkState, look_remote
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from typing import Protocol
 
-    from garrison.cli.logs import LogPrinter
+    class Printer(Protocol):
+        """Prints logs (`garrison.cli.logs`)."""
+
+        def print_block(self, block: bytes) -> None:
+            """Print what came from elsewhere."""
+            ...
+
+        def print_from(self, path: Path, offset: int) -> int:
+            """Copy a file from `offset`, and return the end."""
+            ...
 
 _POLL = 0.25
 _BLOCK = 65536
 _READ_SECONDS = 120.0
 
 
-def print_remote_log(printer: LogPrinter, home: Path, node: str, latest: Callable[[], Path],
+def print_remote_log(printer: Printer, home: Path, node: str, latest: Callable[[], Path],
                      has_ended: Callable[[], bool], tail: int | None, *, follow: bool) -> None:
     """Print what the agent of a node printed on its host, and what home noted if that cannot be reached.
 
@@ -44,10 +55,9 @@ def print_remote_log(printer: LogPrinter, home: Path, node: str, latest: Callabl
             shown = (folder, state.offer)
             if follow:
                 print_message(f"--- {node} on {state.host}")
-                _follow(printer, home, node, state, folder, lambda: has_ended() or latest() != shown_folder(shown))
+                _follow(printer, home, node, state, folder, partial(_is_over, folder, latest, has_ended))
             else:
                 _print(printer, home, node, state, folder, tail)
-            tail = None
         elif state is not None and follow and not ended and not is_told:
             is_told = True
             print_message("no host has it yet; waiting for one")
@@ -56,9 +66,8 @@ def print_remote_log(printer: LogPrinter, home: Path, node: str, latest: Callabl
         time.sleep(_POLL)
 
 
-def shown_folder(shown: tuple[Path, int] | None) -> Path | None:
-    """Return the folder of what is shown."""
-    return shown[0] if shown is not None else None
+def _is_over(folder: Path, latest: Callable[[], Path], has_ended: Callable[[], bool]) -> bool:
+    return has_ended() or latest() != folder
 
 
 def _tail_argv(home: Path, node: str, state: RemoteWorkState, *options: str) -> tuple[HostAccess, list[str]]:
@@ -67,7 +76,7 @@ def _tail_argv(home: Path, node: str, state: RemoteWorkState, *options: str) -> 
     return HostAccess.of(home, host), ["tail", *options, path]
 
 
-def _print(printer: LogPrinter, home: Path, node: str, state: RemoteWorkState, folder: Path, tail: int | None) -> None:
+def _print(printer: Printer, home: Path, node: str, state: RemoteWorkState, folder: Path, tail: int | None) -> None:
     try:
         access, argv = _tail_argv(home, node, state, "-n", "+1" if tail is None else str(tail))
         done = access.run(argv, timeout=_READ_SECONDS)
@@ -81,7 +90,7 @@ def _print(printer: LogPrinter, home: Path, node: str, state: RemoteWorkState, f
     printer.print_from(folder / "output.log", 0)
 
 
-def _follow(printer: LogPrinter, home: Path, node: str, state: RemoteWorkState, folder: Path,
+def _follow(printer: Printer, home: Path, node: str, state: RemoteWorkState, folder: Path,
             is_over: Callable[[], bool]) -> None:
     """Print what is added on the host until the offer is over."""
     access, argv = _tail_argv(home, node, state, "-n", "+1", "-F")

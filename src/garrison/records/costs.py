@@ -159,10 +159,10 @@ def exceeded_limit(limits: Limits, node: float, run: float, day: float) -> str:
 
 STREAM = "stream"
 """Folder of an attempt with what its program prints as lines of JSON, and its usage file."""
-_PLACES = ("claude", "validator/claude", STREAM, "network", "validator/network", f"{EARLIER}/*/claude",
+_PLACES = ("claude", "validator/claude", STREAM, "remote", "network", "validator/network", f"{EARLIER}/*/claude",
            f"{EARLIER}/*/{STREAM}")
-"""Folders with a usage file, in that of an attempt: a session's, those of a program's stream and of the proxy, and
-earlier agents'."""
+"""Folders with a usage file, in that of an attempt: a session's, those of a program's stream, of the hosts that worked
+on it and of the proxy, and earlier agents'."""
 
 
 PIPELINES = "pipelines"

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents import registry
 from garrison.agents.base import WAITING, Outcome, Question, Work
 from garrison.agents.claude import messages
 from garrison.agents.claude.attempt_files import AttemptFiles
@@ -53,7 +54,7 @@ from garrison.processes.remote.job import make_job
 from garrison.processes.remote.keeping import ensure_keeper, lease_of
 from garrison.processes.remote.transfer import FETCH, PUSH, transfer_argv
 from garrison.processes.remote.usage import record_usage
-from garrison.records import atomic, placement
+from garrison.records import atomic, costs, placement
 from garrison.records.hosts import list_hosts, read_host
 from garrison.records.remote import RemotePhase, RemoteWorkState, read_remote, write_remote
 from garrison.system.terminal_text import clean_lines
@@ -93,6 +94,9 @@ class RemoteWork(Work):
         """Claim to whose host the commit to begin at was brought."""
         self._answers: list[Message] = []
         self._now = now
+        self._overspent = ""
+        """Limit on the costs that is reached."""
+        self._meter = self._make_meter()
         self.state = self._open_offer()
         self.id = AttemptId(task.run_id, task.node, task.attempt, self.state.offer)
 
@@ -141,8 +145,8 @@ class RemoteWork(Work):
             self._follow(now)
         if self._outcome is None and self._view is not None:
             self._apply(self._view, now)
-        if self._outcome is None and self._stopping_since is not None:
-            self._stop(now)
+        if self._outcome is None and (self._stopping_since is not None or self._overspent):
+            self._cancel(now)
         return self._outcome
 
     def stop(self, now: float) -> None:
@@ -277,6 +281,18 @@ class RemoteWork(Work):
         self._show_waiting(progress.question)
         record_usage(self.folder, self.state.host, progress)
         self._change(work=progress.phase, line=progress.line)
+        exceeded = self._meter.exceeded() if self._stopping_since is None and self._meter is not None else ""
+        if exceeded and not self._overspent:
+            self._overspent = exceeded
+            self._change(cancelled=exceeded)
+
+    def _make_meter(self) -> costs.Meter | None:
+        """Return the meter of home's limits on the agent, None without any; the host has limits of its own, too."""
+        with suppress(GarrisonError):  # an agent that only the host knows
+            limits = registry.limits_of(self.task.agent, self.task.node, self.task.attributes, self.runtime.home)
+            if limits != costs.NO_LIMITS:
+                return costs.Meter(self.runtime.home, self.task.run_id, self.task.node, limits)
+        return None
 
     def _show_waiting(self, question: str) -> None:
         """Say in the attempt's folder that its agent waits for an answer, for views."""
@@ -363,7 +379,10 @@ class RemoteWork(Work):
 
     def _apply_loss(self, view: AttemptView) -> None:
         where = self.state.host or "its host"
-        if view.state is AttemptState.CANCELLED:
+        if view.state is AttemptState.CANCELLED and self._overspent:
+            self._outcome = Outcome("fail", f"{self._overspent}; raise the limit, then `garrison agents retry "
+                                            f"{self.task.node}`")
+        elif view.state is AttemptState.CANCELLED:
             self._outcome = Outcome("fail", view.why or "it was cancelled", killed=True)
         elif view.state is AttemptState.UNKNOWN:
             self._outcome = Outcome("fail", "the Temporal server no longer knows it", killed=True)
@@ -372,9 +391,8 @@ class RemoteWork(Work):
                                             f"{self._lease():g} s", killed=True)
         self._say(self._outcome.reason)
 
-    def _stop(self, now: float) -> None:
-        assert self._stopping_since is not None
+    def _cancel(self, now: float) -> None:
         self.calls.call("cancel", now, lambda: self.client.cancel(self.id, self.state.cancelled), lambda _: None,
                         every=RETRY_SECONDS)
-        if now - self._stopping_since > STOP_PATIENCE:
+        if self._stopping_since is not None and now - self._stopping_since > STOP_PATIENCE:
             self._outcome = Outcome("fail", "it was cancelled, and its host did not say so", killed=True)

@@ -1,0 +1,211 @@
+"""Remote nodes, the pure parts: placements, jobs, usage, words, and whose processes a run's are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from garrison.dispatch.job import (
+    MAX_JOB,
+    MAX_PROGRESS,
+    MAX_RESULT,
+    Job,
+    JobProgress,
+    JobResult,
+    decode,
+    encode,
+    host_run,
+)
+from garrison.dispatch.records import AttemptId
+from garrison.errors import NotFound, Refused, UsageError
+from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import plan_run
+from garrison.processes.remote.guard import follow
+from garrison.processes.remote.host_run import graph_of
+from garrison.processes.remote.kill_run import select_processes
+from garrison.processes.remote.usage import record_usage
+from garrison.records import costs
+from garrison.records.hosts import Host, HostState
+from garrison.records.names import check_run
+from garrison.records.placement import (
+    check_placement,
+    eligible,
+    parse_placement,
+    queue_of,
+    stated_placement,
+)
+from garrison.records.remote import RemoteWorkState
+from garrison.records.run import Task
+from garrison.system.processes import ProcessId, ProcessRow
+from garrison.views.remote import describe_remote
+
+BOX2, BOX3 = Host("box2", labels=["gpu"]), Host("box3", slots=8)
+JOB = Job("home-1", "repo-1", "r1", "work", 1, 1, prompt="Do it.", agent="codex")
+
+
+# ---- placement
+
+
+@pytest.mark.parametrize(("words", "names"), [
+    ("", ()), ("local", ()), ("box2", ("box2",)), ("box3, box2", ("box2", "box3")), ("any", ("any",)),
+    ("gpu.a100", ("gpu.a100",))])
+def test_placements(words: str, names: tuple[str, ...]) -> None:
+    assert parse_placement("node a", words) == names
+
+
+@pytest.mark.parametrize("words", ["../x", "box2,any", "local,box2", "-x", "a;b"])
+def test_what_is_no_placement_is_refused_by_name(words: str) -> None:
+    with pytest.raises(UsageError, match="node a: "):
+        parse_placement("node a", words)
+
+
+@pytest.mark.parametrize(("attributes", "expected"), [
+    ({}, "box2"), ({"hosts": "box3"}, "box3"), ({"host": "gpu"}, "gpu"), ({"host": "local"}, ""),
+    ({"hosts": "box3", "host": "gpu"}, "box3")])
+def test_a_node_says_where_it_is_done_else_the_launch_does(attributes: dict[str, str], expected: str) -> None:
+    assert stated_placement(attributes, ["box2"]) == expected
+
+
+@pytest.mark.parametrize(("placement", "queue", "hosts"), [
+    ("box2", "host:box2", [BOX2]), ("gpu", "label:gpu", [BOX2]), ("any", "any", [BOX2, BOX3]),
+    ("box2,box3", "set:box2+box3", [BOX2, BOX3])])
+def test_queues(placement: str, queue: str, hosts: list[Host]) -> None:
+    assert queue_of(placement, [BOX2, BOX3]) == queue
+    assert eligible(placement, [BOX2, BOX3]) == hosts
+    assert check_placement("node a", placement, [BOX2, BOX3]) == hosts
+
+
+@pytest.mark.parametrize(("placement", "hosts", "why"), [
+    ("box4", [BOX2], "no host has the name or label box4"), ("any", [], "there is no host"),
+    ("box2,box4", [BOX2], "there is no host box4"),
+    ("box2", [replace(BOX2, state=HostState.DRAINING)], "takes no work now")])
+def test_a_placement_without_a_host_is_refused(placement: str, hosts: list[Host], why: str) -> None:
+    with pytest.raises(NotFound, match=f"node a: .*{why}"):
+        check_placement("node a", placement, hosts)
+
+
+def test_home_leaves_to_the_host_what_the_host_does() -> None:
+    task = Task("r1", "work", 1, acceptance="true", setup="true", silence_s=1.0, timeout_s=2.0, hosts="box2",
+                attributes={"validator": "claude", "model": "opus"})
+    here = task.here
+    assert (here.acceptance, here.setup, here.silence_s, here.timeout_s, here.attributes) == (
+        None, None, None, None, {"model": "opus"})
+    local = replace(task, hosts="")
+    assert local.here is local
+
+
+# ---- jobs
+
+
+def test_a_job_comes_back_as_it_was() -> None:
+    assert decode(Job, encode(JOB, MAX_JOB), MAX_JOB) == JOB
+
+
+def test_a_job_that_is_too_large_is_refused_with_what_helps() -> None:
+    with pytest.raises(Refused, match="the limit; shorten the task"):
+        encode(replace(JOB, prompt="x" * MAX_JOB), MAX_JOB)
+
+
+@pytest.mark.parametrize("text", [
+    "", "nonsense", "[]", '{"head": "x"}', '{"head": "../../x"}', '{"usd": "much"}', '{"line": 3}',
+    '{"line": "' + "x" * MAX_PROGRESS + '"}', "[" * 10_000])
+def test_progress_that_is_none_is_left_out(text: str) -> None:
+    assert decode(JobProgress, text, MAX_PROGRESS) is None
+
+
+@pytest.mark.parametrize("text", ['{"host": "box2"}', '{"host": "box2", "status": "landed"}',
+                                  '{"host": "box2", "status": "success", "head": "main"}',
+                                  '{"host": "box2", "status": "fail", "said": []}'])
+def test_a_result_that_is_none_is_left_out(text: str) -> None:
+    assert decode(JobResult, text, MAX_RESULT) is None
+
+
+def test_each_offer_has_a_run_of_its_own_on_the_host() -> None:
+    names = {host_run(home, "r1", "work", attempt, offer)
+             for home in ("a", "b") for attempt in (1, 2) for offer in (1, 2)}
+    assert len(names) == 8
+    assert all(check_run(name) for name in names)
+
+
+def test_offers_have_numbers() -> None:
+    assert str(AttemptId("r1", "work", 2, 3)) == "r1/work/2.3"
+    assert AttemptId.parse("r1/work/2.3") == AttemptId("r1", "work", 2, 3)
+    for text in ("r1/work/2.", "r1/work/2.x", "r1/work/2.0", "r1/work/.3"):
+        with pytest.raises(UsageError):
+            AttemptId.parse(text)
+
+
+@pytest.mark.parametrize("node", ["work", "start", "exit"])
+def test_the_graph_on_the_host_is_one_that_a_run_can_do(node: str) -> None:
+    job = replace(JOB, node=node, prompt='Say "hi" \\ now\n\n## More', acceptance="make test", timeout_s=90.5,
+                  silence_s=30.0, failover=["claude"], allow_empty=False, attributes={"model": "opus"})
+    task = plan_run(parse(graph_of(job), "job")).tasks[node]
+    assert (task.prompt, task.acceptance, task.timeout_s, task.silence_s, task.failover, task.allow_empty, task.agent) \
+        == (job.prompt, "make test", 90.5, 30.0, "claude", False, "codex")
+    assert task.attrs["model"] == "opus"
+
+
+# ---- usage
+
+
+def test_usage_that_is_reported_twice_or_late_counts_once(tmp_path: Path) -> None:
+    for usd, calls, tokens in ((0.5, 2, 100), (0.5, 2, 100), (0.75, 3, 150), (0.25, 1, 50)):
+        record_usage(tmp_path, "box2", JobProgress("for-1", usd=usd, calls=calls, input=tokens, output=10 * calls))
+    record_usage(tmp_path, "box3", JobProgress("for-2", usd=1.0, calls=1, input=7))
+    spent = costs.total(costs.read_usage(tmp_path / "remote" / "usage.jsonl"))
+    assert (round(spent.usd, 9), spent.calls, spent.input, spent.output) == (1.75, 4, 157, 30)
+
+
+# ---- words
+
+
+@pytest.mark.parametrize(("state", "words"), [
+    (RemoteWorkState(placement="box2,box3"), "waiting for a host (one of box2, box3)"),
+    (RemoteWorkState(phase="working", host="box2", work="executing"), "its agent is working on box2"),
+    (RemoteWorkState(phase="working", host="box2", work="\x1b[31m"), "its agent is working on box2"),
+    (RemoteWorkState(phase="working", host="box2"), "preparing on box2"),
+    (RemoteWorkState(phase="collecting", host="box2"), "done on box2; fetching its commits"),
+    (RemoteWorkState(phase="working", host="box2", work="executing", trouble="cut"),
+     "its agent is working on box2; cut"),
+    (RemoteWorkState(phase="working", host="box2", work="executing", cancelled="stop"),
+     "its agent is working on box2; ending it"),
+    (RemoteWorkState(phase="ended", host="box2"), ""), (None, "")])
+def test_where_the_work_is(state: RemoteWorkState | None, words: str) -> None:
+    assert describe_remote(state) == words
+
+
+# ---- processes
+
+
+def row(pid: int, ppid: int, run: str = "", comm: str = "x", home: str = "/h") -> ProcessRow:
+    return ProcessRow(pid, 100 + pid, ppid, comm, f"{home}:{run}:runner-a#1" if run else None, pid)
+
+
+def test_the_processes_of_a_run_are_those_with_its_marker_and_what_is_below_them() -> None:
+    rows = [row(2, 1), row(3, 2, "for-1"), row(4, 3), row(5, 4), row(6, 3, "for-2"), row(7, 6), row(8, 1, "for-1"),
+            row(9, 3, "for-1", "tmux: server"), row(10, 9), row(11, 1, "for-1", home="/other"), row(12, 8, "for-1")]
+    found = select_processes(rows, "/h", "for-1", caller=12)
+    assert sorted(each.pid for each in found) == [3, 4, 5, 8]
+    assert all(each == ProcessId(each.pid, 100 + each.pid) for each in found)
+
+
+def test_the_guard_kills_what_has_begun_and_not_ended() -> None:
+    assert follow(["+for-1\n", "+for-2\n", "-for-1\n", "+for-3\n", "nonsense\n", "-for-9\n"]) == {"for-2", "for-3"}
+
+
+# ---- runs without hosts
+
+
+@pytest.mark.parametrize("module", [
+    "garrison.cli.launch", "garrison.processes.launcher.process", "garrison.processes.guardian.process",
+    "garrison.processes.runner.process", "garrison.processes.orchestrator.process", "garrison.cli.status",
+    "garrison.processes.run_plan", "garrison.processes.main"])
+def test_a_run_without_hosts_loads_nothing_of_them(module: str) -> None:
+    script = f"import sys, {module}; print([name for name in sys.modules if name.startswith(('garrison.dispatch', " \
+             "'garrison.processes.remote', 'temporalio', 'garrison.processes.hosts_preflight'))])"
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

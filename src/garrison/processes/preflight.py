@@ -439,6 +439,8 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     for note in repair_run(runtime, check_run(run)):
         log_line(note)
     launch = runtime.launch(run)
+    if launch.claimed_for:
+        raise Refused(f"run {run} does {launch.claimed_for}, as a host; what becomes of it is decided there")
     state = read_run_state(runtime, run)
     check_journal_present(runtime.store, launch, state, runtime.files(run).journal)
     last = runtime.store.read(Identity, launcher_key(run))

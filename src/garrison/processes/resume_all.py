@@ -174,7 +174,7 @@ def needs_launcher(runtime: Runtime, run: str) -> bool:
     """Return whether `garrison up` would start a launcher for a run; False for an unreadable one."""
     try:
         launch = runtime.launch(run)
-        return not launch.adhoc and not isinstance(_decide(runtime, launch), ResumeResult)
+        return not launch.adhoc and not launch.claimed_for and not isinstance(_decide(runtime, launch), ResumeResult)
     except GarrisonError:
         return False
 
@@ -186,6 +186,8 @@ def _resume(runtime: Runtime, run: str) -> ResumeResult:
         for note in repair_run(runtime, run):
             log_line(note)
         launch = runtime.launch(run)
+        if launch.claimed_for:  # its lease may be over, and another host at work
+            return ResumeResult(run, "elsewhere", f"it does {launch.claimed_for}, which decides what becomes of it")
         if launch.adhoc:
             return _resume_adhoc(runtime, launch)
         decision = _decide(runtime, launch)

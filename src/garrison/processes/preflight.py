@@ -438,9 +438,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
 
     for note in repair_run(runtime, check_run(run)):
         log_line(note)
-    launch = runtime.launch(run)
-    if launch.claimed_for:
-        raise Refused(f"run {run} does {launch.claimed_for}, as a host; what becomes of it is decided there")
+    launch = _launch_to_resume(runtime, run)
     state = read_run_state(runtime, run)
     check_journal_present(runtime.store, launch, state, runtime.files(run).journal)
     last = runtime.store.read(Identity, launcher_key(run))
@@ -471,6 +469,13 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
         log_line(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents and its "
                  "gate continue without them, unless you stop it, export them and resume again")
     return _with_sandbox(runtime, launch)
+
+
+def _launch_to_resume(runtime: Runtime, run: str) -> Launch:
+    launch = runtime.launch(run)
+    if launch.claimed_for:
+        raise Refused(f"run {run} does {launch.claimed_for}, as a host; what becomes of it is decided there")
+    return launch
 
 
 def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:

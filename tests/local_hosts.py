@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,8 @@ class LocalHosts:
 
     def _signal(self, name: str, signum: int) -> None:
         for pid in [self.programs[name].pid, *self.processes(name)]:
-            os.kill(pid, signum)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signum)
 
     def processes(self, name: str) -> list[int]:
         """Return the living processes of a host's runs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,12 +11,13 @@ import pytest
 from explanations import check_explanations
 from garrison.dispatch.keeper_state import is_running
 from local_hosts import LocalHosts, refs
-from support import Node, Place, git, landed_subjects, wait_for
+from support import PROGRAM, Node, Place, git, landed_subjects, wait_for
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
 pytestmark = pytest.mark.slow
 
 MakeHosts = Callable[..., LocalHosts]
+GARRISON = shlex.join(PROGRAM)
 
 
 @pytest.fixture
@@ -184,6 +187,48 @@ def test_a_command_that_fails_on_the_host_fails_the_node_with_its_reason(place: 
     assert place.finish(child) == 1, there.logs()
     assert "exit 3" in place.nodes()["one"]["reason"] and "on box2" in place.nodes()["one"]["reason"]
     assert "no luck" in place.command("logs", "one").stdout
+
+
+def test_questions_answers_notes_reports_and_output_of_an_agent_on_a_host_are_those_of_one_at_home(
+        place: Place, hosts: MakeHosts) -> None:
+    """The agent's profile exists on the host alone."""
+    there = hosts("box2")
+    script = (f"{GARRISON} note 'half of it is done'; colour=$({GARRISON} ask-person 'Which colour?'); "
+              f"echo $colour > one.txt; {GARRISON} report --status success --context colour=$colour; echo painted")
+    (there.home("box2") / "config.toml").write_text(f'[agents.painter]\nargv = ["sh", "-c", {json.dumps(script)}]\n')
+    graph = place.graph(Node("one", attributes='hosts="box2", agent="painter", prompt="Paint it."', command=""))
+    graph.write_text(graph.read_text().replace('command="", ', ""))
+    child = place.launch(graph)
+    wait_for("it asks", lambda: "Which colour? (on box2)" in place.command("status", "r1").stdout)
+    wait_for("its note arrives", lambda: "half of it is done" in str(place.hook("orchestrator-one")))
+    answered = place.command("answer", "one", "blue")
+    assert answered.returncode == 0, answered.stderr
+    assert place.finish(child) == 0, there.logs()
+    assert (place.repo / "one.txt").read_text() == "blue\n"
+    result = json.loads((place.home / "runs/r1/nodes/one/1/result.json").read_text())
+    assert result["said"]["context_updates"] == {"colour": "blue"}
+    assert "painted" in place.command("logs", "one").stdout
+
+
+def test_status_logs_and_a_refusal_to_take_over_name_the_host(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    child = place.launch(place.graph(
+        node("one", before=f"echo said; {place.hold('it')}"), node("two", 'host="gpu"')), "r1", "--no-gate")
+    assert child.wait(60) == 2
+    assert "no host has the name or label gpu" in (place.root / "out").read_text()
+    child = place.launch(place.graph(node("one", before=f"echo said; {place.hold('it')}"), node("two")))
+    place.wait_until_held("it")
+    there.wait_until_working("one")
+    status = wait_for("status says where they are", lambda: (
+        text if "its agent is working on box2" in (text := place.command("status", "r1").stdout) else ""))
+    assert "waiting for a host (box2)" in status
+    assert "said" in wait_for("its output is shown", lambda: place.command("logs", "one").stdout)
+    followed = place.begin("logs", "one", "-f", log="followed")
+    wait_for("its output is followed", lambda: "said" in (place.root / "followed").read_text())
+    place.release("it")
+    assert followed.wait(100) == 0
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one", "two")
 
 
 def test_the_keeper_may_die_while_the_work_goes_on(place: Place, hosts: MakeHosts) -> None:

@@ -11,7 +11,10 @@ import pytest
 
 from garrison.dispatch.job import (
     MAX_JOB,
+    MAX_LINE,
+    MAX_NOTES,
     MAX_PROGRESS,
+    MAX_QUESTION,
     MAX_RESULT,
     Job,
     JobProgress,
@@ -122,6 +125,12 @@ def test_progress_that_is_none_is_left_out(text: str) -> None:
                                   '{"host": "box2", "status": "fail", "said": []}'])
 def test_a_result_that_is_none_is_left_out(text: str) -> None:
     assert decode(JobResult, text, MAX_RESULT) is None
+
+
+def test_the_largest_progress_fits(tmp_path: Path) -> None:
+    most = JobProgress("for-1", "executing", "a" * 64, "\U0001f600" * MAX_LINE, "q", "\U0001f600" * MAX_QUESTION,
+                       notes="\U0001f600" * MAX_NOTES)
+    assert decode(JobProgress, encode(most, MAX_PROGRESS), MAX_PROGRESS) == most
 
 
 def test_each_offer_has_a_run_of_its_own_on_the_host() -> None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_JOB, MAX_PROGRESS, MAX_RESULT, MAX_MESSAGE = 1_000_000, 16_000, 200_000, 100_000
+MAX_JOB, MAX_PROGRESS, MAX_RESULT, MAX_MESSAGE = 1_000_000, 32_000, 200_000, 100_000
 """Bytes of a job, of what a heartbeat reports, of a result and of a message."""
-MAX_QUESTION, MAX_LINE = 4_000, 300
-"""Characters of a question, and of the last line that an agent printed."""
+MAX_QUESTION, MAX_LINE, MAX_NOTES = 3_000, 300, 3_000
+"""Characters of a question, of the last line that an agent printed, and of its notes."""
 _OID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
 
 
@@ -94,6 +94,8 @@ class JobProgress:
     deaths: int = 0
     """How often its agent died there."""
     agent: str = ""
+    notes: str = ""
+    """What it left for a successor."""
 
     def __post_init__(self) -> None:
         check_commit(self.head)

@@ -10,6 +10,7 @@ from garrison.agents.claude import messages
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.dispatch.job import (
     MAX_LINE,
+    MAX_NOTES,
     MAX_QUESTION,
     Job,
     JobProgress,
@@ -122,7 +123,8 @@ class HostRun:
             return JobProgress(self.name, phase="preparing")
         state, node = self._state(), self.job.node
         hook = self.runtime.store.read(Hook, Key("runner", node, self.name))
-        orchestrator = self.runtime.store.read(Identity, Key("orchestrator", node, self.name))
+        key = Key("orchestrator", node, self.name)
+        orchestrator, own = self.runtime.store.read(Identity, key), self.runtime.store.read(Hook, key)
         spent = self._spent()
         question = state.questions.get(node)
         last = read_tail(self.folder / "output.log", 1)
@@ -131,7 +133,8 @@ class HostRun:
             check_commit(self.git.branch_tip(self.branch) or ""), clean(last)[:MAX_LINE],
             question.id[:64] if question else "", question.text[:MAX_QUESTION] if question else "",
             spent.usd, spent.calls, spent.input, spent.output,
-            max(0, orchestrator.incarnation - 1) if orchestrator is not None else 0, self.job.agent)
+            max(0, orchestrator.incarnation - 1) if orchestrator is not None else 0, self.job.agent,
+            ((own.resumption_instructions if own is not None else "") or "")[-MAX_NOTES:])
 
     def _spent(self) -> costs.Spent:
         return costs.total(each for _, _, path in costs.usage_files(self.runtime.home, self.name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
@@ -40,6 +41,17 @@ def kill_run(home: Path, run: str) -> None:
                                 "(blocked in the kernel); end them by hand")
         if left:
             time.sleep(_PAUSE)
+    end_terminal(home)
+
+
+def end_terminal(home: Path) -> None:
+    """End the tmux server of a home if the killed run had the last session on it."""
+    if not (home / "run" / "tmux.sock").exists():
+        return
+    from garrison.system.terminal_choice import choose_terminal  # with libtmux
+
+    with suppress(GarrisonError, OSError):
+        choose_terminal("tmux", home)[0].shutdown()
 
 
 def select_processes(rows: Iterable[ProcessRow], home: str, run: str, caller: int = 0) -> list[ProcessId]:

@@ -279,6 +279,9 @@ class RemoteWork(Work):
     def _take_progress(self, progress: JobProgress) -> None:
         self._progress = progress
         self._show_waiting(progress.question)
+        if progress.notes:  # for the hook, and so for a successor's prompt
+            atomic.make_directory(self.assignment.exchange)
+            atomic.write(self.assignment.notes, progress.notes.encode(errors="replace"), durable=False)
         record_usage(self.folder, self.state.host, progress)
         self._change(work=progress.phase, line=progress.line)
         exceeded = self._meter.exceeded() if self._stopping_since is None and self._meter is not None else ""

@@ -22,8 +22,8 @@ from support import PROGRAM, Place, git, is_gone, wait_for
 class LocalHosts:
     """A place with hosts: the real keeper, and real services."""
 
-    def __init__(self, place: Place, *names: str, slots: int = 1) -> None:
-        self.place, self.names, self.slots = place, names, slots
+    def __init__(self, place: Place, *names: str, slots: int = 1, sandbox: str = "") -> None:
+        self.place, self.names, self.slots, self.sandbox = place, names, slots, sandbox
         place.home.mkdir(exist_ok=True, mode=0o700)
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         for name in names:
@@ -43,7 +43,8 @@ class LocalHosts:
     def start(self, name: str) -> None:
         """Start the service of a host."""
         env = {**self.place.env, "GARRISON_HOME": str(self.home(name)),
-               "GARRISON_TREES": str(self.home(name) / "trees")}
+               "GARRISON_TREES": str(self.home(name) / "trees"),
+               **({"GARRISON_SANDBOX": self.sandbox} if self.sandbox else {})}
         with (self.place.root / f"{name}.log").open("ab") as log:
             self.programs[name] = subprocess.Popen(
                 [*PROGRAM, "host", "run"], env=env, cwd=self.place.root, stdin=subprocess.DEVNULL, stdout=log,

@@ -10,6 +10,8 @@ import pytest
 
 from explanations import check_explanations
 from garrison.dispatch.keeper_state import is_running
+from garrison.sandbox.place import Mode
+from garrison.sandbox.probe import mode_here
 from local_hosts import LocalHosts, refs
 from support import PROGRAM, Node, Place, git, landed_subjects, wait_for
 
@@ -24,8 +26,8 @@ GARRISON = shlex.join(PROGRAM)
 def hosts(place: Place) -> Iterator[MakeHosts]:
     made: list[LocalHosts] = []
 
-    def make(*names: str, slots: int = 1) -> LocalHosts:
-        made.append(LocalHosts(place, *names, slots=slots))
+    def make(*names: str, slots: int = 1, sandbox: str = "") -> LocalHosts:
+        made.append(LocalHosts(place, *names, slots=slots, sandbox=sandbox))
         return made[-1]
 
     yield make
@@ -210,11 +212,27 @@ def test_questions_answers_notes_reports_and_output_of_an_agent_on_a_host_are_th
     assert "painted" in place.command("logs", "one").stdout
 
 
+def test_a_confined_agent_works_on_a_host(place: Place, hosts: MakeHosts) -> None:
+    if mode_here(Mode.BUBBLEWRAP) is not Mode.BUBBLEWRAP:
+        pytest.skip("bubblewrap cannot be used here")
+    there = hosts("box2", sandbox="bubblewrap")
+    (there.home("box2") / "config.toml").write_text(
+        f'[sandbox]\nnetwork = "open"\nwrite = ["{place.root}/ledgers"]\n')
+    (place.root / "ledgers").mkdir()
+    see = f"ls {place.repo} > seen.txt 2>&1 || true"
+    child = place.launch(place.graph(Node("one", attributes='hosts="box2"', command=(
+        f"set -e; {see}; echo one > one.txt; git add -A; git commit -qm 'Add one'; echo two > two.txt"))))
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one")
+    assert "No such file" in (place.repo / "seen.txt").read_text()
+    assert (place.repo / "two.txt").read_text() == "two\n"
+
+
 def test_status_logs_and_a_refusal_to_take_over_name_the_host(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     child = place.launch(place.graph(
         node("one", before=f"echo said; {place.hold('it')}"), node("two", 'host="gpu"')), "r1", "--no-gate")
-    assert child.wait(60) == 2
+    assert child.wait(60) == 1
     assert "no host has the name or label gpu" in (place.root / "out").read_text()
     child = place.launch(place.graph(node("one", before=f"echo said; {place.hold('it')}"), node("two")))
     place.wait_until_held("it")
@@ -222,6 +240,7 @@ def test_status_logs_and_a_refusal_to_take_over_name_the_host(place: Place, host
     status = wait_for("status says where they are", lambda: (
         text if "its agent is working on box2" in (text := place.command("status", "r1").stdout) else ""))
     assert "waiting for a host (box2)" in status
+    assert "box2 works on it" in place.command("why", "one").stdout
     assert "said" in wait_for("its output is shown", lambda: place.command("logs", "one").stdout)
     followed = place.begin("logs", "one", "-f", log="followed")
     wait_for("its output is followed", lambda: "said" in (place.root / "followed").read_text())

@@ -223,8 +223,10 @@ def _guardian_signal(record: GuardianSignal) -> str:
 
 
 def _fact(record: FactRecorded) -> str:
-    shown = record.name in ("failed", "acceptance", "setup", "validator", "session", "failover") and record.value
-    return f"{record.name}: {first_line(str(record.value))}" if shown else ""
+    return f"{record.name}: {first_line(str(record.value))}" if record.name in _SHOWN_FACTS and record.value else ""
+
+
+_SHOWN_FACTS = frozenset({"failed", "acceptance", "setup", "validator", "session", "failover", "host"})
 
 
 _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {

@@ -116,6 +116,8 @@ class RunnerFacts:
     """Interruptions of the agent's session that are journaled."""
     failovers: int = 0
     """Changes of the agent that are journaled."""
+    host: str = ""
+    """What was journaled last of the host that works on it."""
     kill: int = 0
     """The orchestrator's incarnation that a person ordered killed."""
     stop_requested: int = 0
@@ -169,6 +171,8 @@ class RunnerFacts:
                 self.troubles += 1
             case "failover":
                 self.failovers += 1
+            case "host":
+                self.host = str(event.value)
             case "told":
                 self.stop_requested = int(event.value)
             case "failed":

@@ -40,6 +40,8 @@ from garrison.records.events import (
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_name
+from garrison.records.remote import FILE as REMOTE
+from garrison.records.remote import look_remote
 from garrison.records.run import Result, Task
 from garrison.records.signals import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
 from garrison.supervise.death_classes import CRASH
@@ -101,6 +103,7 @@ class Runner:
         self._logged_problem = ""
         self._endings_stamp: Fingerprint | None = None
         self._failover_stamp: Fingerprint | None = None
+        self._remote_stamp: Fingerprint | None = None
         self._cannot_save = ""
         """Why the work of a failed node could not be saved."""
         self._view: RunnerView | None = None
@@ -181,6 +184,20 @@ class Runner:
             self._failover_stamp = stamp
             for each in failover.read_failovers(self.folder)[self.facts.failovers:]:
                 self._record_fact("failover", each.describe())
+        if self.task.hosts:
+            self._record_host()
+
+    def _record_host(self) -> None:
+        """Journal which host works on the attempt, for `garrison why` and `events`."""
+        stamp = fingerprint_of([str(self.folder / REMOTE)])
+        if stamp == self._remote_stamp:
+            return
+        self._remote_stamp = stamp
+        state = look_remote(self.folder)
+        taken = f"{state.host} works on it" + (f", the offer {state.offer}" if state.offer > 1 else "") \
+            if state is not None and state.host else ""
+        if taken and taken != self.facts.host:
+            self._record_fact("host", taken)
 
     def _poll_job(self, now: float) -> None:
         """Journal the result of a finished job, and forward a validator's open question once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from garrison.dispatch.keeper import host_settings, needs_keeper
 from garrison.dispatch.ssh import TROUBLES, HostAccess, HostUnreachable, check_destination, for_any_shell
 from garrison.errors import UsageError
 from garrison.processes.remote import wheels
+from garrison.processes.remote.begin import configure, locked_clone, prepare_clone
 from garrison.processes.remote.setup import choose_python
 from garrison.records.hosts import Host, read_crew, write_host
+from garrison.system.git import Git
 
 WORDS = ["a b", "$HOME", "it's", '"q"', "\\", "é\nx", "", "*", "~", "!x", "`id`", "-n", "%s"]
 
@@ -144,3 +147,14 @@ def test_what_a_host_needs_is_all_that_is_installed_of_it() -> None:
     names = {wheels.normalize(each.metadata["Name"]) for each in wheels.list_required()}
     assert {"temporalio", "click", "pydantic-core", "markdown-it-py"} <= names
     assert not {"pytest", "mypy", "claude-agent-sdk", "garrison"} & names
+
+
+def test_runs_of_one_clone_that_begin_together_do_not_meet_at_its_configuration(tmp_path: Path) -> None:
+    clone = tmp_path / "clones/repo"
+    with ThreadPoolExecutor(6) as executor:
+        list(executor.map(lambda _: prepare_clone(clone, tmp_path), range(6)))
+    (clone / ".git/config.lock").touch()  # of a git that was killed
+    git = Git(clone, home=tmp_path)
+    with locked_clone(clone):
+        configure(git, {"user.name": "A User", "receive.denyCurrentBranch": "refuse"})
+    assert git.run("config", "user.name").out.strip() == "A User"

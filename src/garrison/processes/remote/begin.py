@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from garrison.records.run import LAND_NONE
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 BASE_SECONDS = 600.0
 """Longest wait for the commit to begin at: home brings it once it knows of the claim."""
@@ -41,11 +42,11 @@ def begin(runtime: Runtime, run: HostRun) -> None:
     commit = wait_for_base(run)
     job, git = run.job, run.git
     branch = f"{STARTED_AT}/{run.name}"
-    for key, value in job.author.items():
-        git.run("config", key, value)
     git.update_ref(f"refs/heads/{branch}", commit)
-    if git.rev("HEAD") is None:
-        git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}")
+    with locked_clone(run.clone):
+        configure(git, job.author)
+        if git.rev("HEAD") is None:
+            git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}")
     request = LaunchRequest(
         Path(job.node), run.clone, run=run.name, pipeline_id=job.node, base=branch, no_gate=True, land=LAND_NONE,
         setup_key=list(job.lock_files), env=[name for name in job.env if name in runtime.environ], max_agents=1,
@@ -59,11 +60,26 @@ def begin(runtime: Runtime, run: HostRun) -> None:
 
 def prepare_clone(path: Path, home: Path) -> None:
     """Make the clone of a repository, empty, unless it exists."""
-    if (path / ".git" / "HEAD").exists():
-        return
     atomic.make_directory(path)
-    Git(home, home=None).run("init", "--quiet", "--initial-branch=none", str(path))
-    Git(path, home=home).run("config", "receive.denyCurrentBranch", "refuse")
+    with locked_clone(path):
+        if not (path / ".git" / "HEAD").exists():
+            Git(home, home=None).run("init", "--quiet", "--initial-branch=none", str(path))
+        configure(Git(path, home=home), {"receive.denyCurrentBranch": "refuse"})
+
+
+@contextmanager
+def locked_clone(path: Path) -> Iterator[None]:
+    """Hold the lock under which the runs of a clone change its configuration: git itself waits for nobody."""
+    with atomic.locked(path.with_name(f"{path.name}.lock")):
+        yield
+
+
+def configure(git: Git, values: Mapping[str, str]) -> None:
+    """Set what is not set so yet; under `locked_clone`, so a lock of git's that is left is that of a killed one."""
+    for key, value in values.items():
+        if git.run("config", "--get", key, check=False).out.strip() != value:
+            (git.common / "config.lock").unlink(missing_ok=True)
+            git.run("config", key, value)
 
 
 def wait_for_base(run: HostRun) -> str:

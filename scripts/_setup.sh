@@ -87,11 +87,12 @@ system_packages() {
     have bwrap || say "set-up: bubblewrap is missing; agents are confined by Landlock instead, which leaves gaps (docs/security.md); to have it: $(install_command bubblewrap)"
 }
 
-# Packages that only tests need: without a browser or Graphviz, those tests are skipped.
+# Packages that only tests need: without a browser, Graphviz or an ssh server, those tests are skipped.
 test_packages() {
     wanted=
     have chromium || have chromium-browser || have google-chrome || wanted=chromium
     have dot || wanted="${wanted:+$wanted }graphviz"
+    have sshd || wanted="${wanted:+$wanted }openssh-server"
     # shellcheck disable=SC2086  # a list of names
     [ -z "$wanted" ] || try_install $wanted ||
         say "set-up: some tests are skipped; to run them too: $(install_command $wanted)"

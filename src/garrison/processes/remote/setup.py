@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -221,7 +222,11 @@ class HostSetup:
 
     def _install(self, base: str, facts: HostFacts) -> str:
         """Install this garrison in an environment of its own; return the path of its command there."""
-        own, others = wheels.collect(atomic.make_directory(self.home / HOSTS / "wheels"))
+        with tempfile.TemporaryDirectory(prefix="garrison-wheel-") as folder:
+            return self._install_from(Path(folder), base, facts)
+
+    def _install_from(self, own_folder: Path, base: str, facts: HostFacts) -> str:
+        own, others = wheels.collect(self.home / HOSTS / "wheels", own_folder)
         name = f"env-{wheels.fingerprint([own, *others])}-{facts.python_version}"
         command = f"{base}/{name}/bin/garrison"
         ready = self.access.run(["sh", "-c", 'test -e "$1/ready" && "$2" --version', "sh", f"{base}/{name}", command],
@@ -236,7 +241,8 @@ class HostSetup:
         made = self.access.run(["sh", "-c", 'umask 077; mkdir -p "$1/home"', "sh", base], timeout=CHECK_SECONDS)
         if made.code:
             raise Refused(f"{self.access.place}: {base} cannot be made: {made.last_error}")
-        done = self._try_install([own, *others], base, name, facts)
+        bundle = own_folder / "bundle.zip"
+        done = self._try_install([own, *others], bundle, base, name, facts)
         if done.code == NO_WHEELS:
             self.say(f"fetching what is for its Python {facts.python_version} with home's package index")
             folder = self.home / HOSTS / "wheels" / f"{facts.python_version}-{facts.machine}"
@@ -244,16 +250,14 @@ class HostSetup:
                 fetched = wheels.download(others, facts.python_version, facts.machine, folder)
             except (GarrisonError, OSError, subprocess.TimeoutExpired) as error:
                 raise Refused(f"{self._explain_install(done.err, facts)} (home's index: {error})") from None
-            done = self._try_install([own, *fetched], base, name, facts)
+            done = self._try_install([own, *fetched], bundle, base, name, facts)
         if done.code:
             raise Refused(self._explain_install(done.err, facts))
         return command
 
-    def _try_install(self, paths: list[Path], base: str, name: str, facts: HostFacts) -> Completed:
-        bundle = self.home / HOSTS / "wheels" / "bundle.zip"
+    def _try_install(self, paths: list[Path], bundle: Path, base: str, name: str, facts: HostFacts) -> Completed:
         _bundle(paths, bundle)
         self.access.copy_in(bundle, f"{base}/bundle.zip")
-        bundle.unlink()
         self.say("installing it in an environment of its own")
         return self.access.run(["sh", "-c", INSTALL, "sh", base, facts.python, name], timeout=INSTALL_SECONDS)
 

@@ -135,13 +135,13 @@ def find_pip(folder: Path) -> Path:
     return bundled[-1]
 
 
-def collect(folder: Path) -> tuple[Path, list[Path]]:
-    """Write the wheels that a host needs into `folder`; return that of garrison and the others, pip's first."""
-    atomic.make_directory(folder)
-    for old in folder.glob(f"{ROOT}-*.whl"):
-        old.unlink()
-    others = [find_pip(folder), *(pack(distribution, folder) for distribution in list_required())]
-    return pack_garrison(folder), others
+def collect(kept: Path, own: Path) -> tuple[Path, list[Path]]:
+    """Return the wheel of garrison, made in the folder `own`, and the others that a host needs, pip's first, which are
+    made once in the folder `kept`."""
+    atomic.make_directory(kept)
+    with atomic.locked(kept / "lock"):
+        others = [find_pip(kept), *(pack(distribution, kept) for distribution in list_required())]
+    return pack_garrison(own), others
 
 
 def download(others: list[Path], python: str, machine: str, folder: Path) -> list[Path]:

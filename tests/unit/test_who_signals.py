@@ -46,7 +46,6 @@ ALLOWED = {
     "system/tmux_viewer.py:send_signal": (1, "the same client, to tell it of a new size"),
     "cli/remote_logs.py:kill": (1, "a child of its own that is not reaped: `tail` on a host"),
     "dispatch/claimed_work.py:kill": (2, "the `Work` of its claim, which is handed to it: nothing by pid"),
-    "cli/remote_logs.py:kill": (1, "a child of its own that is not reaped: the ssh that follows a log"),
     "dispatch/ssh.py:killpg": (1, "the group of a child of its own that is not reaped: ssh without an answer"),
     "dispatch/tunnel.py:kill": (1, "a child of its own that is not reaped: the ssh of a tunnel"),
     "dispatch/tunnel.py:killpg": (1, "the group of that child"),

@@ -24,7 +24,7 @@ from garrison.dispatch.tunnel import CONTROL, host_python
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.frozen import frozen
 from garrison.processes.remote import wheels
-from garrison.records import atomic, record
+from garrison.records import record
 from garrison.records.host_service import settings_path
 from garrison.records.hosts import FOLDER as HOSTS
 from garrison.records.hosts import Host, host_path, list_hosts, read_crew, read_host, write_host

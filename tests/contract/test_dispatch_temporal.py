@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,30 @@ def test_what_was_submitted_outlives_the_server(running: server.LocalServer, lab
     for each in (held, waiting):
         wait_for(f"{each.id} is done", lambda each=each: lab.dispatcher.watch(each.id).state is AttemptState.DONE)
         assert lab.dispatcher.watch(each.id).result == AttemptResult(Outcome.DONE, each.id.node)
+
+
+def test_a_worker_of_several_queues_polls_no_more_of_them_than_it_has_slots(lab: TemporalLab) -> None:
+    """Each poll may bring an attempt, for which there would be no slot."""
+    queues = ["host:a", "label:gpu", "any"]
+    for number, queue in enumerate(queues):
+        lab.dispatcher.submit(replace(attempt(lab, f"n{number}"), queue=queue))
+    worker = TemporalDispatcher(lab.dispatcher.address, lab.crew, worker="a")  # type: ignore[attr-defined]
+    try:
+        got: list[str] = []
+        while len(got) < 3:
+            claim = worker.claim_from(queues, 1, 0.2)
+            assert len(worker._polls) <= 2  # that of an attempt, and that of its inbox
+            if claim is not None:
+                got.append(claim.token.id.node)
+                worker.complete(claim.token, DONE)
+        assert sorted(got) == ["n0", "n1", "n2"]
+        lab.dispatcher.submit(replace(attempt(lab, "late"), queue="any"))
+        wait_for("the polls that were under way are over", lambda: (
+            worker.claim_from(queues, 0, 0.2) is None and len(worker._polls) <= 1))
+        assert worker.claim_from(queues, 0, 0.2) is None
+        assert len(worker._polls) <= 1
+    finally:
+        worker.close()
 
 
 def test_workers_go_on_while_the_runs_side_is_away(running: server.LocalServer, lab: TemporalLab) -> None:

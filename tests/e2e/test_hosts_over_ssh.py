@@ -12,7 +12,7 @@ import pytest
 
 from garrison.dispatch.keeper_state import read_state
 from hosts_lab import HostsLab, LabHost, find_hindrance
-from support import wait_for
+from support import git, wait_for
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_hindrance()), reason=find_hindrance() or "possible")]
@@ -22,6 +22,28 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_hindrance()), reaso
 def lab(tmp_path: Path) -> Iterator[HostsLab]:
     with HostsLab(tmp_path, ("box1",)) as made:
         yield made
+
+
+REACH = """\
+import socket, sys
+with open("reached.txt", "w") as out:
+    for word in sys.argv[1:]:
+        host, port = word.split(":")
+        try:
+            socket.create_connection((host, int(port)), 5).close()
+            out.write(word + " yes\\n")
+        except OSError:
+            out.write(word + " no\\n")
+"""
+
+
+def make_repository(repo: Path) -> None:
+    repo.mkdir()
+    (repo / "README").write_text("hosts\n")
+    (repo / "reach.py").write_text(REACH)
+    for words in (["init", "-qb", "main"], ["config", "user.name", "A User"], ["config", "user.email", "u@example.org"],
+                  ["add", "-A"], ["commit", "-qm", "Begin"]):
+        git(repo, *words)
 
 
 def ok(done: subprocess.CompletedProcess[str]) -> str:
@@ -59,6 +81,20 @@ def test_a_host_from_its_set_up_to_its_end(lab: HostsLab) -> None:
     ok(again)
     assert "the same garrison is installed there already" in again.stderr
     wait_for("its slots changed", lambda: seen(lab)["seen"].get("slots") == 4)
+
+    # a node on it lands, and its agent reaches neither the engine nor home
+    repo = lab.folder / "repo"
+    make_repository(repo)
+    targets = [("127.0.0.1", int(there["port"])), (box.way_home, 22), (box.address, 22)]
+    words = " ".join(f"{host}:{port}" for host, port in targets)
+    (lab.folder / "one.dot").write_text(
+        "digraph one { flow=dag; start [shape=Mdiamond]; end [shape=Msquare]; start -> n -> end; "
+        f'n [agent=command, command="python3 reach.py {words} && git add -A && git commit -qm Reach"]; }}')
+    ok(lab.garrison("launch", str(lab.folder / "one.dot"), "--target-dir", str(repo), "--run", "r1", "--hosts", "gpu",
+                    "--gate", "test -e README"))
+    reached = git(repo, "show", "main:reached.txt").splitlines()
+    assert reached == [f"{host}:{port} no" for host, port in targets]
+    ok(lab.garrison("verify", "r1"))
 
     # cut off, and back: the end of the old tunnel on the host does not keep the new one from its port
     box.cut()

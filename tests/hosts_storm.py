@@ -106,6 +106,8 @@ class Storm:
         self.lab.boot()
         first, *others = self.lab.hosts
         self.add(first, slots)  # makes the wheels
+        for name in others:
+            self.lab.hosts[name].copy_installation(self.lab.hosts[first])
         with ThreadPoolExecutor(len(others) or 1) as beside:
             list(beside.map(lambda name: self.add(name, slots), others))
         for host in self.lab.hosts.values():

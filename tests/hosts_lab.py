@@ -173,7 +173,7 @@ class LabHost:
         for path in (target / "bin").iterdir():
             if not path.is_symlink() and old.encode() in (data := path.read_bytes()):
                 path.write_bytes(data.replace(old.encode(), new.encode()))
-        run("chown", "-R", f"{self.uid}:{self.uid}", self.home / ".local")
+        run("chown", "-hR", f"{self.uid}:{self.uid}", self.home / ".local")
 
     def remove(self) -> None:
         self.power_off()

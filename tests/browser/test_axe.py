@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from served_run import serving
+from served_run import WORK, serving
 
 from agent_terminal import ECHO, agent_in_tmux
 from garrison.records.run import RunFiles
@@ -50,12 +50,12 @@ def axe() -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HomeBuilder, str]]:
-    """A home with one of everything, an hour of history, and a run of two hundred nodes."""
+    """A home with one of everything, an hour of history, and a run whose graph has a map."""
     folder: Path = tmp_path_factory.mktemp("axe")
     story(TimedHome(folder))
     with home_builder(folder) as builder:
         build_busy_run(builder)
-        build_large_run(builder, 200)
+        build_large_run(builder, 40)
         log = RunFiles(folder, "crew-1").attempt("add_tests", 1) / "agent.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("reading calc.py\n" * 200)
@@ -65,10 +65,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HomeBuilder
 
 def judge(page: Any, axe: str, found: dict[str, Any], view: str) -> None:
     """Add what axe-core finds to `found`, once its skeletons have gone."""
-    page.wait_for_function("![...document.querySelectorAll('.skeleton')].some(one => one.offsetParent)")
+    page.wait_for_function("![...document.querySelectorAll('.skeleton')].some(one => one.offsetParent)", timeout=WORK)
     page.evaluate(axe)
     for rule, impact, elements in page.evaluate(FINDINGS):
         found[f"{view}: {rule} ({impact})"] = elements
+
+
+def drawn(page: Any) -> None:
+    """Wait for the graph, beyond its deadline where the machine is busy."""
+    nodes, longer = page.locator("svg .node").first, page.get_by_role("button", name="Try longer")
+    expect(nodes.or_(longer)).to_be_visible(timeout=WORK)
+    if longer.is_visible():
+        longer.click()
+    expect(nodes).to_be_visible(timeout=WORK)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -81,7 +90,7 @@ def test_axe_finds_nothing_on_any_view(home: Any, opened: Any, axe: str, scheme:
     for view in VIEWS:
         page.goto(url.partition("/?")[0] + view)
         if "r1" in view:
-            expect(page.locator("svg .node")).to_have_count(202)
+            drawn(page)
             judge(page, axe, found, f"{view} graph")
             page.get_by_role("tab", name="Table").click()
         elif "none" not in view and "chat" not in view:

@@ -19,7 +19,6 @@ from web_clients import Crowd
 from web_support import PATIENCE, READ, Site, site
 
 CROWD = 1000
-PORTION = 50
 FILES = 3 * CROWD
 """Open files of this process, which is both ends of each connection."""
 HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Half: "
@@ -57,8 +56,7 @@ async def ended(connection: Connection) -> None:
 def test_a_thousand_clients_follow_a_run(tmp_path: Path) -> None:
     def follow(port: int, token: str) -> None:
         crowd = Crowd(port, token)
-        for _ in range(CROWD // PORTION):  # of unknown ones the server holds only so many at a time
-            crowd.join(PORTION)
+        crowd.join(CROWD)
         for number in range(3):
             signal = {"id": f"s{number}", "type": "GUIDANCE", "node": "a", "from": f"person-{number}"}
             guardian.append("signal", signal, builder.now())

@@ -21,7 +21,7 @@ from garrison.system.tmux_server import supported_version
 from timeline_support import TimedHome, story
 from top_support import HomeBuilder, build_busy_run, build_large_run, home_builder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 VERSION = "4.14.1"
 CACHE = Path.home() / ".cache/garrison-tests/axe-core"
 SCHEMES, WIDTHS = ("light", "dark"), (1440, 360)

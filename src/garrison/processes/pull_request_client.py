@@ -96,6 +96,7 @@ class PullRequestClient:
             return Facts(relation, head, base, tip=tip)
         facts = Facts(relation, head, base, pull.number, pull.url, pull.state is PullState.OPEN, pull.draft,
                       body=pull.body.replace("\r\n", "\n"), tip=tip,
+                      is_on_base=bool(tip and base) and _is_ancestor(git, tip, base),
                       other_base=pull.base if pull.base != launch.base else "")
         if pull.state is PullState.MERGED:
             return replace(facts, merge=self._merge_facts(pull, base, tip))
@@ -284,13 +285,16 @@ class PullRequestClient:
             raise GarrisonError(f"could not move {self.launch.onto} to {new[:10]}: another git moved it; looking again")
 
     def _reply(self, number: int, step: ForgeStep) -> None:
-        """Answer a comment once; one that was deleted meanwhile needs no answer."""
+        """Answer a comment once; one that is gone needs no answer."""
         forge, marker = self.forge, answer_marker(self.launch.run_id, step.comment)
         if time.monotonic() < self._is_young:  # a predecessor that was killed may just have answered it
             time.sleep(LISTED_SECONDS)
         if step.comment.startswith(WHOLE):
             forge.comment(number, attach(step.text, marker), marker, pull=True)
-        elif thread := next((line.thread for line in forge.list_line_comments(number) if line.id == step.comment), ""):
+        else:
+            thread = next((line.thread for line in forge.list_line_comments(number) if line.id == step.comment), "")
+            if not thread:
+                return  # it is gone, or not listed by the server that was asked: the next look tells
             forge.reply(number, thread, attach(step.text, marker), marker)
         self._answered.add(step.comment)
 

@@ -118,6 +118,8 @@ class Facts:
     """True if the base's protection names checks: each of them is among `checks`, whether it has reported or not."""
     required_approvals: int = 0
     """Approvals without which the forge itself does not merge."""
+    is_on_base: bool = False
+    """True if the base has the run's branch already."""
     other_base: str = ""
     """Branch that somebody made the base instead of the run's."""
     auto_merge: bool = False

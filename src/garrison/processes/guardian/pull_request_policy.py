@@ -16,6 +16,7 @@ base, on a branch of its own. The first row that fits decides:
     no pull request                                    OPEN, as a draft
     a person gave it another base                      held up
     garrison's section of the text is old              EDIT
+    the base has it, but it is still said to be open   wait
     the gate passed on this head, still a draft        READY
     a comment that was addressed, without an answer    REPLY
     a red check or a comment that no node has had      back to the node that owns the lines, or held up
@@ -255,6 +256,8 @@ def _open(state: RunState, view: PullRequestView, facts: Facts) -> list[Action] 
 
 def _tested(state: RunState, run: str, view: PullRequestView, facts: Facts, max_rework: int) -> list[Action]:
     """Return the next step once branch and pull request are there."""
+    if facts.is_on_base:  # a test of it would find nothing to merge
+        return _wait(state, _S.MERGING, "the base has its commits; the forge has yet to say that it is merged", facts)
     if state.landing.status != TESTED:
         if view.pause and facts.base != state.landing.base:
             return [_request(state, view.tip, facts.base)]  # the base was red, and may be mended

@@ -3,15 +3,15 @@
     .venv/bin/python benchmarks/merge_limit.py [--draws 400] [--gates 1,2,4,8,16] [--rates 0.5,…,30] [--flaky 0,1,5]
         [--tables limit,peers,small,correlated,cost] [--processes 2] [--bits 60]
 
-Which of n entries are bad, each with probability p, is H(p) = -p log2 p - (1-p) log2 (1-p) bits an entry, and a gate run
-tells one at most: so n entries take n H(p) / k runs of time on k gates. A gate that is red on a good tree with
+Which of n entries are bad, each with probability p, is H(p) = -p log2 p - (1-p) log2 (1-p) bits an entry, and a gate
+run tells one at most: so n entries take n H(p) / k runs of time on k gates. A gate that is red on a good tree with
 probability f tells only C(f) = log2(1 + (1-f) f^(f/(1-f))) bits (the capacity of a Z channel), so the limit is
 n H(p) / (C(f) k). A draw is a queue with as many entries as hold `--bits` bits, all of which wait at the start.
 
 Tables: `limit` (share of the limit that the real decision reaches, `merge_odds.Drain`), `peers` (the same for other
 strategies, `merge_strategies`), `small` (queues of four, beside the best of all plans, `merge_best`), `correlated`
 (entries that break each other, and beliefs that are wrong) and `cost` (milliseconds a decision). The decision knows p
-and f, as it does after some hundred judgements, and nothing else of the entries; `small` and `correlated` are described there.
+and f, as it does after some hundred judgements, and nothing else of the entries, except in `correlated`.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def queue_length(rate: float, bits: float) -> int:
     return max(8, round(bits / entropy(rate)))
 
 
-# ---------------------------------------------------------------------------------------------------- share of the limit
+# --------------------------------------------------------------------------------------------------- share of the limit
 
 Cell = tuple[float, float, int, int, float]
 """Rate, flake, gates, draws, bits."""
 
 
 def share(cell: Cell) -> tuple[Cell, list[float], float, float]:
-    """Return the share of each draw, of good entries those rejected, and gate runs an entry."""
+    """Return the share of each draw, the good ones rejected of all entries, and gate runs an entry."""
     rate, flake, gates, draws, bits = cell
     entries, shares, wrong, runs = queue_length(rate, bits), [], 0, 0
     for number in range(draws):
@@ -74,12 +74,14 @@ def share(cell: Cell) -> tuple[Cell, list[float], float, float]:
 
 
 def print_limit(cells: Sequence[Cell], processes: int) -> None:
-    """Print the share of the limit for each rate, flakiness and number of gates."""
-    print(f"{'gates':>5} {'bad':>6} {'flaky':>6} {'share: mean':>12} {'p10':>5} {'runs an entry':>14} {'good rejected':>14}")
+    """Print the share of the limit for each rate, flakiness and number of gates: the limit by the mean time, and p10.
+    """
+    print(f"{'gates':>5} {'bad':>6} {'flaky':>6} {'share: mean':>12} {'p10':>5} {'runs an entry':>14} "
+          f"{'good rejected':>14}")
     with multiprocessing.Pool(processes) as pool:
         for (rate, flake, gates, _, _), shares, wrong, runs in pool.imap(share, cells):
             low = sorted(shares)[len(shares) // 10]
-            print(f"{gates:5} {rate:6.1%} {flake:6.0%} {statistics.mean(shares):12.0%} {low:5.0%} {runs:14.3f} "
+            print(f"{gates:5} {rate:6.1%} {flake:6.0%} {statistics.harmonic_mean(shares):12.0%} {low:5.0%} {runs:14.3f} "
                   f"{wrong:14.3%}", flush=True)
 
 

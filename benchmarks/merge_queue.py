@@ -297,7 +297,8 @@ def flaky(entries: int, wrong: float, table: Table) -> None:
 
 def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tuple[set[int], int]:
     """Entries that the decision rejects, and the gate runs that it took."""
-    drain = merge_odds.Drain(entries, bad, flake=wrong, dice=dice, window=40).drain()
+    world = merge_odds.World(entries, frozenset(bad), (), wrong)
+    drain = merge_odds.Drain(world, dice=dice, window=40).drain()
     return drain.rejected, drain.runs
 
 

@@ -5,9 +5,9 @@
   batch of one that is red is rejected. One batch at a time. Source: README of bors-ng, "How it works", and its manual,
   https://bors.tech/documentation/: batches, bisected on failure. `fixed batches` limits them to eight, as
   `max_batch_size` does.
-- Zuul, dependent pipeline: each change is tested on all those ahead of it, as if they passed. If one fails, those behind
-  it are tested again without it. The window begins with 20 changes, grows by one with each that lands and halves with
-  each that fails, down to three. Source: https://zuul-ci.org/docs/zuul/latest/gating.html and `window` in
+- Zuul, dependent pipeline: each change is tested on all those ahead of it, as if they passed. If one fails, those
+  behind it are tested again without it. The window begins with 20 changes, grows by one with each that lands and halves
+  with each that fails, down to three. Source: https://zuul-ci.org/docs/zuul/latest/gating.html and `window` in
   https://zuul-ci.org/docs/zuul/latest/config/pipeline.html.
 - GitHub, grouped queue: each pull request gets a group of its own, which holds those ahead, too; `build concurrency` of
   them are tested at a time; a failing one is removed, and the groups behind it are built again. Source:

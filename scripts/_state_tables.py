@@ -175,8 +175,8 @@ def set_decisions() -> str:
     waiting = [Waiting(name) for name in "abcd"]
     beliefs = Beliefs(dict.fromkeys("abcd", 0.2))
 
-    def red(names: str) -> Run:
-        return Run(tuple(names), False, lands=True, is_own=len(names) == 1)
+    def red(names: str, *, again: bool = False) -> Run:
+        return Run(tuple(names), False, lands=True, is_own=len(names) == 1, is_repeat=again)
 
     passed, elsewhere = Run(("a", "b"), True, lands=True), Run(("a", "b"), True)
     under_test = [RunningSet(tuple("abc"))]
@@ -190,9 +190,10 @@ def set_decisions() -> str:
         ("a, b and c are red together, two gates", [red("abc")], [], 2),
         ("a and b are red together, which makes the run on all three useless", [red("ab")], under_test, 1),
         ("a is red alone", [red("a")], [], 1),
-        ("a and b are red together, and so is a alone", [red("ab"), red("a")], [], 1),
-        ("the same, and b passed", [red("ab"), red("a"), Run(("b",), True)], [], 1),
-        ("a is red alone twice", [red("a"), red("a")], [], 1),
+        ("a and b are red together, then a alone", [red("ab"), red("a")], [], 1),
+        ("a and b are red together, b passed, then a is red alone", [red("ab"), Run(("b",), True),
+                                                                    red("a", again=True)], [], 1),
+        ("a is red alone twice", [red("a"), red("a", again=True)], [], 1),
     ]
     return _table(["known of a, b, c and d", "decision"], [
         [known, _describe(decide(waiting, beliefs, runs, running, gates))] for known, runs, running, gates in cases])

@@ -81,8 +81,8 @@ def print_limit(cells: Sequence[Cell], processes: int) -> None:
     with multiprocessing.Pool(processes) as pool:
         for (rate, flake, gates, _, _), shares, wrong, runs in pool.imap(share, cells):
             low = sorted(shares)[len(shares) // 10]
-            print(f"{gates:5} {rate:6.1%} {flake:6.0%} {statistics.harmonic_mean(shares):12.0%} {low:5.0%} {runs:14.3f} "
-                  f"{wrong:14.3%}", flush=True)
+            mean = statistics.harmonic_mean(shares)
+            print(f"{gates:5} {rate:6.1%} {flake:6.0%} {mean:12.0%} {low:5.0%} {runs:14.3f} {wrong:14.3%}", flush=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- peers

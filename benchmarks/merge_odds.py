@@ -23,10 +23,10 @@ from garrison.merge.decision import (
     Decision,
     Run,
     RunningSet,
-    Steadiness,
+    Trial,
     Waiting,
+    convicts,
     decide,
-    repeats_another,
 )
 
 REMEMBERED = 300
@@ -102,7 +102,7 @@ class Drain:
         backlog = len(self.waiting) if not self.runs else batch.MAX_BATCH
         most = batch.choose_max_set(backlog, [self.run])
         chosen = decide([self.facts[name] for name in free], self._believe(free), list(self._tell(waiting)), sets,
-                        self.gates, max_set=most, gate=self._judge_gate())
+                        self.gates, max_set=most, is_steady=self._is_steady())
         if chosen.land:
             self.now += self.land
             for name in chosen.land:
@@ -124,11 +124,11 @@ class Drain:
             return Beliefs(dict.fromkeys(names, batch.failure_rate(self.judged)), {}, flake)
         return Beliefs({name: self.beliefs[int(name)] for name in names}, {}, flake)
 
-    def _judge_gate(self) -> Steadiness:
+    def _is_steady(self) -> bool:
         is_found = self._count_flakes() > 0 or any(not tree & ~self.tip for tree in self.reds)
         if is_found or (self.has_history and self.world.flake):
-            return Steadiness.FLAKY
-        return Steadiness.STEADY if self.has_history or len(self.greens) >= STEADY_RUNS else Steadiness.UNKNOWN
+            return False
+        return self.has_history or len(self.greens) >= STEADY_RUNS
 
     def _count_flakes(self) -> int:
         """Return how many runs on the last good trees were red."""
@@ -141,16 +141,18 @@ class Drain:
         """Yield what the finished runs say of the waiting entries."""
         self.finished = [each for each in self.finished[-REMEMBERED:] if each.tree & waiting]
         green = {each.tree for each in self.finished if each.green}
-        earlier: list[tuple[tuple[str, ...], bool]] = []
+        is_flaky = self._count_flakes() > 0 or (self.has_history and self.world.flake > 0)
+        earlier: list[Trial] = []
         for each in self.finished:
             is_whole = not each.tree & ~(waiting | self.tip)
             if each.green or (is_whole and each.tree not in green):
                 left = tuple(name for name in each.entries if waiting >> int(name) & 1)
+                trial = Trial(each.entries, each.tree, each.green)
                 is_own = not each.green and len(each.entries) == 1
                 if left:
                     yield Run(left, each.green, {}, is_whole and self._lands(each), is_own,
-                              is_own and repeats_another(left[0], earlier))
-                earlier.append((each.entries, each.green))
+                              is_own and convicts(trial, earlier, flaky=is_flaky))
+                earlier.append(trial)
 
     def _test(self, chosen: Decision) -> None:
         for start in chosen.start:

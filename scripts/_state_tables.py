@@ -176,7 +176,7 @@ def set_decisions() -> str:
     beliefs = Beliefs(dict.fromkeys("abcd", 0.2))
 
     def red(names: str, *, again: bool = False) -> Run:
-        return Run(tuple(names), False, lands=True, is_own=len(names) == 1, is_repeat=again)
+        return Run(tuple(names), False, lands=True, is_own=len(names) == 1, convicts=again)
 
     passed, elsewhere = Run(("a", "b"), True, lands=True), Run(("a", "b"), True)
     under_test = [RunningSet(tuple("abc"))]

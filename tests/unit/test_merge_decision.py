@@ -18,11 +18,11 @@ from garrison.merge.decision import (
     Decision,
     Run,
     RunningSet,
-    Steadiness,
+    Trial,
     Waiting,
+    convicts,
     decide,
     entropy,
-    repeats_another,
 )
 
 
@@ -81,7 +81,7 @@ class Drain:
                  for each in map(_Same, self.running)}
         decision = decide(waiting, Beliefs(dict.fromkeys(free, self.rate), {}, self.flake),
                           list(self.known_runs(set(free))), list(known.values()), self.gates, max_set=self.max_set,
-                          gate=self.judge_gate())
+                          is_steady=self.is_steady())
         if decision.land:
             self.land(decision.land)
         elif decision.reject:
@@ -96,23 +96,25 @@ class Drain:
 
     def known_runs(self, free: set[str]):
         green = {gate.tree for gate in self.runs if gate.green}
-        earlier: list[tuple[tuple[str, ...], bool]] = []
+        flaky = any(gate.tree in green and not gate.green for gate in self.runs)
+        earlier: list[Trial] = []
         for gate in self.runs:
+            trial = Trial(gate.entries, gate.tree, gate.green)
             left = tuple(name for name in gate.entries if name in free)
             is_whole = all(name in free or name in self.landed for name in gate.entries)
             if left and (gate.green or (is_whole and gate.tree not in green)):
                 is_own = not gate.green and len(gate.entries) == 1
                 yield Run(left, gate.green, {}, is_whole and self.lands(gate), is_own,
-                          is_own and repeats_another(left[0], earlier))
+                          is_own and convicts(trial, earlier, flaky=flaky))
             if gate.green or is_whole:
-                earlier.append((gate.entries, gate.green))
+                earlier.append(trial)
 
-    def judge_gate(self) -> Steadiness:
+    def is_steady(self) -> bool:
         green = {gate.tree for gate in self.runs if gate.green}
         landed = frozenset(self.landed)
         if any(not gate.green and (gate.tree in green or gate.tree <= landed) for gate in self.runs):
-            return Steadiness.FLAKY
-        return Steadiness.STEADY if len(green) >= STEADY_RUNS else Steadiness.UNKNOWN
+            return False
+        return len(green) >= STEADY_RUNS
 
     def land(self, names: tuple[str, ...]) -> None:
         tree = frozenset((*self.landed, *names))
@@ -246,10 +248,10 @@ def test_a_decision_on_64_entries_and_4_gates_takes_milliseconds():
 # ------------------------------------------------------------------------------------------------------- single steps
 
 
-def ask(runs=(), running=(), width=1, rate=0.2, flake=0.0, bad=None, gate=Steadiness.UNKNOWN, **options):
+def ask(runs=(), running=(), width=1, rate=0.2, flake=0.0, bad=None, is_steady=False, **options):
     waiting = [Waiting(name, **options.get(name, {})) for name in "abcdef"]
     beliefs = Beliefs(dict.fromkeys("abcdef", rate) | (bad or {}), {}, flake)
-    return decide(waiting, beliefs, runs, running, width, gate=gate)
+    return decide(waiting, beliefs, runs, running, width, is_steady=is_steady)
 
 
 def started(decision: Decision) -> list[str]:
@@ -291,42 +293,40 @@ def test_a_run_that_a_verdict_made_useless_is_cancelled():
     assert ask([Run(("a",), True)], [RunningSet(("a",), lands=False)]).cancel == (RunningSet(("a",), lands=False),)
 
 
-def test_an_entry_is_rejected_by_its_own_red_run_and_another_one_without_a_suspect_but_it():
-    own, again, passed = red("a", is_own=True), red("a", is_own=True, is_repeat=True), Run(("b", "c"), True)
+def test_an_entry_is_rejected_by_its_own_run_that_repeats_another_one():
+    own = red("a", is_own=True)
     assert started(ask([own])) == ["a"]
     assert ask([own]).start[0].repeats
-    assert ask([own, again]).reject == "a"
-    assert ask([red("ab"), passed, again]).reject == "a"
-    assert ask([red("ab"), own, passed]).reject == "", "the gate may have failed for a while"
-    assert ask([red("a", is_own=True, is_final=True)]).reject == "a"
+    assert ask([red("a")]).reject == ""
+    assert ask([red("ab"), own, Run(("b",), True)]).reject == "", "the gate may have failed for a while"
+    assert ask([own, red("a", is_own=True, convicts=True)]).reject == "a"
 
 
-def test_for_a_steady_gate_the_other_suspects_may_pass_later_and_a_flaky_one_needs_three():
+def test_for_a_steady_gate_the_other_suspects_may_pass_later():
     own, passed = red("a", is_own=True), Run(("b", "c"), True)
-    assert ask([red("ab"), own], gate=Steadiness.STEADY).reject == ""
-    assert ask([red("a"), red("a")], gate=Steadiness.STEADY).reject == "", "none is its own"
-    assert ask([red("ab"), own, passed], gate=Steadiness.STEADY).reject == "a"
-    assert ask([red("ab"), own, passed], gate=Steadiness.FLAKY).reject == ""
-    assert ask([red("abc"), red("ab"), own, passed], gate=Steadiness.FLAKY).reject == "a"
+    assert ask([red("ab"), own], is_steady=True).reject == ""
+    assert ask([red("a"), red("a")], is_steady=True).reject == "", "none is its own"
+    assert ask([red("ab"), own, passed], is_steady=True).reject == "a"
 
 
-def test_an_own_run_repeats_one_in_which_the_entry_was_the_only_suspect_by_then():
-    with_b, alone, b_passed = (("a", "b"), False), (("a",), False), (("b",), True)
-    assert not repeats_another("a", [])
-    assert not repeats_another("a", [with_b])
-    assert repeats_another("a", [with_b, b_passed])
-    assert repeats_another("a", [b_passed, with_b])
-    assert repeats_another("a", [alone])
+def test_a_red_run_convicts_only_an_entry_that_was_suspect_alone_before():
+    alone, with_b = Trial(("a",), "tip a", False), Trial(("a", "b"), "tip a b", False)
+    assert not convicts(alone, [])
+    assert not convicts(alone, [with_b])
+    assert convicts(alone, [with_b, Trial(("b",), "tip b", True)])
+    assert convicts(alone, [alone])
+    assert not convicts(with_b, [with_b, with_b])
+    assert not convicts(alone, [with_b, Trial(("b",), "tip b", True), alone], flaky=True)
+    assert convicts(alone, [alone, alone], flaky=True)
 
 
 def test_what_was_red_alone_is_run_again_only_if_others_that_pass_cannot_confirm_it():
     own = red("a", is_own=True)
-    told, steady = [red("ab"), own], Steadiness.STEADY
+    told = [red("ab"), own]
     assert started(ask(told)) == ["a"]
-    assert started(ask(told, gate=steady)) != ["a"], "b may pass"
-    assert started(ask(told, gate=Steadiness.FLAKY)) == ["a"], "two red runs do not suffice"
-    assert started(ask([*told, red("b", is_own=True)], gate=steady))[0] in "ab", "b is as suspect itself"
-    assert started(ask(told, gate=steady, a={"is_due": True})) == ["a"]
+    assert started(ask(told, is_steady=True)) != ["a"], "b may pass"
+    assert started(ask([*told, red("b", is_own=True)], is_steady=True))[0] in "ab", "b is as suspect itself"
+    assert started(ask(told, is_steady=True, a={"is_due": True})) == ["a"]
 
 
 def test_an_entry_that_shares_no_set_is_tested_alone_when_it_is_its_turn():

@@ -13,26 +13,26 @@ them; several runs on a chain divide it into segments. The run that is started n
 the bits that it tells, given the runs in progress, plus the chance that it lands. There are three ways to find one:
 cut a segment of a chain, begin a chain with entries of the pool, or extend a chain under test, whose success is then
 taken for granted. So one gate bisects, and k gates search in k groups at a time. A set lands only by its own green run
-on the tip. An entry is rejected if it is the only suspect left of two red runs, of which its own one repeats the other;
-for a gate that is known to be steady, the other suspects may have passed later.
+on the tip. An entry is rejected only by a red run of its own that repeats another one (`convicts`), or, if the gate is
+known to be steady, if it is the only suspect left of its own one and another.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import field
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from garrison.frozen import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
 MAX_SET = 128
 """Entries of the largest set: of which half the sets are red if one entry in 185 is bad."""
 RED_RUNS_NEEDED = 2
-"""Red runs without another suspect, one of them its own, for which an entry is rejected; one more by a flaky gate."""
+"""Red runs without another suspect, one of them its own, for which an entry is rejected; one more if the gate was flaky
+lately."""
 STEADY_RUNS = 40
 """Trees that a gate must have passed, and been flaky on none, to count as steady: one that is red on a twentieth of the
 good trees is found out by then in seven of eight cases."""
@@ -50,16 +50,6 @@ LEAST_VALUE = 0.02
 """Bits below which a run is not started while another is in progress, and below which one is cancelled."""
 LEAST_BAD, MOST_BAD = 0.002, 0.95
 """Bounds of the probability that an entry is bad."""
-
-
-class Steadiness(Enum):
-    """What is known of a gate from the trees that it passed."""
-
-    UNKNOWN = "unknown"
-    """Then the own red run of an entry convicts it only if it repeats another one: the gate may fail for a while."""
-    STEADY = "steady"
-    FLAKY = "flaky"
-    """It was red on a good tree lately."""
 
 
 @frozen
@@ -99,10 +89,8 @@ class Run:
     """Set if the tested tree is the tip's with just these entries: then it may land."""
     is_own: bool = False
     """Set if it is a red one that tested one entry and nothing else."""
-    is_repeat: bool = False
-    """Set if, besides, its entry had been the only suspect of another red run (see `repeats_another`)."""
-    is_final: bool = False
-    """Set if its only entry is to be rejected for it alone: it gave no verdict, several times."""
+    convicts: bool = False
+    """Set if it is reason to reject its only entry (see `convicts`)."""
 
 
 @frozen
@@ -137,7 +125,7 @@ class Decision:
 
 def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], running: Sequence[RunningSet],
            gates: int, *, max_set: int = MAX_SET,
-           gate: Steadiness = Steadiness.UNKNOWN) -> Decision:
+           is_steady: bool = False) -> Decision:
     """Decide what to land, reject, cancel or test next.
 
     Args:
@@ -146,16 +134,16 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
         running: runs in progress.
         gates: runs that may go on at a time.
         max_set: entries that may be tested together at most; with 1, one entry is tested at a time.
-        gate: what is known of the gate.
+        is_steady: whether the gate is known not to err (see STEADY_RUNS).
     """
     passed = [run.entries for run in runs if run.green and run.lands and run.entries]
     if passed:
         return Decision(land=max(passed, key=len))
     known = _Knowledge(waiting, beliefs, runs)
-    if convicted := known.convict(gate):
+    if convicted := known.convict(is_steady=is_steady):
         return Decision(reject=convicted)
     cancel = [each for each in running if known.is_useless(each)]
-    plan = _Plan(known, [each for each in running if each not in cancel], max_set, gate)
+    plan = _Plan(known, [each for each in running if each not in cancel], max_set, is_steady=is_steady)
     start: list[Start] = []
     while len(plan.running) < gates:
         best = max(plan.candidates(), key=lambda each: each.value, default=None)
@@ -166,11 +154,24 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
     return Decision(cancel=tuple(cancel), start=tuple(start))
 
 
-def repeats_another(name: str, earlier: Sequence[tuple[tuple[str, ...], bool]]) -> bool:
-    """Return whether a red run on one entry alone repeats one of the earlier runs (their entries, and if green): it was
-    red, and that entry was its only suspect by then."""
-    passed = {each for entries, green in earlier if green for each in entries} - {name}
-    return any(not green and set(entries) - passed == {name} for entries, green in earlier)
+@frozen
+class Trial:
+    """Gate run on a tree: the tip with `entries`."""
+
+    entries: tuple[str, ...]
+    tree: Hashable
+    green: bool
+
+
+def convicts(run: Trial, earlier: Sequence[Trial], *, flaky: bool = False) -> bool:
+    """Return whether a red run is reason to reject: it tested one entry alone, which had been red before, alone or with
+    others that had passed by then. If the gate was flaky lately, only runs on the same tree count, and one more."""
+    if len(run.entries) > 1 or run.green:
+        return False
+    if flaky:
+        return sum(each.tree == run.tree and not each.green for each in earlier) >= RED_RUNS_NEEDED
+    passed = {name for each in earlier if each.green for name in each.entries} - set(run.entries)
+    return any(not each.green and set(each.entries) - passed == set(run.entries) for each in earlier)
 
 
 # ------------------------------------------------------------------------------------------------- what the runs tell
@@ -253,26 +254,19 @@ class _Knowledge:
             goods.append(goods[-1] * (1 - self.bad[name]) * clash)
         return goods
 
-    def convict(self, gate: Steadiness) -> str:
+    def convict(self, *, is_steady: bool) -> str:
         """Return an entry to reject, the only suspect that is left of enough red runs, one its own; '' if none."""
-        needed = RED_RUNS_NEEDED + (gate is Steadiness.FLAKY)
         for group, reds in self.reds.items():
-            is_confirmed = len(reds) >= needed and any(
-                run.is_repeat or (run.is_own and gate is not Steadiness.UNKNOWN) for run in reds)
-            if len(group) == 1 and (is_confirmed or any(run.is_final for run in reds)):
+            is_confirmed = is_steady and len(reds) >= RED_RUNS_NEEDED and any(run.is_own for run in reds)
+            if len(group) == 1 and (is_confirmed or any(run.convicts for run in reds)):
                 return min(group)
         return ""
 
-    def may_be_confirmed(self, name: str, gate: Steadiness) -> bool:
-        """Return whether an entry that was red alone needs no further run of its own if others that were red with it
-        pass."""
-        if gate is Steadiness.UNKNOWN:
-            return False
-        own = self.reds.get(frozenset({name}), ())
-        shared = [group for group in self.reds if len(group) > 1 and name in group
-                  and not any(frozenset({other}) in self.reds for other in group - {name})]
-        return any(run.is_own for run in own) and len(own) + sum(len(self.reds[group]) for group in shared) >= \
-            RED_RUNS_NEEDED + (gate is Steadiness.FLAKY)
+    def may_be_confirmed(self, name: str) -> bool:
+        """Return whether an entry needs no further run of its own if others that were red with it pass."""
+        return any(run.is_own for run in self.reds.get(frozenset({name}), ())) and any(
+            name in group and not any(frozenset({other}) in self.reds for other in group - {name})
+            for group in self.reds if len(group) > 1)
 
     def test_alone(self, name: str, value: float, why: str) -> Start:
         """Return the run on one entry alone, which repeats the last such run that was red."""
@@ -296,9 +290,9 @@ class _Knowledge:
 class _Plan:
     """Runs in progress, and the sets that could be tested beside them."""
 
-    def __init__(self, known: _Knowledge, running: Sequence[RunningSet], max_set: int, gate: Steadiness,
-                 ) -> None:
-        self.known, self.running, self.max_set, self.gate = known, list(running), max_set, gate
+    def __init__(self, known: _Knowledge, running: Sequence[RunningSet], max_set: int, *,
+                 is_steady: bool) -> None:
+        self.known, self.running, self.max_set, self.is_steady = known, list(running), max_set, is_steady
         self._arrange()
 
     def add(self, run: RunningSet) -> None:
@@ -362,7 +356,7 @@ class _Plan:
             name = chain.entries[0]
             if chain.cuts or known.waiting[name].needs & known.waiting.keys():
                 return []
-            is_urgent = is_due or not known.may_be_confirmed(name, self.gate)
+            is_urgent = is_due or not (self.is_steady and known.may_be_confirmed(name))
             value = CONFIRMATION_VALUE + due if is_urgent else LEAST_VALUE
             return [known.test_alone(name, value, "it is the only suspect of a red run")]
         what = "are red together" if chain.is_red else "are under test together"

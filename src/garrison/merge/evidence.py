@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.merge.decision import STEADY_RUNS, Run, RunningSet, Steadiness, repeats_another
+from garrison.merge.decision import STEADY_RUNS, Run, RunningSet, Trial, convicts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -25,40 +25,41 @@ def list_runs(state: QueueState, key: str, tip: str, waiting: Collection[str],
         key: of the present gate (`QueueConfig.verdict_key`).
         unfit: entries that give another tree on the tip than was tested: they do not land untested.
     """
-    green = state.verdicts.evidence(key).green
-    earlier: list[tuple[tuple[str, ...], bool]] = []
+    evidence = state.verdicts.evidence(key)
+    earlier: list[Trial] = []
     for record in state.verdicts.runs:
         landed = state.landed_since(record.base, tip)
         left = tuple(name for name in record.entries if name in waiting)
         if record.key != key or landed is None:
             continue
-        is_green = record.result == "green"
+        trial = Trial(record.entries, record.tree, record.result == "green")
         if not left:
-            earlier += [(record.entries, True)] if is_green else []
+            earlier += [trial] if trial.green else []
             continue
         is_whole = all(name in waiting or _has_landed(state, name) for name in record.entries)
         lands = is_whole and set(landed) <= set(record.entries) and left not in unfit
-        if is_green:
-            earlier.append((record.entries, True))
+        if trial.green:
+            earlier.append(trial)
             yield Run(left, green=True, lands=lands), record
-        elif is_whole and record.tree not in green:  # else the gate was flaky
+        elif is_whole and record.tree not in evidence.green:  # else the gate was flaky
             # An entry's own runs count from the last time that it was queued.
             is_own = len(record.entries) == 1 and state.entries[left[0]].verdict not in ("", "green")
-            is_repeat = is_own and repeats_another(left[0], earlier)
-            earlier.append((record.entries, False))
-            yield Run(left, False, dict(zip(record.entries, record.suspicion, strict=False)), lands, is_own, is_repeat,
-                      is_own and record.result == "lost"), record
+            is_lost = record.result == "lost"  # several times
+            is_proof = is_own and (is_lost or convicts(trial, earlier, flaky=evidence.flaky))
+            earlier.append(trial)
+            yield Run(left, False, dict(zip(record.entries, record.suspicion, strict=False)), lands, is_own,
+                      is_proof), record
 
 
-def judge_gate(state: QueueState, key: str) -> Steadiness:
-    """Return whether the gate was flaky lately: it judged a tree both ways, or a set was red whose entries all landed.
+def is_steady(state: QueueState, key: str) -> bool:
+    """Return whether the gate has passed so many trees that it would have been found out if it erred.
+
+    It erred if it judged a tree both ways, or if a set was red of which every entry has landed.
     """
-    if state.verdicts.evidence(key).flaky or any(
-            run.key == key and run.result == "red" and all(_has_landed(state, name) for name in run.entries)
-            for run in state.verdicts.runs):
-        return Steadiness.FLAKY
-    is_known = sum(gate == key for _, gate in state.verdicts.green) >= STEADY_RUNS
-    return Steadiness.STEADY if is_known else Steadiness.UNKNOWN
+    erred = state.verdicts.evidence(key).flaky or any(
+        run.key == key and run.result == "red" and all(_has_landed(state, name) for name in run.entries)
+        for run in state.verdicts.runs)
+    return not erred and sum(gate == key for _, gate in state.verdicts.green) >= STEADY_RUNS
 
 
 def list_running(state: QueueState, key: str, tip: str, gates: Iterable[RunningGate]) -> list[RunningSet | None]:

@@ -31,7 +31,7 @@ from garrison.merge.candidates import CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.decision import MAX_SET, Beliefs, Waiting, decide
 from garrison.merge.entry import order_by_dependencies
-from garrison.merge.evidence import judge_gate, list_running, list_runs
+from garrison.merge.evidence import is_steady, list_running, list_runs
 from garrison.merge.gate import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, RETRY_SECONDS, Progress, QueueWriter, Wait
@@ -388,7 +388,7 @@ class MergeProcessor:
         backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else batch.MAX_BATCH
         chosen = decide(candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
                         self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog),
-                        gate=judge_gate(state, key))
+                        is_steady=is_steady(state, key))
         if chosen.land:
             return self._land(state, tip, *chosen.land)
         self.gates.keep([*base_jobs, *(job for job, each in zip(set_jobs, sets, strict=True)

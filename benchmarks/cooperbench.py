@@ -42,6 +42,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PHASES = ("control", "calm", "killed", "crew")
 CLASSES = ("conflict", "clean green", "clean red")
 Pair = tuple[str, str]
+LENIENT = "-W ignore::pytest.PytestDeprecationWarning"
+"""Suites that make an error of every warning would be red for what a later pytest deprecates."""
 
 
 @dataclass
@@ -147,7 +149,8 @@ def class_of(bench: Bench, source: TaskRepository, pair: Pair) -> str:
 def chosen_pairs(bench: Bench) -> list[tuple[TaskRepository, Pair]]:
     """Return the pairs of usable features in the order of the seed, at most `--pairs`."""
     found = [(source, pair) for source in bench.repositories.values() for pair in source.task.pairs()
-             if set(pair) <= usable(bench, source.task)]
+             if set(pair) <= usable(bench, source.task)
+             and bench.options.pair in (None, ",".join(pair))]
     random.Random(bench.options.seed).shuffle(found)
     return found[:bench.options.pairs]
 
@@ -316,13 +319,14 @@ def options() -> argparse.Namespace:
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "cooperbench", metavar="DIR",
                         help="where results and repositories are kept (build/cooperbench)")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="tasks, such as 'click/*' or 'click/task2800'")
+    parser.add_argument("--pair", metavar="A,B", help="only this pair of features, of each task that --only leaves")
     parser.add_argument("--pairs", type=int, metavar="N", help="at most so many pairs, drawn by --seed (all)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--phases", default=",".join(PHASES), help=f"which of {','.join(PHASES)} (all)")
     parser.add_argument("--work", type=float, default=2.0, help="seconds that an agent of a crew thinks (2)")
     parser.add_argument("--minutes", type=float, help="begin nothing new after so many minutes; the next call goes on")
     parser.add_argument("--python", default=sys.executable, help="interpreter with pytest and what the libraries need")
-    parser.add_argument("--pytest", default="", metavar="OPTIONS", help="more options of pytest")
+    parser.add_argument("--pytest", default=LENIENT, metavar="OPTIONS", help=f"more options of pytest ({LENIENT})")
     parser.add_argument("--table", action="store_true", help="measure nothing, print what is known")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")

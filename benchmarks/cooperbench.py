@@ -5,8 +5,8 @@
 
 A pair of features of one task is a pipeline of two command agents that apply the gold patches; the gate runs the suites
 of the features that are in the merged tree, each in files of its own (`cooperbench_data.py`). First come the controls:
-a suite must be red on the base and green with its own feature, or its feature is left out and named. A red suite run
-is repeated before it counts. Pairs are classed by their gold patches: `conflict` (git cannot merge them), `clean green`
+a suite must be red on the base and green with its own feature, or its feature is left out and named. A suite counts as
+red when three runs fail. Pairs are classed by their gold patches: `conflict` (git cannot merge them), `clean green`
 (merged, both suites pass) and `clean red` (git merges them, each is green alone, together they are red). Every commit
 that main ever had is judged by running the suites on it and by `garrison.testing.checker`. `killed` repeats all with
 `kill -9` of a random process of the run every second; `crew` does all features of a task at once, all tasks together.

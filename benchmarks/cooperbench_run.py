@@ -36,6 +36,8 @@ RUN = "pair"
 STORM = {"GARRISON_BEAT_TIMEOUT": "4", "GARRISON_RESTART_WINDOW": "3", "GARRISON_HEALTHY_AFTER": "1",
          "GARRISON_RESCAN": "0.5", "GARRISON_PROBE_AFTER": "2", "GARRISON_SPAWN_DEADLINE": "20"}
 """Short times, as in `scripts/chaos`: a process that is killed every few seconds is not parked."""
+TRIES = 3
+"""Runs of a suite that must all fail before it counts as red: some fail now and then on a busy machine."""
 PATIENCE = 600.0
 KILLING = 90.0
 """Seconds after which a run is no longer disturbed, so that one that cannot go on shows as `kills ended`."""
@@ -72,7 +74,7 @@ def suite_command(python: str, options: str = "") -> str:
 
 @dataclass
 class Suites:
-    """Runs suites on trees, each tree once: the results are kept."""
+    """Runs suites on trees, each tree once: the results are kept, and so is the output of a red one."""
 
     command: str
     folder: Path
@@ -87,7 +89,7 @@ class Suites:
         tree = git(repo, "rev-parse", f"{commit}^{{tree}}")
         if tree not in self.known:
             at = time.monotonic()
-            self.known[tree] = self._run(repo, tree) or self._run(repo, tree)  # a red one is repeated
+            self.known[tree] = any(self._run(repo, tree) for _ in range(TRIES))  # a red one is repeated
             self.runs, self.seconds = self.runs + 1, self.seconds + time.monotonic() - at
             self.record(tree, self.known[tree])
         return self.known[tree]
@@ -99,10 +101,17 @@ class Suites:
         archive = subprocess.Popen(["git", "archive", tree], cwd=repo, stdout=subprocess.PIPE)
         subprocess.run(["tar", "-x", "-C", str(place)], stdin=archive.stdout, check=True)
         archive.wait()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return subprocess.run(["sh", "-c", self.command], cwd=place, stdin=subprocess.DEVNULL, check=False,
-                                  capture_output=True, timeout=self.timeout).returncode == 0
-        return False
+        log = self.folder / f"red-{tree}.log"
+        with log.open("ab") as output:
+            try:
+                code = subprocess.run(["sh", "-c", self.command], cwd=place, stdin=subprocess.DEVNULL, check=False,
+                                      stdout=output, stderr=output, timeout=self.timeout).returncode
+            except subprocess.TimeoutExpired:
+                output.write(f"\nnot done within {self.timeout:.0f} s\n".encode())
+                return False
+        if not code:
+            log.unlink()
+        return code == 0
 
 
 @dataclass

@@ -104,6 +104,7 @@ def test_pairs_are_classed_by_merges_and_suites(source: TaskRepository, tmp_path
     known = len(runs)
     assert not suites.green(source.path, source.merged("feature/3", "feature/4"))
     assert len(runs) == known == 5
+    assert len(list(tmp_path.glob("red-*.log"))) == 2
 
 
 def test_without_the_dataset_it_says_so(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def run_test(python: Path, root: Path, test: str) -> tuple[bool, str]:
     """Run one test in a copy; return whether it passed, and the last line of the output."""
     command = [str(python), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", str(SECONDS - 50), test]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=2 * SECONDS,
+                          start_new_session=True,
                           env={**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"})
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     return done.returncode == 0, f"exit {done.returncode}: {(lines or [done.stderr[-200:]])[-1]}"

@@ -96,7 +96,7 @@ def play(mutation: Mutation | None, count: int) -> tuple[list[object] | None, st
         environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run([sys.executable, "-c", PLAY, str(root), str(count)], cwd=root, env=environment,
-                                  capture_output=True, text=True, check=False, timeout=LIMIT)
+                                  capture_output=True, text=True, check=False, timeout=LIMIT, start_new_session=True)
         except subprocess.TimeoutExpired:
             return None, "it did not end"
     if done.returncode:

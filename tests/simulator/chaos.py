@@ -39,7 +39,7 @@ class Chaos:
         self.mark_at = marks.randrange(600) if marks.random() < 0.2 else -1
         """Steps until a person ends a process with `mark-terminated --kill`, -1 for never."""
         self.rare = random.Random(f"rare things of {world.seed}")
-        self.scripts = [(self.rare.randrange(900), kind(self)) for kind in RARE if self.rare.random() < 0.4] \
+        self.scripts = [(self.rare.randrange(900), kind(self)) for kind in RARE if self.rare.random() < 0.6] \
             if world.seed % 5 in RARE_SEEDS else []
         """(steps left, what then goes on step by step)."""
 
@@ -99,10 +99,10 @@ class Chaos:
                 yield True
             child = next((proc for proc in self.supervised() if proc.key == identity.key
                           and proc.incarnation == identity.incarnation and not proc.registered), None)
-            if self.rare.random() < 0.4:
+            if self.rare.random() < 0.5:
                 self.world.wall_shift -= self.rare.choice([40.0, 3600.0])
                 self.world.note("=== the wall clock is set back while something starts")
-            if child is not None and self.rare.random() < 0.5:
+            if child is not None and self.rare.random() < 0.7:
                 self.world.kill(child, "chaos, while it starts")
             elif child is not None:
                 self.world.hold(child, self.world.t + 120.0, "T")

@@ -76,7 +76,7 @@ def render(cells: Sequence[Cell]) -> str:
         numbered[cell.fault, cell.component].append(number)
     lines = ["| fault | " + " | ".join(COMPONENTS) + " |", "|---" * (len(COMPONENTS) + 1) + "|"]
     for fault in FAULTS:
-        row = [", ".join(f"[{number}](#cell-{number})" + ("" if cells[number - 1].red else "?")
+        row = [", ".join(f"{number}" if cells[number - 1].red else f"{number}?"
                          for number in numbered.get((fault, component), ())) for component in COMPONENTS]
         lines.append(f"| {fault} | " + " | ".join(row) + " |")
     filled, red = len(numbered), sum(bool(cell.red) for cell in cells)
@@ -85,7 +85,7 @@ def render(cells: Sequence[Cell]) -> str:
               "", "| | fault × component | promise | test | seen red |", "|---|---|---|---|---|"]
     for number, cell in enumerate(cells, 1):
         seen = f"`{cell.red}`: {cell.defect}" if cell.red else NOT_SEEN
-        lines.append(f'| <a id="cell-{number}"></a>{number} | {cell.fault} × {cell.component} | {cell.promise} | '
+        lines.append(f"| {number} | {cell.fault} × {cell.component} | {cell.promise} | "
                      f"[`{cell.function}`](../{cell.path}) | {seen} |")
     return "\n".join(lines)
 

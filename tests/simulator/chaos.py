@@ -39,7 +39,7 @@ class Chaos:
         self.mark_at = marks.randrange(600) if marks.random() < 0.2 else -1
         """Steps until a person ends a process with `mark-terminated --kill`, -1 for never."""
         self.rare = random.Random(f"rare things of {world.seed}")
-        self.scripts = [(self.rare.randrange(900), kind(self)) for kind in RARE if self.rare.random() < 0.6] \
+        self.scripts = [(self.rare.randrange(250), kind(self)) for kind in RARE if self.rare.random() < 0.6] \
             if world.seed % 5 in RARE_SEEDS else []
         """(steps left, what then goes on step by step)."""
 
@@ -87,6 +87,13 @@ class Chaos:
         hunt[1], hunt[2] = kills - 1, self.rng.randrange(60)
 
     # ---- rare things, step by step
+
+    def revive(self) -> bool:
+        """Resume the runs that have not ended, of which nothing is left; return whether there are any."""
+        unfinished = [run for run in self.world.runs if self.world.status(run) not in ("done", "failed")]
+        for run in unfinished:
+            start(self.world, run, resume=True)
+        return bool(unfinished)
 
     def strike_starting(self) -> Iterator[bool]:
         """Wait for processes that are starting, and kill or hold each, or set the clock back, before it is active."""

@@ -240,7 +240,7 @@ class Liveness:
                               for deaths in self.world.check.deaths.values())
             is_current = int(identity.metadata.get("attempt", 1)) >= attempt
             if is_recorded or key.role == "guardian" or not is_current:
-                yield Stage("restarting", key.full, by)
+                yield Stage("restarting", f"{key.full}#{identity.incarnation}", by)
             else:
                 yield Stage("replacing and recording a death", key.full, by)
 

@@ -65,7 +65,9 @@ def _simulate(world: World, seed: int, *, walks: bool) -> Outcome:
         run.lands = seed % 3 == 2
     disturb = Chaos(world, rng.choice([0, 1, 2, 3, 5, 8, 13]), rng.choice([8, 25, 60, 120]))
     steps = 0
-    while steps < DISTURBED and (disturb.left or disturb.hunted or disturb.scripts) and world.tick():
+    while steps < DISTURBED and (disturb.left or disturb.hunted or disturb.scripts):
+        if not world.tick() and not (disturb.scripts and disturb.revive()):
+            break
         disturb.between()
         world.target.step()
         steps += 1

@@ -272,8 +272,17 @@ class Check:
         if change.get("status") == "validated" and (run.id, change["node"]) not in self.landings \
                 and run.plan.initial.get(change["node"]) != "validated" and not self._may_change_nothing(run, change):
             raise Violation(f"{change['node']} was called validated without having landed")
+        if entry.kind == "signal" and entry.data.get("unhold"):
+            self._check_unparked(shadow, entry.data["unhold"])
         if entry.kind == "run":
             self._run_changed(run, shadow, entry.data["status"])
+
+    def _check_unparked(self, shadow: RunState, name: str) -> None:
+        """What a person has unparked is parked no more, with all that it had died."""
+        for full, circuit in shadow.circuits.items():
+            key = Key.parse(full)
+            if (key.name if key.role == "runner" else key.role) == name and (circuit.parked or circuit.parks):
+                raise Violation(f"{full} is still {circuit.state} after a person unparked it")
 
     def _run_changed(self, run: Run, shadow: RunState, status: str) -> None:
         """Check the status that a run has got."""

@@ -65,6 +65,12 @@ def test_a_missing_repository_is_told(sound: Story, tmp_path: Path) -> None:
     assert "is no git repository" in str(found.exception)
 
 
+def test_an_unknown_run_is_no_broken_promise(tmp_path: Path) -> None:
+    found = CliRunner().invoke(verify, ["nothing", "--home", str(tmp_path)], standalone_mode=False)
+    assert isinstance(found.exception, UsageError), found.output
+    assert found.exception.exit_code == 2
+
+
 def test_a_damaged_file_of_costs_is_told(sound: Story, tmp_path: Path) -> None:
     other = tmp_path / "bad"
     other.write_text("1\n")

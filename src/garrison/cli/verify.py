@@ -19,7 +19,7 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.resolve import existing_run
 from garrison.config import find_home
-from garrison.errors import UsageError
+from garrison.errors import GarrisonError, UsageError
 from garrison.merge.attestations import read_all
 from garrison.testing.checker import (
     Attestations,
@@ -76,7 +76,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         spending = _spending(_lines(costs_file) if costs_file is not None else (), costs_file)
     else:
         root = find_home(home)
-        found = existing_run(root, str(run))
+        found = _run(root, str(run))
         history = _history(_event_lines(root, found), root)
         attestations = read_attestations(map(read_all, sorted((root / "merge-queue").glob("*/*"))))
         spending = _spending(map(json.dumps, call_lines(root, found)), root)
@@ -93,6 +93,14 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
     else:
         _print(findings, history, attestations)
     return 1 if findings else 0
+
+
+def _run(home: Path, run: str) -> str:
+    """Return the run; an unknown one is a malformed call here, since exit code 1 says that a promise is broken."""
+    try:
+        return existing_run(home, run)
+    except GarrisonError as error:
+        raise UsageError(str(error)) from error
 
 
 def _lines(path: Path) -> list[str]:

@@ -13,7 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
+from garrison.records.identity import Identity
 from garrison.records.names import parse_marker
+from garrison.records.store import Store
 from garrison.system import processes
 
 if TYPE_CHECKING:
@@ -41,17 +43,21 @@ def kill_run(home: Path, run: str) -> None:
                                 "(blocked in the kernel); end them by hand")
         if left:
             time.sleep(_PAUSE)
-    end_terminal(home)
+    end_terminal(home, run)
 
 
-def end_terminal(home: Path) -> None:
-    """End the tmux server of a home if the killed run had the last session on it."""
+def end_terminal(home: Path, run: str) -> None:
+    """Close the sessions of a killed run, and with the last one the tmux server of its home."""
     if not (home / "run" / "tmux.sock").exists():
         return
     from garrison.system.terminal_choice import choose_terminal  # with libtmux
 
     with suppress(GarrisonError, OSError):
-        choose_terminal("tmux", home)[0].shutdown()
+        terminal, _ = choose_terminal("tmux", home)
+        for key in Store(home).keys(Identity):
+            if key.run == run and (session := terminal.find(key.full)) is not None:
+                terminal.close(session, grace=0.0)
+        terminal.shutdown()
 
 
 def select_processes(rows: Iterable[ProcessRow], home: str, run: str, caller: int = 0) -> list[ProcessId]:

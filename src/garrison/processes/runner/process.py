@@ -44,7 +44,7 @@ from garrison.records.remote import FILE as REMOTE
 from garrison.records.remote import look_remote
 from garrison.records.run import Result, Task
 from garrison.records.signals import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
-from garrison.supervise.death_classes import CRASH
+from garrison.supervise.death_classes import CRASH, ORDER
 from garrison.supervise.restart import Policy
 from garrison.system import failpoint
 from garrison.system.git import Git
@@ -405,6 +405,15 @@ class Runner:
                              f"{self.orchestrator_key.full}-{incarnation}-stuck")
         death_class = action.payload.death_class if isinstance(action.payload, ReplaceChild) else CRASH
         self.supervisor.replace_child(child, action.why, death_class)
+        if death_class == ORDER:
+            self._give_up_offer(action.why)
+
+    def _give_up_offer(self, why: str) -> None:
+        """Let no host go on with the attempt."""
+        if self.task.hosts:
+            from garrison.processes.remote.give_up import give_up  # few nodes are a host's
+
+            give_up(self.runtime, self.launch, self.task, why)
 
     def _record_death(self, action: Action, view: RunnerView) -> None:
         """Report a death, then record it: no successor reports a recorded one."""
@@ -438,10 +447,7 @@ class Runner:
 
     def _fail_node(self, action: Action, view: RunnerView) -> None:
         """Save all work under a rescue ref, then report the failure to the guardian."""
-        if self.task.hosts:
-            from garrison.processes.remote.give_up import give_up  # few nodes are a host's
-
-            give_up(self.runtime, self.launch, self.task, action.why)
+        self._give_up_offer(action.why)
         ref, reason = "", action.why
         if self._cannot_save:  # the worktree stays, so that nothing is lost
             reason += f"; its work stays in {self.worktree.path}: it could not be saved: {self._cannot_save}"

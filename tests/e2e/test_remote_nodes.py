@@ -145,7 +145,7 @@ def test_a_host_that_was_stopped_and_comes_back_does_no_harm_and_what_it_had_is_
 def test_a_run_that_is_stopped_ends_the_work_on_the_host_and_goes_on_when_it_is_resumed(
         place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
-    once = f"if ! test -e {place.root}/go-it; then {place.hold('it')}; fi"
+    once = f"if ! test -e {place.root}/go-it; then echo half > half.txt; {place.hold('it')}; fi"
     child = place.launch(place.graph(node("one", before=once)))
     place.wait_until_held("it")
     there.wait_until_working("one")
@@ -158,6 +158,7 @@ def test_a_run_that_is_stopped_ends_the_work_on_the_host_and_goes_on_when_it_is_
     check(place, "one")
     assert there.state("one").offer == 2
     assert "orchestrator-one" not in place.deaths()
+    assert (place.repo / "half.txt").read_text() == "half\n", "what was not committed is lost"
 
 
 def test_a_node_that_is_cancelled_ends_on_its_host(place: Place, hosts: MakeHosts) -> None:
@@ -234,19 +235,19 @@ def test_status_logs_and_a_refusal_to_take_over_name_the_host(place: Place, host
         node("one", before=f"echo said; {place.hold('it')}"), node("two", 'host="gpu"')), "r1", "--no-gate")
     assert child.wait(60) == 1
     assert "no host has the name or label gpu" in (place.root / "out").read_text()
-    child = place.launch(place.graph(node("one", before=f"echo said; {place.hold('it')}"), node("two")))
+    child = place.launch(place.graph(*(node(name, before=f"echo said; {place.hold('it')}") for name in ("one", "two"))))
     place.wait_until_held("it")
-    there.wait_until_working("one")
     status = wait_for("status says where they are", lambda: (
         text if "its agent is working on box2" in (text := place.command("status", "r1").stdout) else ""))
     assert "waiting for a host (box2)" in status
-    assert "box2 works on it" in place.command("why", "one").stdout
-    assert "said" in wait_for("its output is shown", lambda: place.command("logs", "one").stdout)
-    followed = place.begin("logs", "one", "-f", log="followed")
+    (first,) = (name for name in ("one", "two") if there.state(name).phase == "working")
+    assert "box2 works on it" in place.command("why", first).stdout
+    assert "said" in wait_for("its output is shown", lambda: place.command("logs", first).stdout)
+    followed = place.begin("logs", first, "-f", log="followed")
     wait_for("its output is followed", lambda: "said" in (place.root / "followed").read_text())
     place.release("it")
-    assert followed.wait(100) == 0
     assert place.finish(child) == 0, there.logs()
+    assert followed.wait(100) == 0
     check(place, "one", "two")
 
 

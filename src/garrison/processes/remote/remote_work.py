@@ -52,7 +52,7 @@ from garrison.processes.remote.calls import RETRY_SECONDS, Calls
 from garrison.processes.remote.give_up import give_up
 from garrison.processes.remote.job import make_job
 from garrison.processes.remote.keeping import ensure_keeper, lease_of
-from garrison.processes.remote.transfer import FETCH, PUSH, transfer_argv
+from garrison.processes.remote.transfer import FETCH, LEFT, PUSH, transfer_argv
 from garrison.processes.remote.usage import record_usage
 from garrison.records import atomic, costs, placement
 from garrison.records.hosts import list_hosts, read_host
@@ -73,6 +73,8 @@ RESULT_PATIENCE = 600.0
 """Longest wait for the commits of an accepted result, while its host cannot be reached."""
 STOP_PATIENCE = 15.0
 """Longest wait for the end of cancelled work; the lease ends it in any case."""
+LEFT_PATIENCE = 10.0
+"""Longest wait for what stopped work left on its host."""
 
 
 class RemoteWork(Work):
@@ -94,6 +96,10 @@ class RemoteWork(Work):
         """Claim to whose host the commit to begin at was brought."""
         self._answers: list[Message] = []
         self._now = now
+        self._over_since = 0.0
+        """When a cancelled offer was seen to be over."""
+        self._has_left = False
+        """Set if what its worker left is in the worktree."""
         self._overspent = ""
         """Limit on the costs that is reached."""
         self._meter = self._make_meter()
@@ -171,7 +177,8 @@ class RemoteWork(Work):
     def forget(self) -> None:
         """Give the offer up: a successor makes another one."""
         is_over = self._view is not None and self._view.state in OVER
-        give_up(self.runtime, self.launch, self.task, "" if is_over else "its run gave it up")
+        if not self._has_left:
+            give_up(self.runtime, self.launch, self.task, "" if is_over else "its run gave it up")
         self._change(phase=RemotePhase.ENDED)
 
     def close(self) -> None:
@@ -386,7 +393,8 @@ class RemoteWork(Work):
             self._outcome = Outcome("fail", f"{self._overspent}; raise the limit, then `garrison agents retry "
                                             f"{self.task.node}`")
         elif view.state is AttemptState.CANCELLED:
-            self._outcome = Outcome("fail", view.why or "it was cancelled", killed=True)
+            self._take_left(view)
+            return
         elif view.state is AttemptState.UNKNOWN:
             self._outcome = Outcome("fail", "the Temporal server no longer knows it", killed=True)
         else:
@@ -394,8 +402,31 @@ class RemoteWork(Work):
                                             f"{self._lease():g} s", killed=True)
         self._say(self._outcome.reason)
 
+    def _take_left(self, view: AttemptView) -> None:
+        """Bring what a stopped worker left into the worktree, uncommitted or not, as a stopped agent at home leaves it;
+        what cannot be fetched in time is kept under a rescue ref later (`dispatch/late.py`)."""
+        stopped = Outcome("fail", view.why or "it was cancelled", killed=True)
+        since = self._over_since = self._over_since or self._now
+        if not self.state.host or self._now - since > LEFT_PATIENCE:
+            self._outcome = stopped
+            return
+
+        def put_back(_: object) -> None:
+            ref = incoming_ref(self.state.host, Token(self.id, self.state.claim))
+            head, left = self.git.head(self.worktree), self.git.rev(ref)
+            parent = self.git.rev(f"{ref}^") if left is not None else None
+            if left and parent and head and self.git.is_ancestor(head, parent):
+                self._adopt(parent)
+                self.git.run("read-tree", "-m", "-u", "HEAD", left, cwd=self.worktree)
+                self.git.delete_refs([ref])
+                self._has_left = True
+            self._outcome = stopped
+
+        self._transfer("left", LEFT, "", put_back)
+
     def _cancel(self, now: float) -> None:
         self.calls.call("cancel", now, lambda: self.client.cancel(self.id, self.state.cancelled), lambda _: None,
                         every=RETRY_SECONDS)
-        if self._stopping_since is not None and now - self._stopping_since > STOP_PATIENCE:
+        is_silent = not self._over_since and self._stopping_since is not None
+        if is_silent and now - (self._stopping_since or now) > STOP_PATIENCE:
             self._outcome = Outcome("fail", "it was cancelled, and its host did not say so", killed=True)

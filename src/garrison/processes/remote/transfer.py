@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from garrison.dispatch.records import AttemptId, Token
 from garrison.dispatch.ssh import HostAccess
-from garrison.dispatch.transport import Transport, clone_path
+from garrison.dispatch.transport import TransferFailed, Transport, clone_path
 from garrison.errors import GarrisonError
 from garrison.records.hosts import read_host
 from garrison.system.git import Git
@@ -20,7 +20,7 @@ from garrison.system.git import Git
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PUSH, FETCH = "push", "fetch"
+PUSH, FETCH, LEFT = "push", "fetch", "left"
 
 
 def transfer_argv(what: str, home: Path, repo: str, host: str, token: Token, commit: str) -> list[str]:
@@ -38,7 +38,7 @@ def transport_to(home: Path, repo: Path, name: str) -> Transport:
 def main(argv: Sequence[str] | None = None) -> int:
     """Do one transfer."""
     parser = argparse.ArgumentParser(prog="garrison.processes.remote.transfer")
-    parser.add_argument("what", choices=(PUSH, FETCH))
+    parser.add_argument("what", choices=(PUSH, FETCH, LEFT))
     for name in ("--home", "--repo", "--host", "--attempt", "--commit"):
         parser.add_argument(name, required=True)
     parser.add_argument("--claim", type=int, required=True)
@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         id_ = AttemptId.parse(given.attempt)
         if given.what == PUSH:
             transport.push_base(given.commit, id_)
+        elif given.what == LEFT:
+            if not transport.fetch_left(Token(id_, given.claim))[0]:
+                raise TransferFailed(f"{given.host} has not kept yet what its worker left")
         else:
             transport.fetch(given.commit, Token(id_, given.claim))
     except (GarrisonError, OSError) as error:

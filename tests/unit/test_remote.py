@@ -187,6 +187,12 @@ def test_where_the_work_is(state: RemoteWorkState | None, words: str) -> None:
     assert describe_remote(state) == words
 
 
+def test_a_host_that_is_cut_off_is_named_where_it_is_waited_for() -> None:
+    state = RemoteWorkState(placement="box2,box3")
+    assert describe_remote(state, {"box2": " since 23:40 UTC", "box4": ""}) == (
+        "waiting for a host (one of box2, box3); box2 is cut off since 23:40 UTC")
+
+
 # ---- processes
 
 

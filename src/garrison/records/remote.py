@@ -80,6 +80,6 @@ def look_remote(folder: Path) -> RemoteWorkState | None:
         return None
 
 
-def write_remote(folder: Path, state: RemoteWorkState) -> None:
+def write_remote(folder: Path, state: RemoteWorkState, *, durable: bool = True) -> None:
     """Write the state of the remote work of an attempt."""
-    atomic.write(folder / FILE, record.encode(state))
+    atomic.write(folder / FILE, record.encode(state), durable=durable)

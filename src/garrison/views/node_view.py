@@ -32,7 +32,7 @@ from garrison.sandbox.refused_hosts import RefusedHost, refused_in_attempt
 from garrison.system.clock import from_iso
 from garrison.views.limits import Used
 from garrison.views.process_view import AgentEvidence, ProcessView, agent_evidence
-from garrison.views.remote import describe_remote
+from garrison.views.remote import describe_remote, hosts_cut_off
 
 if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
@@ -155,6 +155,8 @@ class NodeReader:
         self.guardian_alive = any(process.role == "guardian" and process.living for process in processes)
         self._processes = {(process.role, process.name): process for process in processes}
         self._tasks: dict[str, Task | None] = {}
+        self._cut_off: dict[str, str] | None = None
+        """Hosts that cannot be reached; None until that is asked for."""
 
     @property
     def under_way(self) -> bool:
@@ -292,7 +294,11 @@ class NodeReader:
     def _remote(self, name: str, node: NodeState) -> str:
         """Return where the node's work is, '' unless a host does it."""
         task = self._task(name, node) if node.status == "active" else None
-        return describe_remote(look_remote(self.files.attempt(name, node.attempt))) if task and task.hosts else ""
+        if task is None or not task.hosts:
+            return ""
+        if self._cut_off is None:
+            self._cut_off = hosts_cut_off(self.observer.store.home)
+        return describe_remote(look_remote(self.files.attempt(name, node.attempt)), self._cut_off)
 
     def _session_waits(self, name: str, node: NodeState) -> str:
         """Return what the node's agent or its session waits for; '' while it works."""

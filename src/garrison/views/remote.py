@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from garrison.errors import NotFound, Refused
+from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records.placement import describe
 from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from garrison.dispatch.ssh import HostAccess
 
+NO_TROUBLE: Mapping[str, str] = MappingProxyType({})
 _DOING = {"": "preparing", "preparing": "preparing", "planning": "preparing", "executing": "its agent is working",
           "impl_complete": "its work is accepted", "validating": "its work is accepted",
           "merged": "its work is accepted"}
 """Phase that a host reports → what happens there."""
 
 
-def describe_remote(state: RemoteWorkState | None) -> str:
-    """Return where the work of an attempt is, without its times; '' if no host has to do with it. Pure."""
+def describe_remote(state: RemoteWorkState | None, cut_off: Mapping[str, str] = NO_TROUBLE) -> str:
+    """Return where the work of an attempt is; '' if no host has to do with it. Pure.
+
+    Args:
+        cut_off: hosts that cannot be reached now, each with since when.
+    """
     if state is None or state.phase == RemotePhase.ENDED:
         return ""
     if state.phase == RemotePhase.WAITING:
         words = f"waiting for a host ({describe(state.placement)})"
+        words += "".join(f"; {name} is cut off{since}" for name, since in sorted(cut_off.items())
+                         if name in state.placement.split(","))
     elif state.phase == RemotePhase.COLLECTING:
         words = f"done on {state.host}; fetching its commits"
     else:
@@ -33,6 +41,17 @@ def describe_remote(state: RemoteWorkState | None) -> str:
     if state.cancelled:
         words += "; ending it"
     return f"{words}; {state.trouble.splitlines()[0][:200]}" if state.trouble else words
+
+
+def hosts_cut_off(home: Path) -> dict[str, str]:
+    """Return the hosts to which the keeper has no tunnel now, each with since when, as words."""
+    from garrison.dispatch.keeper_state import read_state  # few runs use hosts
+
+    try:
+        state = read_state(home)
+    except GarrisonError:
+        return {}
+    return {name: f" since {state.seen[name][11:16]} UTC" if name in state.seen else "" for name in state.troubles}
 
 
 def on_host(home: Path, folder: Path, node: str) -> tuple[HostAccess, list[str], RemoteWorkState] | None:

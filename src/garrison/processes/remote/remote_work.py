@@ -76,6 +76,8 @@ STOP_PATIENCE = 15.0
 LEFT_PATIENCE = 10.0
 """Longest wait for what stopped work left on its host."""
 
+_TOLD_AGAIN = frozenset({"work", "line", "trouble"})
+
 
 class RemoteWork(Work):
     """Work of one attempt on a host."""
@@ -94,7 +96,6 @@ class RemoteWork(Work):
         self._outcome: Outcome | None = None
         self._has_pushed = 0
         """Claim to whose host the commit to begin at was brought."""
-        self._answers: list[Message] = []
         self._now = now
         self._over_since = 0.0
         """When a cancelled offer was seen to be over."""
@@ -127,14 +128,14 @@ class RemoteWork(Work):
         return state
 
     def _change(self, **values: Any) -> None:
-        """Change the state, and make that durable."""
+        """Change the state, and make that durable, unless the host tells it again."""
         changed = replace(self.state, **values)
         if changed == self.state:
             return
         if "phase" in values and values["phase"] != self.state.phase:
             changed = replace(changed, since=self.runtime.clock.utc())
         self.state = changed
-        write_remote(self.folder, changed)
+        write_remote(self.folder, changed, durable=not set(values) <= _TOLD_AGAIN)
 
     def _say(self, text: str) -> None:
         """Note a step in the output of the attempt."""

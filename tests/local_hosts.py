@@ -22,9 +22,11 @@ from support import PROGRAM, Place, git, is_gone, wait_for
 class LocalHosts:
     """A place with hosts: the real keeper, and real services."""
 
-    def __init__(self, place: Place, *names: str, slots: int = 1, sandbox: str = "") -> None:
+    def __init__(self, place: Place, *names: str, slots: int = 1, sandbox: str = "", lease: float = 30.0) -> None:
         self.place, self.names, self.slots, self.sandbox = place, names, slots, sandbox
         place.home.mkdir(exist_ok=True, mode=0o700)
+        with (place.home / "config.toml").open("a") as config:  # a busy machine answers late
+            config.write(f"[hosts]\nlease = {lease}\n")
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         for name in names:
             self.home(name).mkdir(mode=0o700)

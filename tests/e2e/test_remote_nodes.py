@@ -26,8 +26,8 @@ GARRISON = shlex.join(PROGRAM)
 def hosts(place: Place) -> Iterator[MakeHosts]:
     made: list[LocalHosts] = []
 
-    def make(*names: str, slots: int = 1, sandbox: str = "") -> LocalHosts:
-        made.append(LocalHosts(place, *names, slots=slots, sandbox=sandbox))
+    def make(*names: str, sandbox: str = "", lease: float = 30.0) -> LocalHosts:
+        made.append(LocalHosts(place, *names, sandbox=sandbox, lease=lease))
         return made[-1]
 
     yield make
@@ -105,7 +105,7 @@ def test_processes_at_home_that_are_killed_take_over_the_work_of_the_host(
 
 def test_the_work_of_a_host_whose_service_is_killed_ends_and_another_host_goes_on_from_its_last_commit(
         place: Place, hosts: MakeHosts) -> None:
-    there = hosts("box2", "box3")
+    there = hosts("box2", "box3", lease=8.0)
     begin = f"if ! test -e first.txt; then touch first.txt; git add -A; git commit -qm First; {place.hold('it')}; fi"
     child = place.launch(place.graph(node("one", 'hosts="box2,box3"', before=begin)))
     place.wait_until_held("it")
@@ -125,7 +125,7 @@ def test_the_work_of_a_host_whose_service_is_killed_ends_and_another_host_goes_o
 
 def test_a_host_that_was_stopped_and_comes_back_does_no_harm_and_what_it_had_is_kept(
         place: Place, hosts: MakeHosts) -> None:
-    there = hosts("box2", "box3")
+    there = hosts("box2", "box3", lease=8.0)
     child = place.launch(place.graph(node("one", 'hosts="box2,box3"', before=f"echo $$ >> begun; {place.hold('it')}")))
     place.wait_until_held("it")
     first = there.wait_until_working("one")

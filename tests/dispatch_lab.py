@@ -102,9 +102,9 @@ class MemoryLab:
 class RelayLab(MemoryLab):
     """The in-memory dispatcher, which the run reaches through the socket of a relay."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
-        self.relay = Relay(self.dispatcher, folder / "relay.sock")
+        self.relay = Relay(self.dispatcher, path)
         self.dispatcher = RelayClient(self.relay.path)  # type: ignore[assignment]  # the run's side of one
 
     def close(self) -> None:

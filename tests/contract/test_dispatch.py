@@ -49,7 +49,7 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
     if request.param == "memory":
         yield MemoryLab()
     elif request.param == "relay":
-        relayed = RelayLab(tmp_path)
+        relayed = RelayLab(tmp_path / "relay.sock")
         yield relayed
         relayed.close()
     else:

@@ -20,7 +20,7 @@ ID = AttemptId("r1", "work", 1, 2)
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[RelayLab]:
-    made = RelayLab(tmp_path)
+    made = RelayLab(tmp_path / "relay.sock")
     yield made
     made.close()
 

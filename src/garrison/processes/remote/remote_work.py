@@ -87,7 +87,7 @@ class RemoteWork(Work):
         self.runtime, self.launch, self.task, self.git, self.assignment = runtime, launch, task, git, assignment
         self.worktree, self.folder = assignment.worktree, assignment.folder
         self.client = RelayClient(socket_path(runtime.home))
-        self.calls = Calls(self._note_trouble)
+        self.calls = Calls(self._note_failure)
         self._following: Following | None = None
         self._view: AttemptView | None = None
         self._progress = JobProgress()
@@ -99,6 +99,8 @@ class RemoteWork(Work):
         self._now = now
         self._over_since = 0.0
         """When a cancelled offer was seen to be over."""
+        self._failure = ""
+        """Why the last call was not answered."""
         self._has_left = False
         """Set if what its worker left is in the worktree."""
         self._overspent = ""
@@ -245,6 +247,10 @@ class RemoteWork(Work):
     def _followed(self, following: Following) -> None:
         self._following = following
 
+    def _note_failure(self, text: str) -> None:
+        self._failure = text
+        self._note_trouble(text)
+
     def _note_trouble(self, text: str) -> None:
         if text and text != self.state.trouble:
             log_line(text)
@@ -371,7 +377,7 @@ class RemoteWork(Work):
             self._conclude(result, "")
         elif now - self._result_since > RESULT_PATIENCE:
             self._outcome = Outcome("fail", f"{result.host} has done it, but its commits could not be fetched: "
-                                            f"{self.state.trouble}", killed=True)
+                                            f"{self._failure or 'it does not answer'}", killed=True)
         else:
             self._transfer("result", FETCH, result.head, lambda _: self._conclude(result, self._adopt(result.head)))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -15,7 +17,7 @@ from garrison.config import HostsConfig, parse_hosts
 from garrison.dispatch.keeper import host_settings, needs_keeper
 from garrison.dispatch.ssh import TROUBLES, HostAccess, HostUnreachable, check_destination, for_any_shell
 from garrison.errors import UsageError
-from garrison.processes.remote import wheels
+from garrison.processes.remote import unpack, wheels
 from garrison.processes.remote.begin import configure, locked_clone, prepare_clone
 from garrison.processes.remote.setup import choose_python
 from garrison.records.hosts import Host, read_crew, write_host
@@ -158,3 +160,24 @@ def test_runs_of_one_clone_that_begin_together_do_not_meet_at_its_configuration(
     with locked_clone(clone):
         configure(git, {"user.name": "A User", "receive.denyCurrentBranch": "refuse"})
     assert git.run("config", "user.name").out.strip() == "A User"
+
+
+def test_wheels_are_unpacked_without_pip_only_if_all_of_them_fit(tmp_path: Path) -> None:
+    made = tmp_path / "wheels"
+    made.mkdir()
+    for name in ("click", "pip"):
+        wheels.pack(metadata.distribution(name), made)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    python = tmp_path / "env/bin/python"
+
+    def unpacked() -> int:
+        return subprocess.run([python, "-I", unpack.__file__, made], check=False).returncode
+
+    (click,) = made.glob("click-*.whl")
+    other = click.rename(click.with_name("click-8.0-cp27-cp27m-win32.whl"))
+    assert unpacked() == unpack.NOT_HERE
+    assert not list((tmp_path / "env/lib").glob("python*/site-packages/click"))
+    other.rename(click)
+    assert unpacked() == 0
+    subprocess.run([python, "-I", "-c", "import click, pip"], check=True)
+    assert os.access(tmp_path / "env/bin/garrison", os.X_OK)

@@ -23,7 +23,7 @@ from garrison.dispatch.ssh import Completed, HostAccess, HostUnreachable
 from garrison.dispatch.tunnel import CONTROL, host_python
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.frozen import frozen
-from garrison.processes.remote import wheels
+from garrison.processes.remote import unpack, wheels
 from garrison.records import record
 from garrison.records.host_service import settings_path
 from garrison.records.hosts import FOLDER as HOSTS
@@ -75,7 +75,7 @@ run() {
     "$name/bin/python" "$pip/pip" --isolated --disable-pip-version-check install --no-compile -q \\
         --retries 1 --timeout 10 "$@"
 }
-if ! run --no-index --no-deps wheels/*.whl 2>first.log; then
+if ! "$name/bin/python" -I wheels/unpack.py wheels 2>first.log; then
     run --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
         tail -qn 1 first.log second.log >&2
         exit 9
@@ -85,8 +85,8 @@ fi
 rm -rf wheels bundle.zip first.log second.log
 : >"$name/ready"
 """
-"""Makes the environment, which counts once its file `ready` is there: of the wheels that came along, else of the host's
-own index."""
+"""Makes the environment, which counts once its file `ready` is there: of the wheels that came along as they are, else
+by pip from these and the host's own index."""
 TIDY = 'cd "$1" && for old in env-*; do [ "$old" = "$2" ] || rm -rf "$old"; done'
 FREE_PORT = """\
 import socket, sys
@@ -371,6 +371,7 @@ def _bundle(paths: list[Path], bundle: Path) -> None:
             name, version = path.name.split("-")[:2]
             lines.append(f"{name}=={version}\n")
         archive.writestr("constraints.txt", "".join(lines[1:]))
+        archive.write(unpack.__file__, "unpack.py")
 
 
 def push_file(access: HostAccess, content: bytes, path: str) -> None:

@@ -52,7 +52,7 @@ with open(os.path.expanduser("~/agents.jsonl"), "a", buffering=1) as journal:
     note("end")
 '''
 NODES = 6
-LIMIT = 420.0
+LIMIT = 900.0
 """Longest run of a schedule; a node that is lost shows as a run that does not end."""
 
 
@@ -102,8 +102,10 @@ class Storm:
         self.repo = lab.folder / "repo"
         self.stopped: set[str] = set()
 
-    def set_up(self, slots: int = 2) -> None:
+    def set_up(self, slots: int = 2, lease: float = 5.0) -> None:
         self.lab.boot()
+        self.lab.home.mkdir(mode=0o700)
+        (self.lab.home / "config.toml").write_text(f"[hosts]\nlease = {lease}\n")
         first, *others = self.lab.hosts
         self.add(first, slots)  # makes the wheels
         for name in others:
@@ -152,7 +154,8 @@ class Storm:
         schedule = make_schedule(seed, list(self.lab.hosts), long)
         begun = time.monotonic()
         launched = self.lab.garrison("launch", str(graph), "--target-dir", str(self.repo), "--run", run, "--hosts",
-                                     "any", "--gate", "test -e README", "--detach", timeout=120)
+                                     "any", "--gate", "test -e README", "--max-respawn", "1000", "--detach",
+                                     timeout=300)
         verdict = Verdict(seed, 0.0)
         if launched.returncode:
             verdict.problems.append(f"launch: {launched.stderr.strip()[-300:]}")
@@ -304,6 +307,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--long", action="store_true", help="A stopped server stays so for a minute.")
     parser.add_argument("--minutes", type=float, default=1e6, help="Begin no further schedule after that time.")
+    parser.add_argument("--lease", type=float, default=5.0, help="Longer on a machine that others keep busy.")
     parser.add_argument("--keep", action="store_true", help="Keep the folder of a schedule that found something.")
     options = parser.parse_args()
     if why := find_hindrance():
@@ -313,7 +317,7 @@ def main() -> int:
     begun, verdicts = time.monotonic(), []
     with HostsLab(folder) as lab:
         storm = Storm(lab, lambda text: print(text, flush=True))
-        storm.set_up()
+        storm.set_up(lease=options.lease)
         for seed in range(options.first, options.first + options.seeds):
             if time.monotonic() - begun > options.minutes * 60:
                 break

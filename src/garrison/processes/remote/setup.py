@@ -71,12 +71,9 @@ mkdir wheels
 "$python" -I -m venv --without-pip "$name"
 pip=$(echo wheels/pip-*.whl)
 own=$(echo wheels/garrison-[0-9]*.whl)
-run() {
-    "$name/bin/python" "$pip/pip" --isolated --disable-pip-version-check install --no-compile -q \\
-        --retries 1 --timeout 10 "$@"
-}
 if ! "$name/bin/python" -I wheels/unpack.py wheels 2>first.log; then
-    run --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
+    timeout 200 "$name/bin/python" "$pip/pip" --disable-pip-version-check --retries 1 --timeout 10 install \\
+        --no-compile -q --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
         tail -qn 1 first.log second.log >&2
         exit 9
     }

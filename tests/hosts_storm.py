@@ -313,6 +313,7 @@ def main() -> int:
     if why := find_hindrance():
         print(f"not here: {why}")
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which removes the laboratory
     folder = Path(tempfile.mkdtemp(prefix="hosts-storm-"))
     begun, verdicts = time.monotonic(), []
     with HostsLab(folder) as lab:

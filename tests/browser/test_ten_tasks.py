@@ -13,7 +13,7 @@ from served_run import WORK, Served
 
 from support import Place, git, landed_subjects, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 TASKS = [f"task_{number:02}" for number in range(10)]
 SENT_BACK, RETRIED, ASKED = TASKS[2], TASKS[5], TASKS[9]
 WORKS = (r'echo \"$GARRISON_NODE $GARRISON_ATTEMPT\" > $GARRISON_NODE.txt; '

@@ -259,10 +259,7 @@ def _tested(state: RunState, run: str, view: PullRequestView, facts: Facts, max_
     if facts.is_on_base:  # a test of it would find nothing to merge
         return _wait(state, _S.MERGING, "the base has its commits; the forge has yet to say that it is merged", facts)
     if state.landing.status != TESTED:
-        if view.pause and facts.base != state.landing.base:
-            return [_request(state, view.tip, facts.base)]  # the base was red, and may be mended
-        waits = _S.DRAFT if facts.is_draft else _S.WAITING_FOR_CHECKS
-        return _publish(state, view, facts, "pending") or _wait(state, waits, view.pause or "its gate runs", facts)
+        return _under_test(state, view, facts)
     for decided in (_make_ready(state, view, facts), _reply(state, view, facts)):
         if decided is not None:
             return decided
@@ -277,6 +274,14 @@ def _tested(state: RunState, run: str, view: PullRequestView, facts: Facts, max_
         return _schedule(state, view, facts)
     waits_for = _waits_for(facts, view)
     return _wait(state, *waits_for, facts) if waits_for is not None else _merge(state, view, facts, StepKind.MERGE)
+
+
+def _under_test(state: RunState, view: PullRequestView, facts: Facts) -> list[Action]:
+    """Return the next step while the gate has not decided."""
+    if view.pause and facts.base != state.landing.base:
+        return [_request(state, view.tip, facts.base)]  # the base was red, and may be mended
+    waits = _S.DRAFT if facts.is_draft else _S.WAITING_FOR_CHECKS
+    return _publish(state, view, facts, "pending") or _wait(state, waits, view.pause or "its gate runs", facts)
 
 
 def _make_ready(state: RunState, view: PullRequestView, facts: Facts) -> list[Action] | None:

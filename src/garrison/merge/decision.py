@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
 MAX_SET = 128
-"""Entries of the largest set: of which half the sets are red if one entry in 185 is bad."""
+"""Entries of the largest set; half the sets of this size are red if one entry in 185 is bad."""
 RED_RUNS_NEEDED = 2
 """Red runs without another suspect, one of them its own, for which an entry is rejected; one more if the gate was flaky
 lately."""
@@ -124,8 +124,7 @@ class Decision:
 
 
 def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], running: Sequence[RunningSet],
-           gates: int, *, max_set: int = MAX_SET,
-           is_steady: bool = False) -> Decision:
+           gates: int, *, max_set: int = MAX_SET, is_steady: bool = False) -> Decision:
     """Decide what to land, reject, cancel or test next.
 
     Args:
@@ -290,8 +289,7 @@ class _Knowledge:
 class _Plan:
     """Runs in progress, and the sets that could be tested beside them."""
 
-    def __init__(self, known: _Knowledge, running: Sequence[RunningSet], max_set: int, *,
-                 is_steady: bool) -> None:
+    def __init__(self, known: _Knowledge, running: Sequence[RunningSet], max_set: int, *, is_steady: bool) -> None:
         self.known, self.running, self.max_set, self.is_steady = known, list(running), max_set, is_steady
         self._arrange()
 

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from garrison.doctor import old_records
+from garrison.doctor import cleanup, old_records
 from garrison.doctor.cleanup import CleanupOptions
 from garrison.errors import Refused
+from garrison.merge import commands
+from garrison.merge.config import QueueConfig
+from garrison.merge.queue import MergeQueue
+from garrison.processes.run_status import RunStatus
+from garrison.processes.runtime import Runtime
 from garrison.records.life_lock import LifeLock
 from garrison.system.git import Git
 from support import Place, git, make_repository
@@ -89,6 +94,33 @@ def test_saved_work_of_forgotten_runs_goes_once_it_has_landed(tmp_path: Path) ->
     assert found(CleanupOptions(rescues=True, include_unlanded=True)) == [
         "rescue/gone/n/1", "rescue/gone/n/2", "rescue/gone/n/3"]
     assert found(CleanupOptions(rescues=True), older_than=DAY) == []
+
+
+def test_a_cleaned_run_leaves_no_pin_of_its_queue_and_its_only_work_is_saved(tmp_path: Path) -> None:
+    """Seen to grow by a ref for every entry that was rejected or in conflict, for ever."""
+    repo, home = tmp_path / "repo", tmp_path / "home"
+    make_repository(repo)
+    for node in ("kept", "lost", "waits"):
+        git(repo, "checkout", "-qb", node, "main")
+        (repo / node).write_text(node)
+        git(repo, "add", "-A")
+        git(repo, "commit", "-qm", node)
+    git(repo, "checkout", "-q", "main")
+    queue = MergeQueue(home, repo, token="test")
+    queue.configure(QueueConfig("true", None, False, 60.0))
+    entries = {node: queue.enqueue("over", node, 1, node).id for node in ("kept", "lost", "waits")}
+    other = queue.enqueue("other", "kept", 1, "kept").id
+    lost = git(repo, "rev-parse", "lost")
+    git(repo, "branch", "-D", "lost")
+    for entry in (entries["kept"], entries["lost"], other):
+        commands.cancel(queue, entry, "a test")
+    plan = cleanup.CleanupPlan(RunStatus("over", "failed"))
+    cleanup._drop_pins(Runtime.real(home), Git(repo), plan)
+    refs = git(repo, "for-each-ref", "--format=%(refname)", "refs/garrison").splitlines()
+    assert refs == sorted([f"refs/garrison/mq/{entries['waits']}/head", f"refs/garrison/mq/{other}/head",
+                           "refs/garrison/rescue/over/lost/1-queued"])
+    assert git(repo, "rev-parse", "refs/garrison/rescue/over/lost/1-queued") == lost
+    assert plan.rescued == ["refs/garrison/rescue/over/lost/1-queued"]
 
 
 def test_the_command_lists_removes_and_refuses(home: Path, tmp_path: Path) -> None:

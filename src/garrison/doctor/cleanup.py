@@ -19,12 +19,13 @@ from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.frozen import frozen
 from garrison.merge import history
+from garrison.merge.queue import pin_ref
 from garrison.processes.rescue_refs import has_landed
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, run_repository, save_and_remove
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, integration_branch, launcher_key
-from garrison.system.git.rescues import ARCHIVE, RESCUES
+from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_stem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,11 +163,27 @@ def _clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
             plan.rescued.append(ref)
     for branch in plan.branches:
         archive_branch(git, branch)
+    _drop_pins(runtime, git, plan)
     locks = git.common / "garrison" / quote(integration_branch(plan.run), safe="")
     if locks.is_dir():
         _remove_folder(locks)
     archived = [f"{ARCHIVE}/{branch.removeprefix('garrison/')}" for branch in plan.branches]
     git.delete_rescues([ref for ref in plan.refs if ref not in archived])
+
+
+def _drop_pins(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
+    """Drop the merge queue's pins of the run's final entries; work that no other ref has is saved first.
+
+    One after another, so that of two pins that alone hold a commit one is saved.
+    """
+    for entry in history.final_entries_of_run(runtime.home, plan.run):
+        pin = pin_ref(entry.entry, "head")
+        commit = git.rev(pin)
+        if commit is None:
+            continue
+        if not git.tips_containing(commit, pin):
+            plan.rescued.append(git.save_commit(commit, rescue_stem(plan.run, entry.node, entry.attempt, "queued")))
+        git.delete_refs([pin])
 
 
 def archive_branch(git: Git, branch: str) -> str:

@@ -7,6 +7,7 @@ log of a waiting entry, and the one that explains a pause.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -145,15 +146,38 @@ def gate_logs_of_run(home: Path, run: str) -> list[Path]:
     return logs
 
 
+def final_entries_of_run(home: Path, run: str) -> list[EntryEnqueued]:
+    """Return the enqueues of a run whose entries are final, of all queues that can be read."""
+    found: list[EntryEnqueued] = []
+    for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
+        with suppress(*_UNREADABLE):
+            enqueued, state = _enqueued(path, run)
+            waiting = {entry.id for entry in state.entries.values() if not entry.is_final}
+            found += [record for record in enqueued if record.entry not in waiting]
+    return found
+
+
+_UNREADABLE = (GarrisonError, LookupError, TypeError, ValueError)
+"""What a damaged journal raises; `doctor` reports it."""
+
+
+def _enqueued(path: Path, run: str) -> tuple[list[EntryEnqueued], QueueState]:
+    """Return every enqueue of a run, and the queue's state."""
+    enqueued, state = list[EntryEnqueued](), QueueState()
+    for stored in journal.read_history(path):
+        state.apply(stored)
+        if stored.kind == EntryEnqueued.kind and stored.data.get("run") == run:
+            record = records.decode(stored.kind, stored.data)
+            enqueued += [record] if isinstance(record, EntryEnqueued) else []
+    return enqueued, state
+
+
 def _log_names(path: Path, run: str) -> tuple[set[str], set[str]]:
     """Return the stems of the run's logs that the queue no longer needs, and the logs that it needs by path."""
-    stems, state = {f"preflight-{run}"}, QueueState()
     try:
-        for stored in journal.read_history(path):
-            state.apply(stored)
-            if stored.kind == EntryEnqueued.kind and stored.data.get("run") == run:
-                stems.add(stored.data["entry"])
-    except (GarrisonError, LookupError, TypeError, ValueError):  # `doctor` reports it
+        enqueued, state = _enqueued(path, run)
+    except _UNREADABLE:
         return set(), set()
     waiting = {entry.id for entry in state.entries.values() if not entry.is_final}
+    stems = {f"preflight-{run}", *(record.entry for record in enqueued)}
     return stems - waiting, {state.pause.log} if state.pause is not None else set()

@@ -2,9 +2,9 @@
 
 `refs/garrison/rescue/<run>/<node>/<attempt>` holds what an attempt left. A ref that holds other work is never
 overwritten: the next one gets a number (`1`, `1-2`, `1-3`). The same work twice is one ref. A suffix says why work was
-saved out of turn (`1-validator`, `1-branch`, `1-left`; `1-other`: an agent's stash and other branches). Interval
-snapshots are `1-live-<n>`: of a node, the newest `LIVE_KEPT` are kept, older ones are deleted, and all of them once it
-has landed.
+saved out of turn (`1-validator`, `1-branch`, `1-left`, `1-queued`; `1-other`: an agent's stash and other branches).
+Interval snapshots are `1-live-<n>`: of a node, the newest `LIVE_KEPT` are kept, older ones are deleted, and all of them
+once it has landed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Mutation score of the simulator: `python -m tests.simulator_mutations [--seeds N] [--jobs N] [--only X] [--write]`.
 
 Each planted bug of `tests.simulator.mutations` is applied in a scratch copy of the source. The simulator plays seeds
-there until one breaks a rule: the first N, and every fourth of them with a graph that branches and loops, too. Exit code
-1 if fewer than 95 % are found.
+there until one breaks a rule: the first N, and every fourth of them with a graph that branches and loops, too. Exit
+code 1 if fewer than 95 % are found.
 """
 
 from __future__ import annotations

@@ -2,5 +2,6 @@
 
 `world` is machine and disk. `launcher`, `guardian`, `runner`, `orchestrator` and `merge_processor` are the processes
 (on `supervision`): each lets the real policy decide, and carries out its actions. `commands` is what people and timers
-call. `chaos` disturbs them, `check` holds the rules, `simulation` plays one seed.
+call. `chaos` disturbs them; `check`, `restarts` and `liveness` hold the rules; `simulation` plays one seed. `mutations`
+are the bugs that it must find.
 """

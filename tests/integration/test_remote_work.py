@@ -186,9 +186,11 @@ def test_a_result_that_continues_nothing_fails_the_attempt_and_touches_no_branch
 
 def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_end(
         bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_work, "RESULT_PATIENCE", 10.0)
     claim = bench.claim()
     bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head="1" * 40))
+    bench.until("the fetch has failed", lambda: bench.work.state.phase == RemotePhase.COLLECTING
+                and bench.work.state.trouble)
+    monkeypatch.setattr(remote_work, "RESULT_PATIENCE", 0.0)
     outcome = bench.end()
     assert outcome.killed and "its commits could not be fetched: box2: git" in outcome.reason
 

@@ -27,6 +27,7 @@ from garrison.dispatch.records import AttemptId
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
+from garrison.processes.preflight import tasks_here
 from garrison.processes.remote.guard import follow
 from garrison.processes.remote.host_run import graph_of
 from garrison.processes.remote.kill_run import select_processes
@@ -99,6 +100,14 @@ def test_home_leaves_to_the_host_what_the_host_does() -> None:
         None, None, None, None, {"model": "opus"})
     local = replace(task, hosts="")
     assert local.here is local
+
+
+def test_agents_of_nodes_on_hosts_need_not_be_known_here() -> None:
+    plan = plan_run(parse("""digraph crew { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare];
+        here [agent=claude, host=local]; there [agent=painter, failover=other];
+        start -> here -> there -> exit }""", "g"))
+    assert list(tasks_here(plan, ["box2"]).tasks) == ["here"]
+    assert list(tasks_here(plan, []).tasks) == ["here", "there"]
 
 
 # ---- jobs

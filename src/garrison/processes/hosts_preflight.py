@@ -27,15 +27,15 @@ _ADD_LINE = 'mkdir -p "$(dirname "$1")"; grep -qxF "$2" "$1" 2>/dev/null || prin
 
 
 def check_hosts(home: Path, plan: RunPlan, default: Sequence[str],
-                report: Callable[[str], None]) -> tuple[dict[str, str], int]:
-    """Return the placement of each node, '' for this machine, and the slots of all hosts that may do one.
+                report: Callable[[str], None]) -> int:
+    """Return the slots of all hosts that may do a node of the plan.
 
     Refused without the extra for hosts; NotFound for a placement without a host.
     """
     placements = {name: stated_placement(task.attrs, default) for name, task in plan.tasks.items()}
     used = {name: words for name, words in placements.items() if words and plan.initial.get(name) != VALIDATED}
     if not used:
-        return placements, 0
+        return 0
     if find_spec("temporalio") is None:
         raise Refused(f"node {next(iter(used))} is for a host, and the extra for hosts is not installed: `{INSTALL}`")
     hosts, _ = list_hosts(home)
@@ -46,7 +46,7 @@ def check_hosts(home: Path, plan: RunPlan, default: Sequence[str],
         if "," in words:
             for host in found:
                 _serve_set(home, host, queue_of(words, hosts), report)
-    return placements, sum(slots.values())
+    return sum(slots.values())
 
 
 def _serve_set(home: Path, host: Host, queue: str, report: Callable[[str], None]) -> None:

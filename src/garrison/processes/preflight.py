@@ -161,8 +161,23 @@ def _part_of_this_machine(runtime: Runtime, request: LaunchRequest, plan: RunPla
         return plan, 0
     from garrison.processes.hosts_preflight import check_hosts  # few runs use hosts
 
-    placements, slots = check_hosts(runtime.home, plan, _stated_hosts(request), report)
-    return replace(plan, tasks={name: task for name, task in plan.tasks.items() if not placements[name]}), slots
+    stated = _stated_hosts(request)
+    return tasks_here(plan, stated), check_hosts(runtime.home, plan, stated, report)
+
+
+def tasks_here(plan: RunPlan, hosts: Sequence[str]) -> RunPlan:
+    """Return a plan with the nodes alone that are done on this machine: agents of the others may be known to hosts
+    only. Pure.
+
+    Args:
+        hosts: where nodes are done that do not say it themselves.
+    """
+    if not hosts and not any({"hosts", "host"} & set(task.attrs) for task in plan.tasks.values()):
+        return plan
+    from garrison.records.placement import stated_placement  # few runs use hosts
+
+    return replace(plan, tasks={name: task for name, task in plan.tasks.items()
+                                if not stated_placement(task.attrs, hosts)})
 
 
 def _read(path: Path) -> str:
@@ -492,7 +507,7 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
     except GarrisonError:  # its guardian tells of a lost or damaged graph, and what is to be done about it
         return launch
     environ = runtime.environment(launch, {})
-    agents = used_agents(plan, launch.agent, runtime.home, launch.failover)
+    agents = used_agents(tasks_here(plan, launch.hosts), launch.agent, runtime.home, launch.failover)
     line = summarize_sandbox(runtime.home, agents, {**runtime.environ, **environ})
     changed = replace(launch, sandbox=line, sandbox_mode=environ.get(MODE_VARIABLE, ""))
     if changed != launch:

@@ -111,7 +111,7 @@ def test_the_work_of_a_host_whose_service_is_killed_ends_and_another_host_goes_o
     place.wait_until_held("it")
     first = there.wait_until_working("one")
     other = {"box2": "box3", "box3": "box2"}[first]
-    wait_for("the first commit is fetched", lambda: there.state("one").head)
+    wait_for("the first commit is fetched", lambda: there.state("one").head not in ("", place.start))
     there.kill(first)
     wait_for("nothing of its run is left", lambda: not there.processes(first))
     assert place.finish(child) == 0, there.logs()

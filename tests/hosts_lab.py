@@ -247,7 +247,7 @@ class HostsLab:
         return subprocess.run(self.command(*argv), env={**self.environ, **(more or {})}, cwd=cwd, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
 
-    def garrison(self, *arguments: str, timeout: float = 300.0,
+    def garrison(self, *arguments: str, timeout: float = 1200.0,
                  cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command of garrison at home."""
         return self.execute(self.program, *arguments, timeout=timeout, cwd=cwd)

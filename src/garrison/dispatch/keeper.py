@@ -30,7 +30,7 @@ from garrison.dispatch.late import settle
 from garrison.dispatch.relay import Relay, socket_path
 from garrison.dispatch.temporal.server import LocalServer
 from garrison.dispatch.tunnel import Tunnel
-from garrison.errors import GarrisonError, RecordError
+from garrison.errors import GarrisonError, NotFound
 from garrison.records import atomic, record
 from garrison.records.host_service import HostSettings
 from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew
@@ -113,7 +113,7 @@ class Keeper:
                              troubles={})
         self.written = KeeperState()
         self.tunnels: dict[str, Tunnel] = {}
-        self.opened_for: dict[str, tuple[Host, str, str]] = {}
+        self.opened_for: dict[str, tuple[object, ...]] = {}
         self.failures: dict[str, int] = {}
         self.retry_at: dict[str, float] = {}
         self.answered_at = time.monotonic()
@@ -124,6 +124,7 @@ class Keeper:
         self.settling: threading.Thread | None = None
         self.settle_at = 0.0
         self.idle = 0
+        self.trouble = ""
         self.stopping = False
 
     def run(self) -> int:
@@ -152,8 +153,11 @@ class Keeper:
                 self._keep_relay()
             self._settle()
             self._keep_tunnels({host.name: host for host in hosts if host.port})
-        except (RecordError, GarrisonError, OSError) as error:
-            self._log(str(error))
+            self.trouble = ""
+        except (GarrisonError, OSError) as error:
+            if str(error) != self.trouble:  # it may last
+                self._log(str(error))
+            self.trouble = str(error)
         self._write()
 
     # ---- server
@@ -172,7 +176,12 @@ class Keeper:
         if alive:  # it hangs
             processes.send(self.state.server_pid, self.state.server_ticks, signal.SIGKILL)
         self.answered_at, self.server_retry_at = now, now + SERVER_RETRY
-        child = processes.spawn(server.argv(), env=_environment(self.home, os.environ), cwd=self.folder, log=server.log)
+        try:
+            argv = server.argv()
+        except NotFound as error:
+            self._server(str(error))
+            return
+        child = processes.spawn(argv, env=_environment(self.home, os.environ), cwd=self.folder, log=server.log)
         child.close()
         self.state = replace(self.state, server_pid=child.pid, server_ticks=child.ticks, address=server.address)
         self._server(f"it starts; its log is {server.log}")
@@ -212,9 +221,10 @@ class Keeper:
             self._close(name, "it is no longer needed")
         for name, host in hosts.items():
             settings = record.encode(host_settings(self.home, host)).decode()
-            wanted = (host, target, settings)
+            # Other settings are brought by whoever changes them: another connection would hold up what is at work.
+            wanted = (host.ssh, host.port, host.home, host.command, target)
             if name in self.tunnels and self.opened_for[name] != wanted:
-                self._close(name, "the host's settings changed")
+                self._close(name, "it is needed elsewhere")
             if name not in self.tunnels and target and time.monotonic() >= self.retry_at.get(name, 0.0):
                 self.tunnels[name] = Tunnel(host, target, settings, self.folder / f"tunnel-{name}.log")
                 self.opened_for[name] = wanted

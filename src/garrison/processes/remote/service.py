@@ -302,13 +302,14 @@ class HostService:
             with MachinePace() as pace:
                 ending = work_on(dispatcher, claim, work, pace)
             self._log(f"{key}: {ending.value}")
-        except (GarrisonError, OSError) as error:
+        except (GarrisonError, OSError) as error:  # a process may not die: the note stays for the next service
             self._log(f"{key}: {error}")
+        else:
+            note.unlink(missing_ok=True)
         finally:
             with self.lock:
                 if (mine := self.working.get(key)) is not None and mine[0] is work:
                     del self.working[key]
-                    note.unlink(missing_ok=True)
 
     def _host(self) -> Host:
         settings = self.settings

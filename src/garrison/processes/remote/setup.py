@@ -20,6 +20,7 @@ from garrison.dispatch.engine import find_engine
 from garrison.dispatch.keeper import ensure_keeper, host_settings
 from garrison.dispatch.keeper_state import read_state
 from garrison.dispatch.ssh import Completed, HostAccess, HostUnreachable
+from garrison.dispatch.temporal.server import find_program
 from garrison.dispatch.tunnel import CONTROL, host_python
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.frozen import frozen
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 30.0
 INSTALL_SECONDS = 300.0
-CONNECT_SECONDS = 60.0
+CONNECT_SECONDS = 120.0
 NEEDED_BYTES = 400_000_000
 """Free space that the environment of garrison and its wheels need."""
 LARGEST_OFFSET = 60.0
@@ -188,6 +189,8 @@ class HostSetup:
     def run(self) -> Host:
         """Set the host up, and return its record once its worker answers."""
         known = self._known()
+        if not read_config(self.home).hosts().temporal:
+            find_program()
         facts = examine(self.access, self.python)
         self.say(f"{facts.user}@{self.access.place}: {facts.system}, Python {facts.python_version}, {facts.git}, "
                  f"{facts.free_bytes / 1e9:.1f} GB free, clock {facts.clock_offset:+.1f} s")

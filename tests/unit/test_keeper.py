@@ -1,0 +1,107 @@
+"""Keeper of a home: which tunnels it opens, keeps and tries again; the server and the socket are left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from garrison.dispatch import keeper
+from garrison.dispatch.keeper import Keeper
+from garrison.dispatch.temporal.server import LocalServer
+from garrison.errors import NotFound
+from garrison.records import atomic
+from garrison.records.hosts import Host, HostState, host_path, write_host
+
+BOX = Host("box2", "me@box2", home="/h/home", command="/h/env/bin/garrison", port=7)
+
+
+class FakeTunnel:
+    """A tunnel in the hands of a test."""
+
+    made: list[FakeTunnel] = []  # noqa: RUF012
+
+    def __init__(self, host: Host, target: str, settings: str, log: Path) -> None:
+        self.host, self.target, self.settings = host, target, settings
+        self.is_open, self.why, self.is_closed = False, "", False
+        self.made.append(self)
+
+    def turn(self) -> str | None:
+        return self.why or None
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keeper:
+    monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
+    monkeypatch.setattr(FakeTunnel, "made", [])
+    monkeypatch.setattr(Keeper, "_keep_server", lambda _: None)
+    monkeypatch.setattr(Keeper, "_keep_relay", lambda _: None)
+    made = Keeper(tmp_path)
+    made.state = replace(made.state, address="127.0.0.1:7233", server="")
+    write_host(tmp_path, BOX)
+    return made
+
+
+def test_each_host_with_a_port_has_a_tunnel(kept: Keeper) -> None:
+    write_host(kept.home, Host("here"))
+    kept._turn()
+    (tunnel,) = FakeTunnel.made
+    assert (tunnel.host, tunnel.target) == (BOX, "127.0.0.1:7233") and '"name": "box2"' in tunnel.settings
+    assert kept.state.tunnels == {}
+    tunnel.is_open = True
+    kept._turn()
+    assert list(kept.state.tunnels) == list(kept.state.seen) == ["box2"]
+
+
+def test_a_tunnel_stays_when_its_host_drains_and_goes_when_the_host_is_needed_elsewhere(kept: Keeper) -> None:
+    kept._turn()
+    write_host(kept.home, replace(BOX, state=HostState.DRAINING, slots=5))
+    kept._turn()
+    assert len(FakeTunnel.made) == 1 and not FakeTunnel.made[0].is_closed
+    write_host(kept.home, replace(BOX, port=8))
+    kept._turn()
+    assert [tunnel.is_closed for tunnel in FakeTunnel.made] == [True, False]
+
+
+def test_a_tunnel_that_failed_is_said_and_tried_again_later(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept._turn()
+    FakeTunnel.made[0].why = "no route"
+    kept._turn()
+    assert kept.state.troubles == {"box2": "no route"} and FakeTunnel.made[0].is_closed
+    kept._turn()
+    assert len(FakeTunnel.made) == 1
+    kept.retry_at["box2"] = 0.0
+    kept._turn()
+    FakeTunnel.made[1].is_open = True
+    kept._turn()
+    assert kept.state.troubles == {} and list(kept.state.tunnels) == ["box2"]
+
+
+def test_it_ends_once_no_host_is_left(kept: Keeper) -> None:
+    kept._turn()
+    assert kept.idle == 0
+    host_path(kept.home, "box2").unlink()
+    for _ in range(keeper.IDLE_TURNS):
+        kept._turn()
+    assert kept.idle == keeper.IDLE_TURNS and FakeTunnel.made[0].is_closed
+
+
+def test_a_trouble_that_lasts_is_said_once(kept: Keeper, capsys: pytest.CaptureFixture[str]) -> None:
+    atomic.write(kept.home / "config.toml", b"[hosts]\nlease = 0\n")
+    for _ in range(3):
+        kept._turn()
+    assert capsys.readouterr().err.count("lease=0") == 1
+
+
+def test_a_missing_program_of_the_server_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: LocalServer) -> list[str]:
+        raise NotFound("there is no Temporal server here")
+
+    monkeypatch.setattr(LocalServer, "argv", missing)
+    made = Keeper(tmp_path)
+    made._keep_server()
+    assert made.state.server == "there is no Temporal server here"

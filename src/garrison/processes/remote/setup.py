@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHECK_SECONDS = 30.0
-INSTALL_SECONDS = 300.0
+INSTALL_SECONDS = 600.0
 CONNECT_SECONDS = 120.0
 NEEDED_BYTES = 400_000_000
 """Free space that the environment of garrison and its wheels need."""
@@ -73,7 +73,7 @@ mkdir wheels
 pip=$(echo wheels/pip-*.whl)
 own=$(echo wheels/garrison-[0-9]*.whl)
 if ! "$name/bin/python" -I wheels/unpack.py wheels 2>first.log; then
-    timeout 200 "$name/bin/python" "$pip/pip" --disable-pip-version-check --retries 1 --timeout 10 install \\
+    timeout 500 "$name/bin/python" "$pip/pip" --disable-pip-version-check --retries 1 --timeout 10 install \\
         --no-compile -q --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
         tail -qn 1 first.log second.log >&2
         exit 9

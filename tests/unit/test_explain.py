@@ -177,6 +177,9 @@ def test_the_subject_of_a_record(journal: str, data: dict[str, object], about: s
     ("cancel", QUEUE, {"entry": "a-1", "reason": "by hand"}, "merge entry cancelled: by hand"),
     ("signal", "runner-a", {"id": "s1", "type": "KILL_ORCHESTRATOR", "kill": 3},
      "incarnation 3 is to be killed, on request"),
+    ("pull_request", "guardian", {"state": "waiting for review", "number": 7, "reason": "rate limited until 12:40"},
+     "pull request #7 waiting for review: rate limited until 12:40"),
+    ("pull_request", "guardian", {"state": "pushing"}, "pull request pushing"),
     ("fact", "runner-a", {"name": "begun", "value": "yes", "attempt": 1}, None),
     ("fact", "runner-a", {"name": "acceptance", "value": "red\nlog", "attempt": 1}, "acceptance: red"),
     ("death", "guardian", {"full": "runner-a@r1"}, "unreadable death record: a journal record of ChildDied has no "

@@ -27,6 +27,7 @@ from garrison.records.events import (
     NoteWritten,
     ProbeHealthy,
     ProcessOpened,
+    PullRequestChanged,
     RunChanged,
     RunnerSignal,
     SignalRefused,
@@ -240,6 +241,8 @@ _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     SignalRefused: lambda it: _with_reason(f"refused the signal {it.file}", it.why),
     RunChanged: lambda it: _with_reason(f"run {it.status}", it.reason),
     NodeChanged: _node_changed,
+    PullRequestChanged: lambda it: _with_reason(
+        f"pull request{f' #{it.number}' if it.number else ''} {it.state}", it.reason),
     NodeCancelled: lambda it: _with_reason(f"cancelled, attempt {it.attempt}", it.why),
     NoteWritten: lambda it: first_line(it.text),
     GuardianSignal: _guardian_signal,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -74,7 +74,7 @@ class Drain:
     dice: random.Random = field(default_factory=random.Random)
     window: int = 128
     """Waiting entries that the decision sees."""
-    beliefs: Mapping[int, float] | None = None
+    beliefs: Sequence[float] | None = None
     """What is believed of each entry; the share of those judged lately, if None."""
     has_history: bool = False
     """Set if the queue has known its gate for long: whether it is flaky."""

@@ -100,8 +100,6 @@ class Reader:
         self._inode = 0
         self._offset = 0
         self._seq = 0
-        self._checked = (0, 0, 0, 0)
-        """Inode, offset, and the bytes and records after it that `mentions` has found whole."""
 
     def read(self) -> list[Entry]:
         """Return new whole records in order ([] if the file is absent); RecordCorrupt for damage before the tail."""
@@ -131,14 +129,9 @@ class Reader:
         data = self._unread()
         if not before[1] or before != (self._inode, self._offset) or len(data) > _LONG:
             return True
-        size, count = self._checked[2:] if self._checked[:2] == before else (0, 0)
-        end = data.rfind(b"\n") + 1
-        lines = data[size:end].splitlines(keepends=True)
-        if any(word in data for word in words) or \
-                not all(_is_record(line, number) for number, line in enumerate(lines, self._seq + count + 1)):
-            return True
-        self._checked = (*before, end, count + len(lines))
-        return False
+        lines = data[:data.rfind(b"\n") + 1].splitlines(keepends=True)
+        return any(word in data for word in words) or \
+            not all(_is_record(line, number) for number, line in enumerate(lines, self._seq + 1))
 
     def _unread(self) -> bytes:
         """Return the unread part of the file: all of it, if it was compacted or is another file."""

@@ -205,6 +205,34 @@ def test_a_result_that_is_none_fails_the_attempt(bench: Bench, body: str) -> Non
     assert "cannot be read" in outcome.reason or "unknown host" in outcome.reason
 
 
+def test_what_a_host_says_besides_is_checked_and_cut(bench: Bench) -> None:
+    claim = bench.claim()
+    bench.complete(claim, JobResult("box2", JobStatus.FAIL, "\x1b[2Jno" + "x" * 5000, "gate", said={}, tail="y" * 9000))
+    outcome = bench.end()
+    assert outcome.failure_kind == "" and outcome.reason.startswith("no") and len(outcome.reason) < 2100
+    bench.begin()
+    bench.work.close()
+
+
+def test_a_report_that_is_none_is_no_success(bench: Bench) -> None:
+    claim = bench.claim()
+    bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, said={"context_updates": "x"}))
+    outcome = bench.end()
+    assert outcome.status == "fail" and "gave a report that is none: context_updates is not" in outcome.reason
+
+
+def test_no_host_gets_an_offer_while_another_works_on_the_one_before(bench: Bench) -> None:
+    claim = bench.claim()
+    bench.until("it works", lambda: bench.work.state.phase == RemotePhase.WORKING)
+    give_up(bench.runtime, bench.launch, bench.task, "")
+    bench.work.close()
+    work = bench.begin()
+    bench.until("the host is told to end it", lambda: bench.worker.heartbeat(claim.token).order == "cancel")
+    assert list(bench.lab.engine.entries) == [claim.attempt.id]
+    bench.worker.complete(claim.token, AttemptResult(Ended.CANCELLED))
+    bench.until("it is offered", lambda: work.id in bench.lab.engine.entries)
+
+
 def test_progress_that_is_none_or_made_up_disturbs_nothing(bench: Bench) -> None:
     claim = bench.claim()
     for text in ("nonsense", '{"head": "--upload-pack=x"}', json.dumps({"head": "2" * 40, "line": "\x1b[2Jx"})):

@@ -123,7 +123,8 @@ def test_a_job_that_is_too_large_is_refused_with_what_helps() -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "", "nonsense", "[]", '{"head": "x"}', '{"head": "../../x"}', '{"usd": "much"}', '{"line": 3}',
+    "", "nonsense", "[]", '{"head": "x"}', '{"head": "../../x"}', '{"usd": "much"}', '{"usd": NaN}',
+    '{"usd": Infinity}', '{"usd": -1}', '{"calls": 9999999999999}', '{"line": 3}',
     '{"line": "' + "x" * MAX_PROGRESS + '"}', "[" * 10_000])
 def test_progress_that_is_none_is_left_out(text: str) -> None:
     assert decode(JobProgress, text, MAX_PROGRESS) is None
@@ -165,6 +166,8 @@ def test_the_graph_on_the_host_is_one_that_a_run_can_do(node: str) -> None:
     assert (task.prompt, task.acceptance, task.timeout_s, task.silence_s, task.failover, task.allow_empty, task.agent) \
         == (job.prompt, "make test", 90.5, 30.0, "claude", False, "codex")
     assert task.attrs["model"] == "opus"
+    assert plan_run(parse(graph_of(replace(job, words=["ship", "fix it"])), "job")).tasks[node].words == (
+        "fix it", "ship")
 
 
 # ---- usage
@@ -172,8 +175,8 @@ def test_the_graph_on_the_host_is_one_that_a_run_can_do(node: str) -> None:
 
 def test_usage_that_is_reported_twice_or_late_counts_once(tmp_path: Path) -> None:
     for usd, calls, tokens in ((0.5, 2, 100), (0.5, 2, 100), (0.75, 3, 150), (0.25, 1, 50)):
-        record_usage(tmp_path, "box2", JobProgress("for-1", usd=usd, calls=calls, input=tokens, output=10 * calls))
-    record_usage(tmp_path, "box3", JobProgress("for-2", usd=1.0, calls=1, input=7))
+        record_usage(tmp_path, "box2/1", JobProgress("for-1", usd=usd, calls=calls, input=tokens, output=10 * calls))
+    record_usage(tmp_path, "box3/1", JobProgress("for-2", usd=1.0, calls=1, input=7))
     spent = costs.total(costs.read_usage(tmp_path / "remote" / "usage.jsonl"))
     assert (round(spent.usd, 9), spent.calls, spent.input, spent.output) == (1.75, 4, 157, 30)
 

@@ -27,6 +27,8 @@ MAX_JOB, MAX_PROGRESS, MAX_RESULT, MAX_MESSAGE = 1_000_000, 32_000, 200_000, 100
 """Bytes of a job, of what a heartbeat reports, of a result and of a message."""
 MAX_QUESTION, MAX_LINE, MAX_NOTES = 3_000, 300, 3_000
 """Characters of a question, of the last line that an agent printed, and of its notes."""
+MAX_COUNT = 10**12
+"""Largest number of tokens, calls or dollars that is believed."""
 _OID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
 
 
@@ -57,6 +59,8 @@ class Job:
     failover: list[str] | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
     """Attributes of the node that its agent knows."""
+    words: list[str] = field(default_factory=list)
+    """Words besides the statuses that its agent may report."""
     env: list[str] = field(default_factory=list)
     """Names of variables that its agent gets where the host has them."""
     max_respawn: int = 10
@@ -99,6 +103,8 @@ class JobProgress:
 
     def __post_init__(self) -> None:
         check_commit(self.head)
+        if not all(0 <= value <= MAX_COUNT for value in (self.usd, self.calls, self.input, self.output, self.deaths)):
+            raise UsageError("not what an agent can have used")
 
 
 class JobStatus(StrEnum):

@@ -74,7 +74,10 @@ def graph_of(job: Job) -> str:
     begin, end = (name if name != job.node else f"{name}_" for name in (START, EXIT))
     return to_dot(Graph(id=job.node, attrs=attributes, nodes={
         begin: Node(begin, {"shape": "Mdiamond"}), job.node: Node(job.node, node),
-        end: Node(end, {"shape": "Msquare"})}, edges=(Edge(begin, job.node), Edge(job.node, end))))
+        end: Node(end, {"shape": "Msquare"})}, edges=(
+            Edge(begin, job.node), Edge(job.node, end),
+            # No edge asks for these words here, where all ways lead to the end; but its agent may report them.
+            *(Edge(job.node, end, {"label": word}) for word in job.words))))
 
 
 class HostRun:

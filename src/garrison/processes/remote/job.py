@@ -32,5 +32,6 @@ def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, promp
         label=task.label[:MAX_LABEL], prompt=prompt, agent=task.agent, command=task.command,
         acceptance=task.acceptance, setup=task.setup, lock_files=list(launch.lock_files), timeout_s=task.timeout_s,
         silence_s=task.silence_s, allow_empty=task.allow_empty, goal=task.goal, prd_ref=task.prd_ref,
-        failover=task.failover, env=list(launch.env), max_respawn=launch.max_respawn, author=author,
+        failover=task.failover, words=task.words or [], env=list(launch.env), max_respawn=launch.max_respawn,
+        author=author,
         attributes={name: value for name, value in task.attributes.items() if name in PASSED})

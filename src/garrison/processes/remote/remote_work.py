@@ -21,6 +21,8 @@ from garrison.agents import registry
 from garrison.agents.base import WAITING, Outcome, Question, Work
 from garrison.agents.claude import messages
 from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.result import parse_report
+from garrison.dispatch.base import Unreachable
 from garrison.dispatch.incoming import incoming_ref
 from garrison.dispatch.job import (
     MAX_JOB,
@@ -56,7 +58,8 @@ from garrison.processes.remote.transfer import FETCH, LEFT, PUSH, transfer_argv
 from garrison.processes.remote.usage import record_usage
 from garrison.records import atomic, costs, placement
 from garrison.records.hosts import list_hosts, read_host
-from garrison.records.remote import RemotePhase, RemoteWorkState, read_remote, write_remote
+from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote, read_remote, write_remote
+from garrison.records.run import LOST
 from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
@@ -76,6 +79,10 @@ STOP_PATIENCE = 15.0
 LEFT_PATIENCE = 10.0
 """Longest wait for what stopped work left on its host."""
 
+MAX_REASON, MAX_TAIL = 2000, 8000
+"""Characters of a host's reason, and of the end of its output."""
+KINDS = frozenset({"acceptance", "no_change", LOST})
+"""Kinds of failures that a host may report; what follows them is decided at home."""
 _TOLD_AGAIN = frozenset({"work", "line", "trouble"})
 
 
@@ -108,6 +115,8 @@ class RemoteWork(Work):
         self._meter = self._make_meter()
         self.state = self._open_offer()
         self.id = AttemptId(task.run_id, task.node, task.attempt, self.state.offer)
+        self._earlier = self._find_earlier()
+        """Offers that have to be over before this one: two hosts never work on a node."""
 
     # ---- the offer
 
@@ -128,6 +137,13 @@ class RemoteWork(Work):
         write_remote(self.folder, state)
         self._say(f"waiting for a host ({placement.describe(self.task.hosts)})")
         return state
+
+    def _find_earlier(self) -> list[AttemptId]:
+        task, offer = self.task, self.state.offer
+        if offer > 1:
+            return [AttemptId(task.run_id, task.node, task.attempt, offer - 1)]
+        before = look_remote(self.folder.parent / str(task.attempt - 1)) if task.attempt > 1 else None
+        return [AttemptId(task.run_id, task.node, task.attempt - 1, before.offer)] if before is not None else []
 
     def _change(self, **values: Any) -> None:
         """Change the state, and make that durable, unless the host tells it again."""
@@ -238,6 +254,10 @@ class RemoteWork(Work):
             self.calls.call("follow", now, self._submit_and_follow, self._followed, after=after)
 
     def _submit_and_follow(self) -> Following:
+        for earlier in self._earlier:
+            if self.client.watch(earlier).state not in (*OVER, AttemptState.UNKNOWN):
+                self.client.cancel(earlier, "its run goes on with another offer")
+                raise Unreachable("a host still works on an earlier offer, which is being ended")
         self.client.submit(NodeAttempt(self.id, self.state.payload, self.state.queue, lease=self._lease()))
         return self.client.follow(self.id)
 
@@ -296,7 +316,7 @@ class RemoteWork(Work):
         if progress.notes:  # for the hook, and so for a successor's prompt
             atomic.make_directory(self.assignment.exchange)
             atomic.write(self.assignment.notes, progress.notes.encode(errors="replace"), durable=False)
-        record_usage(self.folder, self.state.host, progress)
+        record_usage(self.folder, f"{self.state.host}/{self.state.host_run}", progress)
         self._change(work=progress.phase, line=progress.line)
         exceeded = self._meter.exceeded() if self._stopping_since is None and self._meter is not None else ""
         if exceeded and not self._overspent:
@@ -371,8 +391,9 @@ class RemoteWork(Work):
         if self.state.phase != RemotePhase.COLLECTING:
             self._change(phase=RemotePhase.COLLECTING, host=result.host, claim=view.claim or self.state.claim or 1)
             self._say(f"{result.host} has ended it: {result.status}")
-        if progress := decode(JobProgress, json.dumps(result.progress), MAX_PROGRESS):
-            self._take_progress(replace(progress, question_id="", question=""))
+        progress = decode(JobProgress, json.dumps(result.progress), MAX_PROGRESS) or self._progress
+        if (last := replace(progress, question_id="", question="")) != self._progress:
+            self._take_progress(last)
         if not result.head:
             self._conclude(result, "")
         elif now - self._result_since > RESULT_PATIENCE:
@@ -384,13 +405,17 @@ class RemoteWork(Work):
     def _conclude(self, result: JobResult, objection: str) -> None:
         if result.tail:
             with suppress(OSError), self.assignment.output.open("a") as log:
-                log.write("\n".join(clean_lines(result.tail)) + "\n")
-        said: Any = result.said
+                log.write("\n".join(clean_lines(result.tail[-MAX_TAIL:])) + "\n")
+        reason = " ".join(clean_lines(result.reason))[:MAX_REASON]
+        try:
+            said = parse_report(result.said, self.task.words)
+        except ValueError as error:
+            objection, said = objection or f"{result.host} gave a report that is none: {error}", {}
         if result.status == JobStatus.BROKEN:
-            self._outcome = Outcome("fail", f"on {result.host}: {result.reason}", killed=True)
+            self._outcome = Outcome("fail", f"on {result.host}: {reason}", killed=True)
         elif objection or result.status == JobStatus.FAIL:
-            self._outcome = Outcome("fail", objection or f"{result.reason} (on {result.host})",
-                                    failure_kind=result.failure_kind, report=said)
+            kind = result.failure_kind if result.failure_kind in KINDS and not objection else ""
+            self._outcome = Outcome("fail", objection or f"{reason} (on {result.host})", failure_kind=kind, report=said)
         else:
             self._outcome = Outcome("success", report=said)
 

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
     from garrison.dispatch.job import JobProgress
 
-MAX_CALLS = 10_000
-"""Calls that one report can add."""
+MAX_CALLS = 500
+"""Calls that one report can add; the next one adds the rest."""
 
 
-def record_usage(folder: Path, host: str, progress: JobProgress) -> None:
-    """Write what a host's run has used since the last report to the usage file of an attempt."""
+def record_usage(folder: Path, session: str, progress: JobProgress) -> None:
+    """Write what a host's run has used since the last report to the usage file of an attempt.
+
+    Args:
+        session: host and run.
+    """
     path = folder / USAGE / "usage.jsonl"
-    session = f"{host}/{progress.run}"
     spent = costs.total(each for each in (costs.read_usage(path) if path.exists() else []) if each.session == session)
     more = progress.calls - spent.calls
     usd = max(0.0, progress.usd - spent.usd)

@@ -31,6 +31,8 @@ from garrison.system.git import Git
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+AUTHOR = ("user.name", "user.email")
+"""Settings of git that come with a job."""
 BASE_SECONDS = 600.0
 """Longest wait for the commit to begin at: home brings it once it knows of the claim."""
 _PAUSE = 0.1
@@ -44,7 +46,7 @@ def begin(runtime: Runtime, run: HostRun) -> None:
     branch = f"{STARTED_AT}/{run.name}"
     git.update_ref(f"refs/heads/{branch}", commit)
     with locked_clone(run.clone):
-        configure(git, job.author)
+        configure(git, {key: job.author[key] for key in AUTHOR if job.author.get(key)})
         if git.rev("HEAD") is None:
             git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}")
     request = LaunchRequest(

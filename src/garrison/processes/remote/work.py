@@ -92,7 +92,7 @@ class HostWork:
         assert self.run is not None and self.job is not None
         try:
             result = self.run.result(self.host, code)
-        except (GarrisonError, OSError, ValueError) as error:
+        except (GarrisonError, OSError, ValueError, KeyError) as error:
             result = JobResult(self.host, JobStatus.BROKEN, f"its run cannot be read: {error}")
         return replace(result, progress=asdict(self._look()))
 

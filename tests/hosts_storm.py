@@ -255,6 +255,10 @@ class Storm:
         if landed != expected:
             verdict.problems.append(f"landed {landed} instead of {expected}")
         verified = self.lab.garrison("verify", run)
+        end = time.monotonic() + 60
+        while verified.returncode and "is still there" in verified.stdout and time.monotonic() < end:
+            time.sleep(1.0)  # the launcher ends after its run
+            verified = self.lab.garrison("verify", run)
         if verified.returncode:
             verdict.problems.append(f"verify: {verified.stdout[-300:]}{verified.stderr[-300:]}")
         for name in names:

@@ -64,9 +64,10 @@ CALL_SECONDS = 10.0
 """Longest wait for an answer of the server, unless the lease sets a shorter one."""
 POLL_SECONDS = 70.0
 """Longer than a poll of the server, which answers after a minute without work."""
-OFFER_SECONDS = 4.0
-"""Longest poll for attempts; the server answers a second earlier. A host with fewer free slots than queues waits that
-long before it looks into the next one."""
+OFFER_SECONDS = 15.0
+"""Longest poll for attempts. A server answers a second before its end, which is too late on a busy machine, and an
+attempt in that answer is lost until its lease is over; so the server that garrison keeps answers after
+`server.POLL_SECONDS`. A host with fewer free slots than queues waits that long before it looks into the next one."""
 WATCH_SECONDS = 0.1
 """Time between two looks at an attempt that is watched."""
 TASK_TIMEOUT = timedelta(seconds=2)

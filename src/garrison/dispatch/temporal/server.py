@@ -18,6 +18,8 @@ from garrison.records import atomic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+POLL_SECONDS = 3
+"""Time after which it answers a poll for which there is no work."""
 START_SECONDS = 60.0
 """Longest start of the server; one with an empty database takes half a second on an idle machine."""
 
@@ -62,7 +64,8 @@ class LocalServer:
     def argv(self) -> list[str]:
         """Return the command that runs it."""
         return [str(find_program()), "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self.port),
-                "--db-filename", str(self.folder / "temporal.db"), "--log-level", "warn"]
+                "--db-filename", str(self.folder / "temporal.db"), "--log-level", "warn",
+                "--dynamic-config-value", f'matching.longPollExpirationInterval="{POLL_SECONDS}s"']
 
     def start(self, wait: Callable[[float], None] = time.sleep) -> None:
         """Start the server, and wait until it answers."""

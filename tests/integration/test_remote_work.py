@@ -184,6 +184,7 @@ def test_a_result_that_continues_nothing_fails_the_attempt_and_touches_no_branch
     assert list(refs(bench.repo, "refs/garrison/incoming").values()) == [foreign]
 
 
+@pytest.mark.slow
 def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_end(
         bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     claim = bench.claim()
@@ -195,6 +196,7 @@ def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_
     assert outcome.killed and "its commits could not be fetched: box2: git" in outcome.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["", "nonsense", '{"host": "../x", "status": "success"}', '{"host": "box2"}',
                                   '{"host": "box9", "status": "success", "head": ""}', "x" * 300_000])
 def test_a_result_that_is_none_fails_the_attempt(bench: Bench, body: str) -> None:
@@ -205,6 +207,27 @@ def test_a_result_that_is_none_fails_the_attempt(bench: Bench, body: str) -> Non
     assert "cannot be read" in outcome.reason or "unknown host" in outcome.reason
 
 
+def test_a_server_that_forgets_an_offer_for_a_moment_ends_nothing(bench: Bench) -> None:
+    claim = bench.claim()
+    bench.until("it works", lambda: bench.work.state.phase == RemotePhase.WORKING)
+    entry = bench.lab.engine.entries.pop(claim.attempt.id)
+    bench.until("home hears of it", lambda: bench.work._view is not None
+                and bench.work._view.state is AttemptState.UNKNOWN)
+    bench.lab.engine.entries[claim.attempt.id] = entry
+    bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=bench.commit("a.txt")))
+    assert bench.end().status == "success"
+
+
+@pytest.mark.slow
+def test_an_offer_that_stays_unknown_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_work, "UNKNOWN_PATIENCE", 0.2)
+    claim = bench.claim()
+    bench.lab.engine.entries.pop(claim.attempt.id)
+    outcome = bench.end()
+    assert outcome.killed and outcome.reason == "the Temporal server no longer knows it"
+
+
+@pytest.mark.slow
 def test_what_a_host_says_besides_is_checked_and_cut(bench: Bench) -> None:
     claim = bench.claim()
     bench.complete(claim, JobResult("box2", JobStatus.FAIL, "\x1b[2Jno" + "x" * 5000, "gate", said={}, tail="y" * 9000))
@@ -233,6 +256,7 @@ def test_no_host_gets_an_offer_while_another_works_on_the_one_before(bench: Benc
     bench.until("it is offered", lambda: work.id in bench.lab.engine.entries)
 
 
+@pytest.mark.slow
 def test_progress_that_is_none_or_made_up_disturbs_nothing(bench: Bench) -> None:
     claim = bench.claim()
     for text in ("nonsense", '{"head": "--upload-pack=x"}', json.dumps({"head": "2" * 40, "line": "\x1b[2Jx"})):
@@ -243,6 +267,7 @@ def test_progress_that_is_none_or_made_up_disturbs_nothing(bench: Bench) -> None
     assert bench.end().status == "success"
 
 
+@pytest.mark.slow
 def test_a_question_its_answer_and_what_a_person_tells(bench: Bench) -> None:
     claim = bench.claim()
     bench.report(claim, JobProgress("for-1", "executing", question_id="q1", question="Which?"))
@@ -266,6 +291,7 @@ def test_a_question_its_answer_and_what_a_person_tells(bench: Bench) -> None:
     assert not (bench.folder / "waiting").exists()
 
 
+@pytest.mark.slow
 def test_a_limit_of_home_ends_the_work_and_says_what_to_do(bench: Bench) -> None:
     bench.work.close()
     (bench.home / "config.toml").write_text('[agents.double]\nargv = ["true"]\nbudget_run = 1.5\n')

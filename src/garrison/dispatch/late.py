@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 NOTHING_LEFT = 300.0
 """Seconds after which a host that can be reached, and has nothing, is asked no more."""
+UNKNOWN_SECONDS = 60.0
+"""Seconds after which an offer that the server does not know counts as over."""
 LONGEST = 30 * 86400.0
 """Seconds after which an unreachable host is asked no more."""
 
@@ -52,6 +54,8 @@ def settle(home: Path, dispatcher: Dispatcher, log: Callable[[str], None]) -> No
 def _cancel(home: Path, dispatcher: Dispatcher, late: LateWork) -> None:
     id_ = AttemptId.parse(late.id)
     view = dispatcher.watch(id_)
+    if view.state is AttemptState.UNKNOWN and _age(late) < UNKNOWN_SECONDS:
+        return  # a busy server says so of what it knows
     if view.state in OVER or view.state is AttemptState.UNKNOWN:
         note_late(home, replace(late, cancel=""))
         return

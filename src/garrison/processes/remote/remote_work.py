@@ -74,6 +74,9 @@ FETCH_SECONDS = 5.0
 """Time between two fetches of what a host has committed."""
 RESULT_PATIENCE = 600.0
 """Longest wait for the commits of an accepted result, while its host cannot be reached."""
+UNKNOWN_PATIENCE = 10.0
+"""Time after which an offer counts as lost that the server does not know: a busy one says so of what it knows."""
+UNKNOWN_SECONDS = 2.0
 STOP_PATIENCE = 15.0
 """Longest wait for the end of cancelled work; the lease ends it in any case."""
 LEFT_PATIENCE = 10.0
@@ -106,6 +109,8 @@ class RemoteWork(Work):
         self._now = now
         self._over_since = 0.0
         """When a cancelled offer was seen to be over."""
+        self._unknown_since: float | None = None
+        """Since when the server says that it does not know the offer."""
         self._failure = ""
         """Why the last call was not answered."""
         self._has_left = False
@@ -245,7 +250,7 @@ class RemoteWork(Work):
             self._submit(now, RETRY_SECONDS)
             return
         if view is not None:
-            self._view = view
+            self._view, self._unknown_since = view, None
             self._note_trouble("")
 
     def _submit(self, now: float, after: float) -> None:
@@ -255,11 +260,18 @@ class RemoteWork(Work):
 
     def _submit_and_follow(self) -> Following:
         for earlier in self._earlier:
-            if self.client.watch(earlier).state not in (*OVER, AttemptState.UNKNOWN):
+            if not self._is_over(earlier):
                 self.client.cancel(earlier, "its run goes on with another offer")
                 raise Unreachable("a host still works on an earlier offer, which is being ended")
         self.client.submit(NodeAttempt(self.id, self.state.payload, self.state.queue, lease=self._lease()))
         return self.client.follow(self.id)
+
+    def _is_over(self, earlier: AttemptId) -> bool:
+        """Return whether no host works on an earlier offer, in a thread: one that is unknown is asked for again."""
+        view = self.client.watch(earlier)
+        if view.state is AttemptState.UNKNOWN:
+            view = self.client.watch(earlier, view, UNKNOWN_SECONDS)
+        return view.state in OVER or view.state is AttemptState.UNKNOWN
 
     def _lease(self) -> float:
         return lease_of(self.runtime.home)
@@ -288,7 +300,11 @@ class RemoteWork(Work):
             self._apply_claim(view, now)
         elif view.state is AttemptState.DONE:
             self._apply_result(view, now)
-        elif view.state in OVER or view.state is AttemptState.UNKNOWN:
+        elif view.state is AttemptState.UNKNOWN:
+            self._unknown_since = now if self._unknown_since is None else self._unknown_since
+            if now - self._unknown_since > UNKNOWN_PATIENCE:
+                self._apply_loss(view)
+        elif view.state in OVER:
             self._apply_loss(view)
         elif self._stopping_since is None:
             self._change(phase=RemotePhase.WAITING)

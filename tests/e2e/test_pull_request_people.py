@@ -223,7 +223,7 @@ def test_a_rate_limit_is_a_waiting_state_on_every_surface(place: Place) -> None:
     with story(place, "github") as run:
         there = run.there
         run.waits("review of #1")
-        there.server.plant("rate-limit", 1)
+        there.server.plant("rate-limit", path="/api/")  # git would only say that it got a 403
         run.sync()
         run.waits("rate limited until")
         asked = len(there.server.requests)

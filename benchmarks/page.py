@@ -71,31 +71,37 @@ def measure(browser: Any, url: str, last: str) -> tuple[float, float, float, flo
 
 
 PAINTED = """name => {
-  window.painted = [];
+  const node = document.querySelector(`svg .node[data-node="${name}"]`);
   const channel = new MessageChannel();
-  channel.port1.onmessage = () => window.painted.push(performance.timeOrigin + performance.now());
-  new MutationObserver(() => requestAnimationFrame(() => channel.port2.postMessage(0))) // comes after the frame
-    .observe(document.querySelector(`svg .node[data-node="${name}"]`), { attributeFilter: ["class"] });
+  channel.port1.onmessage = ({ data }) => window.painted[data] ??= performance.timeOrigin + performance.now();
+  new MutationObserver(() => {
+    const look = node.classList.contains("s-failed") ? "failed" : "other";
+    requestAnimationFrame(() => channel.port2.postMessage(look)); // comes after the frame
+  }).observe(node, { attributeFilter: ["class"] });
 }"""
 
 
 def follow(browser: Any, url: str, builder: HomeBuilder, node: str, events: int) -> list[float]:
-    """Milliseconds from before a record of a node is appended until the frame in which its colour changes."""
+    """Milliseconds from before a record of a node is appended until the frame in which it looks failed, or no longer."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.goto(url)
-    page.locator(f'svg .node[data-node="{node}"]').wait_for()
-    page.evaluate(PAINTED, node)
+    waiting = page.locator(f'svg .node.s-waiting[data-node="{node}"]')
+    waiting.wait_for()
     guardian = Writer(RunFiles(builder.home, "r1").journal, "guardian-crew#1")
+    guardian.append("node", {"node": node, "status": "active", "attempt": 1}, builder.now())  # what waits cannot fail
+    waiting.wait_for(state="detached")
+    page.evaluate(PAINTED, node)
     took = []
     for number in range(events):
+        status, look = ("active", "other") if number % 2 else ("failed", "failed")
+        page.evaluate("window.painted = {}")
         page.wait_for_timeout(200)
-        record = {"node": node, "status": "active" if number % 2 else "failed", "attempt": 1}
         begun = time.time()
-        guardian.append("node", record, builder.now())
-        page.wait_for_function("number => window.painted.length > number", arg=number)
-        took.append(page.evaluate("number => window.painted[number]", number) - 1000 * begun)
+        guardian.append("node", {"node": node, "status": status, "attempt": 1}, builder.now())
+        page.wait_for_function("look => window.painted[look]", arg=look)
+        took.append(page.evaluate("look => window.painted[look]", look) - 1000 * begun)
     guardian.close()
     context.close()
     return took
@@ -142,7 +148,7 @@ def main() -> int:
                     if options.shots:
                         shoot(browser, url, nodes, options.shots)
                     rounds = [measure(browser, url, names[-1]) for _ in range(options.rounds)]
-                    painted = sorted(follow(browser, url, builder, names[-1], options.events))
+                    painted = sorted(follow(browser, url, builder, names[-2], options.events))
                     browser.close()
                 if painted:
                     late = painted[int(len(painted) * 0.95)]

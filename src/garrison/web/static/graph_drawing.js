@@ -65,7 +65,6 @@ export function graphDrawing(place, map, choose) {
     const [x, y] = shape?.localName === "ellipse" ? [box.x + box.width * 0.85, box.y + box.height * 0.1] : [box.x + box.width, box.y];
     const sign = document.createElementNS(SVG, "text");
     sign.classList.add("sign");
-    set(sign, "aria-hidden", "true"); // the name of the node says it in words
     set(sign, "x", x);
     set(sign, "y", y);
     const title = document.createElementNS(SVG, "title");

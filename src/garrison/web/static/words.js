@@ -113,9 +113,10 @@ export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}
 
 /** A node in one line, for a screen reader and the tooltip. */
 export function nodeLine(node, state = stateOf(node.status)) {
-  const parts = [`${node.label && node.label !== node.node ? `${node.label} (${node.node})` : node.node}: ${nodeWord(node, state)}`];
+  const named = node.label && node.label !== node.node ? node.label : node.node;
+  const deaths = node.deaths ? `, ${count(node.deaths, "death")}` : ""; // beside the name, as on the node: what is read there can be spoken
+  const parts = [`${named}${deaths}${named === node.node ? "" : ` (${node.node})`}: ${nodeWord(node, state)}`];
   if (node.attempt > 1) parts.push(`attempt ${node.attempt}`);
-  if (node.deaths) parts.push(count(node.deaths, "death"));
   if (node.answer) parts.push(`answered: ${node.answer}`);
   if (node.doing || node.reason) parts.push(node.doing || node.reason);
   return parts.join(", ");

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 from test_run_checker import SINCE, Story, tell
 
-from garrison.cli.verify import verify
+from garrison.cli.verify import EXIT_SECONDS, settle, verify
 from garrison.errors import UsageError
+from garrison.testing.checker import Finding, Promise
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +78,24 @@ def test_a_damaged_file_of_costs_is_told(sound: Story, tmp_path: Path) -> None:
     found = call(sound, tmp_path, "--costs", str(other))
     assert isinstance(found.exception, UsageError)
     assert "no line of `garrison cost --calls`" in str(found.exception)
+
+
+LEFT = Finding(Promise.CLEAN, "process 7 is still there")
+LOST = Finding(Promise.KEPT, "a commit is lost")
+
+
+@pytest.mark.parametrize(("looks", "found", "waits"), [
+    ([[LEFT], [LEFT], []], [], 2),
+    ([[LOST, LEFT], [LOST]], [LOST], 1),
+    ([[LOST]], [LOST], 0),
+])
+def test_a_process_on_its_way_out_is_waited_for(looks: list[list[Finding]], found: list[Finding], waits: int) -> None:
+    waited: list[float] = []
+    assert settle(iter(looks).__next__, waited.append) == found
+    assert len(waited) == waits
+
+
+def test_a_process_that_stays_is_a_finding() -> None:
+    waited: list[float] = []
+    assert settle(lambda: [LEFT], waited.append) == [LEFT]
+    assert sum(waited) == pytest.approx(EXIT_SECONDS)

@@ -7,7 +7,8 @@ same events may come from a file, so that a run can be checked elsewhere, with t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,6 +38,10 @@ from garrison.testing.checker import (
 )
 from garrison.views.event_log import EventLog
 from garrison.views.usage import call_lines
+
+EXIT_SECONDS = 5.0
+"""Longest wait for the exit of processes whose run has just ended."""
+_LOOK_SECONDS = 0.2
 
 
 @click.command(cls=Command, examples=(
@@ -84,7 +89,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         place = Repository(repository or Path(str(history.launch.get("repo") or ".")))
         if not place.is_there:
             raise UsageError(f"{place.path} is no git repository; name the run's with --repository")
-        findings = check(history, place, attestations, home=root, spending=spending)
+        findings = settle(lambda: check(history, place, attestations, home=root, spending=spending))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{events_file or root}: an event lacks what its kind has, or has another form "
                          f"({type(error).__name__}: {error}); docs/proof.md describes the form") from error
@@ -93,6 +98,20 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
     else:
         _print(findings, history, attestations)
     return 1 if findings else 0
+
+
+def settle(look: Callable[[], list[Finding]], wait: Callable[[float], None] = time.sleep) -> list[Finding]:
+    """Return the findings, without what only a process on its way out leaves for a moment.
+
+    A run records its end before its guardian and launcher exit.
+    """
+    findings = look()
+    for _ in range(round(EXIT_SECONDS / _LOOK_SECONDS)):
+        if all(finding.promise is not Promise.CLEAN for finding in findings):
+            break
+        wait(_LOOK_SECONDS)
+        findings = look()
+    return findings
 
 
 def _run(home: Path, run: str) -> str:

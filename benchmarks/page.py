@@ -82,7 +82,7 @@ PAINTED = """name => {
 
 
 def follow(browser: Any, url: str, builder: HomeBuilder, node: str, events: int) -> list[float]:
-    """Milliseconds from before a record of a node is appended until the frame in which it looks failed, or no longer."""
+    """Milliseconds from before a record of a node is appended until the frame in which it looks failed, or not."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(PATIENCE)
     page = context.new_page()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import resource
 import socket
@@ -148,6 +149,9 @@ def measure_crowd(builder: HomeBuilder, guardian: Writer, crowd: Crowd, pid: int
     table.add("idle", f"{options.clients} clients, nothing happens", f"{idle:.2f} % of a core")
 
 
+NEW_CLIENTS = 40
+
+
 def measure_half_open(here: Site, number: int, table: Table) -> None:
     """Measure how soon a new client is served while many others hold half-open requests."""
     stop = threading.Event()
@@ -156,19 +160,22 @@ def measure_half_open(here: Site, number: int, table: Table) -> None:
     thread.start()
     time.sleep(2)
     times = []
-    for _ in range(40):
+    for _ in range(NEW_CLIENTS):
         time.sleep(0.25)
         begin = time.perf_counter()
         with socket.create_connection(("127.0.0.1", here.port), 60) as sock:
             sock.sendall(f"GET / HTTP/1.1\r\nHost: {here.host}\r\nConnection: close\r\n\r\n".encode())
             answer = b"".join(iter(lambda: sock.recv(1 << 16), b""))
-        assert answer.startswith(b"HTTP/1.1 200"), answer[:100]
-        times.append(1000 * (time.perf_counter() - begin))
+        if answer.startswith(b"HTTP/1.1 200"):
+            times.append(1000 * (time.perf_counter() - begin))
     stop.set()
     thread.join()
+    ended = NEW_CLIENTS - len(times)  # where the machine is busy, one that was not served within the server's grace
+    times = times or [math.inf]
     table.add("slow", f"a new client gets its page beside {number} half-open requests",
-              f"median {statistics.median(times):.0f} ms, worst {max(times):.0f} ms ({half_open.begun} begun in 12 s)",
-              median_ms=statistics.median(times), worst_ms=max(times))
+              f"median {statistics.median(times):.0f} ms, worst {max(times):.0f} ms, {ended} of {NEW_CLIENTS} "
+              f"ended unserved ({half_open.begun} begun in 12 s)",
+              median_ms=statistics.median(times), worst_ms=max(times), ended=ended)
 
 
 async def painted(here: Site, rounds: int) -> list[tuple[float, float]]:

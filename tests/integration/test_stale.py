@@ -23,7 +23,7 @@ from garrison.system.process_control import RealProcesses
 
 TIMEOUT = 300.0
 OLD = iso(SystemClock().time() - 1000)
-FUTURE = iso(SystemClock().time() + 1000)
+FUTURE = iso(SystemClock().time() + 100_000)  # further than the longest run of all tests
 
 
 @pytest.fixture

@@ -255,7 +255,8 @@ QUEUE = (
          ("merge/base_check.py", '        return "passes"\n    return "test"\n', '        return "passes"\n    '
           'return "passes"\n')),
     _bug("red_once_is_rejected_without_repeat", "an entry is rejected though its set alone was red", "merge/decision.py",
-         "        if any(run.convicts for run in known.reds[frozenset(chain.entries)]):\n", "        if True:\n"),
+         "            if len(group) == 1 and (is_confirmed or any(run.convicts for run in reds)):\n",
+         "            if len(group) == 1:\n"),
     _bug("queue_stalls", "entries behind the first are not looked at", "merge/state.py",
          '        queued = [entry for entry in self.ranked() if entry.status == "queued"]\n',
          '        queued = [entry for entry in self.ranked() if entry.status == "queued" and entry.seq < 40]\n'),

@@ -29,6 +29,7 @@ CONTROL = {
     "merge-queue process", "merge-queue cancel", "merge-queue hold", "merge-queue release", "merge-queue retry",
     "merge-queue pause",
     "merge-queue unpause", "merge-queue resume", "merge-queue doctor",
+    "host add", "host list", "host show", "host drain", "host remove", "host run",  # list and show reach hosts over ssh
     "pipeline answer", "pipeline signal", "spawn-runner",
     "spawn-orchestrator"}
 

@@ -1,6 +1,6 @@
 """Incoming work: the ref under which home keeps what it fetches of a claim.
 
-It is one of its own for each claim, `refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`. Nobody reads it by its name:
+It is one of its own for each claim, `refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`. It is not read by its name:
 the run takes the commit that an accepted result names. So what a worker made that lost its claim is beside that of its
 successor, and lands nowhere. Pure.
 """

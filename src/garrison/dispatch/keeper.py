@@ -128,7 +128,7 @@ class Keeper:
         self.stopping = False
 
     def run(self) -> int:
-        """Keep until nobody needs it."""
+        """Keep until it is no longer needed."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         self._log("begins")

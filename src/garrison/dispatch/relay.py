@@ -277,7 +277,7 @@ def read_lines(connection: socket.socket) -> Iterator[bytes]:
 
 
 class RelayClient:
-    """The run's side of a dispatcher, through the socket of a home's relay. Unreachable while nobody serves it."""
+    """The run's side of a dispatcher, through the socket of a home's relay. Unreachable while it is not served."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -95,7 +95,7 @@ class HostAccess:
 
     Args:
         ssh: destination for ssh; '' is this machine.
-        folder: where the socket of the shared connection lies; None: each call connects anew.
+        folder: where the socket of the shared connection lies; None: each call makes its own connection.
     """
 
     def __init__(self, ssh: str, folder: Path | None = None) -> None:

@@ -1,7 +1,7 @@
 """Transport of commits between the run's repository and a host's clone: git over the user's ssh, always begun at home.
 
 The host needs no way back, and gets no right to write in the run's repository. What is fetched lands under
-`refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`, checked by git's fsck; nobody reads such a ref by its name: the
+`refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`, checked by git's fsck. No ref is read by its name: the
 run takes the commit that an accepted result names.
 """
 

@@ -68,6 +68,25 @@ git log --oneline -1
 """
 
 
+COMMIT = "echo x >> x.txt; git add x.txt; git commit -qm x; echo committed"
+
+
+def test_locks_of_a_killed_git_do_not_stop_a_successor(tree, view, tmp_path):
+    mounts = enter(view, "1")
+    assert "committed" in run_inside(tree, mounts, COMMIT).stdout
+    own = view.common / "worktrees" / view.worktree_id
+    for lock in (own / "index", own / "HEAD", view.common / "packed-refs", view.common / "refs/heads" / BRANCH):
+        lock.with_name(f"{lock.name}.lock").touch()
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "kept.lock").touch()
+    (view.common / "refs/link").symlink_to(others)
+    assert "committed" not in run_inside(tree, mounts, COMMIT, check=False).stdout
+    assert "committed" in run_inside(tree, enter(view, "1"), COMMIT).stdout
+    assert (others / "kept.lock").exists()
+    assert not list(view.common.glob("**/*.lock"))
+
+
 def test_git_works_inside_as_in_any_repository_and_the_branch_comes_out(repo, tree, view):
     git(repo, "update-ref", "refs/remotes/origin/main", "main")
     git(repo, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main")

@@ -201,9 +201,12 @@ class CandidateBuilder:
     def _explain_presence(self, entry: MergeEntry, tip: str) -> str:
         """Describe how the target got an entry's commit: by a landing, or from elsewhere, without a test."""
         target, moves = self.queue.target, self.queue.state.moves
-        lines = self.git.run("log", "--first-parent", "--ancestry-path", _LINE_FORMAT, f"{entry.oid}..{tip}",
-                             "--").out.splitlines()
-        later = [line.split("|") for line in reversed(lines)]  # on the target's line, the oldest first
+        missing = f"{entry.oid}..{tip}"
+        # not both options at once: a batch has the commit behind the merges of its chain, which are not on the line
+        has_it = set(self.git.run("rev-list", "--ancestry-path", missing, "--").out.split())
+        lines = self.git.run("log", "--first-parent", _LINE_FORMAT, missing, "--").out.splitlines()
+        later = [line.split("|") for line in reversed(lines)  # on the target's line, the oldest first
+                 if line.split("|", 1)[0] in has_it]
         if later and later[0][1].split(" ")[0] != entry.oid and later[0][2].strip():
             return f"already in {target}"  # merged there by a queue
         move = next((commit for commit in (entry.oid, *(line[0] for line in later)) if commit in moves), None)

@@ -200,13 +200,15 @@ def collect(view: GitView) -> Collected:
 def enter(view: GitView, owner: str, *, push: bool = False) -> tuple[Mount, ...]:
     """Return what to bind inside for the agent `owner`: a predecessor's view, if the repository is as that left it.
 
-    What a view has is collected first; otherwise the view is made again. `push`: as in `GitView.prepare`.
+    What a view has is collected first, and locks that the predecessor's git left are removed: no process works in it.
+    Otherwise the view is made again. `push`: as in `GitView.prepare`.
     """
     if view.exists:
         with suppress(untrusted.UnsafeFile):
             collect(view)
             state = view.read_state()
             if state is not None and state.owner == owner and _is_current(view, state):
+                view.clear_locks()
                 return view.mounts()
     return view.prepare(push=push, owner=owner)
 

@@ -20,6 +20,7 @@ import os
 import shutil
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,8 @@ _HIDDEN_REFS = ("refs/stash", "refs/bisect/", "refs/worktree/", "refs/rewritten/
 """Refs of the user's checkout alone, and pins of the merge queue."""
 _SYSTEM_CONFIG = Path("/etc/gitconfig")
 _LIMIT_HOOKS = 500
+_LIMIT_DIRECTORIES = 10_000
+"""Directories of a view in which locks are looked for; an agent may have made a million."""
 _LIMIT_COPY = 4 << 20
 """Bytes of a hook, or of a file of patterns, that is copied."""
 _VERSION = 1
@@ -127,6 +130,22 @@ class GitView:
         if self.folder.parent.is_dir():
             with atomic.locked(self.lock):
                 self._remove()
+
+    def clear_locks(self) -> None:
+        """Remove the lock files that a killed git left in the view, which would refuse every later commit.
+
+        Only while no process works in it.
+        """
+        with atomic.locked(self.lock), untrusted.open_directory(self.common) as common:
+            if common is None:
+                return
+            for folder, directories, names, descriptor in islice(os.fwalk(".", dir_fd=common), _LIMIT_DIRECTORIES):
+                if folder == ".":
+                    directories[:] = [name for name in directories if name not in ("hooks", "objects")]
+                for name in names:
+                    if name.endswith(".lock"):
+                        with suppress(OSError):
+                            os.unlink(name, dir_fd=descriptor)
 
     def _remove(self) -> None:
         for folder in (self.folder, *self.folder.parent.glob(f"{self.folder.name}.new-*")):

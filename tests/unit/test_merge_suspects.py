@@ -112,7 +112,7 @@ def test_a_hostile_log_is_read_to_a_bound() -> None:
     assert not find_failures(huge)
     many = {f"e{n}": [f"a/b{m}.py" for m in range(2000)] for n in range(32)}
     assert len(suspect(failures, many)) in (0, 32)
-    assert time.process_time() - begun < 5
+    assert time.process_time() - begun < 20  # 1.5 s alone
 
 
 def test_a_report_in_junit_xml_names_test_and_file() -> None:

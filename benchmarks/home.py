@@ -1,4 +1,4 @@
-"""Home of many runs in a browser: reading the list, its size, first paint, a search until the table has answered.
+"""Home of many runs in a browser: reading the list, its size, its table in the page, a search until the table has answered.
 
     .venv/bin/python benchmarks/home.py [--runs 10 100 500] [--rounds 5]
 
@@ -61,12 +61,17 @@ def read(home: Path) -> tuple[float, float, int]:
     return took[0], statistics.median(took[1:]), len(json.dumps(lines))
 
 
+PAINTED = """new MutationObserver(() => {
+  if (document.querySelector(".runs tbody tr")) window.painted ??= performance.now();
+}).observe(document, { childList: true, subtree: true });"""
+
+
 def paint(page: Any, url: str) -> tuple[float, float]:
     """Milliseconds until the table is there, and from a search to its answer."""
-    begun = time.monotonic()
+    page.add_init_script(PAINTED)
     page.goto(url)
     page.locator(".runs tbody tr").first.wait_for()
-    painted = 1000 * (time.monotonic() - begun)
+    painted = page.evaluate("window.painted")  # waiting looks only now and then
     begun = time.monotonic()
     page.get_by_label("Search the runs").fill("story")
     page.wait_for_function("document.querySelectorAll('.runs tbody tr').length === 1")
@@ -80,7 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     if CHROMIUM is None:
         sys.exit("benchmarks/home.py needs a Chromium")
-    print("runs  first reading  later readings  list      first paint  search")
+    print("runs  first reading  later readings  list      its table  search")
     for runs in options.runs:
         with tempfile.TemporaryDirectory() as folder:
             home = Path(folder)
@@ -95,7 +100,7 @@ def main() -> None:
                     context.close()
                 browser.close()
         painted, searched = (statistics.median(each) for each in zip(*found, strict=True))
-        print(f"{runs:>4}  {first:>7.0f} ms CPU  {later:>8.0f} ms CPU  {size / 1024:>4.0f} KiB  {painted:>8.0f} ms  "
+        print(f"{runs:>4}  {first:>7.0f} ms CPU  {later:>8.0f} ms CPU  {size / 1024:>4.0f} KiB  {painted:>6.0f} ms  "
               f"{searched:>4.0f} ms")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import stat
 from pathlib import Path
 
@@ -30,6 +31,26 @@ def judged(method: str, given: dict[str, str], path: str = "/api/runs", now: flo
     sent = {name: value for name, value in headers.items() if value is not None}
     found = access.judge(RULES, method, path, sent, now)
     return found.status if isinstance(found, access.Refusal) else found
+
+
+def test_responses_do_not_wait_for_acknowledgements() -> None:
+    """Nagle's algorithm would hold the body of each response back for 40 ms."""
+    async def accepted_option() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        class Accepted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                found.set_result(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+        with open_socket(Endpoint()) as listener:
+            server = await asyncio.get_running_loop().create_server(Accepted, sock=listener)
+            async with server:
+                _, writer = await asyncio.open_connection(*listener.getsockname())
+                option = await found
+                writer.close()
+        return option
+
+    assert asyncio.run(accepted_option()) == 1
 
 
 @pytest.mark.parametrize("host", [None, "", "evil.example", "evil.example:8642", "127.0.0.1", "127.0.0.1:80",

@@ -47,6 +47,7 @@ export class Graph extends Component {
     this.drawing = graphDrawing(place, miniMap(this.map.current, place), name => this.props.choose(name));
     this.resized = new ResizeObserver(() => this.arrange());
     this.resized.observe(place.parentElement);
+    this.worker = this.start(); // Graphviz starts while the first data is on its way
     this.follow({});
   }
 

@@ -1,4 +1,5 @@
-"""Home of many runs in a browser: reading the list, its size, its table in the page, a search until the table has answered.
+"""Home of many runs in a browser: reading the list, its size, its table in the page, a search until the table
+has answered.
 
     .venv/bin/python benchmarks/home.py [--runs 10 100 500] [--rounds 5]
 

@@ -56,6 +56,7 @@ def test_what_waits_comes_first_and_runs_are_found(home: str, opened: Any) -> No
     expect(rows.first.locator(".c-gates")).to_have_text("2 items")
     expect(rows.first).to_contain_text("3 of 5 landed")
     expect(rows.first.locator(".c-cost")).to_have_text("$3.00")
+    bar = rows.first.locator(".c-progress .bar").get_attribute("aria-label")
     expect(rows.first.locator(".c-duration")).to_have_text("50 min")
     page.get_by_role("button", name=f"Show all {FINISHED + 1} runs").click()
     expect(rows).to_have_count(FINISHED + 1)
@@ -78,6 +79,8 @@ def test_what_waits_comes_first_and_runs_are_found(home: str, opened: Any) -> No
     expect(page.locator("#run-head")).to_contain_text("old-129")
     page.go_back()
     expect(rows.first).to_contain_text("old-129")
+    page.goto(page.url.split("?")[0] + "?run=story-1")
+    expect(page.locator("#run-head .bar")).to_have_attribute("aria-label", bar or "")
 
 
 @pytest.mark.slow

@@ -19,8 +19,10 @@ from garrison.processes.run_status import Status
 from garrison.records.run import Launch
 from garrison.views.limits import Used, limits
 from garrison.views.node_view import FailedNode, NodeView
+from garrison.views.page_view import run_line
 from garrison.views.process_view import ProcessView
 from garrison.views.run_view import RunDetails, RunView
+from garrison.views.usage import RunCosts
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
@@ -157,3 +159,10 @@ def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
     assert "ask asks you: Ship it?" in said and "\x1b" not in said
     assert any("Ship it?" in line for line in render.changed_lines(None, waits))
     assert render.changed_lines(waits, waits) == []
+
+
+def test_a_node_that_asks_is_in_one_place_of_the_list_of_runs() -> None:
+    """As on the run's own page; approvals are asked for where a branch lands."""
+    line = run_line(view(counts={"landed": 1, "working": 3, "landing": 1}, asking={"working": 2, "landing": 1}),
+                    RunCosts({}, {}, 0.0))
+    assert line["counts"] == {"landed": 1, "working": 1, "asking": 3}

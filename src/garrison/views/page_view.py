@@ -157,12 +157,17 @@ def process_json(process: ProcessView, used: Usage) -> dict[str, Any]:
 
 
 def run_line(view: RunView, costs: RunCosts) -> dict[str, Any]:
-    """Return a run's line in the list of runs; `gates` is the number of its `waits`."""
+    """Return a run's line in the list of runs; `gates` is the number of its `waits`.
+
+    `counts`: as the bar of the run's own page, where a node that asks is in no other place.
+    """
+    counts = {**{place: count - view.asking.get(place, 0) for place, count in view.counts.items()},
+              "asking": sum(view.asking.values())}
     return {"run": view.run_id, "title": view.pipeline_id or view.run_id, "pipeline": view.pipeline_id,
             "status": view.status, "reason": view.reason[:TEXT], "created": view.created_at,
             "ended": (view.ended_at or None) if view.status in ENDED or not view.living else None,
             "nodes_done": view.landed,
-            "nodes": view.total, "counts": {place: count for place, count in view.counts.items() if count},
+            "nodes": view.total, "counts": {place: count for place, count in counts.items() if count},
             "progress": view.progress, "failed": view.counts.get("failed", 0), "gates": len(view.waits),
             "waits": [wait.to_json() for wait in view.waits], "cost": rounded(costs.usd), "repo": view.repo,
             "target": view.base, "deaths": view.deaths, "hint": view.hint}

@@ -6,6 +6,7 @@ position, records only if their file changed. Unreadable records are listed in `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import cached_property
@@ -137,6 +138,8 @@ class RunView:
     """Line that says which sandbox holds, and what it does not; '' in older runs."""
     waits: Sequence[Wait] = ()
     """Everything in it that waits for a person."""
+    asking: Mapping[str, int] = field(default_factory=dict)
+    """Place → those of its nodes that wait for a person's answer or approval."""
     ended_at: str = ""
     """Time of its guardian's last record; '' if there is none."""
     details: RunDetails | None = None
@@ -258,13 +261,15 @@ class RunReader:
         nodes.status = status
         if status in UNATTENDED and counts["working"]:
             counts |= {STOPPED: counts["working"], "working": 0}
+        asked = {*reviews, *(gate.place for gate in gates), *(() if status in UNATTENDED else asking)}
         resumable = status == Status.FAILED and not launch.adhoc and not model.state.over
         branch = adhoc_branch(model) if launch.adhoc else ""
         hint = _hint(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status)
         return RunView(
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
-            counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
+            counts=counts, asking=Counter(place_of(model.state, name) for name in asked & model.state.nodes.keys()),
+            total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
             base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
             warnings=model.state.warnings,
             adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),

@@ -4,11 +4,11 @@ import { part } from "./api.js";
 import { SortedHeads } from "./sorted_heads.js";
 import { Age } from "./time.js";
 import { Empty, html, memo, Panel, Skeleton, useEffect, useState } from "./view.js";
-import { count, dollars, millis, signOf, span, stateOf } from "./words.js";
+import { count, dollars, millis, signOf, span, stateOf, wordOf } from "./words.js";
 
 const SHOWN = 100; // rows at first
 const WAITS = "waits"; // the filter of runs in which something waits
-const PLACES = ["landed", "no change", "landing", "working", "parked", "stopped", "failed", "skipped", "waiting"]; // of the bar
+const PLACES = ["landed", "no change", "landing", "working", "asking", "parked", "stopped", "failed", "skipped", "waiting"]; // of the bar
 const COLUMNS = [ // name, title, the value that orders
   ["status", "State", run => run.status], ["run", "Run", run => run.run], ["gates", "Waits for you", run => run.gates],
   ["progress", "Progress", run => run.nodes ? run.nodes_done / run.nodes : 0], ["cost", "Cost", run => run.cost ?? 0],
@@ -83,7 +83,7 @@ const Row = memo(({ run }) => {
     <td class="c-status"><span class="pill s-${state}" title=${run.reason || null}>${signOf(state)} ${run.status}</span></td>
     <th scope="row" class="c-run"><a href="/?run=${part(run.run)}">${run.run}</a><span class="kind">${run.pipeline === run.run ? "" : run.pipeline}</span></th>
     <td class="c-gates">${run.gates ? count(run.gates, "item") : ""}</td>
-    <td class="c-progress"><div class="bar" role="img" hidden=${!run.nodes} aria-label=${places.map(place => `${run.counts[place]} ${place}`).join(", ") || "no nodes"}>
+    <td class="c-progress"><div class="bar" role="img" hidden=${!run.nodes} aria-label=${places.map(place => `${run.counts[place]} ${wordOf(stateOf(place))}`).join(", ") || "no nodes"}>
       ${places.map(place => html`<span key=${place} class="s-${stateOf(place)}" style=${{ flexGrow: String(run.counts[place]) }} />`)}</div><span class="kind">${run.progress}</span></td>
     <td class="c-cost">${dollars(run.cost)}</td>
     <td class="c-duration">${run.ended ? html`<time class="age">${span(lasted(run))}</time>` : html`<${Age} time=${run.created} />`}</td>

@@ -230,7 +230,7 @@ class Suite:
 
     def pytest(self, markers: str, name: str, *words: str, coverage: bool) -> list[str]:
         """Return a pytest command that writes its outcomes to a file of that name."""
-        measured = ["--cov", "--cov-report=", "--cov-fail-under=0"] if coverage else []
+        measured = ["--cov", "--cov-report=", "--cov-fail-under=0", "--durations=40"] if coverage else []
         return [str(self.bin / "python"), "-m", "pytest", "-m", markers, "--outcomes", str(self.scratch / name),
                 "--basetemp", str(self.scratch / name.partition(".")[0]), "-o", f"cache_dir={self.scratch}/cache",
                 *measured, *words]

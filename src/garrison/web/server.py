@@ -104,7 +104,7 @@ def _is_name(name: str) -> bool:
 def open_socket(endpoint: Endpoint) -> socket.socket:
     """Open the listening socket; Refused if the port is in use or forbidden."""
     family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
-    # with the protocol left out, asyncio does not turn Nagle's algorithm off: each response waits 40 ms for an acknowledgement
+    # with the protocol left out, asyncio leaves Nagle's algorithm on: each response waits 40 ms for an acknowledgement
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # accepted connections inherit both options

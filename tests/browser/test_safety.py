@@ -106,7 +106,7 @@ def test_a_tab_gets_its_session_from_another_and_says_what_to_do_without(tmp_pat
         builder.run("r1", "a").close()
         home = url.partition("?")[0]
         page = opened(home)
-        expect(page.get_by_role("heading")).to_have_text("No access")
+        expect(page.get_by_role("heading", name="No access")).to_be_visible()
         expect(page.locator("main")).to_contain_text("Open the address that garrison serve printed")
         tab = page.context.new_page()
         tab.goto(url)

@@ -241,7 +241,7 @@ WEB = Block("web", "docs/web.md", "{machine} `benchmarks/web.py`, a run of 200 n
          (_web("event", "journal to client", "median_ms", tenth), _web("event", "journal to client", "p99_ms", tenth))),
     Line(("the server with 100 clients", "{} MiB in all; all have their snapshot within {} s"),
          (_web("crowd", "memory with 100 clients", "bytes", mebibytes),
-          _web("crowd", "100 clients that connect", "seconds"))),
+          _web("crowd", "100 clients have their snapshot", "seconds"))),
     Line(("idle: no page open; one page open", "{} % of a core and {} MiB; {} %"),
          (_web("idle", "no page open", "percent", hundredth), _web("idle", "no page open", "bytes", mebibytes),
           _web("idle", "one page open", "percent", hundredth))),

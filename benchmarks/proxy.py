@@ -89,6 +89,13 @@ def download(port: int, through: int | None) -> float:
     return size / (1 << 20) / (time.perf_counter() - began)
 
 
+def _served(rights: Rights, mode: Mode, env: Mapping[str, str], user: network.NetworkUser) -> network.NetworkPlace:
+    """Return a network with its proxy started, which otherwise waits for the first connection."""
+    place = network.prepare(rights, mode, env, user)
+    place.serve()
+    return place
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=300)
@@ -105,16 +112,16 @@ def main() -> None:
         user = network.NetworkUser(Path(home), "r1", "a", 1, folder)
         rights = Rights(network=Network.ALLOW, hosts=("127.0.0.1:*",))
         began = time.perf_counter()
-        place = network.prepare(rights, Mode.NONE, env, user)
+        place = _served(rights, Mode.NONE, env, user)
         print(f"start of the proxy         {(time.perf_counter() - began) * 1000:7.1f} ms")
         began = time.perf_counter()
-        with contextlib.closing(network.prepare(rights, Mode.NONE, env, user)):
+        with contextlib.closing(_served(rights, Mode.NONE, env, user)):
             print(f"one more agent             {(time.perf_counter() - began) * 1000:7.1f} ms")
-        with contextlib.suppress(Exception), contextlib.closing(network.prepare(rights, Mode.BUBBLEWRAP, env, user)):
+        with contextlib.suppress(Exception), contextlib.closing(_served(rights, Mode.BUBBLEWRAP, env, user)):
             times = []
             for _ in range(20):
                 began = time.perf_counter()
-                network.prepare(rights, Mode.BUBBLEWRAP, env, user).close()
+                _served(rights, Mode.BUBBLEWRAP, env, user).close()
                 times.append(time.perf_counter() - began)
             print(f"  in a namespace of its own{statistics.median(times) * 1000:7.1f} ms")
         assert place.process is not None and place.client is not None
@@ -129,7 +136,7 @@ def main() -> None:
         print(f"memory after that          {process.memory_info().rss / 2**20:7.1f} MiB")
         os.kill(place.process.pid, 9)
         began = time.perf_counter()
-        while not place.keep():
+        while not place.serve():
             time.sleep(0.001)
         print(f"replacement after kill -9  {(time.perf_counter() - began) * 1000:7.1f} ms")
         place.close()

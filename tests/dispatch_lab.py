@@ -26,6 +26,8 @@ class Worker(Protocol):
 
     def heartbeat(self, token: Token, progress: str = "") -> Answer: ...
 
+    def is_called(self, token: Token) -> bool: ...
+
     def complete(self, token: Token, result: AttemptResult) -> None: ...
 
     def cut(self) -> None:
@@ -120,7 +122,7 @@ class TemporalWorker:
         self.forwarder = Forwarder(lab.port)
         self.dispatcher = TemporalDispatcher(f"127.0.0.1:{self.forwarder.port}", lab.crew, worker=name)
         self.claim, self.heartbeat = self.dispatcher.claim, self.dispatcher.heartbeat
-        self.complete = self.dispatcher.complete
+        self.complete, self.is_called = self.dispatcher.complete, self.dispatcher.is_called
         self.cut, self.heal, self.kill = self.forwarder.cut, self.forwarder.heal, self.forwarder.close
 
     def close(self) -> None:

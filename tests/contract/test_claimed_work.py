@@ -202,6 +202,16 @@ def test_cancelled_work_is_killed_and_completed_as_cancelled(bench: Bench) -> No
     assert (bench.state, bench.work.is_running) == (AttemptState.CANCELLED, False)
 
 
+def test_orders_and_messages_do_not_wait_for_the_next_heartbeat(bench: Bench) -> None:
+    times: dict[str, float] = {}
+    bench.work.deliver = lambda message: times.setdefault(message.id, bench.lab.now())  # type: ignore[method-assign]
+    bench.pace.at(6.1, lambda: bench.lab.dispatcher.send(bench.offered.id, Message("m1", "hello")))
+    bench.pace.at(7.2, lambda: bench.lab.dispatcher.cancel(bench.offered.id, "not wanted any more"))
+    assert bench.run() is Ending.COMPLETED
+    assert times["m1"] - bench.pace.start <= 6.1 + 0.15
+    assert bench.lab.now() - bench.pace.start <= 7.2 + 0.15
+
+
 def test_a_result_that_comes_while_the_worker_is_cut_off_is_kept_until_its_lease_ends(bench: Bench) -> None:
     def cut_and_finish() -> None:
         bench.worker.cut()

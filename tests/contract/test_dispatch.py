@@ -137,8 +137,10 @@ def test_a_worker_is_told_to_cancel_and_ends_it(lab: Lab) -> None:
     worker = lab.worker("a")
     mine = claim(lab, worker)
     assert worker.heartbeat(mine.token).order is Order.OK
+    assert not worker.is_called(mine.token)
     lab.dispatcher.cancel(offered.id, "not wanted any more")
     lab.dispatcher.cancel(offered.id, "twice")
+    lab.until("it hears of it before its next heartbeat", lambda: worker.is_called(mine.token))
     wait_for_order(lab, worker, mine, Order.CANCEL)
     worker.complete(mine.token, CANCELLED)
     wait_for_state(lab, offered.id, AttemptState.CANCELLED)
@@ -174,6 +176,7 @@ def test_a_message_reaches_the_worker_once(lab: Lab) -> None:
     for id_ in ("m1", "m2", "m1"):
         lab.dispatcher.send(offered.id, Message(id_, f"body of {id_}"))
     lab.dispatcher.send(other.id, Message("m1", "for the other"))
+    lab.until("it hears of it before its next heartbeat", lambda: worker.is_called(mine.token))
     got: list[Message] = []
     for_other: list[Message] = []
 
@@ -184,6 +187,7 @@ def test_a_message_reaches_the_worker_once(lab: Lab) -> None:
 
     lab.until("both messages arrive", all_there)
     assert got == [Message("m1", "body of m1"), Message("m2", "body of m2")]
+    assert not worker.is_called(mine.token)
     assert for_other == [Message("m1", "for the other")]
 
 

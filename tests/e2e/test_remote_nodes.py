@@ -13,6 +13,7 @@ from garrison.dispatch.keeper_state import is_running
 from garrison.sandbox.place import Mode
 from garrison.sandbox.probe import mode_here
 from local_hosts import LocalHosts, refs
+from screen_support import Screen
 from support import PROGRAM, Node, Place, git, landed_subjects, wait_for
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
@@ -118,6 +119,8 @@ def test_the_work_of_a_host_whose_service_is_killed_ends_and_another_host_goes_o
     check(place, "one")
     assert done(place) == [other]
     assert place.deaths()["orchestrator-one"] == [1]
+    (death,) = (record["data"] for record in place.journal("r1", "runner-one") if record["kind"] == "death")
+    assert death["class"] == "host", "it counts in full, though its host was lost"
     assert f"{first} was cut off or died" in (place.home / "runs/r1/nodes/one/1/prompt.md").read_text()
     assert git(place.repo, "log", "--format=%s", "--no-merges", f"{place.start}..main").splitlines() == [
         "Add one", "First"]
@@ -249,6 +252,39 @@ def test_status_logs_and_a_refusal_to_take_over_name_the_host(place: Place, host
     assert place.finish(child) == 0, there.logs()
     assert followed.wait(100) == 0
     check(place, "one", "two")
+
+
+def test_an_agent_that_is_started_anew_on_a_host_loses_no_commit(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    begun = place.root / "begun"
+    once = (f"if ! test -e {begun}; then touch {begun}; echo half > half.txt; git add -A; git commit -qm Half; "
+            f"{place.hold('it')}; fi")
+    child = place.launch(place.graph(node("one", before=once)))
+    place.wait_until_held("it")
+    there.wait_until_working("one")
+    first = there.supervisors("box2")
+    assert place.command("agents", "respawn", "one").returncode == 0
+    there.wait_until_working("one", offer=2)
+    assert not set(first) & set(there.supervisors("box2")), "the first one goes on beside the second"
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one")
+    assert (place.repo / "half.txt").read_text() == "half\n"
+
+
+def test_the_session_of_an_agent_on_a_host_is_shown_at_home(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    child = place.launch(place.graph(node("one", before=f"echo hello from there; {place.hold('it')}")))
+    place.wait_until_held("it")
+    there.wait_until_working("one")
+    refused = place.command("takeover", "one")
+    assert refused.returncode == 1 and "Traceback" not in refused.stderr
+    screen = Screen(place, "attach", "one")
+    screen.until("one is on box2", "hello from there")
+    assert screen.leave("\x02d")[0] == 0
+    assert there.supervisors("box2"), "the agent ended with the view"
+    place.release("it")
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one")
 
 
 def test_the_keeper_may_die_while_the_work_goes_on(place: Place, hosts: MakeHosts) -> None:

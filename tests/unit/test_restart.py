@@ -50,7 +50,7 @@ def test_a_healthy_stretch_makes_the_next_restart_immediate() -> None:
     assert apply_policy(deaths(900, 800, 700, 0), NOW, "b1", POLICY).at == NOW
 
 
-@pytest.mark.parametrize(("kind", "lasts"), [("crash", 5.0), ("memory", 300.0)])
+@pytest.mark.parametrize(("kind", "lasts"), [("crash", 5.0), ("memory", 300.0), ("host", 120.0)])
 def test_a_spell_of_deaths_does_not_use_up_the_allowance(kind: str, lasts: float) -> None:
     """Each incarnation dies at once, as under memory pressure; it is not parked before `lasts` seconds are over."""
     known: list[Death] = []
@@ -71,6 +71,13 @@ def test_deaths_for_lack_of_memory_park_a_name_at_last_and_never_restart_at_once
     assert apply_policy(more, NOW - 40, "b1", POLICY).kind == "park"
     first = apply_policy([Death(1, NOW, "b1", kind="memory")], NOW, "b1", POLICY)
     assert first.at is not None and NOW + 2 <= first.at <= NOW + 2.5
+
+
+def test_the_loss_of_hosts_is_a_fifth_of_a_death_and_the_first_restart_is_at_once() -> None:
+    assert apply_policy([Death(1, NOW, "b1", kind="host")], NOW, "b1", POLICY).at == NOW
+    lost = [Death(number, NOW - 500 + 10 * number, "b1", kind="host") for number in range(1, 21)]
+    assert apply_policy(lost, NOW, "b1", POLICY).kind == "start"
+    assert apply_policy([Death(each.incarnation, each.monotonic, "b1") for each in lost], NOW, "b1", POLICY).park
 
 
 def test_the_delay_is_capped() -> None:

@@ -75,6 +75,10 @@ class Dispatcher(Protocol):
         """Renew the lease, report progress, and return what the worker must do; Unreachable without an answer."""
         ...
 
+    def is_called(self, token: Token) -> bool:
+        """Return whether it is known already that the next heartbeat brings an order or a message. Asks nobody."""
+        ...
+
     def complete(self, token: Token, result: AttemptResult) -> None:
         """Complete the attempt; StaleToken if the claim is not current, Unreachable without an answer."""
         ...

@@ -1,6 +1,7 @@
 """Work on a claim: start it once the lease has begun, renew the lease, and kill the work before the lease can be over.
 
-Heartbeats run beside the loop: one that waits for its answer must not keep a worker that is cut off from stopping.
+Heartbeats run beside the loop: one that waits for its answer must not keep a worker that is cut off from stopping. An
+order or a message that has come is fetched by a heartbeat at once.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class _Worker:
             result = self.work.poll() if self.has_started else None
             if result is not None:
                 return self._complete(result)
-            if duty is Duty.BEAT and self.beat is None:
+            if self.beat is None and (duty is Duty.BEAT or self.dispatcher.is_called(self.token)):
                 self._send_heartbeat(now)
             self.pace.wait(self.beat, min(POLL_SECONDS, max(0.0, self._next_wake() - self.pace.now())))
 

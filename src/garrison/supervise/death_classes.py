@@ -29,13 +29,14 @@ class Ruling:
 
 CRASH, HUNG, CHURN, ORDER, REBOOT, STOP, CLEAN = "crash", "hung", "churn", "order", "reboot", "stop", "clean"
 TERMINAL, DAMAGE, FAILOVER = "terminal", "damage", "failover"
-MEMORY, SHORTAGE = "memory", "shortage"
+MEMORY, HOST, SHORTAGE = "memory", "host", "shortage"
 RATE_LIMIT, AUTHENTICATION, BILLING, BUDGET = "rate_limit", "authentication", "billing", "budget"
 
 CLASSES: Mapping[str, Ruling] = {
     CRASH: Ruling(True, "backoff"),
     HUNG: Ruling(True, "backoff"),
     MEMORY: Ruling(True, "backoff", 0.2),  # killed by the kernel for lack of memory: seldom its own fault alone
+    HOST: Ruling(True, "backoff", 0.2),  # the host that did its work was lost: seldom its own fault, either
     CHURN: Ruling(False, "at once"),  # its context window was used up; a new session continues
     ORDER: Ruling(False, "at once"),  # killed by a person or a supervisor, to start over
     REBOOT: Ruling(False, "at once"),  # a reboot is not the fault of the process

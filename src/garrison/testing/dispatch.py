@@ -119,6 +119,12 @@ class MemoryDispatcher:
         messages, entry.messages = tuple(entry.messages), []
         return Answer(Order.OK if entry.cancelled is None else Order.CANCEL, messages)
 
+    def is_called(self, token: Token) -> bool:
+        """Return whether the next heartbeat brings an order or a message; a worker that is cut off hears of none."""
+        entry = None if self.is_cut else self.engine.entries.get(token.id)
+        is_current = entry is not None and entry.lease is not None and entry.view.claim == token.claim
+        return entry is not None and is_current and (entry.cancelled is not None or bool(entry.messages))
+
     def complete(self, token: Token, result: AttemptResult) -> None:
         """Complete the attempt."""
         entry = self._current(token)

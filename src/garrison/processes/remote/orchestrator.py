@@ -13,6 +13,7 @@ from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
 from garrison.processes.orchestrator.process import Orchestrator
 from garrison.processes.remote.remote_work import RemoteWork
+from garrison.supervise.death_classes import HOST
 from garrison.system import failpoint
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class RemoteOrchestrator(Orchestrator):
         if self.stopping:
             self._end_without_result(self._describe_stop())
         elif outcome.killed and not self._worktree_gone:
-            self._end_without_result(outcome.reason)
+            self._end_without_result(outcome.reason, HOST if self._remote and self._remote.lost_host else "")
         else:
             self._finish(outcome)
 

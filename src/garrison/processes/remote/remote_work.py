@@ -104,6 +104,8 @@ class RemoteWork(Work):
         self._stopping_since: float | None = None
         self._result_since: float | None = None
         self._outcome: Outcome | None = None
+        self.lost_host = False
+        """Set if it ended because its host was lost, or the server that knew of it."""
         self._has_pushed = 0
         """Claim to whose host the commit to begin at was brought."""
         self._now = now
@@ -444,8 +446,10 @@ class RemoteWork(Work):
             self._take_left(view)
             return
         elif view.state is AttemptState.UNKNOWN:
+            self.lost_host = True
             self._outcome = Outcome("fail", "the Temporal server no longer knows it", killed=True)
         else:
+            self.lost_host = True
             self._outcome = Outcome("fail", f"{where} was cut off or died: no heartbeat of it within "
                                             f"{self._lease():g} s", killed=True)
         self._say(self._outcome.reason)

@@ -5,7 +5,7 @@
 First the peers are fetched into `--state` (default build/figures), where they stay for the next call; one that cannot
 be had is left out, with the reason. Then the machine must be quiet: a load average below 0.5, for which it waits a few
 minutes; else it refuses, unless `--loaded` says that the figures may be inflated. The programs run one after another,
-the README's first; what the time (20 minutes, `--quick` 8) does not allow is left out and named. Each program's rows
+the README's first; what the time (30 minutes, `--quick` 8) does not allow is left out and named. Each program's rows
 are kept as JSON beside the peers. At the end the tables of the pages are printed; `--write` puts them into the pages,
 where a line of which a figure was not measured stays as it was. `--quick` measures the README's figures alone.
 """
@@ -57,7 +57,7 @@ class Program:
 PROGRAMS = (
     Program("supervision", ("--rows", "mechanism,felt,crew", "--rounds", "10"), 540,
             ("--rows", "mechanism", "--rounds", "5")),
-    Program("merge_queue", (), 540, ("--rows", "landing,drain", "--rates", "0.01")),
+    Program("merge_queue", (), 960, ("--rows", "landing,drain", "--rates", "0.01")),
     Program("engine", ("--rounds", "3"), 240, ("--rows", "durable", "--rounds", "1")),
     Program("workflows", ("--rounds", "1"), 150),
     Program("web", ("--idle", "20", "--events", "300", "--clients", "100", "--half-open", "100"), 180),
@@ -322,7 +322,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--loaded", action="store_true", help="measure although the machine is not quiet")
     parser.add_argument("--wait", type=float, default=5.0, metavar="MINUTES",
                         help="wait so long for a quiet machine (5)")
-    parser.add_argument("--minutes", type=float, help="begin and go on for so long (20; quick 8)")
+    parser.add_argument("--minutes", type=float, help="begin and go on for so long (30; quick 8)")
     parser.add_argument("--only", metavar="NAMES", help=f"these of {','.join(one.name for one in PROGRAMS)}")
     parser.add_argument("--fetch", action="store_true", help="fetch the peers, measure nothing")
     parser.add_argument("--no-fetch", action="store_true", help="only peers that are there already")
@@ -335,7 +335,7 @@ def arguments() -> argparse.Namespace:
     if unknown := set((chosen.only or PROGRAMS[0].name).split(",")) - {one.name for one in PROGRAMS}:
         parser.error(f"no such program: {', '.join(sorted(unknown))}; there are "
                      f"{', '.join(one.name for one in PROGRAMS)}")
-    chosen.minutes = chosen.minutes or (8.0 if chosen.quick else 20.0)
+    chosen.minutes = chosen.minutes or (8.0 if chosen.quick else 30.0)
     return chosen
 
 

@@ -68,8 +68,11 @@ def both(times: list[float]) -> str:
 class Ours:
     """Queue on a repository, processed in this process."""
 
-    def __init__(self, root: Path, repo: Path, gate: str, **config: Any) -> None:
+    def __init__(self, root: Path, repo: Path, gate: str, shared: Path | None = None, **config: Any) -> None:
         self.home, self.repo, self.trees = root / "home", repo, root / "trees"
+        if shared is not None:  # which the gate may write to from its sandbox
+            self.home.mkdir(mode=0o700)
+            (self.home / "config.toml").write_text(f'[sandbox]\nwrite = ["{shared}"]\n')
         self.queue = MergeQueue(self.home, repo, token="benchmark")
         self.queue.configure(QueueConfig(gate, None, False, 600.0, **config))
 
@@ -429,11 +432,13 @@ def takeover(root: Path, rounds: int, table: Table) -> None:
     """kill -9 of a processor whose gate runs, until the one that stood by has it; the gate must not be run again."""
     repo = repository(root / "r", 1000)
     branches(repo, ["one"])
-    ours = Ours(root, repo, f"echo run >> {root}/runs; until test -e {root}/go; do sleep 0.05; done")
+    shared = root / "shared"
+    shared.mkdir()
+    ours = Ours(root, repo, f"echo run >> {shared}/runs; until test -e {shared}/go; do sleep 0.05; done", shared)
     ours.queue.enqueue("r", "one", 1, "one")
     first = FORK.Process(target=_work, args=(ours,))
     first.start()
-    _until((root / "runs").exists, "a running test")
+    _until((shared / "runs").exists, "a running test")
     times = []
     for _ in range(rounds):
         adopted = FORK.Event()
@@ -447,11 +452,11 @@ def takeover(root: Path, rounds: int, table: Table) -> None:
         times.append((time.perf_counter() - at) * 1e3)
         first.join()
         first = second
-    (root / "go").touch()
+    (shared / "go").touch()
     _until(lambda: ours.landed() == 1, "the landing")
     first.kill()
     first.join()
-    runs = (root / "runs").read_text().count("run")
+    runs = (shared / "runs").read_text().count("run")
     table.add("takeover", "kill -9 → successor has adopted the test (bar ≤ 1 s)",
               f"{both(times)}, gate runs in {rounds} take-overs: {runs}", median_ms=statistics.median(times),
               p99_ms=p99(times), runs=runs)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from explanations import check_explanations
 from garrison.dispatch.keeper_state import is_running
+from garrison.processes.remote.tidy import KEPT_SECONDS, tidy
 from garrison.sandbox.place import Mode
 from garrison.sandbox.probe import mode_here
 from local_hosts import LocalHosts, refs
@@ -285,6 +287,25 @@ def test_the_session_of_an_agent_on_a_host_is_shown_at_home(place: Place, hosts:
     place.release("it")
     assert place.finish(child) == 0, there.logs()
     check(place, "one")
+
+
+def test_a_host_removes_what_a_run_left_there_once_it_is_old(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    child = place.launch(place.graph(node("one")))
+    assert place.finish(child) == 0, there.logs()
+    check(place, "one")
+    home = there.home("box2")
+    (run,) = there.runs("box2")
+    (clone,) = (path.parent for path in home.glob("clones/*/.git"))
+    kept = refs(clone, "refs/")
+    assert tidy(home, time.time()) == [], "it is not old"
+    assert there.runs("box2") == [run] and refs(clone, "refs/") == kept
+    assert tidy(home, time.time() + KEPT_SECONDS + 60) == [run]
+    assert (there.runs("box2"), refs(clone, "refs/"), list((home / "claims").iterdir())) == ([], {}, [])
+    assert not list((home / "trees").rglob("one.txt"))
+    child = place.launch(place.graph(node("two")), "r2")
+    assert place.finish(child, "r2") == 0, there.logs()
+    assert place.status("r2") == "done"
 
 
 def test_the_keeper_may_die_while_the_work_goes_on(place: Place, hosts: MakeHosts) -> None:

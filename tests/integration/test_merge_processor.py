@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from merge_support import World, check, drive, git, leave_daemon, until
+from merge_support import World, check, drive, git, leave_daemon, until, wait
 
 from garrison.errors import Fenced, LockLost, Refused
 from garrison.merge import candidates
@@ -314,6 +315,26 @@ def test_processes_that_a_gate_leaves_running_are_ended(tmp_path):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     world.drain()
+    assert world.entry("one").status == "landed"
+    check(world)
+
+
+def test_the_verdict_of_a_gate_that_leaves_processes_wakes_the_processor(tmp_path):
+    """Its wrapper stays with them, so that its end tells nothing."""
+    world = World(tmp_path, gate=f"(setsid sleep 300 >/dev/null 2>&1 &); until test -e {tmp_path}/go; do sleep 0.01; "
+                                 "done")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    until(lambda: isinstance(processor.step(), Wait), "the gate runs")
+    assert {folder.name for folder in processor.gate_folders} == {"gate"}
+    (tmp_path / "go").touch()
+    began = time.monotonic()
+    while isinstance(done := processor.step(), Wait):
+        wait(done.fd, DEADLINE)
+        assert time.monotonic() - began < DEADLINE / 2, "the verdict did not wake it"
+    drive(processor)
+    processor.close()
     assert world.entry("one").status == "landed"
     check(world)
 

@@ -34,7 +34,7 @@ class Restarts:
         data = entry.data
         if entry.kind == "death" and data.get("class", "crash") in COUNTED:
             self._deaths[str(data["full"]), int(data.get("attempt", 1))].append(self.world.t)
-        elif entry.kind in ("park", "heal") or (entry.kind == "spawn" and data.get("probe")):
+        elif entry.kind in ("park", "heal", "lift") or (entry.kind == "spawn" and data.get("probe")):
             self._forget(str(data["full"]))
         elif entry.kind in ("signal", "unpark"):  # a person may have unparked any of them
             key = None if entry.kind == "unpark" else data.get("type")

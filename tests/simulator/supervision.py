@@ -54,6 +54,8 @@ def start_incarnation(world: World, me: Process, request: SpawnRequest, body: Ca
     `announce` is called with the lease, before anything else is written.
     """
     key, verdict = request.key, world.view(request.key).verdict
+    if (hook := world.hooks.get(key)) is not None:  # a lost identity must not start the same incarnation twice
+        request = replace(request, journal_incarnation=max(request.journal_incarnation, hook.incarnation))
     leased = world.write_identity(me, key, lambda old: incarnation.grant_lease(
         old, verdict, request, world.origin(me), now=world.now, fresh_id=world.fresh(),
         deadline=iso(world.wall + TIMING.spawn_deadline)))

@@ -286,3 +286,22 @@ def _unreachable(*_: object) -> Claim | None:
 def test_a_home_without_settings_gets_one_line(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="`garrison host add` sets one up"):
         HostService(tmp_path, lambda *_: HeldWork(None), lambda _: None, SystemClock())  # type: ignore[arg-type, return-value]
+
+
+def test_old_runs_are_removed_beside_the_work_and_what_fails_does_no_harm(
+        place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Path] = []
+
+    def tidy(home: Path, now: float) -> list[str]:
+        asked.append(home)
+        assert threading.current_thread() is not threading.main_thread()
+        raise GarrisonError("its disk is gone")
+
+    place.service.tidy = tidy
+    id_ = place.submit("one")
+    place.turn_until("it works", lambda: place.works and place.works[0].is_running)
+    place.turn_until("it has tidied", lambda: asked)
+    place.works[0].result = DONE
+    place.turn_until("it is done", lambda: place.runs_side.watch(id_).state is AttemptState.DONE)
+    assert asked == [place.home], "it tidies at every turn"
+    wait_for("it says so", lambda: "cannot tidy: its disk is gone" in capsys.readouterr().err)

@@ -323,12 +323,13 @@ def run_command(temporal: str | None, namespace: str | None, slots: int | None, 
     variables of Temporal's own tools (TEMPORAL_TLS, TEMPORAL_API_KEY, TEMPORAL_TLS_CLIENT_CERT_PATH, …).
     """
     from garrison.processes.remote.service import HostService, connect_temporal
+    from garrison.processes.remote.tidy import tidy
     from garrison.processes.remote.work import make_work
 
     where = find_home(home)
     read_settings(where)
     os.umask(0o077)
-    HostService(where, make_work, connect_temporal, SystemClock(), _overriding(temporal, namespace, slots)).run()
+    HostService(where, make_work, connect_temporal, SystemClock(), _overriding(temporal, namespace, slots), tidy).run()
 
 
 def _overriding(temporal: str | None, namespace: str | None,

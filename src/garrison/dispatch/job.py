@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+HOST_RUNS = "for-"
+"""Begins the ids of runs that do a claim."""
 MAX_JOB, MAX_PROGRESS, MAX_RESULT, MAX_MESSAGE = 1_000_000, 32_000, 200_000, 100_000
 """Bytes of a job, of what a heartbeat reports, of a result and of a message."""
 MAX_QUESTION, MAX_LINE, MAX_NOTES = 3_000, 300, 3_000
@@ -160,7 +162,7 @@ class JobMessage:
 def host_run(home: str, run: str, node: str, attempt: int, offer: int) -> str:
     """Return the id of the run that does an attempt on a host: the same one for the same offer."""
     digest = hashlib.sha256(f"{home}/{run}/{node}/{attempt}/{offer}".encode()).hexdigest()
-    return f"for-{digest[:20]}"
+    return f"{HOST_RUNS}{digest[:20]}"
 
 
 def check_commit(oid: str) -> str:

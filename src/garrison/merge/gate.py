@@ -49,6 +49,7 @@ from garrison.supervise.job_watch import JobWatch
 from garrison.supervise.lost_time import LostTime
 from garrison.system import disk_space, failpoint, kill_tree, processes, shortage, untrusted
 from garrison.system.environment import child_environment, explain_missing_command
+from garrison.system.event_loop import FolderChanges
 from garrison.system.exit_info import quote_command
 from garrison.system.jobs import is_signal_exit, read_tail
 
@@ -164,6 +165,12 @@ class GateRun:
     def pidfd(self) -> int:
         """Return a descriptor that is readable once the running stage has ended, -1 if there is none to watch."""
         return self.child.pidfd if self.child else -1
+
+    @property
+    def stage_folder(self) -> Path | None:
+        """Return the folder of the running stage, in which its verdict will be; None before the first."""
+        stage = self._stage()
+        return self.folder / stage if stage is not None else None
 
     @property
     def started_at(self) -> float:
@@ -487,11 +494,13 @@ class GateRuns:
         self._idle: list[Slot] = []
         self._stopped: dict[str, int] = {}
         """Tree → its runs that were stopped and do not count."""
+        self._changes = FolderChanges()
+        """Verdicts that are written; a wrapper with orphans stays after its own."""
 
     @property
     def folders(self) -> list[Path]:
-        """Return the folders in which the running gates will write their verdicts."""
-        return [run.folder for run in self._runs.values()]
+        """Return the folders in which set-ups and gates will write their verdicts."""
+        return [folder for run in self._runs.values() if (folder := run.stage_folder) is not None]
 
     def in_progress(self, state: QueueState) -> dict[str, RunningGate]:
         """Return the runs in progress, by job."""
@@ -589,6 +598,7 @@ class GateRuns:
 
     def record_verdict(self, state: QueueState) -> Progress | None:
         """Record the verdict of a run that has ended, before anything acts on it; None if all are in progress."""
+        self._changes.read()  # before the look: what is written after it wakes the processor again
         for job, run in list(self._runs.items()):
             gate = state.gates.get(job)
             verdict = run.poll(self.writer.clock.monotonic()) if gate else None
@@ -645,7 +655,10 @@ class GateRuns:
     def wait(self, state: QueueState) -> Wait:
         """Return a wait for the runs in progress."""
         first = next((state.gates[job].first for job in self._runs if job in state.gates), "")
+        for folder in self.folders:
+            self._changes.watch(folder)
         fds = [run.pidfd for run in self._runs.values() if run.pidfd >= 0]
+        fds += [fd for fd in (self._changes.fileno(),) if fd is not None]
         seconds = min((due for run in self._runs.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
         return Wait("gate", f"the gate runs for {first}", self._any_of(fds), min(seconds, RETRY_SECONDS))
 
@@ -673,6 +686,7 @@ class GateRuns:
         for slot in self._idle:
             slot.release()
         self._runs, self._idle = {}, []
+        self._changes.close()
 
 
 def require_config(state: QueueState) -> QueueConfig:

@@ -59,12 +59,15 @@ if TYPE_CHECKING:
             ...
 
     MakeWork = Callable[[Path, Host, Claim], Work]
+    Tidy = Callable[[Path, float], Sequence[str]]
     Connect = Callable[[HostSettings], QueueDispatcher]
 
 TURN_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 MIN_FREE_BYTES = 100_000_000
 """Free space below which the service begins nothing new: a clone and a worktree would fill the disk."""
+TIDY_SECONDS = 6 * 3600.0
+"""Time between two looks for old runs."""
 STATUS_SECONDS = 5.0
 """Longest time between two writes of the status."""
 
@@ -140,11 +143,15 @@ class HostService:
 
     Args:
         given: settings that override the file, as options of the command state them.
+        tidy: removes what old runs left in the home, and returns their names (`remote.tidy`).
     """
 
     def __init__(self, home: Path, make_work: MakeWork, connect: Connect, clock: Clock,
-                 given: Callable[[HostSettings], HostSettings] = lambda settings: settings) -> None:
+                 given: Callable[[HostSettings], HostSettings] = lambda settings: settings,
+                 tidy: Tidy | None = None) -> None:
         self.home, self.make_work, self.connect, self.clock, self.given = home, make_work, connect, clock, given
+        self.tidy, self._tidied_at = tidy, -TIDY_SECONDS
+        self._tidying: threading.Thread | None = None
         self.settings = given(read_settings(home))
         self.sets: list[str] = []
         self.dispatcher: QueueDispatcher | None = None
@@ -181,6 +188,7 @@ class HostService:
     def turn(self) -> None:
         """Follow the settings, and wait for a claim for a short while."""
         self._reload()
+        self._tidy_now_and_then()
         dispatcher = self._connected()
         if dispatcher is not None:
             self._claim(dispatcher)
@@ -211,6 +219,24 @@ class HostService:
             self.make_work(self.home, self._host(), claim).kill()
             path.unlink(missing_ok=True)
             self._log(f"killed what the last service left at work: {claim.token.id}")
+
+    def _tidy_now_and_then(self) -> None:
+        now = self.clock.monotonic()
+        if self.tidy is None or now - self._tidied_at < TIDY_SECONDS:
+            return
+        if self._tidying is None or not self._tidying.is_alive():
+            self._tidied_at = now
+            self._tidying = threading.Thread(target=self._tidy, args=(self.tidy,), name="tidy", daemon=True)
+            self._tidying.start()
+
+    def _tidy(self, tidy: Tidy) -> None:
+        try:
+            removed = tidy(self.home, self.clock.time())
+        except (GarrisonError, OSError) as error:
+            self._log(f"cannot tidy: {error}")
+            return
+        if removed:
+            self._log(f"removed {len(removed)} runs that nobody has used for a week")
 
     # ---- settings and connection
 

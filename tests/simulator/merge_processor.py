@@ -189,7 +189,7 @@ class Builder(CandidateBuilder):
 class Run:
     """One gate run in the place of a `GateRun`: a process that leaves its verdict in `World.gates`."""
 
-    pidfd, slot, folder, serves_in, refused_hosts = -1, None, Path("gate"), None, ()
+    pidfd, slot, folder, stage_folder, serves_in, refused_hosts = -1, None, Path("gate"), None, None, ()
 
     def __init__(self, effects: Effects, job: str) -> None:
         self.effects, self.job, self.world = effects, job, effects.process.world

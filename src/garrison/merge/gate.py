@@ -494,8 +494,8 @@ class GateRuns:
         self._idle: list[Slot] = []
         self._stopped: dict[str, int] = {}
         """Tree → its runs that were stopped and do not count."""
-        self._changes = FolderChanges()
-        """Verdicts that are written; a wrapper with orphans stays after its own."""
+        self._changes: FolderChanges | None = None
+        """Verdicts that are written: a wrapper with orphans stays after its own."""
 
     @property
     def folders(self) -> list[Path]:
@@ -598,7 +598,8 @@ class GateRuns:
 
     def record_verdict(self, state: QueueState) -> Progress | None:
         """Record the verdict of a run that has ended, before anything acts on it; None if all are in progress."""
-        self._changes.read()  # before the look: what is written after it wakes the processor again
+        if self._changes is not None:
+            self._changes.read()  # before the look: what is written after it wakes the processor again
         for job, run in list(self._runs.items()):
             gate = state.gates.get(job)
             verdict = run.poll(self.writer.clock.monotonic()) if gate else None
@@ -655,10 +656,12 @@ class GateRuns:
     def wait(self, state: QueueState) -> Wait:
         """Return a wait for the runs in progress."""
         first = next((state.gates[job].first for job in self._runs if job in state.gates), "")
-        for folder in self.folders:
-            self._changes.watch(folder)
         fds = [run.pidfd for run in self._runs.values() if run.pidfd >= 0]
-        fds += [fd for fd in (self._changes.fileno(),) if fd is not None]
+        if folders := self.folders:
+            self._changes = self._changes or FolderChanges()
+            for folder in folders:
+                self._changes.watch(folder)
+            fds += [fd] if (fd := self._changes.fileno()) is not None else []
         seconds = min((due for run in self._runs.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
         return Wait("gate", f"the gate runs for {first}", self._any_of(fds), min(seconds, RETRY_SECONDS))
 
@@ -686,7 +689,8 @@ class GateRuns:
         for slot in self._idle:
             slot.release()
         self._runs, self._idle = {}, []
-        self._changes.close()
+        if self._changes is not None:
+            self._changes.close()
 
 
 def require_config(state: QueueState) -> QueueConfig:

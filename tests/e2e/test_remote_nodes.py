@@ -144,7 +144,8 @@ def test_a_host_that_was_stopped_and_comes_back_does_no_harm_and_what_it_had_is_
     assert place.finish(child) == 0, there.logs()
     check(place, "one")
     assert done(place) == [other]
-    assert [name for name in refs(place.repo, "refs/garrison/rescue/r1/one") if "late" in name]
+    wait_for("the keeper has fetched what it had",
+             lambda: [name for name in refs(place.repo, "refs/garrison/rescue/r1/one") if "late" in name])
 
 
 def test_a_run_that_is_stopped_ends_the_work_on_the_host_and_goes_on_when_it_is_resumed(

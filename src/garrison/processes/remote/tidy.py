@@ -20,6 +20,7 @@ from garrison.processes.remote.work import JOB
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import load_launch
+from garrison.system.git.rescues import ARCHIVE, RESCUES
 from garrison.system.newest_entry import newest_entry
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _remove(runtime: Runtime, run: str) -> bool:
     refs = _refs(runtime, run)
     if runtime.files(run).root.exists():
         argv = [sys.executable, "-P", "-m", "garrison.cli.main", "clean", "--home", str(runtime.home), "--run", run,
-                "--force", "--archives", "--rescues", "--include-unlanded", "--yes"]
+                "--force", "--yes"]
         try:
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, cwd=runtime.home, check=False,
                                   timeout=_CLEAN_SECONDS)
@@ -65,7 +66,9 @@ def _remove(runtime: Runtime, run: str) -> bool:
         host_run, names = refs
         try:
             with locked_clone(host_run.clone):
-                host_run.git.delete_refs([name for name in names if host_run.git.rev(name)])
+                git = host_run.git
+                names += [name for kind in (ARCHIVE, RESCUES) for name in git.refs(f"{kind}/{run}/")]
+                git.delete_refs([name for name in names if git.rev(name)])
         except (GarrisonError, OSError):
             return False
     shutil.rmtree(begin_folder(runtime.home, run), ignore_errors=True)

@@ -71,7 +71,7 @@ def run_nodes(storm: Storm, run: str, nodes: int, hosts: str, command: str = "tr
     graph.write_text("digraph b { flow=dag; start [shape=Mdiamond]; end [shape=Msquare];\n" + lines + "\n}")
     begun = time.monotonic()
     where = ("--hosts", hosts) if hosts else ()
-    done = storm.lab.garrison("launch", str(graph), "--target-dir", str(storm.repo), "--run", run, "--no-gate", *where,
+    done = storm.lab.garrison("launch", str(graph), "--target-dir", str(storm.repo), "--run", run, "--no-gate", "--new", *where,
                               timeout=3600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return time.monotonic() - begun
@@ -88,7 +88,7 @@ def main() -> int:
         print(f"not here: {why}")
         return 2
     found: dict[str, object] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
-    with tempfile.TemporaryDirectory(prefix="hosts-benchmark-") as folder, HostsLab(
+    with tempfile.TemporaryDirectory(prefix="hosts-benchmark-", ignore_cleanup_errors=True) as folder, HostsLab(
             Path(folder), tuple(f"box{number + 1}" for number in range(options.hosts))) as lab:
         added: list[str] = []
         storm = Storm(lab, added.append)
@@ -113,16 +113,22 @@ def hold(storm: Storm, run: str) -> tuple[AttemptId, LabHost]:
         f'digraph b {{ flow=dag; start [shape=Mdiamond]; end [shape=Msquare]; {run}_n [agent=command, command='
         f'"python3 $HOME/agent.py {run}_n 600 {run}"]; start -> {run}_n -> end; }}')
     done = storm.lab.garrison("launch", str(graph), "--target-dir", str(storm.repo), "--run", run, "--no-gate",
-                              "--hosts", "any", "--detach")
+                              "--hosts", "any", "--detach", "--new")
     assert done.returncode == 0, done.stderr
     (_, _, name), *_ = wait_for("a host has begun it", lambda: list(storm.spans(run, f"{run}_n")))
     return AttemptId(run, f"{run}_n", 1), storm.lab.hosts[name]
 
 
+def begun_twice(storm: Storm, run: str) -> list[tuple[float, float, str]]:
+    """Return when each agent of the run's node was seen, once there are two of them."""
+    spans = sorted(storm.spans(run, f"{run}_n"))
+    return spans if len(spans) > 1 else []
+
+
 def cancel_and_detect(storm: Storm, rounds: int) -> dict[str, list[float]]:
     """Return the seconds from a cancellation at home to the agent's death, from a power loss to the end of the claim on
     the server, and from the power loss to the successor's first act."""
-    found: dict[str, list[float]] = {"cancel s": [], "detection s": [], "successor s": []}
+    found: dict[str, list[float]] = {"cancel s": [], "cancelled on the server s": [], "detection s": [], "successor s": []}
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{storm.lab.space}", "rb") as space:  # noqa: PTH123
@@ -138,14 +144,15 @@ def cancel_and_detect(storm: Storm, rounds: int) -> dict[str, list[float]]:
             while (view := dispatcher.watch(attempt)).state is AttemptState.CLAIMED and view.claim == first:
                 time.sleep(0.02)
             found["detection s"].append(round(time.time() - begun, 2))
-            spans = wait_for("a successor begins", lambda run=run: next(
-                ([each for each in [sorted(storm.spans(run, f"{run}_n"))] if len(each) > 1]), None))
+            spans = wait_for("a successor begins", lambda run=run: begun_twice(storm, run))
             found["successor s"].append(round(spans[-1][0] - begun, 2))
             begun = time.time()
             dispatcher.cancel(attempt, "enough")
             wait_for("it is cancelled", lambda attempt=attempt: dispatcher.watch(attempt).state in OVER)
+            over = time.time()
             last = max(seen for _, seen, _ in storm.spans(run, f"{run}_n"))
             found["cancel s"].append(round(max(0.0, last - begun), 2))
+            found["cancelled on the server s"].append(round(over - begun, 2))
             storm.lab.garrison("stop", run)
             host.boot()
     finally:

@@ -42,6 +42,9 @@ class Chaos:
         self.scripts = [(self.rare.randrange(250), kind(self)) for kind in RARE if self.rare.random() < 0.6] \
             if world.seed % 5 in RARE_SEEDS else []
         """(steps left, what then goes on step by step)."""
+        self.later = random.Random(f"later things of {world.seed}")
+        if world.seed % 5 in LATER_SEEDS:
+            self.scripts += [(self.later.randrange(150), kind(self)) for kind in LATER if self.later.random() < 0.35]
 
     def between(self) -> None:
         """Disturb the world, perhaps; called between any two of its steps."""
@@ -160,6 +163,159 @@ class Chaos:
                 self.world.lose_record(proc.key)
             for _ in range(self.rare.randrange(300)):
                 yield True
+
+    # ---- what a person or a slow machine does at the worst time
+
+    def _until(self, find: Callable[[], object], steps: int = 1500) -> Iterator[bool]:
+        """Wait until something is found, for so many steps at most."""
+        for _ in range(steps):
+            if find():
+                return
+            yield True
+
+    def _pause(self, steps: int) -> Iterator[bool]:
+        for _ in range(self.later.randrange(steps)):
+            yield True
+
+    def repeat_orders(self) -> Iterator[bool]:
+        """Let signals to runners arrive once more, soon after the first time."""
+        for _ in range(8):
+            known = len(self.world.sent)
+            yield from self._until(lambda known=known: self._to_runners(known), 200)  # type: ignore[misc]
+            yield from self._pause(12)
+            for signal in self._to_runners(known)[-1:]:
+                self.world.post(signal)
+
+    def _to_runners(self, known: int) -> list[Signal]:
+        return [signal for signal in self.world.sent[known:] if signal.recipient.role == "runner"]
+
+    def park_for_long(self) -> Iterator[bool]:
+        """Park a node that is being worked on, and unpark it much later, as a person does."""
+        yield from self._until(self._active_nodes)
+        if not (found := self._active_nodes()):
+            return
+        run, name = self.later.choice(found)
+        guide(self.world, run, "park", name)
+        for _ in range(self.later.randint(50, 300)):
+            yield True
+        guide(self.world, run, "unpark", name)
+
+    def _active_nodes(self) -> list[tuple[str, str]]:
+        return [(run, name) for run, state in self.world.check.shadows.items() for name, node in state.nodes.items()
+                if node.status == "active" and state.status == "running"]
+
+    def kill_until_parked(self) -> Iterator[bool]:
+        """Kill the agent of a node, or its runner, until it is parked, while nodes take long; a person unparks it, or
+        waits for its probe."""
+        yield from self._until(self._active_nodes)
+        if not (found := self._active_nodes()):
+            return
+        run, name = self.later.choice(found)
+        fates = self.world.runs[run].fates
+        for node, fate in list(fates.items()):
+            fates[node] = replace(fate, pace=300.0, units=max(fate.units, 3))
+        key = Key(self.later.choice(["runner", "orchestrator"]), name, run)
+        for _ in range(1500):
+            identity = self.world.identities.get(key)
+            if identity is not None and identity.status == "parked":
+                break
+            if (proc := self.world.life_locks.get(key)) is not None and proc.key == key and proc.registered:
+                self.world.kill(proc, "chaos, until it is parked")
+            yield True
+        if self.later.random() < 0.5:
+            yield from self._pause(60)
+            guide(self.world, run, "unpark", name)
+
+    def kill_reporters(self) -> Iterator[bool]:
+        """Kill runners that have reported their end, but have not ended yet."""
+        for _ in range(4):
+            yield from self._until(self._reporters, 400)
+            for proc in self._reporters()[:1]:
+                self.world.kill(proc, "chaos, after its last report")
+                if self.later.random() < 0.5:
+                    guide(self.world, proc.key.run, "park", proc.key.name)
+                    yield from self._pause(100)
+                    guide(self.world, proc.key.run, "unpark", proc.key.name)
+            yield from self._pause(60)
+
+    def _reporters(self) -> list[Process]:
+        senders = {signal.sender for inbox in self.world.inbox.values() for signal in inbox.values()
+                   if signal is not None and signal.signal_type == "RUNNER_EXITED"}
+        return [proc for proc in self.supervised() if proc.key in senders and proc.registered]
+
+    def hold_spawners(self) -> Iterator[bool]:
+        """Hold commands that are about to start a launcher, until another one has started it."""
+        for _ in range(2):
+            yield from self._until(self._spawners, 600)
+            if not (found := self._spawners()):
+                continue
+            proc, began = found[0], self.world.t
+            self.world.hold(proc, self.world.t + 120.0, "T")
+            yield from self._until(lambda began=began: self.world.t > began + 45.0, 600)  # type: ignore[misc]
+            self.world.spawn("command", launcher_key(proc.key.run), 0, commands.garrison_up,
+                             marker=f"command-{self.world.fresh()}")
+
+    def _spawners(self) -> list[Process]:
+        found = []
+        for key, identity in self.world.identities.items():
+            proc = self.world.find(identity.pid, identity.start_ticks)
+            hook = self.world.hooks.get(key)
+            if identity.status == "starting" and proc is not None and proc.kind == "command" \
+                    and proc.stopped_until <= self.world.t and (hook is None or hook.incarnation < identity.incarnation):
+                found.append(proc)
+        return found
+
+    def stop_with_trouble(self) -> Iterator[bool]:
+        """Stop a run, one of whose processes does not hear of it, or whose runner has just died."""
+        yield from self._until(self._agents)
+        if not (found := self._agents()):
+            return
+        agent = self.later.choice(found)
+        runner = self.world.life_locks.get(Key("runner", agent.key.name, agent.key.run))
+        kind = self.later.choice(["deaf agent", "deaf runner", "dead runner"])
+        if kind == "deaf agent":
+            self.world.hold(agent, 1e12, "S")
+        elif runner is not None and runner.registered and kind == "deaf runner":
+            self.world.hold(runner, 1e12, "S")
+        elif runner is not None:
+            self.world.kill(runner, "chaos, as its run stops")
+        for role in ("launch", "guardian") if self.later.random() < 0.5 else ("guardian",):
+            proc = next((proc for proc in self.supervised() if proc.key.role == role and proc.key.run == agent.key.run),
+                        None)
+            if proc is not None and proc.registered:
+                proc.terms += 1
+                self.world.wake(proc.key)
+
+    def _agents(self) -> list[Process]:
+        return [proc for proc in self.supervised() if proc.key.role == "orchestrator" and proc.registered
+                and not proc.revenant and proc.stopped_until <= self.world.t
+                and self.world.identities[proc.key].status == "active"]
+
+    def hold_leavers(self) -> Iterator[bool]:
+        """Hold runners whose node has landed while they clean up."""
+        for _ in range(3):
+            yield from self._until(self._leavers, 600)
+            for proc in self._leavers()[:1]:
+                self.world.hold(proc, self.world.t + self.later.choice([3.0, 15.0]), "T")
+            yield from self._pause(80)
+
+    def _leavers(self) -> list[Process]:
+        return [proc for proc in self.supervised() if proc.key.role == "runner" and proc.registered
+                and proc.stopped_until <= self.world.t
+                and self.world.check.shadows[proc.key.run].nodes[proc.key.name].status == "validated"]
+
+    def cancel_in_queue(self) -> Iterator[bool]:
+        """Cancel nodes whose work is in the merge queue already, as a person does who has not looked."""
+        for _ in range(3):
+            yield from self._until(self._enqueued, 500)
+            for run, name, attempt in self._enqueued()[:1]:
+                self.world.cancels.add((run, name))
+                self.world.post(cancel_signal(Key("runner", name, run), attempt, "", self.world.now))
+            yield from self._pause(80)
+
+    def _enqueued(self) -> list[tuple[str, str, int]]:
+        return [(entry.run, entry.node, entry.attempt) for entry in self.world.queue.entries.values()
+                if not entry.is_final and entry.node in self.world.runs[entry.run].tasks]
 
     def supervised(self) -> list[Process]:
         """Return the living supervised processes."""
@@ -400,6 +556,11 @@ RARE: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
 """What happens in some seeds only (`RARE_SEEDS`, by the seed's remainder of five), so that the others stay as they were
 when one of them failed."""
 RARE_SEEDS = (1, 3)
+LATER: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
+    Chaos.repeat_orders, Chaos.park_for_long, Chaos.kill_until_parked, Chaos.kill_reporters, Chaos.hold_spawners,
+    Chaos.cancel_in_queue, Chaos.stop_with_trouble, Chaos.hold_leavers)
+LATER_SEEDS = (0, 2)
+"""As above, of other seeds."""
 REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",
                          "VALIDATION_PASSED", "VALIDATION_FAILED", "ORCHESTRATOR_CRASHED"})
 """Signals whose content is recorded elsewhere, too: a run goes on without them."""

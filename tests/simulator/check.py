@@ -6,6 +6,7 @@ here.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from tests.simulator import flow_check
@@ -71,6 +72,8 @@ class Check:
         self.edge: list[Key] = []
         """Names that died so often a moment ago that they are about to be parked."""
         self.restarts = Restarts(world)
+        self.red_runs: dict[str, int] = {}
+        """Entry → its gate runs that were not green."""
         self.hangs = self.probes = self.reworks = self.snapshots = 0
 
     def replay(self) -> None:
@@ -222,6 +225,8 @@ class Check:
             raise Violation(f"{proc.name} applied {entry.data['id']}, which is of another run, attempt or incarnation")
         self._book(journal.name, entry)
         self.restarts.recorded(journal.name, entry)
+        if entry.kind == "signal" and entry.data.get("cancel") and proc.key.role == "runner":
+            self._check_cancel(proc, entry.data["attempt"])
         if entry.kind == "signal" and entry.data.get("cancel") and not any(
                 signal.sender == proc.key and (signal.signal_type, signal.attempt) == ("RUNNER_EXITED", proc.attempt)
                 for signal in self.world.sent):
@@ -229,6 +234,12 @@ class Check:
         run = self.world.runs[proc.key.run]
         if journal is run.journal:
             self._run(run, entry)
+
+    def _check_cancel(self, proc: Process, attempt: int) -> None:
+        """What is in the merge queue lands, or not: the runner has no say any more."""
+        for entry in self.world.queue.entries_of(proc.key.run, proc.key.name):
+            if entry.attempt == attempt and (not entry.is_final or entry.status == "landed"):
+                raise Violation(f"{proc.name} cancels attempt {attempt}, whose work is {entry.status} in the queue")
 
     def _book(self, name: str, entry: Entry) -> None:
         if entry.kind == "signal":
@@ -269,6 +280,8 @@ class Check:
         change = entry.data.get("effect") or {} if entry.kind == "signal" else entry.data
         if entry.kind == "node" and change.get("status") == "active":
             self._check_agents(run, shadow, change["node"])
+        if change.get("node") and change.get("status") in ("validated", "failed"):
+            self._check_attempts_entry(run, shadow.nodes[change["node"]], change)
         if change.get("status") == "validated" and (run.id, change["node"]) not in self.landings \
                 and run.plan.initial.get(change["node"]) != "validated" and not self._may_change_nothing(run, change):
             raise Violation(f"{change['node']} was called validated without having landed")
@@ -276,6 +289,18 @@ class Check:
             self._check_unparked(shadow, entry.data["unhold"])
         if entry.kind == "run":
             self._run_changed(run, shadow, entry.data["status"])
+
+    def _check_attempts_entry(self, run: Run, node: NodeState, change: dict[str, Any]) -> None:
+        """An attempt ends by the fate of its own merge entry: it fails with none that may land, and succeeds only with
+        one that lands. A power cut may have taken the entry."""
+        of_attempt = [entry for entry in self.world.queue.entries_of(run.id, change["node"])
+                      if entry.attempt == node.attempt]
+        if change["status"] == "failed" and any(entry.status in ("queued", "candidate", "testing", "landing")
+                                                for entry in of_attempt):
+            raise Violation(f"{change['node']} fails in attempt {node.attempt}, which is in the merge queue")
+        if change["status"] == "validated" and of_attempt and not any(
+                entry.status in ("landed", "landing") for entry in of_attempt) and change.get("landing") != "no change":
+            raise Violation(f"{change['node']} succeeds, and its attempt {node.attempt} is {of_attempt[-1].status}")
 
     def _check_unparked(self, shadow: RunState, name: str) -> None:
         """What a person has unparked is parked no more, with all that it had died."""
@@ -334,6 +359,14 @@ class Check:
                 raise Violation(f"run {run.id} failed while {agent.full} works: it was taken for parked")
 
     def _merge(self, entry: Entry) -> None:
+        names = [str(name) for name in entry.data.get("entries") or ()]
+        if entry.kind == "verdict" and entry.data.get("result") != "green" and not entry.data.get("reused"):
+            for name in names:
+                self.red_runs[name] = self.red_runs.get(name, 0) + 1
+        if entry.kind == "state" and entry.data.get("status") == "rejected":
+            for name in names:
+                if self.red_runs.get(name, 0) < 2:
+                    raise Violation(f"{name} is rejected after {self.red_runs.get(name, 0)} red runs")
         if entry.kind == "landed" and entry.data["commit"] not in self.world.history:
             raise Violation(f"{entry.data['entry']} was called landed, and {entry.data['commit']} is not on the target")
 
@@ -404,8 +437,12 @@ class Check:
         if self.world.life_locks.get(proc.key) is not proc:
             return  # it lost its lock a moment ago, and its journal with it
         shadow, restored = self.shadows[proc.key.run], fresh(self.world.runs[proc.key.run]).apply(entry)
-        if to_snapshot(shadow) != to_snapshot(restored):
-            raise Violation(f"the snapshot of {journal.name} lost something: {to_snapshot(restored)}")
+        # Field by field, and not as snapshots: what `to_snapshot` forgets is missing in both of those.
+        lost = [each.name for each in fields(RunState) if each.compare
+                and getattr(shadow, each.name) != getattr(restored, each.name)]
+        if lost or to_snapshot(shadow) != to_snapshot(restored):
+            raise Violation(f"the snapshot of {journal.name} lost something of {', '.join(lost)}: "
+                            f"{to_snapshot(restored)}")
 
     def _rework(self, run: Run, change: dict[str, Any], shadow: RunState) -> None:
         """Check a node's change before it is applied: attempts follow one another, as many as are allowed."""
@@ -462,6 +499,9 @@ class Check:
         if node.status == "failed" and any(entry.attempt == node.attempt and entry.status == "landed"
                                            for entry in self.world.queue.entries_of(run.id, name)):
             raise Violation(f"{name} failed ({node.reason}), and attempt {node.attempt} has landed")
+        if self.landings.get((run.id, name)) and not any(
+                entry.status == "landed" for entry in self.world.queue.entries_of(run.id, name)):
+            raise Violation(f"{name} of {run.id} is on the target, and no entry of the queue has landed")
         if shadow.status == "done" and (run.id, name) in self.world.worktrees:
             raise Violation(f"the worktree of {name} is left, and run {run.id} is done")
 

@@ -235,7 +235,7 @@ class Liveness:
                             "starting for the first time", key.full, by)
         elif identity.status in ALIVE:
             yield from self._alive(identity, by)
-        elif identity.status == "crashed" and not self._is_circuit_open(key):
+        elif identity.status in ("crashed", "parked") and not self._is_circuit_open(key):
             is_recorded = any((key.full, identity.incarnation) in deaths
                               for deaths in self.world.check.deaths.values())
             is_current = int(identity.metadata.get("attempt", 1)) >= attempt
@@ -269,5 +269,6 @@ class Liveness:
         if key.role != "orchestrator":
             return self.world.check.shadows[key.run].circuit(key.full).parked
         journal = self.world.journal_of(Key("runner", key.name, key.run))
-        kinds = [entry.kind for entry in journal.entries if entry.data.get("full") == key.full]
-        return "park" in kinds and kinds[-1] not in ("spawn", "heal")
+        kinds = ["unpark" if entry.data.get("unpark") else entry.kind for entry in journal.entries
+                 if entry.data.get("full") == key.full or entry.data.get("unpark")]
+        return "park" in kinds and kinds[-1] not in ("spawn", "heal", "unpark")

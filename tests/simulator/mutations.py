@@ -41,6 +41,7 @@ def _bug(name: str, what: str, path: str, old: str, new: str, *more: tuple[str, 
 VERDICT, LEASE, DECISIONS = "supervise/verdict.py", "supervise/incarnation.py", "supervise/decisions.py"
 RESTART, CIRCUIT, HANGS = "supervise/restart.py", "supervise/circuit.py", "supervise/hang_detector.py"
 SIGNALS, STATE, STORE = "records/signals.py", "processes/run_state.py", "records/store.py"
+SIM = "tests/simulator/"
 GUARDIAN, RUNNER, LAUNCHER = ("processes/guardian/policy.py", "processes/runner/policy.py",
                               "processes/launcher/policy.py")
 VIEW, FLOW, LANDING = ("processes/guardian/view.py", "processes/guardian/flow_policy.py",
@@ -155,7 +156,8 @@ MESSAGES = (
     _bug("guardian_applies_twice", "a signal that arrives again is applied again", GUARDIAN,
          "        elif signal.id in state.applied:\n", "        elif False:\n"),
     _bug("runner_applies_twice", "a runner applies a signal that arrives again", RUNNER,
-         "        elif signal.id in facts.applied:\n", "        elif False:\n"),
+         "        elif signal.id in facts.applied:\n", "        elif False:\n",
+         (f"{SIM}runner.py", " and signal.id not in self.facts.applied:", ":")),
     _bug("old_attempt_believed", "a report about an earlier attempt is taken for the current one", SIGNALS,
          "        if signal.attempt != current:\n", "        if False:\n"),
     _bug("other_run_believed", "a signal of another run is applied", SIGNALS,
@@ -294,7 +296,6 @@ QUEUE = (
          "    if landing.refusals >= max_rework:\n", "    if False:\n"),
 )
 
-SIM = "tests/simulator/"
 SHELLS = (
     _bug("acknowledged_before_applied", "a guardian takes a signal out of its inbox before it records the effect",
          f"{SIM}guardian.py",

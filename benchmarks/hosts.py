@@ -71,8 +71,8 @@ def run_nodes(storm: Storm, run: str, nodes: int, hosts: str, command: str = "tr
     graph.write_text("digraph b { flow=dag; start [shape=Mdiamond]; end [shape=Msquare];\n" + lines + "\n}")
     begun = time.monotonic()
     where = ("--hosts", hosts) if hosts else ()
-    done = storm.lab.garrison("launch", str(graph), "--target-dir", str(storm.repo), "--run", run, "--no-gate", "--new", *where,
-                              timeout=3600)
+    done = storm.lab.garrison("launch", str(graph), "--target-dir", str(storm.repo), "--run", run, "--no-gate", "--new",
+                              *where, timeout=3600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return time.monotonic() - begun
 
@@ -128,7 +128,8 @@ def begun_twice(storm: Storm, run: str) -> list[tuple[float, float, str]]:
 def cancel_and_detect(storm: Storm, rounds: int) -> dict[str, list[float]]:
     """Return the seconds from a cancellation at home to the agent's death, from a power loss to the end of the claim on
     the server, and from the power loss to the successor's first act."""
-    found: dict[str, list[float]] = {"cancel s": [], "cancelled on the server s": [], "detection s": [], "successor s": []}
+    found: dict[str, list[float]] = {
+        "cancel s": [], "cancelled on the server s": [], "detection s": [], "successor s": []}
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{storm.lab.space}", "rb") as space:  # noqa: PTH123

@@ -260,8 +260,9 @@ class Chaos:
         for key, identity in self.world.identities.items():
             proc = self.world.find(identity.pid, identity.start_ticks)
             hook = self.world.hooks.get(key)
+            is_linked = hook is not None and hook.incarnation >= identity.incarnation
             if identity.status == "starting" and proc is not None and proc.kind == "command" \
-                    and proc.stopped_until <= self.world.t and (hook is None or hook.incarnation < identity.incarnation):
+                    and proc.stopped_until <= self.world.t and not is_linked:
                 found.append(proc)
         return found
 

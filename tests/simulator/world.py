@@ -306,8 +306,7 @@ class World:
     def remove(self, proc: Process, code: int) -> None:
         """End a process: the kernel frees its locks, and its supervisor wakes."""
         proc.alive, proc.code = False, code
-        if proc.key.role in ("launch", "guardian"):
-            self.lived[proc.key.run] = self.t
+        self._note_life(proc)
         if self.procs.pop(proc.pid, None) is not None:
             self.ours -= proc.kind != "decoy"
         for key in [key for key, holder in self.life_locks.items() if holder is proc]:  # a launcher, its guardian's too
@@ -562,6 +561,13 @@ class World:
         """Keep what is on a node's branch under a rescue ref."""
         self.saved.setdefault(key, set()).update(self.branches.get(key, []))
 
+    def _note_life(self, proc: Process) -> None:
+        """Note that somebody above the runners lives; one that was declared dead is none, by all records."""
+        identity = self.identities.get(proc.key)
+        if proc.key.role in ("launch", "guardian") and not (
+                identity is not None and identity.status == "crashed" and identity.incarnation >= proc.incarnation):
+            self.lived[proc.key.run] = self.t
+
     def alone_for(self, proc: Process) -> float:
         """Return the seconds since anybody above a runner was last alive."""
         return self.t - max(self.lived.get(proc.key.run, self.booted_at), proc.born)
@@ -608,8 +614,7 @@ class World:
 
     def _step(self, proc: Process) -> None:
         self.t += 0.002
-        if proc.key.role in ("launch", "guardian"):
-            self.lived[proc.key.run] = self.t
+        self._note_life(proc)
         if proc.quiet_since is not None:
             proc.holds.append((proc.quiet_since, self.t))
             proc.quiet_since = None

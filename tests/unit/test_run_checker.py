@@ -273,6 +273,9 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
     "a withdrawn entry landed": (Promise.ONCE, "a-1 was cancelled and became landing", landed_after_it_was_withdrawn),
     "landed without an intent": (Promise.ONCE, "a-1 was recorded as landed without an intent", lambda s: s.drop(
         "landing", entry="a-1")),
+    "said to have been there already": (Promise.ONCE, "a-1 was recorded as being on the target already", lambda s: (
+        s.drop("landing", entry="a-1"),
+        s.find("landed", entry="a-1")["data"].update(old=s.commits["base"], commit=s.commits["base"]))),
     "the target lost a landing": (Promise.ONCE, "which main does not contain", lambda s: s.git(
         "update-ref", "refs/heads/main", s.commits["merge a"])),
     "a landing is not recorded": (Promise.ONCE, "its merge entry c-2 is landing", lambda s: s.drop(
@@ -343,6 +346,17 @@ def test_a_broken_promise_is_found_for_its_own_reason(story: Story, forgery: str
     spoil(story)
     found = story.findings()
     assert [line for line in found if line.startswith(f"{promise.value}: ") and reason in line], found
+
+
+def test_what_was_on_the_target_already_lands_without_moving_it(story: Story) -> None:
+    there = [story.commits["work a"], story.commit("the same changes", "abc", story.commits["base"])]
+    story.git("update-ref", "refs/heads/d", there[1])
+    for attempt, oid in enumerate(there, 1):
+        story.enqueue("d", attempt, oid)
+        tip = story.git("rev-parse", "main")
+        story.add("merge-queue", "processor-r@r#1", "landed", "d", entry=f"d-{attempt}", old=tip, commit=tip)
+    assert story.findings() == []
+    story.git("update-ref", "-d", "refs/heads/d")
 
 
 def test_every_promise_has_a_forgery() -> None:

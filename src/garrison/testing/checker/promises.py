@@ -254,7 +254,15 @@ class _Check:
             if len(entry.landed) > 1:
                 yield f"{entry.name} was recorded as landed {len(entry.landed)} times"
             if entry.landed and not any(event.seq < entry.landed[0].seq for event in entry.landings):
-                yield f"{entry.name} was recorded as landed without an intent before it"
+                yield from self._was_there(entry)
+
+    def _was_there(self, entry: _Entry) -> Iterator[str]:
+        """What lands without moving the target was on it already, by its commits or by what they change."""
+        old, commit = (str(entry.landed[0].data.get(name, "")) for name in ("old", "commit"))
+        if old != commit or not commit:
+            yield f"{entry.name} was recorded as landed without an intent before it"
+        elif not self.repository.has_changes_of(entry.oid, commit):
+            yield f"{entry.name} was recorded as being on the target already, and {commit} has not what it changes"
 
     def _in_the_history(self) -> Iterator[str]:
         """Git has on each target's line exactly what the queue says has landed."""

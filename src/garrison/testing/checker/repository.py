@@ -62,6 +62,13 @@ class Repository:
         """Return whether `new` contains `old`."""
         return self.git("merge-base", "--is-ancestor", old, new)[0] == 0
 
+    def has_changes_of(self, commit: str, other: str) -> bool:
+        """Return whether `other` contains a commit, or merging that would change nothing."""
+        if self.is_ancestor(commit, other):
+            return True
+        code, told = self.git("merge-tree", "--write-tree", other, commit)
+        return code == 0 and bool(told) and told.splitlines()[0] == self.tree(other)
+
     def is_kept(self, commit: str) -> bool:
         """Return whether some ref reaches a commit, so that git's garbage collection leaves it."""
         code, told = self.git("for-each-ref", "--count=1", f"--contains={commit}")

@@ -270,6 +270,9 @@ class Check:
         changed = (entry.data.get("effect") or {}) if entry.kind == "signal" else entry.data
         if entry.kind in ("signal", "node") and changed:
             self._rework(run, changed, shadow)
+        if entry.kind == "landing" and entry.data["status"] == "requested" and entry.data.get("attempt", 1) > (
+                run.max_rework + 1) * (1 + run.resumes + run.retries):
+            raise Violation(f"run {run.id} is to land for the {entry.data['attempt']}th time")
         if entry.kind == "landing":
             self.world.target.check_record(run.id, entry.data)
         flow_check.check_reports(shadow, entry, self.reported.setdefault(run.id, set()))
@@ -298,9 +301,10 @@ class Check:
         if change["status"] == "failed" and any(entry.status in ("queued", "candidate", "testing", "landing")
                                                 for entry in of_attempt):
             raise Violation(f"{change['node']} fails in attempt {node.attempt}, which is in the merge queue")
-        if change["status"] == "validated" and of_attempt and not any(
-                entry.status in ("landed", "landing") for entry in of_attempt) and change.get("landing") != "no change":
-            raise Violation(f"{change['node']} succeeds, and its attempt {node.attempt} is {of_attempt[-1].status}")
+        if change["status"] == "validated" and not any(entry.status in ("landed", "landing") for entry in of_attempt) \
+                and change.get("landing") != "no change" and run.plan.initial.get(change["node"]) != "validated":
+            status = of_attempt[-1].status if of_attempt else "not in the merge queue"
+            raise Violation(f"{change['node']} succeeds, and its attempt {node.attempt} is {status}")
 
     def _check_unparked(self, shadow: RunState, name: str) -> None:
         """What a person has unparked is parked no more, with all that it had died."""
@@ -369,6 +373,16 @@ class Check:
                     raise Violation(f"{name} is rejected after {self.red_runs.get(name, 0)} red runs")
         if entry.kind == "landed" and entry.data["commit"] not in self.world.history:
             raise Violation(f"{entry.data['entry']} was called landed, and {entry.data['commit']} is not on the target")
+
+    def queue_written(self, proc: Process, epoch: int | None) -> None:
+        """Check who writes to the queue's journal: no processor but the last that took it."""
+        if epoch is not None and epoch != self.world.queue.epoch:
+            raise Violation(f"{proc.name} writes with epoch {epoch}, and the queue is at {self.world.queue.epoch}")
+
+    def swapped(self, proc: Process, old: str) -> None:
+        """Check what the target was, by which a processor built what it is to be."""
+        if self.world.history[-1] != old:
+            raise Violation(f"{proc.name} moves the target from {self.world.history[-1]}, and takes it to be at {old}")
 
     def landed(self, merged: tuple[str, str, str]) -> None:
         """Check a swap of the target: a branch lands once."""

@@ -534,6 +534,7 @@ class World:
         """Append one record to the merge journal, not yet synced; the caller holds its lock."""
         if epoch is not None and epoch != self.queue.epoch:
             raise Fenced("another processor took the queue over")
+        self.check.queue_written(proc, epoch)
         self.queue.check(record)
         entry = self.append(proc, self.queue_journal, record.kind, record.to_data(),
                             self.queue.epoch + 1 if take else self.queue.epoch)
@@ -581,6 +582,7 @@ class World:
         """Compare and swap the target; `merged` is what each of the commits brings (run, node, head)."""
         if self.history[-1] != old:
             return False
+        self.check.swapped(proc, old)
         self.note(f"    {proc.name} swaps the target to {commits[-1]}")
         for commit, each in zip(commits, merged, strict=True):
             self.history.append(commit)

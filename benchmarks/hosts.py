@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from garrison.dispatch.engine import connect
 from garrison.dispatch.keeper_state import read_state
 from garrison.dispatch.records import OVER, AttemptId, AttemptState
+from garrison.records.remote import look_remote
 from hosts_lab import HostsLab, LabHost, find_hindrance
 from hosts_storm import Storm
 from support import wait_for
@@ -119,6 +121,11 @@ def hold(storm: Storm, run: str) -> tuple[AttemptId, LabHost]:
     return AttemptId(run, f"{run}_n", 1), storm.lab.hosts[name]
 
 
+def lab_folder(storm: Storm, attempt: AttemptId) -> Path:
+    """Return home's folder of an attempt."""
+    return storm.lab.home / "runs" / attempt.run / "nodes" / attempt.node / str(attempt.attempt)
+
+
 def begun_twice(storm: Storm, run: str) -> list[tuple[float, float, str]]:
     """Return when each agent of the run's node was seen, once there are two of them."""
     spans = sorted(storm.spans(run, f"{run}_n"))
@@ -147,6 +154,10 @@ def cancel_and_detect(storm: Storm, rounds: int) -> dict[str, list[float]]:
             found["detection s"].append(round(time.time() - begun, 2))
             spans = wait_for("a successor begins", lambda run=run: begun_twice(storm, run))
             found["successor s"].append(round(spans[-1][0] - begun, 2))
+            state = look_remote(lab_folder(storm, attempt))
+            assert state is not None
+            attempt = replace(attempt, offer=state.offer)  # the one that the successor has
+            assert dispatcher.watch(attempt).state is AttemptState.CLAIMED
             begun = time.time()
             dispatcher.cancel(attempt, "enough")
             wait_for("it is cancelled", lambda attempt=attempt: dispatcher.watch(attempt).state in OVER)

@@ -270,11 +270,8 @@ class Check:
         changed = (entry.data.get("effect") or {}) if entry.kind == "signal" else entry.data
         if entry.kind in ("signal", "node") and changed:
             self._rework(run, changed, shadow)
-        if entry.kind == "landing" and entry.data["status"] == "requested" and entry.data.get("attempt", 1) > (
-                run.max_rework + 1) * (1 + run.resumes + run.retries):
-            raise Violation(f"run {run.id} is to land for the {entry.data['attempt']}th time")
         if entry.kind == "landing":
-            self.world.target.check_record(run.id, entry.data)
+            self._check_landing(run, entry.data)
         flow_check.check_reports(shadow, entry, self.reported.setdefault(run.id, set()))
         try:
             shadow.apply(entry)
@@ -292,6 +289,12 @@ class Check:
             self._check_unparked(shadow, entry.data["unhold"])
         if entry.kind == "run":
             self._run_changed(run, shadow, entry.data["status"])
+
+    def _check_landing(self, run: Run, data: dict[str, Any]) -> None:
+        most = (run.max_rework + 1) * (1 + run.resumes + run.retries)
+        if data["status"] == "requested" and data.get("attempt", 1) > most:
+            raise Violation(f"run {run.id} is to land for the {data['attempt']}th time, and {most} are allowed")
+        self.world.target.check_record(run.id, data)
 
     def _check_attempts_entry(self, run: Run, node: NodeState, change: dict[str, Any]) -> None:
         """An attempt ends by the fate of its own merge entry: it fails with none that may land, and succeeds only with

@@ -8,12 +8,15 @@ page has it. A part of a cell in brackets `[…]` is left out when its figure is
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+WIDTH = 125
+"""Characters of a line of the pages."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 """Program → the rows of its JSON."""
 
@@ -163,9 +166,10 @@ class Block:
             return old, kept
         head = f"| {' | '.join(self.heads)} |".replace("|  |", "| |")
         if kept:
-            sentence += " Measured earlier: " + "; ".join(kept) + "."
+            earlier = f"easured earlier: {'; '.join(kept)}"
+            sentence = f"{sentence[:-1]} (m{earlier}):" if sentence.endswith(":") else f"{sentence} M{earlier}."
         table = [head.replace("|  ", "| "), "|" + "---|" * len(self.heads), *filter(None, lines)]
-        return "\n".join(["", sentence, "", *table, ""]), kept
+        return "\n".join(["", *textwrap.wrap(sentence, WIDTH, break_on_hyphens=False), "", *table, "", ""]), kept
 
 
 def replaced(text: str, name: str, inner: Callable[[str], str]) -> str:

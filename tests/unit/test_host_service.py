@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from garrison.dispatch.records import (
 )
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes.remote.service import ClaimNote, HostService, StoppableWork
+from garrison.processes.remote.tidy import KEPT_SECONDS, find_old
 from garrison.records import atomic, record
 from garrison.records.host_service import (
     HostSettings,
@@ -305,3 +308,17 @@ def test_old_runs_are_removed_beside_the_work_and_what_fails_does_no_harm(
     place.turn_until("it is done", lambda: place.runs_side.watch(id_).state is AttemptState.DONE)
     assert asked == [place.home], "it tidies at every turn"
     wait_for("it says so", lambda: "cannot tidy: its disk is gone" in capsys.readouterr().err)
+
+
+def test_what_is_old_is_told_by_its_newest_entry_and_what_was_just_made_is_not(tmp_path: Path) -> None:
+    now = time.time()
+    for name in ("for-old", "for-used", "for-new", "mine"):
+        (tmp_path / "runs" / name / "layers").mkdir(parents=True)
+        (tmp_path / "runs" / name / "layers/log").touch()
+    (tmp_path / "claims/for-new").mkdir(parents=True)
+    for name in ("for-old", "for-used", "mine"):
+        for path in (tmp_path / "runs" / name).rglob("*"):
+            os.utime(path, (now - KEPT_SECONDS - 60,) * 2)
+        os.utime(tmp_path / "runs" / name, (now - KEPT_SECONDS - 60,) * 2)
+    (tmp_path / "runs/for-used/layers/log").touch()
+    assert find_old(tmp_path, now) == ["for-old"]

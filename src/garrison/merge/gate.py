@@ -496,6 +496,7 @@ class GateRuns:
         """Tree → its runs that were stopped and do not count."""
         self._changes: FolderChanges | None = None
         """Verdicts that are written: a wrapper with orphans stays after its own."""
+        self._watched: set[Path] = set()
 
     @property
     def folders(self) -> list[Path]:
@@ -659,8 +660,11 @@ class GateRuns:
         fds = [run.pidfd for run in self._runs.values() if run.pidfd >= 0]
         if folders := self.folders:
             self._changes = self._changes or FolderChanges()
+            for folder in self._watched - set(folders):
+                self._changes.forget(folder)
             for folder in folders:
                 self._changes.watch(folder)
+            self._watched = set(folders)
             fds += [fd] if (fd := self._changes.fileno()) is not None else []
         seconds = min((due for run in self._runs.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
         return Wait("gate", f"the gate runs for {first}", self._any_of(fds), min(seconds, RETRY_SECONDS))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.dispatch.job import HOST_RUNS, MAX_JOB, Job, base_ref, decode, left_ref, result_ref
@@ -46,8 +47,14 @@ def find_old(home: Path, now: float) -> list[str]:
 
 
 def _used_at(home: Path, run: str) -> float:
-    stamps = [newest_entry(folder) for folder in (home / "runs" / run, begin_folder(home, run))]
-    return max((stamp[0] / 1e9 for stamp in stamps if stamp is not None), default=0.0)
+    """Return when something of a run was written last; its folders count, too: one that was just made is empty."""
+    times = []
+    for folder in (home / "runs" / run, begin_folder(home, run)):
+        with suppress(FileNotFoundError):
+            times.append(folder.stat().st_mtime)
+        if (newest := newest_entry(folder)) is not None:
+            times.append(newest[0] / 1e9)
+    return max(times, default=0.0)
 
 
 def _remove(runtime: Runtime, run: str) -> bool:

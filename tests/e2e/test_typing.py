@@ -41,7 +41,7 @@ def test_a_person_types_into_a_program(stage: Place) -> None:
     client.end()
     place.pid("orchestrator-a", incarnation=2)
     client = Screen(place, "attach", "a", "--write")
-    client.until("life 2 listens")
+    client.until("life 2 listens", "you may type")  # the line below the window, which has its size then
     client.type("hello\r")
     client.until("got <hello> at 29 100")
     assert place.finish(child) == 0

@@ -246,6 +246,7 @@ def test_a_model_or_mode_that_the_agent_lacks_ends_it(stage: Stage, settings: di
     pytest.param("unknown_requests", "500 requests in a row that had to be refused, the last: ",
                  marks=pytest.mark.slow)])
 def test_an_agent_that_breaks_the_protocol_ends_with_one_reason(stage: Stage, breach: str, reason: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     stage.play([{"breach": breach}])
     outcome = stage.finish(stage.acp())
     assert outcome.status == "fail" and not outcome.killed
@@ -253,7 +254,7 @@ def test_an_agent_that_breaks_the_protocol_ends_with_one_reason(stage: Stage, br
     assert "\n" not in outcome.reason and stage.endings() == ["protocol"]
     assert "Traceback" not in (stage.attempt / "output.log").read_text()
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert used < 400 << 10, f"{used} KiB"
+    assert used < max(400 << 10, before + 1), f"{used} KiB"  # a child of an earlier test may have used more
 
 
 @pytest.mark.parametrize("step", [{"ask": "execute", "times": 1000}, {"breach": "flood"}])

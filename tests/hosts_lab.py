@@ -8,12 +8,12 @@ A host is `boot`ed from a folder that outlives it, so `power_off` and `boot` are
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +21,7 @@ from pathlib import Path
 from support import wait_for
 
 USER = "builder"
+FILLER = "filler"
 NOWHERE = "02:00:00:00:00:ff"
 PROGRAMS = ("ip", "unshare", "mount", "/usr/sbin/sshd", "ssh", "ssh-keygen")
 
@@ -86,11 +87,15 @@ class LabHost:
         self.shell = "/bin/sh"
         self.mount_home = f"mount --bind {self.home} /home/{USER}"
         self.clock_ahead = 0
+        """Seconds by which its monotonic clock is ahead of this machine's, from its next boot on."""
+        self.disk = lab.disk
         self.python = sys.base_prefix
         self._process: subprocess.Popen[bytes] | None = None
 
     def make(self) -> None:
         self.home.mkdir(parents=True)
+        if self.disk:
+            run("mount", "-t", "tmpfs", "-o", f"size={self.disk},mode=755", "tmpfs", self.home)
         os.chown(self.home, self.uid, self.uid)
         run("ip", "netns", "add", self.space)
         run("ip", "link", "add", self.link, "netns", self.lab.space, "type", "veth", "peer", "name", self.peer, "netns",
@@ -104,8 +109,10 @@ class LabHost:
     def ip(self, *words: str) -> str:
         return run("ip", "-n", self.space, *words)
 
-    def boot(self) -> None:
-        """Switch it on, and wait until its ssh server answers."""
+    def switch_on(self) -> None:
+        """Switch it on if it is off."""
+        if self._process is not None:
+            return
         (self.folder / "passwd").write_text(
             f"root:x:0:0::/root:/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n"
             f"{USER}:x:{self.uid}:{self.uid}::/home/{USER}:{self.shell}\n")
@@ -118,11 +125,16 @@ class LabHost:
              BOOT.format(user=USER, folder=self.folder, mount_home=self.mount_home, keys=self.lab.keys,
                          python=self.python)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    def boot(self) -> None:
+        """Switch it on, and wait until its ssh server answers."""
+        self.switch_on()
         wait_for(f"{self.name} answers", lambda: self.lab.ssh(self.name, "true").returncode == 0)
 
     def pids(self) -> list[int]:
-        """Return its processes, as this machine numbers them."""
-        assert self._process is not None
+        """Return its processes, as this machine numbers them; none if it is off."""
+        if self._process is None:
+            return []
         outer = self._process.pid
         children = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
         if not children:
@@ -139,7 +151,21 @@ class LabHost:
             self._process.kill()
             self._process.wait()
             self._process = None
-            time.sleep(0)
+
+    def fill_disk(self) -> None:
+        """Leave no byte free in its home, which is a file system of its own."""
+        assert self.disk, "its home is on the disk of this machine"
+        with (self.home / FILLER).open("ab", buffering=0) as filler:
+            for size in (1 << 20, 1 << 12, 1):
+                try:
+                    while True:
+                        filler.write(bytes(size))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+
+    def free_disk(self) -> None:
+        (self.home / FILLER).unlink(missing_ok=True)
 
     def stop(self) -> None:
         """Stop all its processes, as a machine that swaps or sleeps."""
@@ -178,12 +204,16 @@ class LabHost:
     def remove(self) -> None:
         self.power_off()
         subprocess.run(["ip", "netns", "del", self.space], capture_output=True, check=False)
+        if self.disk:
+            subprocess.run(["umount", "--lazy", self.home], capture_output=True, check=False)
 
 
 class HostsLab:
     """The laboratory; use it as a context manager."""
 
-    def __init__(self, folder: Path, names: Sequence[str] = ("box1", "box2", "box3")) -> None:
+    def __init__(self, folder: Path, names: Sequence[str] = ("box1", "box2", "box3"), disk: str = "") -> None:
+        """`disk` gives each host's home a file system of its own, of that size."""
+        self.disk = disk
         self.folder, self.token = folder, uuid.uuid4().hex[:6]
         self.space, self.keys, self.home = f"{self.token}-home", folder / "keys", folder / "garrison"
         self.hosts = {name: LabHost(self, name, 1 + number + 10 * (os.getpid() % 20)) for number, name in

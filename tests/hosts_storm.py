@@ -35,8 +35,11 @@ node, seconds = sys.argv[1], float(sys.argv[2])
 tree = os.getcwd()
 with open(os.path.expanduser("~/agents.jsonl"), "a", buffering=1) as journal:
     def note(what):
-        journal.write(json.dumps({"run": sys.argv[3], "node": node, "pid": os.getpid(), "what": what,
-                                  "at": time.time(), "tree": tree}) + "\\n")
+        try:
+            journal.write(json.dumps({"run": sys.argv[3], "node": node, "pid": os.getpid(), "what": what,
+                                      "at": time.time(), "tree": tree}) + "\\n")
+        except OSError:
+            pass  # the disk is full
     note("begin")
     end = time.time() + seconds
     made = False
@@ -44,11 +47,14 @@ with open(os.path.expanduser("~/agents.jsonl"), "a", buffering=1) as journal:
         time.sleep(0.05)
         note("alive")
         if not made and time.time() > end - seconds / 2:
-            made = True
-            with open(node + ".txt", "w") as file:
-                file.write(node)
-            subprocess.run(["git", "add", "-A"], check=True)
-            subprocess.run(["git", "commit", "-qm", "Add " + node, "--allow-empty"], check=True)
+            try:
+                with open(node + ".txt", "w") as file:
+                    file.write(node)
+                subprocess.run(["git", "add", "-A"], check=True)
+                subprocess.run(["git", "commit", "-qm", "Add " + node, "--allow-empty"], check=True)
+                made = True
+            except (OSError, subprocess.CalledProcessError):
+                end = time.time() + seconds  # the disk is full: goes on until it can
     note("end")
 '''
 NODES = 6
@@ -67,7 +73,9 @@ class Fault:
 
 
 KINDS = ("cut", "mute", "deafen", "stop", "power", "service", "tunnel", "server", "server stopped", "keeper",
-         "guardian")
+         "guardian", "disk")
+AHEAD = (0, 3600, 10_000_000)
+"""Seconds by which the clock of a host that boots is ahead, one of them."""
 
 
 def make_schedule(seed: int, hosts: list[str], long: bool = False) -> list[Fault]:
@@ -191,6 +199,13 @@ class Storm:
                 status = str(body["data"]["status"])
         return status
 
+    def wait_for_hosts(self) -> None:
+        """Wait until all hosts are connected again, as `garrison host list` tells it."""
+        for name in self.lab.hosts:
+            wait_for(f"{name} is connected again", lambda name=name: any(
+                line.split()[:2] == [name, "ready"]
+                for line in self.lab.garrison("host", "list").stdout.splitlines()))
+
     # ---- faults
 
     def inflict(self, fault: Fault, run: str) -> Callable[[], object] | None:
@@ -206,22 +221,33 @@ class Storm:
                 return host.resume
             case "power":
                 host.power_off()
-                return host.boot
-            case "service":
-                self._kill(self._in_host(host, "host run --home"))
-            case "tunnel":
-                self._kill(self._at_home(f"{fault.host} exec sh"))
-            case "server":
-                self._kill(self._at_home("server start-dev"))
+                host.clock_ahead = random.Random(f"{run} {fault.at}").choice(AHEAD)
+                return host.switch_on  # whether it answers is not waited for: it may be cut off, too
+            case "disk":
+                host.fill_disk()
+                return host.free_disk
             case "server stopped":
                 pids = self._at_home("server start-dev")
                 self._kill(pids, signal.SIGSTOP)
                 return lambda: self._kill(pids, signal.SIGCONT)
-            case "keeper":
-                self._kill(self._at_home("garrison.dispatch.keeper"))
-            case "guardian":
-                self._kill([pid for pid in self._at_home("processes.main guardian") if run in _command(pid)])
+            case _:
+                self._kill(self._victims(fault, run))
         return None
+
+    def _victims(self, fault: Fault, run: str) -> list[int]:
+        """Return the processes that a fault kills."""
+        match fault.kind:
+            case "service":
+                return self._in_host(self.lab.hosts[fault.host], "host run --home")
+            case "tunnel":
+                return self._at_home(f"{fault.host} exec sh")
+            case "server":
+                return self._at_home("server start-dev")
+            case "keeper":
+                return self._at_home("garrison.dispatch.keeper")
+            case "guardian":
+                return [pid for pid in self._at_home("processes.main guardian") if run in _command(pid)]
+        raise AssertionError(fault.kind)
 
     def _in_host(self, host: LabHost, words: str) -> list[int]:
         return [pid for pid in host.pids() if words in _command(pid) and "code=$?" not in _command(pid)]
@@ -320,7 +346,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which removes the laboratory
     folder = Path(tempfile.mkdtemp(prefix="hosts-storm-"))
     begun, verdicts = time.monotonic(), []
-    with HostsLab(folder) as lab:
+    with HostsLab(folder, disk="1g") as lab:
         storm = Storm(lab, lambda text: print(text, flush=True))
         storm.set_up(lease=options.lease)
         for seed in range(options.first, options.first + options.seeds):
@@ -334,10 +360,12 @@ def main() -> int:
             print(f"seed {seed}: {verdict.seconds:.0f} s, {verdict.successors} successors, "
                   f"{verdict.overlaps_when_stopped} overlaps of stopped hosts, "
                   f"{'; '.join(verdict.problems) or 'holds'}", flush=True)
-            for host in lab.hosts.values():
-                wait_for(f"{host.name} is connected again", lambda host=host: any(
-                    line.split()[:2] == [host.name, "ready"] for line in
-                    lab.garrison("host", "list").stdout.splitlines()))
+            try:
+                storm.wait_for_hosts()
+            except AssertionError as error:
+                verdict.problems.append(str(error))
+                print(f"seed {seed}: {error}; without it the storm ends here", flush=True)
+                break
     bad = [verdict for verdict in verdicts if verdict.problems]
     print(f"{len(verdicts)} schedules, {len(bad)} with problems, {sum(each.successors for each in verdicts)} "
           f"successors, {sum(each.overlaps_when_stopped for each in verdicts)} overlaps of stopped hosts")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from garrison.records import journal, run
 from garrison.records.journal import Entry, encode_line
-from garrison.views.event_log import EventLog
+from garrison.records.run import Launch, RunFiles
+from garrison.system.clock import from_iso, iso
+from garrison.views.event_log import CLOCK_MARGIN, EventLog
 
 RECORDS = (
     ("enq", {"entry": "x", "run": "other", "node": "n"}),
@@ -34,3 +38,128 @@ def test_a_record_about_a_batch_belongs_to_each_run_that_has_an_entry_in_it(tmp_
     events = EventLog(tmp_path, run).read()
     assert [event.kind for event in events] == kinds
     assert {event.node for event in events} == {"first" if run == "mine" else "n"}
+
+
+BEGIN = "2026-01-01T00:00:00.000000Z"
+
+
+class SharedQueue:
+    """Merge queue of which a test writes the journal, as its processors do."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "merge-queue/repo/main/journal.jsonl"
+        self.path.parent.mkdir(parents=True)
+        self.seq = 0
+
+    def append(self, kind: str = "enq", run: str = "mine") -> None:
+        self.seq += 1
+        data = {"entry": f"e{self.seq}", "run": run, "node": f"n{self.seq}"}
+        journal.append_shared(self.path, "p@r#1", kind, data, iso(from_iso(BEGIN) + self.seq))
+
+    def compact(self) -> None:
+        journal.archive(self.path, self.seq)
+        journal.replace_shared(self.path, Entry(self.seq, 1, "p@r#1", iso(from_iso(BEGIN) + self.seq), "snapshot", {}))
+
+    def part(self, number: int) -> Path:
+        return self.path.with_name(f"journal-{number}.jsonl")
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> SharedQueue:
+    return SharedQueue(tmp_path)
+
+
+def launch(home: Path, after: float) -> None:
+    """Record that the run was launched so many seconds after BEGIN."""
+    files = RunFiles(home, "mine")
+    files.root.mkdir(parents=True)
+    run.save(files.launch, Launch("mine", "", "", "", iso(from_iso(BEGIN) + after), ""))
+
+
+def numbers(log: EventLog) -> list[int]:
+    return [event.seq for event in log.read()]
+
+
+def test_records_that_the_queue_has_archived_since_are_read(tmp_path: Path, queue: SharedQueue) -> None:
+    for _ in range(3):
+        queue.append()
+        queue.append()
+        queue.compact()
+    queue.append()
+    log = EventLog(tmp_path, "mine")
+    assert numbers(log) == [1, 2, 3, 4, 5, 6, 7]
+    assert not log.gaps
+    assert not log.problems
+
+
+def test_a_follower_misses_nothing_that_was_archived_between_two_reads(tmp_path: Path, queue: SharedQueue) -> None:
+    log = EventLog(tmp_path, "mine")
+    queue.append()
+    assert numbers(log) == [1]
+    queue.append()
+    queue.compact()
+    queue.append()
+    queue.compact()
+    assert numbers(log) == [2, 3]
+    queue.append()
+    assert numbers(log) == [4]
+
+
+def test_a_part_whose_archiver_died_is_not_read_twice(tmp_path: Path, queue: SharedQueue) -> None:
+    queue.append()
+    queue.compact()
+    queue.append()
+    journal.archive(queue.path, queue.seq)
+    queue.append()
+    log = EventLog(tmp_path, "mine")
+    assert numbers(log) == [1, 2, 3]
+    assert not log.gaps
+
+
+@pytest.mark.parametrize(("removed", "launched_after", "gap"), [
+    ([2], 0, "records 1 to 2 of "), ([4], 0, "records 3 to 4 of "), ([2, 4], 0, "records 1 to 4 of "),
+    ([2], 10, None), ([4], 3, "records 3 to 4 of "), ([2], 3.5, None),
+])
+def test_records_that_are_gone_are_told_if_the_run_may_have_had_them(tmp_path: Path, queue: SharedQueue,
+                                                                     removed: list[int], launched_after: float,
+                                                                     gap: str | None) -> None:
+    launch(tmp_path, launched_after)
+    for _ in range(2):
+        queue.append()
+        queue.append()
+        queue.compact()
+    queue.append()
+    for number in removed:
+        queue.part(number).unlink()
+    log = EventLog(tmp_path, "mine")
+    assert numbers(log) == [seq for seq in range(1, 6) if not any(number - 1 <= seq <= number for number in removed)]
+    assert len(log.gaps) == (gap is not None)
+    assert gap is None or log.gaps[0].startswith(gap), log.gaps
+
+
+def test_parts_that_are_older_than_the_run_are_not_read(tmp_path: Path, queue: SharedQueue,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    launch(tmp_path, 10 * CLOCK_MARGIN)
+    for days in (1, 9.5):
+        queue.append("enq", "other")
+        queue.compact()
+        written = from_iso(BEGIN) + days * CLOCK_MARGIN
+        os.utime(queue.part(queue.seq), (written, written))
+    queue.append()
+    read = list[str]()
+    monkeypatch.setattr("garrison.views.event_log.read_all", lambda path: read.append(path.name) or [])
+    log = EventLog(tmp_path, "mine")
+    assert numbers(log) == [3]
+    assert read == ["journal-2.jsonl"]
+
+
+def test_a_damaged_part_is_told_and_hides_nothing_else(tmp_path: Path, queue: SharedQueue) -> None:
+    launch(tmp_path, 0)
+    for _ in range(2):
+        queue.append()
+        queue.compact()
+    queue.part(1).write_bytes(b"no record\n")
+    log = EventLog(tmp_path, "mine")
+    assert numbers(log) == [2]
+    assert any("journal-1.jsonl" in problem for problem in log.problems)
+    assert log.gaps == [f"records 1 to 1 of {queue.path} are gone"]

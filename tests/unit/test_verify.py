@@ -11,6 +11,8 @@ from test_run_checker import SINCE, Story, tell
 
 from garrison.cli.verify import EXIT_SECONDS, settle, verify
 from garrison.errors import UsageError
+from garrison.records import journal, run
+from garrison.records.run import Launch, RunFiles
 from garrison.testing.checker import Finding, Promise
 
 
@@ -99,3 +101,17 @@ def test_a_process_that_stays_is_a_finding() -> None:
     waited: list[float] = []
     assert settle(lambda: [LEFT], waited.append) == [LEFT]
     assert sum(waited) == pytest.approx(EXIT_SECONDS)
+
+
+def test_a_run_of_which_the_queue_has_lost_records_is_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "merge-queue/repo/main/journal.jsonl"
+    path.parent.mkdir(parents=True)
+    files = RunFiles(tmp_path, "mine")
+    files.root.mkdir(parents=True)
+    run.save(files.launch, Launch("mine", "", "", "", "2026-01-01T00:00:00.000000Z", ""))
+    enqueued = {"entry": "a", "run": "mine", "node": "n"}
+    journal.append_shared(path, "p@r#1", "enq", enqueued, "2026-01-01T00:00:01.000000Z")
+    journal.replace_shared(path, journal.Entry(1, 1, "p@r#1", "2026-01-01T00:00:02.000000Z", "snapshot", {}))
+    found = CliRunner().invoke(verify, ["mine", "--home", str(tmp_path)], standalone_mode=False)
+    assert isinstance(found.exception, UsageError), found.output
+    assert f"records 1 to 1 of {path} are gone" in str(found.exception)

@@ -83,7 +83,7 @@ class Watcher:
         for run in [self.run] if self.run is not None else run_records.list_runs(self.home):
             log = self._logs.setdefault(run, EventLog(self.home, run))
             yield from log.read()
-            for problem in log.problems - self._reported:
+            for problem in {*log.problems, *log.gaps} - self._reported:
                 self._reported.add(problem)
                 print_message(problem)
 

@@ -152,7 +152,7 @@ def _explain(queue: QueueReader, entry: MergeEntry, home: Path) -> list[str]:
     state = queue.state
     is_on = state.config is None or state.config.beliefs
     history = TrackRecord(queue.folder, TouchedFiles(open_repository(Path(entry.repo), home)))
-    stored = [each for part in (*journal.archived_parts(queue.path), queue.path) for each in journal.read_all(part)]
+    stored = journal.read_history(queue.path)
     return explain_tests(entry, history.explain(state, entry, state.tip) if is_on else None, count_flakes(state),
                          estimate_flakes(state), find_runs(stored, entry.id))
 

@@ -142,6 +142,8 @@ def _event_lines(home: Path, run: str) -> Iterator[str]:
     yield from (json.dumps(asdict(event)) for event in log.read())
     for problem in sorted(log.problems):
         raise UsageError(f"{problem}; `garrison doctor` says how to repair it")
+    for gap in log.gaps:
+        raise UsageError(f"{gap}, and some may have been about run {run}: without them it cannot be checked")
 
 
 def _history(lines: Iterator[str] | list[str], source: Path) -> History:

@@ -59,7 +59,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
     chosen, nodes, names = _resolve(store, name, run)
     log = EventLog(store.home, chosen)
     lines = explain.explain(log.read(), names, nodes)
-    for problem in sorted(log.problems):
+    for problem in [*sorted(log.problems), *log.gaps]:
         print_message(problem)
     if last is not None:
         lines = lines[-last:]

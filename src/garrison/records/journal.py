@@ -101,6 +101,11 @@ class Reader:
         self._offset = 0
         self._seq = 0
 
+    @property
+    def seq(self) -> int:
+        """Number of the last record that was read, 0 for none."""
+        return self._seq
+
     def read(self) -> list[Entry]:
         """Return new whole records in order ([] if the file is absent); RecordCorrupt for damage before the tail."""
         offset, seq = self._offset, self._seq
@@ -202,7 +207,12 @@ def read_all(path: Path) -> list[Entry]:
 def archived_parts(path: Path) -> list[Path]:
     """Return the archived parts of a journal, oldest first."""
     parts = [part for part in path.parent.glob(f"{path.stem}-*.jsonl") if _number(part, path).isdigit()]
-    return sorted(parts, key=lambda part: int(_number(part, path)))
+    return sorted(parts, key=lambda part: archived_number(part, path))
+
+
+def archived_number(part: Path, path: Path) -> int:
+    """Return the number of the last record of a journal's archived part, by its name."""
+    return int(_number(part, path))
 
 
 def _number(part: Path, path: Path) -> str:

@@ -1,7 +1,8 @@
 """Event log of a run: all its journals (guardian, processes, merge queue) as one stream, ordered by time.
 
-Read-only and incremental: each read continues where the previous one ended. An unreadable journal is reported in
-`problems` and does not hide the others. `why` and `events` use `Event`s, which name the node and agent a record is
+Read-only and incremental: each read continues where the previous one ended, also when compaction has archived the
+records in between. An unreadable journal is reported in `problems` and does not hide the others; records that are gone
+for good are in `gaps`. `why` and `events` use `Event`s, which name the node and agent a record is
 about; read models use `Record`s, including snapshots and whole merge queues.
 """
 
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import RecordError
 from garrison.frozen import frozen
 from garrison.records import atomic
+from garrison.records import run as run_records
 from garrison.records.events import Event as JournalEvent
 from garrison.records.events import decode
-from garrison.records.journal import Reader, archived_parts
+from garrison.records.journal import Reader, archived_number, archived_parts, read_all
 from garrison.records.names import Key
-from garrison.records.run import RunFiles
+from garrison.records.run import Launch, RunFiles
+from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -30,6 +33,9 @@ GUARDIAN, LAUNCHER, QUEUE, RUNNER = "guardian", "launch", "merge-queue", "runner
 """Names of journals; a runner's is `runner-NODE`."""
 NODE_ROLES = ("runner", "orchestrator")
 """Roles whose processes work for one node and have its name."""
+CLOCK_MARGIN = 86400.0
+"""Seconds by which a clock may have been set back since an archived part of a queue's journal was written. A part that
+is older than the run by more than that holds none of its records and is not read: a queue serves a home for years."""
 
 
 @frozen
@@ -77,10 +83,15 @@ class EventLog:
         self._readers: dict[Path, Reader] = {}
         self._stamps: dict[str, tuple[int, int, int]] = {}
         """Journal → (inode, size, time) of its file when it was last read."""
-        self._guardian_read = False
         self._merge_entries: dict[str, str] = {}
         """Merge entry → node, of this run's entries."""
         self._problems: dict[Path, str] = {}
+        self._gaps: dict[Path, str] = {}
+
+    @property
+    def gaps(self) -> list[str]:
+        """Journals of which records are gone that may have been about this run, each with their numbers."""
+        return list(self._gaps.values())
 
     @property
     def problems(self) -> set[str]:
@@ -107,13 +118,13 @@ class EventLog:
     def guardian_records(self) -> list[Record]:
         """Return new records of the guardian's journal alone, without those that compaction archived."""
         path = self.files.journal
-        return [Record(GUARDIAN, entry) for entry in self._new_entries(path)] if self._has_changed(str(path)) else []
+        entries = self._new_entries(path, archived=False) if self._has_changed(str(path)) else []
+        return [Record(GUARDIAN, entry) for entry in entries]
 
     def _changed_journals(self) -> Iterator[tuple[Path, str]]:
         """Yield the journals that may have changed, with their names; most of hundreds belong to finished nodes."""
-        # archived parts are only needed by a reader that has not read them before compaction
-        archived = [] if self._guardian_read else archived_parts(self.files.journal)
-        yield from ((path, GUARDIAN) for path in [*archived, self.files.journal] if self._has_changed(str(path)))
+        if self._has_changed(str(self.files.journal)):
+            yield self.files.journal, GUARDIAN
         for name in sorted(atomic.list_names(self.files.root / "layers")):
             if name.endswith(".jsonl") and self._has_changed(f"{self._process_logs}/{name}"):
                 yield self.files.root / "layers" / name, name.removesuffix(".jsonl")
@@ -128,21 +139,69 @@ class EventLog:
             return True  # the reader reports the error, if it is one
         return self._stamps.get(path) != (stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
-    def _new_entries(self, path: Path) -> list[Entry]:
+    def _new_entries(self, path: Path, *, archived: bool = True) -> list[Entry]:
         try:
             stat = path.stat()
         except OSError:
             stat = None
+        reader = self._readers.setdefault(path, Reader(path))
+        known = reader.seq
         try:
-            entries = self._readers.setdefault(path, Reader(path)).read()
+            entries = reader.read()
         except RecordError as error:
             self._problems[path] = str(error)
             return []
         self._problems.pop(path, None)
         if stat is not None:  # taken before reading: later appends are read next time
             self._stamps[str(path)] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            self._guardian_read = self._guardian_read or path == self.files.journal
+        if archived and entries and entries[0].kind == "snapshot" and entries[0].seq > known:
+            return [*self._archived_entries(path, known, entries[0]), *entries]
         return entries
+
+    def _archived_entries(self, path: Path, known: int, snapshot: Entry) -> list[Entry]:
+        """Return the records after number `known` for which the journal has only a snapshot; note those that are
+        gone."""
+        found: list[Entry] = []
+        for part in archived_parts(path):
+            number = archived_number(part, path)
+            if number <= known:
+                continue
+            if path != self.files.journal and self._was_written_before(part):
+                known = number
+                continue
+            try:
+                entries = [entry for entry in read_all(part) if known < entry.seq <= snapshot.seq]
+            except RecordError as error:
+                self._problems[part] = str(error)
+                continue
+            if entries:
+                # the snapshot that a part begins with stands for records of a part before it: of one that is gone
+                self._note_gap(path, known, entries[0])
+                found += [entry for entry in entries if entry.kind != "snapshot"]
+                known = entries[-1].seq
+        self._note_gap(path, known, snapshot)
+        return found
+
+    def _note_gap(self, path: Path, known: int, following: Entry) -> None:
+        last = following.seq if following.kind == "snapshot" else following.seq - 1
+        if last > known and following.at >= self._created_at:
+            self._gaps.setdefault(path, f"records {known + 1} to {last} of {path} are gone")
+
+    def _was_written_before(self, part: Path) -> bool:
+        """Return whether an archived part is older than the run."""
+        try:
+            return bool(self._created_at) and part.stat().st_mtime < from_iso(self._created_at) - CLOCK_MARGIN
+        except (OSError, ValueError):
+            return False
+
+    @cached_property
+    def _created_at(self) -> str:
+        """Time at which the run was launched; '' if no record says it."""
+        try:
+            launch = run_records.load(Launch, self.files.launch)
+        except RecordError:
+            return ""
+        return launch.created_at if launch is not None else ""
 
     def event(self, record: Record) -> Event | None:
         """Return a record as an event of this run; None for a snapshot, and for other runs' records."""

@@ -12,7 +12,8 @@ from merge_support import World, check, drive, git, leave_daemon, until, wait
 from garrison.errors import Fenced, LockLost, Refused
 from garrison.merge import candidates
 from garrison.merge.config import QueueConfig
-from garrison.merge.processor import Progress, Wait
+from garrison.merge.gate import gate_marker
+from garrison.merge.processor import MergeProcessor, Progress, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.merge.records import QueueResumed
 from garrison.records import journal, log_retention
@@ -277,8 +278,6 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
 def test_a_second_processor_waits_and_a_fenced_one_stops(world):
     first = world.processor()
     second_queue = MergeQueue(world.home, world.repo, token="second")
-    from garrison.merge.processor import MergeProcessor
-
     second = MergeProcessor(second_queue, trees=world.trees, environment={})
     assert not second.acquire()
     world.queue.processor_lock.unlink()
@@ -294,6 +293,30 @@ def test_a_second_processor_waits_and_a_fenced_one_stops(world):
     assert isinstance(second.step(), Progress)
     first.close()
     second.close()
+
+
+def test_a_processor_that_is_taken_over_while_it_begins_a_gate_run_ends_that_run(tmp_path, monkeypatch):
+    world = World(tmp_path, gate="sleep 60")
+    world.branch("one", {"one.txt": "1\n"})
+    entry = world.enqueue("one")
+    first = world.processor()
+    second = MergeProcessor(MergeQueue(world.home, world.repo, token="second"), trees=world.trees, environment={})
+    taken = []
+
+    def take_over(name):
+        if name == "test_recorded" and not taken:
+            world.queue.processor_lock.unlink()
+            taken.append(second.acquire())
+            second.recover()
+
+    monkeypatch.setattr("garrison.merge.gate.failpoint.here", take_over)
+    with pytest.raises(Fenced):
+        for _ in range(50):
+            first.step()
+    assert taken == [True]
+    assert not processes.find_marked(gate_marker(world.home, entry.run, entry.id, 1))
+    first.close()
+    second.close(end_gate=True)
 
 
 def test_another_gate_is_refused_showing_both_while_the_queue_is_in_use(world):

@@ -21,6 +21,8 @@ from garrison.records.signals import Signal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from garrison.merge.entry import MergeEntry
+
 NEVER = 50
 """Attempts by which a forged signal is ahead: the next attempt may be current before it is read."""
 
@@ -43,6 +45,8 @@ class Chaos:
             if world.seed % 5 in RARE_SEEDS else []
         """(steps left, what then goes on step by step)."""
         self.later = random.Random(f"later things of {world.seed}")
+        if world.seed % 5 in LAST_SEEDS:
+            self.scripts += [(self.later.randrange(150), kind(self)) for kind in LAST if self.later.random() < 0.5]
         if world.seed % 5 in LATER_SEEDS:
             self.scripts += [(self.later.randrange(150), kind(self)) for kind in LATER if self.later.random() < 0.35]
 
@@ -318,6 +322,82 @@ class Chaos:
         return [(entry.run, entry.node, entry.attempt) for entry in self.world.queue.entries.values()
                 if not entry.is_final and entry.node in self.world.runs[entry.run].tasks]
 
+    def take_over_queue(self) -> Iterator[bool]:
+        """Let a merge processor at work be taken for dead that no kill can reach, with its locks; it comes back beside
+        its successor."""
+        for _ in range(2):
+            yield from self._until(self._processors_at_work, 600)
+            yield from self._pause(6)
+            for proc in self._processors_at_work()[:1]:
+                proc.revenant, proc.stopped_until = True, self.world.t + self.later.choice([3.0, 20.0, 40.0])
+                self.world.life_locks.pop(proc.key)
+                self.world.processor_lock = None
+                self.world.write_identity(proc, proc.key, lambda old: mark_ended(
+                    existing(old), "crashed", self.world.now, "taken for dead"))
+                self.world.note(f"=== {proc.name} is taken for dead, and its locks are gone")
+            yield from self._pause(200)
+
+    def _processors_at_work(self) -> list[Process]:
+        proc = self.world.processor_lock
+        is_at_work = proc is not None and self.world.life_locks.get(proc.key) is proc and not proc.revenant \
+            and self.world.queue_lock is not proc and self.world.identities[proc.key].status == "active" \
+            and any(not entry.is_final for entry in self.world.queue.entries.values())
+        return [proc] if proc is not None and is_at_work else []
+
+    def stop_stubborn(self) -> Iterator[bool]:
+        """Stop a run one of whose runners works on and does not hear of it, as one does in a long call."""
+        yield from self._until(self._agents)
+        if not (found := self._agents()):
+            return
+        agent = self.later.choice(found)
+        runner = self.world.life_locks.get(Key("runner", agent.key.name, agent.key.run))
+        guardian = self.world.life_locks.get(Key("guardian", PIPELINE, agent.key.run))
+        if runner is not None and runner.registered and guardian is not None and guardian.registered:
+            runner.stubborn = True
+            guardian.terms += 1
+            self.world.wake(guardian.key)
+            self.world.note(f"=== {guardian.name} gets SIGTERM, and {runner.name} will not hear of it")
+
+    def exhaust_enqueued_runner(self) -> Iterator[bool]:
+        """Hold a merge entry, and kill the runner of its node until it is started no more."""
+        yield from self._until(self._waiting_entries)
+        if not (waiting := self._waiting_entries()):
+            return
+        entry = self.later.choice(waiting)
+        self.world.append_merge(self.world.person(entry.run), StatusChanged((entry.id,), "held", "a person"))
+        self.world.sync_merge()
+        key = Key("runner", entry.node, entry.run)
+        for _ in range(3000):
+            if self.world.queue.entries[entry.id].status != "held":
+                break
+            if (proc := self.world.life_locks.get(key)) is not None and proc.key == key and proc.registered:
+                self.world.kill(proc, "chaos, until it is started no more")
+            yield True
+
+    def _waiting_entries(self) -> list[MergeEntry]:
+        return [entry for entry in self.world.queue.entries.values() if entry.status in ("queued", "candidate")
+                and self.world.queue_lock is None and entry.node in self.world.runs[entry.run].tasks]
+
+    def cut_power_at_a_landing(self) -> Iterator[bool]:
+        """Hold a processor that has recorded a landing and not synced it, until the run knows of the landing; then let
+        the machine die."""
+        yield from self._until(self._landings_in_doubt, 3000)
+        if not (found := self._landings_in_doubt()) or (proc := self.world.processor_lock) is None:
+            return
+        run, node = self.later.choice(found)
+        self.world.hold(proc, self.world.t + 60.0, "D")
+        state = self.world.check.shadows[run]
+        yield from self._until(lambda: state.nodes[node].status == "validated", 300)
+        yield from self._pause(4)
+        self.world.reboot()
+        self.up()
+
+    def _landings_in_doubt(self) -> list[tuple[str, str]]:
+        journal = self.world.queue_journal
+        names = [str(entry.data["entry"]) for entry in journal.entries[journal.synced:] if entry.kind == "landed"]
+        entries = [self.world.queue.entries[name] for name in names]
+        return [(entry.run, entry.node) for entry in entries if entry.node in self.world.runs[entry.run].tasks]
+
     def supervised(self) -> list[Process]:
         """Return the living supervised processes."""
         return [proc for proc in self.world.procs.values() if proc.kind == "supervised"]
@@ -562,6 +642,10 @@ LATER: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
     Chaos.cancel_in_queue, Chaos.stop_with_trouble, Chaos.hold_leavers)
 LATER_SEEDS = (0, 2)
 """As above, of other seeds."""
+LAST: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
+    Chaos.take_over_queue, Chaos.stop_stubborn, Chaos.exhaust_enqueued_runner, Chaos.cut_power_at_a_landing)
+LAST_SEEDS = (4,)
+"""As above, of the seeds that are left."""
 REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",
                          "VALIDATION_PASSED", "VALIDATION_FAILED", "ORCHESTRATOR_CRASHED"})
 """Signals whose content is recorded elsewhere, too: a run goes on without them."""

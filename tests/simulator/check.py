@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import NodeState
     from garrison.records.journal import Entry
     from garrison.records.run import Result
+    from garrison.records.signals import Signal
     from garrison.supervise.circuit import Circuit
 
 ORDER = list(PHASES)
@@ -37,6 +38,8 @@ REWORKED = ("nothing", "acceptance", "conflict", "gate")
 """Fates that a new attempt may change."""
 BEAT_TIMEOUT, ORPHAN_GRACE = 30.0, 600.0
 """As `supervision.TIMING` has them."""
+LOCKLESS = 10.0
+"""Seconds for which a process may go on that has lost its life lock: the rest of its turn."""
 SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "runner"}
 """Role → role whose journal counts its deaths before a successor starts."""
 
@@ -301,7 +304,7 @@ class Check:
         one that lands. A power cut may have taken the entry."""
         of_attempt = [entry for entry in self.world.queue.entries_of(run.id, change["node"])
                       if entry.attempt == node.attempt]
-        if change["status"] == "failed" and any(entry.status in ("queued", "candidate", "testing", "landing")
+        if change["status"] == "failed" and any(entry.status in ("held", "queued", "candidate", "testing", "landing")
                                                 for entry in of_attempt):
             raise Violation(f"{change['node']} fails in attempt {node.attempt}, which is in the merge queue")
         if change["status"] == "validated" and not any(entry.status in ("landed", "landing") for entry in of_attempt) \
@@ -415,6 +418,21 @@ class Check:
         if isinstance(error, ForbiddenTransition):
             raise Violation(f"{proc.name} died of a bug: {error}") from error
 
+    def acknowledged(self, journal: Journal, key: Key, signal: Signal) -> None:
+        """Check a signal that leaves its inbox as applied: its effect is recorded, so that no death can lose it."""
+        if key.role in ("guardian", "runner") and signal.id not in self.applied.get(journal.name, ()):
+            raise Violation(f"{key.full} takes {signal.id} out of its inbox before its effect is recorded")
+
+    def goes_on(self, proc: Process) -> None:
+        """Check a process that has just done something: without its life lock it does so for a moment at most."""
+        if proc.kind != "supervised" or not proc.registered or self.world.life_locks.get(proc.key) is proc \
+                or self.world.queue_lock is not None:
+            proc.lockless_since = None
+        elif proc.lockless_since is None:
+            proc.lockless_since = self.world.t
+        elif self.world.t - proc.lockless_since > LOCKLESS:
+            raise Violation(f"{proc.name} goes on {LOCKLESS:.0f} s after it has lost its life lock")
+
     # hangs, parking and rework
 
     def hung(self, watcher: Process, proc: Process, timeout: float) -> None:
@@ -439,14 +457,15 @@ class Check:
         if proc.state == "D" and proc.stopped_until > now:
             raise Violation(f"{proc.name} was called hung while the kernel held it")
 
-    def probed(self, proc: Process, full: str, circuit: Circuit, observed_at: float, *, awaited: bool = True) -> None:
-        """Check a supervisor that observed at the monotonic time `observed_at` and did nothing: no parked name that the
-        run waits for may be due for its probe."""
+    def probed(self, proc: Process, full: str, circuit: Circuit, observed_at: float, *, awaited: bool = True,
+               late: float = 1.0) -> None:
+        """Check a supervisor that observes at the monotonic time `observed_at`, or sleeps until then, and does nothing:
+        no parked name that the run waits for may be due for its probe."""
         if not circuit.parked or not awaited or circuit.boot_id != self.world.boot_id:
             return
         due = circuit.since + min(7200.0, 600.0 * 2 ** (circuit.parks - 1))
-        if observed_at > due + 1.0:
-            raise Violation(f"{full} was due for its probe {observed_at - due:.0f} s ago, and {proc.name} does nothing")
+        if observed_at > due + late:
+            raise Violation(f"{full} is due for its probe {observed_at - due:.0f} s before {proc.name} does anything")
 
     def compacted(self, proc: Process, journal: Journal, entry: Entry) -> None:
         """Check a snapshot: it holds all that the records it replaces did."""
@@ -511,7 +530,7 @@ class Check:
             raise Violation(f"run {run.id} failed with tasks left to start")
 
     def _check_settled(self, run: Run, shadow: RunState, name: str) -> None:
-        """What failed has not landed, and a run that is done leaves no worktree."""
+        """What failed has not landed, and a run that is done leaves no worktree of what landed."""
         node = shadow.nodes[name]
         if node.status == "failed" and any(entry.attempt == node.attempt and entry.status == "landed"
                                            for entry in self.world.queue.entries_of(run.id, name)):
@@ -519,7 +538,7 @@ class Check:
         if self.landings.get((run.id, name)) and not any(
                 entry.status == "landed" for entry in self.world.queue.entries_of(run.id, name)):
             raise Violation(f"{name} of {run.id} is on the target, and no entry of the queue has landed")
-        if shadow.status == "done" and (run.id, name) in self.world.worktrees:
+        if shadow.status == "done" and node.status == "validated" and (run.id, name) in self.world.worktrees:
             raise Violation(f"the worktree of {name} is left, and run {run.id} is done")
 
     def _check_validated(self, run: Run, name: str, node: NodeState) -> None:

@@ -137,6 +137,11 @@ class Guardian(SimulatedProcess):
             yield from self._move_hook()
         return again
 
+    def check_sleep(self, until: float) -> None:
+        if self.state.status == "running" and not self.stopping:
+            for full, circuit in self.state.circuits.items():
+                self.world.check.probed(self.me, full, circuit, until, awaited=self._is_awaited(full), late=5.0)
+
     def has_fingerprint(self) -> bool:
         return not self.stopping and self.state.status == "running"
 

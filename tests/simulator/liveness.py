@@ -46,6 +46,7 @@ BOUNDS: Mapping[str, float] = {
     "taking an entry out of the queue": 2 * SLACK,
     "recording a verdict": SLACK,
     "settling a landing": SLACK,
+    "ending a gate run that no record names": SLACK,
     "recording that a node landed": SLACK,
     "cleaning up after a landing": 4 * SLACK,  # the runner waits a while for the processor's report first
     "ending the run": STOP_RUNNER + SLACK,
@@ -219,6 +220,10 @@ class Liveness:
             yield Stage("recording a verdict", run.id, processor)
         if any(entry.status == "landing" for entry in queue.entries.values()):
             yield Stage("settling a landing", run.id, processor)
+        named = {f"gate:{job}" for job in queue.gates}
+        for gate in self.world.procs.values():
+            if gate.kind == "gate" and gate.marker not in named and not gate.doomed:
+                yield Stage("ending a gate run that no record names", gate.marker, processor)
 
     def _is_queue_locked(self, by: Process) -> bool:
         """Return whether another process has the queue's lock: it may be held up with it, and everybody waits."""

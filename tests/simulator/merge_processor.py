@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from tests.simulator.supervision import LONGEST_SLEEP, SimulatedProcess, guardian_key, launcher_key_of
 from tests.simulator.world import Effect, Process, Steps, World
 
-from garrison.errors import ForbiddenTransition
+from garrison.errors import Fenced, ForbiddenTransition
 from garrison.merge import batch
 from garrison.merge.candidates import Candidate, CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
@@ -263,6 +263,10 @@ class Gates(GateRuns):
         world.gates[job] = ""
         world.spawn("gate", process.key, process.me.incarnation, gate(job, result), gate_marker(job))
         yield None
+        if world.queue.epoch != self.writer.epoch:  # whoever took over looked for running gates before this one began
+            cast("Run", self._runs[job]).kill()
+            yield None
+            raise Fenced("another processor took the queue over")
 
     def adopt(self, state: QueueState) -> None:
         """Take over the gate runs that the journal says were started, and end the others."""

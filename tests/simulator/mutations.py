@@ -141,6 +141,9 @@ RESTARTS = (
          '    if view.processor.hung or (has_work and "processor" not in state.held):\n', "    if view.processor.hung:\n"),
     _bug("cleanup_without_runner", "a landed node whose runner died is not cleaned up", VIEW,
          '    if status != "validated" or identity is None:\n        return False\n', "    if True:\n        return False\n"),
+    _bug("chance_used_before_the_landing", "a landed node whose runner was parked twice before is not cleaned up", VIEW,
+         "1 <= state.circuit(identity.key.full).parks <= max(1, state.nodes[node].parks)",
+         "state.circuit(identity.key.full).parks == 1"),
     _bug("predecessor_unburied", "the next attempt's runner starts before the last one's death is recorded", GUARDIAN,
          '    if decision.kind == "record":\n        return _is_death_recorded(state, identity)\n',
          '    if decision.kind == "record":\n        return True\n'),
@@ -341,7 +344,8 @@ SHELLS = (
     _bug("lock_not_compared", "a process that has lost its life lock goes on", f"{SIM}supervision.py",
          "                if self.world.life_locks.get(self.key) is not self.me:\n", "                if False:\n"),
     _bug("rescue_skipped", "the work of a failed node is removed without being saved", f"{SIM}runner.py",
-         "            world.save_work(key)\n            world.branches[key] = []\n", "            world.branches[key] = []\n"),
+         "            world.save_work(key)\n            world.branches[key] = []\n", "            world.branches[key] = []\n",
+         (f"{SIM}runner.py", "        self.world.save_work(key)\n", "")),
     _bug("worktree_left", "a landed node's worktree is left behind", f"{SIM}runner.py",
          "        key = (self.run.id, self.node)\n        self.world.worktrees.discard(key)\n        yield None\n"
          "        units =", "        key = (self.run.id, self.node)\n        yield None\n        units ="),
@@ -350,6 +354,8 @@ SHELLS = (
     _bug("result_without_fence", "a result is written without asking whether the writer is fenced", f"{SIM}world.py",
          "        store.check_incarnation(self.identities.get(proc.key), proc.key, proc.incarnation)\n"
          "        incarnations.require_unfenced(self.identities.get(proc.key), proc.key)\n", ""),
+    _bug("fenced_gate_left", "a processor that was taken over leaves the gate run that it has just begun", f"{SIM}merge_processor.py",
+         '            cast("Run", self._runs[job]).kill()\n', "            pass\n"),
     _bug("gates_not_adopted", "a processor does not end gate runs that no record names", f"{SIM}merge_processor.py",
          "        self.worker.gates.adopt(world.queue)\n", ""),
 )

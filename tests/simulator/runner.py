@@ -65,7 +65,7 @@ class Runner(SimulatedProcess):
         self.job: Process | None = None
         self.job_name = ""
         self.inconclusive = 0
-        self.has_worktree = self._orchestrator_lives = False
+        self.has_worktree = self._orchestrator_lives = self.awaits_probe = False
         self.orphaned_since: float | None = None
         self.stopping_since: float | None = None
 
@@ -82,10 +82,15 @@ class Runner(SimulatedProcess):
         view = yield from self._observe()
         yield None
         self.decision = policy.decide(self.facts, view, self.policy)
-        if not self.decision.actions and not self.stopping and not self.facts.failed and view.phase == "executing" \
-                and view.result is None and not view.job and not view.orchestrator.living:
+        self.awaits_probe = not self.decision.actions and not self.stopping and not self.facts.failed \
+            and view.phase == "executing" and view.result is None and not view.job and not view.orchestrator.living
+        if self.awaits_probe:
             self.world.check.probed(self.me, self.orchestrator_key.full, self.facts.circuit, view.now)
         return (yield from self.perform(self.decision.actions, view))
+
+    def check_sleep(self, until: float) -> None:
+        if self.awaits_probe:
+            self.world.check.probed(self.me, self.orchestrator_key.full, self.facts.circuit, until, late=5.0)
 
     def has_fingerprint(self) -> bool:
         return not self.stopping and self._orchestrator_lives and self.orphaned_since is None

@@ -276,8 +276,11 @@ class SimulatedProcess:
                     return
                 if self.world.life_locks.get(self.key) is not self.me:
                     raise Fenced("the life lock was removed or replaced")
-                yield 0.0 if again else self._sleep()
-                if self.me.terms:
+                seconds = 0.0 if again else self._sleep()
+                if not again:
+                    self.check_sleep(self.world.mono + seconds)
+                yield seconds
+                if self.me.terms and not self.me.stubborn:
                     self.stopping, self.me.terms = True, 0
         except Fenced:
             yield from self.abandon()
@@ -296,6 +299,9 @@ class SimulatedProcess:
             return TIMING.rescan
         wake_at = self.decision.wake_at
         return self.idle if wake_at is None else max(0.0, min(self.idle, wake_at - self.world.mono))
+
+    def check_sleep(self, until: float) -> None:
+        """Check that nothing is overslept until this monotonic time."""
 
     def has_fingerprint(self) -> bool:
         """Return whether the real process would have a fingerprint now (`loop.Process.fingerprint`)."""

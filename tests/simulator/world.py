@@ -73,6 +73,10 @@ class Process:
     revenant: bool = False
     """It was taken for dead, no kill can reach it, and it comes back."""
     terms: int = 0
+    stubborn: bool = False
+    """It works on when it is told to stop."""
+    lockless_since: float | None = None
+    """When it first did something after it had lost its life lock, apart from waiting for the queue."""
     is_touched: bool = False
     """Set when something that it watches changes; it looks again a rescan later at most."""
     is_stopping: bool = False
@@ -491,6 +495,7 @@ class World:
         """Take a signal that was applied out of the inbox; the renaming is not synced."""
         signal = self.inbox.get(key, {}).pop(name, None)
         if signal is not None:
+            self.check.acknowledged(self.journal_of(key), key, signal)
             self.acknowledged.setdefault(key, {})[name] = signal
             self.unsynced_acknowledgements.append((key, name))
 
@@ -635,6 +640,7 @@ class World:
             self.remove(proc, 75)
         else:
             proc.ready_at = self.t + (wait or 0.0)
+            self.check.goes_on(proc)
 
     # ends
 

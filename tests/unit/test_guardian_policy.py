@@ -191,6 +191,20 @@ def test_the_parked_runner_of_a_landed_node_is_probed_at_once_to_clean_up_and_on
     assert shown(guard(state, runners=gone)) == [("node", "b")], "who cannot clean up keeps nobody"
 
 
+def test_a_runner_that_was_parked_twice_before_the_landing_has_its_chance_to_clean_up_afterwards() -> None:
+    # Found by seed 489 of the simulator: the worktree of a landed node was left behind.
+    state, _ = six_deaths("active")
+    gone = {"a": life("runner", "a", "parked", incarnation=7, reason="too many deaths")}
+    records = [parked("runner-a@r1", 6), parked("runner-a@r1", 7), node("a", "impl_complete"), node("a", "validated")]
+    for number, each in enumerate(records, 20):
+        state.apply(Entry(number, 1, "t", AT, *each))
+    assert shown(guard(state, runners=gone)) == [("probe", "a")]
+    state = replay_run([Entry(30, 1, "t", AT, "snapshot", to_snapshot(state))])
+    assert shown(guard(state, runners=gone)) == [("probe", "a")], "a compacted journal knows it, too"
+    state.apply(Entry(31, 1, "t", AT, *parked("runner-a@r1", 8)))
+    assert shown(guard(state, runners=gone)) == [("node", "b")]
+
+
 def test_a_parked_processor_lets_entries_wait_and_fails_the_run_when_nothing_else_runs() -> None:
     # Found by seed 938: the runner of the failed node waited for the queue, and the run for the runner, for ever.
     state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.config import Timing
-from garrison.errors import GarrisonError, Refused
+from garrison.errors import Fenced, GarrisonError, Refused
 from garrison.frozen import frozen
 from garrison.merge.attestations import open_attestations
 from garrison.merge.failing_tests import MAX_NAMES, find_failures
@@ -538,6 +538,11 @@ class GateRuns:
                                             uncounted=True))
             raise
         failpoint.here("test_started")
+        try:
+            self.writer.state()
+        except Fenced:  # whoever took over meanwhile looked for running gates before this one began
+            run.abandon()
+            raise
         return Progress("testing", first.id)
 
     def check_preparing(self, commit: str) -> None:

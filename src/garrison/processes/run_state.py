@@ -85,7 +85,8 @@ class NodeState:
 
     `step` is the step of the flow that the attempt is for (`run_flow.step_id`), '' before its first; `first` is that
     step's first attempt, later ones are rework. `kind` says what failed, as reported by its runner; `steer` is a
-    manager's instruction for the agent of this step. `landing` is `no change` if it succeeded without one.
+    manager's instruction for the agent of this step. `landing` is `no change` if it succeeded without one. `parks` is
+    how often its runner had been parked when the node got this status.
     """
 
     status: str = "pending"
@@ -98,6 +99,7 @@ class NodeState:
     kind: str = ""
     steer: str = ""
     landing: str = ""
+    parks: int = 0
 
     @property
     def is_unchanged(self) -> bool:
@@ -355,13 +357,13 @@ class RunState:
         self.nodes[name] = NodeState(
             event.status, event.attempt, event.reason, event.commit, at,
             before.step if event.step is None else event.step, event.attempt if is_new_step else before.first,
-            event.failure_kind, event.steer or ("" if is_new_step else before.steer), event.landing)
+            event.failure_kind, event.steer or ("" if is_new_step else before.steer), event.landing,
+            max((circuit.parks for full, circuit in self.circuits.items() if _is_runner(full, name)), default=0))
 
     def _forget_runner(self, node: str) -> None:
         """Forget deaths and circuit of a node's runner: each attempt has its own."""
-        prefix = f"runner-{node}@"
-        self.deaths = {full: deaths for full, deaths in self.deaths.items() if not full.startswith(prefix)}
-        self.circuits = {full: circuit for full, circuit in self.circuits.items() if not full.startswith(prefix)}
+        self.deaths = {full: deaths for full, deaths in self.deaths.items() if not _is_runner(full, node)}
+        self.circuits = {full: circuit for full, circuit in self.circuits.items() if not _is_runner(full, node)}
 
     # ---- signals
 
@@ -467,6 +469,11 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
 }
 """Journal record → the method that applies it. All others matter only to people and to the processes that wrote
 them."""
+
+
+def _is_runner(full: str, node: str) -> bool:
+    """Return whether a full name is that of a node's runner."""
+    return full.startswith(f"runner-{node}@")
 
 
 def describe_landed(state: RunState, land: str, base: str, branch: str, total: int) -> str:

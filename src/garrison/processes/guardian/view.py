@@ -83,7 +83,7 @@ def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
     """Return whether a node needs a runner: while it is under way, and once it has landed until it has cleaned up.
 
     A runner that ended before its work was done (orphaned, stopped, ended by a person, parked) has not cleaned up; a
-    parked one gets a single chance to.
+    parked one gets a single chance to, however often it had been parked before the landing.
     """
     status = state.nodes[node].status
     identity = view.runner(node).identity
@@ -91,7 +91,7 @@ def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
         return True
     if status != "validated" or identity is None:
         return False
-    if identity.status == "parked" and state.circuit(identity.key.full).parks == 1:
+    if identity.status == "parked" and 1 <= state.circuit(identity.key.full).parks <= max(1, state.nodes[node].parks):
         return True
     return identity.status != "parked" and (identity.status != "terminated" or identity.reason not in FINISHED)
 

@@ -146,8 +146,21 @@ def test_each_failure_of_a_set_up_is_one_line_with_the_remedy(lab: HostsLab) -> 
     assert lab.garrison("host", "list").stdout.startswith("no hosts")
 
 
-def test_a_set_up_that_was_interrupted_goes_on(lab: HostsLab) -> None:
+def test_a_set_up_that_was_interrupted_can_be_removed_and_goes_on(lab: HostsLab) -> None:
     lab.boot()
+    interrupt_add(lab)
+    assert "its set-up was not finished" in ok(lab.garrison("host", "list"))
+    (base,) = lab.hosts["box1"].home.glob(".local/share/garrison-hosts/*/box1")
+    ok(lab.garrison("host", "remove", "box1"))
+    assert not base.exists()
+    assert "no hosts" in ok(lab.garrison("host", "list"))
+    interrupt_add(lab)
+    ok(lab.garrison("host", "add", "box1"))
+    assert is_ready(lab)
+
+
+def interrupt_add(lab: HostsLab) -> None:
+    """Kill `host add` while it installs."""
     first = subprocess.Popen(lab.command(lab.program, "host", "add", "box1"), env=lab.environ, text=True,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert first.stderr is not None
@@ -156,8 +169,6 @@ def test_a_set_up_that_was_interrupted_goes_on(lab: HostsLab) -> None:
             break
     first.kill()
     first.communicate()
-    ok(lab.garrison("host", "add", "box1"))
-    assert is_ready(lab)
 
 
 def test_the_keeper_its_server_and_its_tunnels_come_back(lab: HostsLab) -> None:

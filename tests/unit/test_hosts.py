@@ -110,13 +110,15 @@ def test_a_crew_is_made_once_and_kept(tmp_path: Path) -> None:
 
 def test_a_home_needs_a_keeper_only_for_hosts(tmp_path: Path) -> None:
     assert not needs_keeper(tmp_path)
-    write_host(tmp_path, Host("box2", "box2", slots=3, labels=["gpu"], address="127.0.0.1:9"))
+    write_host(tmp_path, Host("box2", "box2", home="/h/home"))
+    assert not needs_keeper(tmp_path), "its set-up was not finished"
+    write_host(tmp_path, Host("box2", "box2", slots=3, labels=["gpu"], command="/h/garrison", address="127.0.0.1:9"))
     assert needs_keeper(tmp_path)
     assert host_settings(tmp_path, Host("box2", slots=3, address="a:1")).queues(["set:a+b"]) == [
         "host:box2", "any", "set:a+b"]
     (tmp_path / "config.toml").write_text('[hosts]\ntemporal = "team.example:7233"\n')
     assert not needs_keeper(tmp_path)
-    write_host(tmp_path, Host("box2", "box2", port=9))
+    write_host(tmp_path, Host("box2", "box2", command="/h/garrison", port=9))
     assert needs_keeper(tmp_path)
 
 

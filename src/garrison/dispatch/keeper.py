@@ -67,7 +67,7 @@ def host_settings(home: Path, host: Host) -> HostSettings:
 
 def needs_keeper(home: Path) -> bool:
     """Return whether a keeper has something to keep: hosts with a tunnel, or the home's own server."""
-    hosts, _ = list_hosts(home)
+    hosts = [host for host in list_hosts(home)[0] if host.command]
     return bool(hosts) and (not read_config(home).hosts().temporal or any(host.port for host in hosts))
 
 

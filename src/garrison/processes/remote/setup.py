@@ -7,6 +7,7 @@ remedy.
 from __future__ import annotations
 
 import json
+import secrets
 import shlex
 import subprocess
 import tempfile
@@ -61,14 +62,31 @@ PYTHONS = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "p
            "/usr/local/bin/python3", "/usr/bin/python3", "/opt/homebrew/bin/python3")
 CLOCK = "import time; print(time.time())"
 
+ALONE = """\
+import fcntl, os, sys
+base, *words = sys.argv[1:]
+lock = os.open(base + "/installing", os.O_RDWR | os.O_CREAT, 0o600)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+except OSError:
+    pass
+os.set_inheritable(lock, True)
+os.execvp(words[0], words)
+"""
+"""Runs a command alone in a folder: the installation of an `add` that was interrupted goes on there. A file system
+without locks does without."""
 INSTALL = """\
 set -e
 umask 077
-base=$1 python=$2 name=$3
+base=$1 python=$2 name=$3 bundle=$4
 cd "$base"
+if [ -e "$name/ready" ]; then
+    rm -f "$bundle"
+    exit 0
+fi
 rm -rf "$name" wheels
 mkdir wheels
-"$python" -I -m zipfile -e bundle.zip wheels
+"$python" -I -m zipfile -e "$bundle" wheels
 "$python" -I -m venv --without-pip "$name"
 pip=$(echo wheels/pip-*.whl)
 own=$(echo wheels/garrison-[0-9]*.whl)
@@ -80,7 +98,8 @@ if ! "$name/bin/python" -I wheels/unpack.py wheels 2>first.log; then
     }
 fi
 "$name/bin/garrison" --version >/dev/null
-rm -rf wheels bundle.zip first.log second.log
+rm -rf wheels "$bundle" first.log second.log
+find . -maxdepth 1 -name 'bundle-*' -mmin +60 -exec rm -f {} + || true
 : >"$name/ready"
 """
 """Makes the environment, which counts once its file `ready` is there: of the wheels that came along as they are, else
@@ -238,6 +257,8 @@ class HostSetup:
             raise Refused(f"{self.access.place}: its disk has {facts.free_bytes / 1e6:.0f} MB free in {facts.home}, "
                           f"garrison needs {NEEDED_BYTES / 1e6:.0f} MB: make room there")
         self.say("copying garrison and what it needs")
+        if self._known() is None:  # `list` shows what an interrupted set-up has left, and `remove` removes it
+            write_host(self.home, replace(self.wanted, home=f"{base}/home", command="", port=0))
         made = self.access.run(["sh", "-c", 'umask 077; mkdir -p "$1/home"', "sh", base], timeout=CHECK_SECONDS)
         if made.code:
             raise Refused(f"{self.access.place}: {base} cannot be made: {made.last_error}")
@@ -257,9 +278,11 @@ class HostSetup:
 
     def _try_install(self, paths: list[Path], bundle: Path, base: str, name: str, facts: HostFacts) -> Completed:
         _bundle(paths, bundle)
-        self.access.copy_in(bundle, f"{base}/bundle.zip")
+        there = f"bundle-{secrets.token_hex(4)}.zip"
+        self.access.copy_in(bundle, f"{base}/{there}")
         self.say("installing it in an environment of its own")
-        return self.access.run(["sh", "-c", INSTALL, "sh", base, facts.python, name], timeout=INSTALL_SECONDS)
+        return self.access.run([facts.python, "-I", "-S", "-c", ALONE, base, "sh", "-c", INSTALL, "sh", base,
+                                facts.python, name, there], timeout=INSTALL_SECONDS)
 
     def _explain_install(self, err: bytes, facts: HostFacts) -> str:
         text = err.decode(errors="replace").strip()
@@ -343,7 +366,11 @@ class HostSetup:
 
 def ensure_keeper_of_first(home: Path, host: Host) -> None:
     """Start the keeper although the home has no host yet: the port of its server is needed for the first."""
-    if not host_path(home, host.name).exists():
+    try:
+        is_first = not read_host(home, host.name).command
+    except NotFound:
+        is_first = True
+    if is_first:
         write_host(home, replace(host, port=0))
     ensure_keeper(home)
 
@@ -408,15 +435,20 @@ def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> dic
     return dict(seen)
 
 
+def _stop_service(access: HostAccess, host: Host) -> None:
+    done = control(access, host, "stop", timeout=CONNECT_SECONDS)
+    if done.code and done.code != 127:
+        raise GarrisonError(f"{access.place}: {done.last_error.removeprefix('garrison: ')}")
+
+
 def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = True) -> None:
     """End a host's service, remove what `add` made there, and its record here."""
     access = HostAccess.of(home, host)
     base = host.home.rpartition("/")[0]
-    if reach and host.command:
+    if reach and host.home:
         try:
-            done = control(access, host, "stop", timeout=CONNECT_SECONDS)
-            if done.code and done.code != 127:
-                raise GarrisonError(f"{access.place}: {done.last_error.removeprefix('garrison: ')}")
+            if host.command:
+                _stop_service(access, host)
             if "/.local/share/garrison-hosts/" in base:
                 done = access.run(["rm", "-rf", "--", base], timeout=INSTALL_SECONDS)
                 if done.code:

@@ -120,7 +120,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(remote_work, "ensure_keeper", lambda runtime: None)
+    monkeypatch.setattr(remote_work, "start_keeper", lambda runtime: None)
     made = Bench(tmp_path)
     yield made
     for work in made.made:

@@ -14,7 +14,7 @@ from garrison.pipeline.condition import Condition
 from garrison.pipeline.flow.program import find_join, opens_branch
 from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, find_cycle, flag, text
 from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of
-from garrison.records.names import check_node
+from garrison.records.names import check_node, quote
 
 MAX_SHOWN = 8
 """Nodes of a cycle that a message names."""
@@ -58,7 +58,7 @@ def node_id(view: View) -> Iterator[Problem]:
         try:
             check_node(node.id)
         except UsageError:
-            yield Problem(f"{node.id!r:.60} cannot name a task", "use 1 to 48 of A-Z a-z 0-9 _ -, first a letter or _",
+            yield Problem(f"{quote(node.id)} cannot name a task", "use 1 to 48 of A-Z a-z 0-9 _ -, first a letter or _",
                           node)
         other = first_by_folded_id.setdefault(node.id.lower(), node.id)
         if other != node.id:

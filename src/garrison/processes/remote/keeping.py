@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
 
 
-def ensure_keeper(runtime: Runtime) -> None:
+def start_keeper(runtime: Runtime) -> None:
     """Start the keeper of the home's hosts, unless it runs; return without waiting for it."""
     from garrison.dispatch import keeper  # what it imports is of no use to a run whose keeper runs
     from garrison.dispatch.keeper_state import is_running

@@ -53,7 +53,7 @@ from garrison.processes.loop import log_line
 from garrison.processes.remote.calls import RETRY_SECONDS, Calls
 from garrison.processes.remote.give_up import give_up
 from garrison.processes.remote.job import make_job
-from garrison.processes.remote.keeping import ensure_keeper, lease_of
+from garrison.processes.remote.keeping import lease_of, start_keeper
 from garrison.processes.remote.transfer import FETCH, LEFT, PUSH, transfer_argv
 from garrison.processes.remote.usage import record_usage
 from garrison.records import atomic, costs, placement
@@ -257,7 +257,7 @@ class RemoteWork(Work):
 
     def _submit(self, now: float, after: float) -> None:
         if not self.calls.is_open("follow"):
-            ensure_keeper(self.runtime)
+            start_keeper(self.runtime)
             self.calls.call("follow", now, self._submit_and_follow, self._followed, after=after)
 
     def _submit_and_follow(self) -> Following:

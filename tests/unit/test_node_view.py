@@ -103,6 +103,14 @@ def test_limits_nest_and_count_what_is_used() -> None:
     assert len(times) == len(TIMEOUTS) + 1
 
 
+def test_a_death_for_lack_of_memory_uses_a_part_of_a_limit() -> None:
+    launch = Launch("r1", "crew", "/repo", "main", "", "", max_respawn=7)
+    deaths = {"runner-a@r1": [Death(number, 990.0 + number, "boot", kind="memory") for number in (1, 2)],
+              "runner-b@r1": [Death(number, 990.0 + number, "boot", kind="memory") for number in range(1, 6)]}
+    rows = limits(launch, Timing(restart_window=600.0), Used(deaths, now=1000.0, boot_id="boot"))
+    assert [row.used for row in rows[:2]] == [{"runner-a@r1": 0.4, "runner-b@r1": 1}] * 2
+
+
 def layer(status: str, *, living: bool) -> ProcessView:
     verdict = "alive" if living else "dead"
     return ProcessView("runner-a@r1", "runner", "a", status, 1, verdict, living, "", None, None, False, None, None, "")

@@ -366,10 +366,10 @@ def render_limits(rows: Sequence[Limit], columns: int | None) -> list[Line]:
     return table(LIMITS, cells, columns)
 
 
-def _used(used: Mapping[str, int], most: int = 2) -> str:
+def _used(used: Mapping[str, float], most: int = 2) -> str:
     """Return who has used how much, the largest first."""
     ordered = sorted(used.items(), key=lambda item: (-item[1], item[0]))
-    largest = ", ".join(f"{name.partition('@')[0]} {count}" for name, count in ordered[:most])
+    largest = ", ".join(f"{name.partition('@')[0]} {count:g}" for name, count in ordered[:most])
     return largest + (f", {len(ordered) - most} more" if len(ordered) > most else "")
 
 

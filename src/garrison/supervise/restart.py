@@ -176,6 +176,17 @@ def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Pol
             if now - restart.due < policy.window]
 
 
+def weigh_deaths(deaths: Iterable[Death]) -> float:
+    """Return how much of an attempt's limit deaths have used: one for lack of memory counts for a part."""
+    return _weigh(death.weight for death in deaths if death.counts)
+
+
+def weigh_recent(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> float:
+    """Return how much of the window's limit deaths have used."""
+    return _weigh(restart.weight for restart in _list_restarts(deaths, boot_id, policy, CLOSED, "")
+                  if now - restart.due < policy.window)
+
+
 class _Restart(NamedTuple):
     """Restart after a death: its `number` in a row, the time of the death, when the successor is due, and the part of a
     death for which it counts."""

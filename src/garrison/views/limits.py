@@ -13,7 +13,7 @@ from typing import Any
 from garrison.config import Timing
 from garrison.frozen import frozen
 from garrison.records.run import Launch
-from garrison.supervise.restart import Death, Policy, recent_deaths
+from garrison.supervise.restart import Death, Policy, weigh_deaths, weigh_recent
 
 TIMEOUTS = {
     "setup_timeout": "set-up of a worktree",
@@ -56,7 +56,8 @@ class Limit:
     limit: float
     unit: str
     text: str
-    used: Mapping[str, int]
+    used: Mapping[str, float]
+    """Name → what it has used; a death for lack of memory is a part of one."""
     set_by: str
     window_s: float | None = None
     """Seconds after which a use no longer counts; None: never."""
@@ -74,11 +75,11 @@ def limits(launch: Launch, timing: Timing, used: Used) -> list[Limit]:
 
 
 def _nested_limits(launch: Launch, policy: Policy, used: Used) -> Iterator[Limit]:
-    recent = {full: len(recent_deaths(deaths, used.now, used.boot_id, policy)) for full, deaths in used.deaths.items()}
+    recent = {full: weigh_recent(deaths, used.now, used.boot_id, policy) for full, deaths in used.deaths.items()}
     yield Limit("life", policy.intensity, "deaths",
                 f"deaths in {format_duration(policy.window)}; the first restart at once, then {policy.base:g} s × 2ⁿ, "
                 f"at most {format_duration(policy.cap)}", _positive(recent), "GARRISON_RESTART_WINDOW", policy.window)
-    counted = {full: sum(death.counts for death in deaths) for full, deaths in used.deaths.items()
+    counted = {full: weigh_deaths(deaths) for full, deaths in used.deaths.items()
                if full.startswith(("runner-", "orchestrator-"))}
     yield Limit("attempt", launch.max_respawn, "deaths", "deaths of a runner or an agent in one attempt",
                 _positive(counted), "--max-respawn")
@@ -104,8 +105,8 @@ def _timeout(text: str, seconds: float, set_by: str) -> Limit:
     return Limit("time-out", seconds, "seconds", text, {}, set_by)
 
 
-def _positive(counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count > 0}
+def _positive(counts: Mapping[str, float]) -> dict[str, float]:
+    return {name: int(count) if count == int(count) else count for name, count in counts.items() if count > 0}
 
 
 def format_duration(seconds: float) -> str:

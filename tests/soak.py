@@ -282,6 +282,8 @@ class Soak:
                 done = self.command("verify", run)
                 if done.returncode:
                     self.wrong.append(f"verify {run}: {done.stdout[-700:]} {done.stderr[-300:]}")
+                    events = self.place.root / f"events-{run}.jsonl"  # `clean` is about to remove the records
+                    events.write_text(self.command("events", run, "--json").stdout)
         output = self.place.root / "out"
         if output.exists() and "Traceback" in (text := output.read_text(errors="replace")):
             at = text.index("Traceback")

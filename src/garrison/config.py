@@ -55,7 +55,8 @@ NOTIFY_KEYS = ("command", "webhook", "on", "timeout")
 PROJECT_FILE = "garrison.toml"
 """A repository's own configuration, in its top directory."""
 CHAT_KEYS = ("budget", "budget_day", "max_turns")
-HOSTS_KEYS = ("temporal", "namespace", "lease")
+HOSTS_PATHS = ("tls_ca", "tls_certificate", "tls_key", "api_key_file")
+HOSTS_KEYS = ("temporal", "namespace", "lease", *HOSTS_PATHS, "tls_server_name")
 OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
 """Events that `[notify]` can name: those of the command, the webhook and the page's desktop notifications."""
 
@@ -221,6 +222,13 @@ class HostsConfig:
     namespace: str = "default"
     lease: float = 5.0
     """Seconds without a sign of life after which another host may go on with a node."""
+    tls_ca: str = ""
+    """File with the authority that signed the server's certificate; like the following three an absolute path."""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    api_key_file: str = ""
+    tls_server_name: str = ""
+    """Name in the server's certificate, where it is not that of its address."""
 
 
 @frozen
@@ -402,7 +410,19 @@ def parse_hosts(where: str, table: Any) -> HostsConfig:
     lease = values.get("lease", HostsConfig.lease)
     if isinstance(lease, bool) or not isinstance(lease, (int, float)) or not 2 <= lease <= 600:
         raise UsageError(f"{where}: lease={lease!r} should be seconds, 2 to 600")
-    return HostsConfig(temporal, namespace, float(lease))
+    paths = {key: _parse_path(where, key, values[key]) for key in HOSTS_PATHS if key in values}
+    server = values.get("tls_server_name", "")
+    if not isinstance(server, str) or not re.fullmatch(r"[A-Za-z0-9.-]*", server):
+        raise UsageError(f"{where}: tls_server_name={server!r} should be the name in the server's certificate")
+    return HostsConfig(temporal, namespace, float(lease), **paths, tls_server_name=server)
+
+
+def _parse_path(where: str, key: str, value: Any) -> str:
+    """Return the absolute path of a file; `~` is the user's home."""
+    path = os.path.expanduser(value) if isinstance(value, str) else ""  # noqa: PTH111  # Path raises without a home
+    if not path.startswith("/"):
+        raise UsageError(f"{where}: {key}={value!r} should be the path of a file, from / or ~")
+    return path
 
 
 PULL_REQUEST_KEYS: dict[str, tuple[type[Any], ...]] = {

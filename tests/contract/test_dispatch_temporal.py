@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -16,9 +18,21 @@ from dispatch_lab import TemporalLab, attempt
 from garrison.dispatch.base import StaleToken, Unreachable
 from garrison.dispatch.claimed_work import Ending, MachinePace, work_on
 from garrison.dispatch.lease import Duty, HeldLease, worker_clock
-from garrison.dispatch.records import AttemptResult, AttemptState, Claim, Message, Order, Outcome
+from garrison.dispatch.records import (
+    AttemptId,
+    AttemptResult,
+    AttemptState,
+    Claim,
+    Message,
+    NodeAttempt,
+    Order,
+    Outcome,
+)
 from garrison.errors import GarrisonError, NotFound
+from garrison.processes.remote.service import connect_temporal
+from garrison.records.host_service import HostSettings
 from support import DEADLINE, wait_for
+from tls_front import TlsFront, make_certificates
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
 
@@ -244,3 +258,38 @@ def test_the_work_of_a_worker_that_is_cut_off_is_dead_when_its_successor_claims(
     assert lab.dispatcher.watch(offered.id).progress == "report 2"
     successor.complete(claim.token, DONE)
     lab.until("the attempt is done", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)
+
+
+def test_a_server_with_tls_that_asks_for_a_certificate(running: server.LocalServer, tmp_path: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl")
+    make_certificates(tmp_path)
+    front = TlsFront(int(running.address.rpartition(":")[2]), tmp_path)
+    address = f"127.0.0.1:{front.port}"
+    try:
+        with pytest.raises(Unreachable, match="did not answer"):
+            TemporalDispatcher(address, "crew")
+        monkeypatch.setenv("TEMPORAL_TLS_SERVER_CA_CERT_PATH", str(tmp_path / "authority.pem"))
+        monkeypatch.setenv("TEMPORAL_TLS_SERVER_NAME", "temporal.team.example")
+        with pytest.raises(Unreachable, match="did not answer"):
+            TemporalDispatcher(address, "crew")
+        monkeypatch.setenv("TEMPORAL_TLS_CLIENT_CERT_PATH", str(tmp_path / "client.pem"))
+        monkeypatch.setenv("TEMPORAL_TLS_CLIENT_KEY_PATH", str(tmp_path / "client.key"))
+        runs = TemporalDispatcher(address, "crew", serves_workflows=True)
+        home = tmp_path / "home"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[hosts]\ntls_ca = "{tmp_path}/authority.pem"\ntls_certificate = "{tmp_path}/client.pem"\n'
+            f'tls_key = "{tmp_path}/client.key"\ntls_server_name = "temporal.team.example"\n')
+        for name in [name for name in os.environ if name.startswith("TEMPORAL_")]:
+            monkeypatch.delenv(name)
+        worker = connect_temporal(home, HostSettings("box1", "crew", address, "default", 1, [], "ready"))
+        runs.submit(NodeAttempt(AttemptId("r1", "work", 1), "do it", lease=2.0, max_claims=1))
+        claim = first_claim(worker)
+        worker.complete(claim.token, DONE)
+        wait_for("it is done", lambda: runs.watch(claim.attempt.id).state is AttemptState.DONE)
+        worker.close()
+        runs.close()
+    finally:
+        front.close()

@@ -38,6 +38,8 @@ REWORKED = ("nothing", "acceptance", "conflict", "gate")
 """Fates that a new attempt may change."""
 BEAT_TIMEOUT, ORPHAN_GRACE = 30.0, 600.0
 """As `supervision.TIMING` has them."""
+GRACEFUL = ("it had ended gracefully", "to stop what is still alive")
+"""How a start tells the end of the former life that no other record tells."""
 LOCKLESS = 10.0
 """Seconds for which a process may go on that has lost its life lock: the rest of its turn."""
 SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "runner"}
@@ -74,6 +76,10 @@ class Check:
         """Runners and attempts that were cancelled before they had reported a failure."""
         self.edge: list[Key] = []
         """Names that died so often a moment ago that they are about to be parked."""
+        self.lives: dict[str, dict[str, int]] = {}
+        """Journal → name → its latest life that the journal tells of."""
+        self.told: dict[str, dict[str, int]] = {}
+        """Journal → name → its latest life of which the journal tells the end."""
         self.restarts = Restarts(world)
         self.red_runs: dict[str, int] = {}
         """Entry → its gate runs that were not green."""
@@ -88,6 +94,8 @@ class Check:
         self.applied.clear()
         self.deaths.clear()
         self.reported.clear()
+        self.lives.clear()
+        self.told.clear()
         for journal in [*(run.journal for run in self.world.runs.values()), *self.world.journals.values()]:
             for entry in [*journal.kept, *journal.entries]:
                 self._book(journal.name, entry)
@@ -257,6 +265,28 @@ class Check:
             if death in deaths:
                 raise Violation(f"{name} counted the death of {death} twice")
             deaths.add(death)
+        self._check_successor(name, entry)
+
+    def _check_successor(self, name: str, entry: Entry) -> None:
+        """Between two starts of a runner its guardian's journal tells the first one's end; `garrison verify` asks that.
+        """
+        lives, told = self.lives.setdefault(name, {}), self.told.setdefault(name, {})
+        data, ends = entry.data, dict[str, int]()
+        if entry.kind == "death":
+            ends = {str(data["full"]): int(data["incarnation"])}
+        elif entry.kind == "signal":
+            ends = {full: int(life) for full, life in (data.get("lives") or data.get("resume") or {}).items()}
+            if data.get("type") == "RUNNER_EXITED":
+                ends[str(data["from"])] = int(data["incarnation"])
+        for full, life in ends.items():
+            told[full] = max(life, told.get(full, 0))
+        if entry.kind != "spawn" or not str(data["full"]).startswith("runner-"):
+            return
+        full, before = str(data["full"]), lives.get(str(data["full"]), 0)
+        if told.get(full, 0) < before and not any(words in str(data["why"]) for words in GRACEFUL):
+            raise Violation(f"{full} got life {data['incarnation']} ({data['why']}), and no record tells the end of "
+                            f"life {before}")
+        lives[full] = int(data["incarnation"])
 
     def _check_reported(self, entry: Entry) -> None:
         """A runner reports a death before it records it: afterwards no successor of it would."""

@@ -144,6 +144,8 @@ RESTARTS = (
     _bug("chance_used_before_the_landing", "a landed node whose runner was parked twice before is not cleaned up", VIEW,
          "1 <= state.circuit(identity.key.full).parks <= max(1, state.nodes[node].parks)",
          "state.circuit(identity.key.full).parks == 1"),
+    _bug("graceful_end_untold", "no record tells the graceful end of an earlier attempt's runner", GUARDIAN,
+         '        how = f"; it had ended gracefully ({decision.why})" if decision.kind == "ended" else ""\n', '        how = ""\n'),
     _bug("predecessor_unburied", "the next attempt's runner starts before the last one's death is recorded", GUARDIAN,
          '    if decision.kind == "record":\n        return _is_death_recorded(state, identity)\n',
          '    if decision.kind == "record":\n        return True\n'),

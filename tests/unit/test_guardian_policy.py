@@ -568,6 +568,14 @@ def test_a_stopped_run_waits_for_a_request_to_resume() -> None:
     assert shown(guard(journal(RUNNING, ("run", {"status": "stopped"})))) == [("end", "")]
 
 
+def test_the_next_attempt_tells_the_end_of_a_runner_that_no_other_record_tells() -> None:
+    """Found by a soak: `garrison verify` missed the end of a runner whose report repeated that of its predecessor."""
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING, node("a", "active", attempt=2))
+    runners = {"a": life("runner", "a", "terminated", reason="done")}
+    (act,) = guard(state, runners=runners).actions
+    assert (act.kind, act.why) == ("start", "attempt 2; it had ended gracefully (done)")
+
+
 def test_a_death_counts_in_its_own_attempt_only() -> None:
     """The life of an attempt before is buried already when the next attempt begins, and when the run stops then."""
     known = [node("a", "active"), RUNNING, death("runner-a@r1", 1), node("a", "active", attempt=2)]

@@ -117,15 +117,15 @@ def test_a_home_needs_a_keeper_only_for_hosts(tmp_path: Path) -> None:
     assert host_settings(tmp_path, Host("box2", slots=3, address="a:1")).queues(["set:a+b"]) == [
         "host:box2", "any", "set:a+b"]
     (tmp_path / "config.toml").write_text('[hosts]\ntemporal = "team.example:7233"\n')
-    assert not needs_keeper(tmp_path)
-    write_host(tmp_path, Host("box2", "box2", command="/h/garrison", port=9))
-    assert needs_keeper(tmp_path)
+    assert needs_keeper(tmp_path), "runs reach the team's server through it"
 
 
 def test_the_table_of_hosts_is_checked() -> None:
     assert parse_hosts("w", {"temporal": "t:1", "lease": 8, "x_mine": 1}) == HostsConfig("t:1", "default", 8.0)
+    assert parse_hosts("w", {"tls_ca": "~/ca.pem", "api_key_file": "/k"}) == HostsConfig(
+        tls_ca=str(Path("~/ca.pem").expanduser()), api_key_file="/k")
     for wrong in ({"temporal": "http://t:1"}, {"temporal": 5}, {"lease": 1}, {"lease": True}, {"namespace": ""},
-                  {"tempral": "t:1"}, []):
+                  {"tempral": "t:1"}, {"tls_ca": "ca.pem"}, {"tls_key": 5}, {"tls_server_name": "a b"}, []):
         with pytest.raises(UsageError, match=r"^w"):
             parse_hosts("w", wrong)
 

@@ -384,6 +384,12 @@ def test_a_process_that_bears_the_marker_of_an_ended_run_is_found(story: Story, 
         f"clean: process {child.pid} of {tmp_path}:r:orchestrator-a#1 is still there"]
 
 
+def test_a_start_may_tell_the_graceful_end_of_the_life_before(story: Story) -> None:
+    next_attempt_beside_the_last(story)
+    story.find("spawn", full="runner-c@r", incarnation=2)["data"]["why"] = "attempt 2; it had ended gracefully (done)"
+    assert story.findings() == []
+
+
 def test_before_attestations_were_written_the_verdicts_count(story: Story) -> None:
     history = read_events(map(json.dumps, story.lines))
     assert check(history, Repository(story.repo)) == []

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -319,8 +320,8 @@ def _to_data(seen: Seen) -> dict[str, Any]:
 def run_command(temporal: str | None, namespace: str | None, slots: int | None, home: str | None) -> None:
     """Work as a host, until a signal ends it: take attempts from the queues, and do their work here.
 
-    Runs on the host itself, in the home that `garrison host add` made there. TLS and an API key come from the
-    variables of Temporal's own tools (TEMPORAL_TLS, TEMPORAL_API_KEY, TEMPORAL_TLS_CLIENT_CERT_PATH, …).
+    Runs on the host itself, in the home that `garrison host add` made there. TLS and an API key come from the table
+    [hosts] of that home's config.toml, or from the variables of Temporal's own tools (TEMPORAL_TLS, …).
     """
     from garrison.processes.remote.service import HostService, connect_temporal
     from garrison.processes.remote.tidy import tidy
@@ -329,7 +330,8 @@ def run_command(temporal: str | None, namespace: str | None, slots: int | None, 
     where = find_home(home)
     read_settings(where)
     os.umask(0o077)
-    HostService(where, make_work, connect_temporal, SystemClock(), _overriding(temporal, namespace, slots), tidy).run()
+    HostService(where, make_work, partial(connect_temporal, where), SystemClock(),
+                _overriding(temporal, namespace, slots), tidy).run()
 
 
 def _overriding(temporal: str | None, namespace: str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from garrison.config import read_config
@@ -37,7 +38,8 @@ def find_engine(home: Path) -> Engine:
 
 def connect(home: Path) -> TemporalDispatcher:
     """Connect the run's side to the engine of a home; Unreachable without an answer."""
-    from garrison.dispatch.temporal.client import TemporalDispatcher
+    from garrison.dispatch.temporal.client import TemporalDispatcher, connection_options
 
     engine = find_engine(home)
-    return TemporalDispatcher(engine.address, engine.crew, namespace=engine.namespace, serves_workflows=True)
+    return TemporalDispatcher(engine.address, engine.crew, namespace=engine.namespace, serves_workflows=True,
+                              options=connection_options(os.environ, read_config(home).hosts()))

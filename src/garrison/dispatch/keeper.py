@@ -66,9 +66,9 @@ def host_settings(home: Path, host: Host) -> HostSettings:
 
 
 def needs_keeper(home: Path) -> bool:
-    """Return whether a keeper has something to keep: hosts with a tunnel, or the home's own server."""
-    hosts = [host for host in list_hosts(home)[0] if host.command]
-    return bool(hosts) and (not read_config(home).hosts().temporal or any(host.port for host in hosts))
+    """Return whether a keeper has something to keep: with any host it holds the runs' connection to the server, besides
+    the home's own server and the tunnels."""
+    return any(host.command for host in list_hosts(home)[0])
 
 
 def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[str, str] | None = None) -> None:

@@ -30,7 +30,7 @@ def examine_hosts(scope: Scope) -> Iterator[Finding]:
         yield Finding(CHECK, Severity.ERROR, str(error))
         return
     is_kept = is_running(home)
-    if not is_kept and (own or any(host.port for host in hosts)):
+    if not is_kept and any(host.command for host in hosts):
         yield Finding(CHECK, Severity.WARNING, "the keeper of the hosts does not run",
                       advice="`garrison host list` starts it, and each run with remote nodes does")
     if is_kept and own and state.server:

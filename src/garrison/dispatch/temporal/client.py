@@ -33,6 +33,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 from temporalio.worker import Worker
 
+from garrison.config import HostsConfig
 from garrison.dispatch.base import StaleToken, Unreachable
 from garrison.dispatch.lease import BEAT_SHARE
 from garrison.dispatch.records import OVER, Answer, AttemptState, AttemptView, Claim, NodeAttempt, Order, Token
@@ -95,10 +96,12 @@ class TemporalDispatcher:
         worker: name of the worker; a run's side needs none.
         queue: the queue whose attempts the worker claims.
         serves_workflows: this is the run's side.
+        options: how to connect (`connection_options`), by default as the environment says.
     """
 
     def __init__(self, address: str, crew: str, *, worker: str = "", queue: str = "", namespace: str = "default",
-                 serves_workflows: bool = False) -> None:
+                 serves_workflows: bool = False, options: Mapping[str, Any] | None = None) -> None:
+        self._options = connection_options(os.environ) if options is None else options
         self.address, self.crew, self.worker, self.queue, self.namespace = address, crew, worker, queue, namespace
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="temporal", daemon=True)
@@ -119,7 +122,7 @@ class TemporalDispatcher:
 
     async def _connect(self, serves_workflows: bool) -> Client:
         client = await Client.connect(self.address, namespace=self.namespace, identity=self.worker or self.crew,
-                                      **connection_options(os.environ))
+                                      **self._options)
         if serves_workflows:
             self._server = Worker(client, task_queue=self._runs, workflows=[NodeAttemptWorkflow])
             self._serving = asyncio.create_task(self._server.run())
@@ -361,21 +364,26 @@ class TemporalDispatcher:
         return True
 
 
-def connection_options(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return how to connect to a team's server, from the variables that Temporal's own tools read, too."""
-    def read(name: str) -> bytes | None:
-        path = environ.get(f"TEMPORAL_TLS_{name}_PATH")
+def connection_options(environ: Mapping[str, str], config: HostsConfig | None = None) -> dict[str, Any]:
+    """Return how to connect to a team's server: by the table `[hosts]`, else by the variables of Temporal's own tools.
+    """
+    def read(key: str, path: str, variable: str = "") -> bytes | None:
+        where = f"[hosts] {key}" if path else variable
+        path = path or environ.get(variable, "")
         try:
             return Path(path).read_bytes() if path else None
         except OSError as error:
-            raise UsageError(f"TEMPORAL_TLS_{name}_PATH: {path}: {error.strerror}") from None
+            raise UsageError(f"{where}: {path}: {error.strerror}") from None
 
-    options: dict[str, Any] = {}
-    key = environ.get("TEMPORAL_API_KEY")
+    config, options = config or HostsConfig(), dict[str, Any]()
+    key = (read("api_key_file", config.api_key_file) or b"").decode(errors="replace").strip() or \
+        environ.get("TEMPORAL_API_KEY")
     if key:
         options["api_key"] = key
-    authority, certificate, private = read("SERVER_CA_CERT"), read("CLIENT_CERT"), read("CLIENT_KEY")
+    authority = read("tls_ca", config.tls_ca, "TEMPORAL_TLS_SERVER_CA_CERT_PATH")
+    certificate = read("tls_certificate", config.tls_certificate, "TEMPORAL_TLS_CLIENT_CERT_PATH")
+    private = read("tls_key", config.tls_key, "TEMPORAL_TLS_CLIENT_KEY_PATH")
     if key or authority or certificate or environ.get("TEMPORAL_TLS", "").lower() in ("1", "true"):
         options["tls"] = TLSConfig(server_root_ca_cert=authority, client_cert=certificate, client_private_key=private,
-                                   domain=environ.get("TEMPORAL_TLS_SERVER_NAME"))
+                                   domain=config.tls_server_name or environ.get("TEMPORAL_TLS_SERVER_NAME"))
     return options

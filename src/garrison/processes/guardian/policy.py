@@ -343,7 +343,9 @@ def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, 
     decision = decide_restart(child, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
     if node is not None and child.identity and child.precedes(node.attempt) \
             and _is_settled(state, child.identity, decision):
-        return RestartDecision("start", f"attempt {node.attempt}")
+        # Its own report may have been a repetition of its predecessor's: then no record but this one tells its end.
+        how = f"; it had ended gracefully ({decision.why})" if decision.kind == "ended" else ""
+        return RestartDecision("start", f"attempt {node.attempt}{how}")
     if decision.kind == "ended" and child.identity is not None and may_start_again(state, child.identity):
         return replace(decision, kind="start", why=f"it had ended gracefully ({decision.why}); the run goes on")
     if decision.kind in _CLEANING_UP and node is not None and node.status == "validated":

@@ -17,6 +17,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from garrison.config import read_config
 from garrison.dispatch.base import Unreachable
 from garrison.dispatch.claimed_work import MachinePace, work_on
 from garrison.dispatch.records import AttemptId, Claim, NodeAttempt, Token
@@ -375,8 +376,9 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_ino
 
 
-def connect_temporal(settings: HostSettings) -> QueueDispatcher:
-    """Connect a host's worker to the Temporal server of its settings."""
-    from garrison.dispatch.temporal.client import TemporalDispatcher
+def connect_temporal(home: Path, settings: HostSettings) -> QueueDispatcher:
+    """Connect a host's worker to the Temporal server of its settings; TLS is set in the host's own home."""
+    from garrison.dispatch.temporal.client import TemporalDispatcher, connection_options
 
-    return TemporalDispatcher(settings.address, settings.crew, worker=settings.name, namespace=settings.namespace)
+    return TemporalDispatcher(settings.address, settings.crew, worker=settings.name, namespace=settings.namespace,
+                              options=connection_options(os.environ, read_config(home).hosts()))

@@ -6,6 +6,7 @@ hold at every moment; what only its end must bring (nothing waits, nothing is le
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed":
 """Kind of a queue's record → status of the entries that it is about; `state` names one itself."""
 STRAIGHT = frozenset({"ff-only", "rebase"})
 """Strategies that put the branch's own commits on the target's line, so that only their last one was tested."""
-GRACEFUL = ("it had ended gracefully", "to stop what is still alive")
+GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what is still alive")
 """Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped, too. That the
 former life wrote nothing afterwards is checked all the same."""
 LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
@@ -337,7 +338,7 @@ class _Check:
                 before = living.get(name, 0)
                 if life <= before:
                     yield f"{name} was started as life {life} after life {before} ({event.place})"
-                elif ended[name] < before and not str(event.data.get("why", "")).startswith(GRACEFUL):
+                elif ended[name] < before and not GRACEFUL.match(str(event.data.get("why", ""))):
                     yield f"{name} got life {life} while life {before} had not ended ({event.place})"
                 living[name] = max(life, before)
 

@@ -375,7 +375,8 @@ def connection_options(environ: Mapping[str, str], config: HostsConfig | None = 
         except OSError as error:
             raise UsageError(f"{where}: {path}: {error.strerror}") from None
 
-    config, options = config or HostsConfig(), dict[str, Any]()
+    config = config or HostsConfig()
+    options: dict[str, Any] = {}
     key = (read("api_key_file", config.api_key_file) or b"").decode(errors="replace").strip() or \
         environ.get("TEMPORAL_API_KEY")
     if key:

@@ -22,15 +22,17 @@ from support import PROGRAM, Place, git, is_gone, wait_for
 class LocalHosts:
     """A place with hosts: the real keeper, and real services."""
 
-    def __init__(self, place: Place, *names: str, slots: int = 1, sandbox: str = "", lease: float = 30.0) -> None:
+    def __init__(self, place: Place, *names: str, slots: int = 1, sandbox: str = "", lease: float = 30.0,
+                 temporal: str = "") -> None:
+        """`temporal` is the address of a server of the user's own."""
         self.place, self.names, self.slots, self.sandbox = place, names, slots, sandbox
         place.home.mkdir(exist_ok=True, mode=0o700)
         with (place.home / "config.toml").open("a") as config:  # a busy machine answers late
-            config.write(f"[hosts]\nlease = {lease}\n")
+            config.write(f"[hosts]\nlease = {lease}\n" + (f'temporal = "{temporal}"\n' if temporal else ""))
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         for name in names:
             self.home(name).mkdir(mode=0o700)
-            write_host(place.home, Host(name, home=str(self.home(name)), slots=slots))
+            write_host(place.home, Host(name, home=str(self.home(name)), command=PROGRAM[0], slots=slots))
         ensure_keeper(place.home, environ=place.env)
         address = find_engine(place.home).address
         for name in names:

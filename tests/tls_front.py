@@ -27,7 +27,7 @@ def make_certificates(folder: Path) -> None:
 class TlsFront:
     """Passes connections with TLS on to a port of the loopback interface."""
 
-    def __init__(self, port: int, folder: Path) -> None:
+    def __init__(self, port: int, folder: Path, address: str = "127.0.0.1", own_port: int = 0) -> None:
         self._to = port
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(folder / "server.pem", folder / "server.key")
@@ -38,7 +38,7 @@ class TlsFront:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context), self._loop).result()
+            asyncio.start_server(self._serve, address, own_port, ssl=self._context), self._loop).result()
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

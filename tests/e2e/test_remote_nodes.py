@@ -11,6 +11,7 @@ import pytest
 
 from explanations import check_explanations
 from garrison.dispatch.keeper_state import is_running
+from garrison.dispatch.temporal.server import LocalServer
 from garrison.processes.remote.tidy import KEPT_SECONDS, tidy
 from garrison.sandbox.place import Mode
 from garrison.sandbox.probe import mode_here
@@ -29,8 +30,8 @@ GARRISON = shlex.join(PROGRAM)
 def hosts(place: Place) -> Iterator[MakeHosts]:
     made: list[LocalHosts] = []
 
-    def make(*names: str, sandbox: str = "", lease: float = 30.0) -> LocalHosts:
-        made.append(LocalHosts(place, *names, sandbox=sandbox, lease=lease))
+    def make(*names: str, sandbox: str = "", lease: float = 30.0, temporal: str = "") -> LocalHosts:
+        made.append(LocalHosts(place, *names, sandbox=sandbox, lease=lease, temporal=temporal))
         return made[-1]
 
     yield make
@@ -80,6 +81,23 @@ def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: 
     assert run.startswith("for-")
     assert not there.processes("box2")
     assert git(place.repo, "log", "-1", "--format=%an", "main^2") == "A User"
+
+
+def test_a_host_gets_its_work_from_a_server_of_the_users_own(place: Place, hosts: MakeHosts) -> None:
+    # Seen to wait for ever: without tunnels no keeper ran, and nobody held the runs' connection.
+    server = LocalServer(place.root / "team")
+    server.start()
+    try:
+        there = hosts("box2", temporal=server.address)
+        child = place.launch(place.graph(node("one")))
+        assert place.finish(child) == 0, there.logs()
+        check(place, "one")
+        assert done(place) == ["box2"]
+        there.kill_keeper()
+        again = place.launch(place.graph(node("two")), "r2")
+        assert place.finish(again) == 0, there.logs()
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("victims", [("orchestrator-one",), ("runner-one",), ("guardian-crew",), ("launch",),

@@ -43,7 +43,7 @@ class Bench:
         make_repository(self.repo)
         self.lab = RelayLab(socket_path(self.home))
         self.worker = MemoryWorker(self.lab.engine, "box2", "host:box2")
-        write_host(self.home, Host("box2", home=str(root / "box2")))
+        write_host(self.home, Host("box2", home=str(root / "box2"), command="garrison"))
         self.git = Git(self.repo, home=self.home)
         self.clone = Path(clone_path(str(root / "box2"), self.git.key))
         self.clone.mkdir(parents=True)

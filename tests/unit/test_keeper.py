@@ -47,7 +47,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keeper:
 
 
 def test_each_host_with_a_port_has_a_tunnel(kept: Keeper) -> None:
-    write_host(kept.home, Host("here"))
+    write_host(kept.home, Host("here", command="/h/env/bin/garrison"))
     kept._turn()
     (tunnel,) = FakeTunnel.made
     assert (tunnel.host, tunnel.target) == (BOX, "127.0.0.1:7233") and '"name": "box2"' in tunnel.settings

@@ -360,8 +360,11 @@ class HostSetup:
                     return
                 why = str(seen.get("why") or "its service has not begun")
             time.sleep(0.3)
+        own = read_config(self.home).hosts()
+        needed = f"put the keys tls_… of [hosts] into {host.home}/config.toml there; " \
+            if own.tls_ca or own.tls_certificate or own.api_key_file else ""
         raise GarrisonError(f"{host.name} is installed, but its worker does not answer within {CONNECT_SECONDS:g} s: "
-                            f"{why}; `garrison host add` again goes on")
+                            f"{why}; {needed}`garrison host add` again goes on")
 
 
 def ensure_keeper_of_first(home: Path, host: Host) -> None:

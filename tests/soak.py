@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -298,6 +299,9 @@ class Soak:
             path.unlink(missing_ok=True)
         done = self.command("clean", "--all-done", "--yes", "--archives", "--rescues", "--include-unlanded",
                             seconds=300)
+        for run in re.findall(r"run (\S+) stays", done.stderr):
+            done = self.command("clean", "--run", run, "--force", "--yes", "--archives", "--rescues",
+                                "--include-unlanded", seconds=300)  # it failed to land, and a person gives it up
         left = [path.name for path in (self.place.home / "runs").glob("*")]
         if done.returncode or left:
             self.wrong.append(f"clean left {left}: {done.stderr[-400:]}")

@@ -17,7 +17,7 @@ from garrison.config import find_home
 from garrison.doctor import cleanup
 from garrison.doctor.cleanup import CleanupOptions, CleanupPlan
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.processes.run_status import RunStatus, run_statuses
+from garrison.processes.run_status import RunStatus, Status, run_statuses
 from garrison.processes.runtime import Runtime
 from garrison.processes.temp_files import remove_abandoned
 from garrison.system.clock import from_iso
@@ -105,6 +105,10 @@ def _clean_runs(runtime: Runtime, statuses: list[RunStatus], options: CleanupOpt
 def _select_runs(runtime: Runtime, run: str | None, older_than: float, *, force: bool) -> list[RunStatus]:
     statuses = run_statuses(runtime)
     if run is None:
+        for status in statuses.values():
+            if status.status == Status.FAILED and not status.over and not status.living:
+                print_message(f"run {status.run} stays: it can continue (`garrison resume {status.run}`); to remove "
+                              f"it anyway: --run {status.run} --force")
         ages = {status.run: from_iso(status.ended_at) for status in statuses.values() if status.ended_at}
         return cleanup.select_runs(list(statuses.values()), older_than, runtime.clock.time(), ages)
     status = statuses[existing_run(runtime.home, run)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +11,12 @@ import pytest
 
 from garrison.dispatch import keeper
 from garrison.dispatch.keeper import Keeper
-from garrison.dispatch.temporal.server import LocalServer
+from garrison.dispatch.temporal.server import PORTS, LocalServer, free_port
 from garrison.errors import NotFound
 from garrison.records import atomic
-from garrison.records.hosts import Host, HostState, host_path, write_host
+from garrison.records.host_service import read_settings, settings_path
+from garrison.records.hosts import Host, HostState, host_path, read_host, write_host
+from garrison.system import processes
 
 BOX = Host("box2", "me@box2", home="/h/home", command="/h/env/bin/garrison", port=7)
 
@@ -105,3 +109,44 @@ def test_a_missing_program_of_the_server_is_said(tmp_path: Path, monkeypatch: py
     made = Keeper(tmp_path)
     made._keep_server()
     assert made.state.server == "there is no Temporal server here"
+
+
+def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(tmp_path: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    # Found by hand: a home on another machine waited for ever, since a connection had the port there.
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        old = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setattr(LocalServer, "argv", lambda _: ["sleep", "60"])
+        monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
+        monkeypatch.setattr(FakeTunnel, "made", [])
+        here = Host("here", home=str(tmp_path / "there"), command="/h/garrison", address=old)
+        settings_path(Path(here.home)).parent.mkdir(parents=True)
+        write_host(tmp_path, here)
+        write_host(tmp_path, BOX)
+        kept = Keeper(tmp_path)
+        kept.state = replace(kept.state, address=old)
+        try:
+            kept._turn()
+            new = kept.state.address
+            assert new != old
+            assert int(new.rpartition(":")[2]) in PORTS
+            assert read_host(tmp_path, "here").address == read_settings(Path(here.home)).address == new
+            assert [tunnel.target for tunnel in FakeTunnel.made] == [new]
+        finally:
+            processes.send(kept.state.server_pid, kept.state.server_ticks, signal.SIGKILL)
+            processes.exit_code(kept.state.server_pid)
+
+
+def test_a_server_keeps_its_port_when_it_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalServer, "argv", lambda _: ["sleep", "60"])
+    monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
+    write_host(tmp_path, BOX)
+    kept = Keeper(tmp_path)
+    old = f"127.0.0.1:{free_port()}"
+    kept.state = replace(kept.state, address=old)
+    try:
+        kept._turn()
+        assert kept.state.address == old
+    finally:
+        processes.send(kept.state.server_pid, kept.state.server_ticks, signal.SIGKILL)
+        processes.exit_code(kept.state.server_pid)

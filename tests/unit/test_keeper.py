@@ -50,6 +50,17 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keeper:
     return made
 
 
+def test_logs_are_bounded(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded: list[str] = []
+    monkeypatch.setattr("garrison.records.log_retention.bound_log", lambda path: bounded.append(path.name))
+    atomic.make_directory(kept.folder / "temporal")
+    for log in ("keeper.log", "tunnel-box2.log", "temporal/server.log", "temporal/temporal.db"):
+        (kept.folder / log).touch()
+    kept._turn()
+    kept._turn()
+    assert sorted(bounded) == ["keeper.log", "server.log", "tunnel-box2.log"]
+
+
 def test_each_host_with_a_port_has_a_tunnel(kept: Keeper) -> None:
     write_host(kept.home, Host("here", command="/h/env/bin/garrison"))
     kept._turn()

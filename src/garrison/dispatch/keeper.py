@@ -31,7 +31,7 @@ from garrison.dispatch.relay import Relay, socket_path
 from garrison.dispatch.temporal.server import LocalServer, is_free
 from garrison.dispatch.tunnel import Tunnel
 from garrison.errors import GarrisonError, NotFound
-from garrison.records import atomic, record
+from garrison.records import atomic, log_retention, record
 from garrison.records.host_service import HostSettings, settings_path
 from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew, write_host
 from garrison.records.late import list_late
@@ -52,6 +52,7 @@ RETRY = (1.0, 2.0, 5.0, 10.0, 15.0)
 """Seconds between tries to open a tunnel, the last for all further ones."""
 SERVER_RETRY = 2.0
 START_SECONDS = 60.0
+BOUND_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
 """Time between two looks at what runs have given up."""
 PASSED_ON = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "KRB5CCNAME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
@@ -123,6 +124,7 @@ class Keeper:
         self.relay_at = 0.0
         self.settling: threading.Thread | None = None
         self.settle_at = 0.0
+        self.bound_at = 0.0
         self.idle = 0
         self.trouble = ""
         self.stopping = False
@@ -154,11 +156,20 @@ class Keeper:
             self._settle()
             self._keep_tunnels({host.name: host for host in hosts if host.port})
             self.trouble = ""
+            self._bound_logs()
         except (GarrisonError, OSError) as error:
             if str(error) != self.trouble:  # it may last
                 self._log(str(error))
             self.trouble = str(error)
         self._write()
+
+    def _bound_logs(self) -> None:
+        """Bound the logs of keeper, server and tunnels, now and then: they run for months."""
+        now = time.monotonic()
+        if now >= self.bound_at:
+            self.bound_at = now + BOUND_SECONDS
+            for log in self.folder.glob("**/*.log"):
+                log_retention.bound_log(log)
 
     # ---- server
 

@@ -392,6 +392,16 @@ class Chaos:
         self.world.reboot()
         self.up()
 
+    def stop_leavers(self) -> Iterator[bool]:
+        """Stop runners whose nodes have landed before they have cleaned up, as a stop of the run does."""
+        for _ in range(3):
+            yield from self._until(self._leavers, 600)
+            for proc in self._leavers()[:1]:
+                proc.terms += 1
+                self.world.wake(proc.key)
+                self.world.note(f"=== {proc.name} gets SIGTERM before it has cleaned up")
+            yield from self._pause(100)
+
     def _landings_in_doubt(self) -> list[tuple[str, str]]:
         journal = self.world.queue_journal
         names = [str(entry.data["entry"]) for entry in journal.entries[journal.synced:] if entry.kind == "landed"]
@@ -643,7 +653,8 @@ LATER: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
 LATER_SEEDS = (0, 2)
 """As above, of other seeds."""
 LAST: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
-    Chaos.take_over_queue, Chaos.stop_stubborn, Chaos.exhaust_enqueued_runner, Chaos.cut_power_at_a_landing)
+    Chaos.take_over_queue, Chaos.stop_stubborn, Chaos.exhaust_enqueued_runner, Chaos.cut_power_at_a_landing,
+    Chaos.stop_leavers)
 LAST_SEEDS = (4,)
 """As above, of the seeds that are left."""
 REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",

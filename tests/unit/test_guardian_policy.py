@@ -173,6 +173,7 @@ def test_the_runner_of_a_landed_node_that_was_stopped_comes_back_to_clean_up(rea
     state.lifted["runner-a@r1"] = lifted
     gone = {"a": life("runner", "a", "terminated", incarnation=2, reason=reason)}
     assert shown(guard(state, runners=gone)) == [("start", "a")]
+    assert guard(state, runners=gone).actions[0].why.startswith(f"it had ended gracefully ({reason})"), "verify asks"
     done = {"a": life("runner", "a", "terminated", incarnation=3, reason="done")}
     assert shown(guard(state, runners=done)) == [("node", "b")]
 

@@ -349,8 +349,9 @@ def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, 
     if decision.kind == "ended" and child.identity is not None and may_start_again(state, child.identity):
         return replace(decision, kind="start", why=f"it had ended gracefully ({decision.why}); the run goes on")
     if decision.kind in _CLEANING_UP and node is not None and node.status == "validated":
+        how = f"it had ended gracefully ({decision.why})" if decision.kind == "ended" else decision.why
         return replace(decision, kind=_CLEANING_UP[decision.kind], at=0.0,
-                       why=f"{decision.why}; its branch has landed, so only the cleanup is left")
+                       why=f"{how}; its branch has landed, so only the cleanup is left")
     return decision
 
 

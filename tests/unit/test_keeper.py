@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,6 +148,28 @@ def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(tmp_path
         finally:
             processes.send(kept.state.server_pid, kept.state.server_ticks, signal.SIGKILL)
             processes.exit_code(kept.state.server_pid)
+
+
+def test_a_server_that_a_killed_keeper_had_not_noted_is_taken_over(tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
+    monkeypatch.setattr(Keeper, "_keep_relay", lambda _: None)
+    write_host(tmp_path, BOX)
+    kept = Keeper(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        kept.state = replace(kept.state, address=f"127.0.0.1:{port}")
+        database = LocalServer(kept.folder / "temporal", port).database
+        server = processes.spawn([sys.executable, "-c", "import time; time.sleep(60)", "start-dev", str(database)],
+                                 cwd=tmp_path, env=keeper._environment(tmp_path, os.environ), log=tmp_path / "log")
+        try:
+            kept._turn()
+            assert (kept.state.server_pid, kept.state.server_ticks) == (server.pid, server.ticks)
+            kept._turn()
+            assert kept.state.server == ""
+        finally:
+            processes.send(server.pid, server.ticks, signal.SIGKILL)
+            server.close()
 
 
 def test_a_server_keeps_its_port_when_it_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,23 @@ def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[s
 def _environment(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the keeper and its server, with a marker of their own: whoever starts the keeper may
     end with all that it has started."""
-    return child_environment(environ, PASSED_ON, {processes.MARKER: f"{home}::keeper-hosts#1"})
+    return child_environment(environ, PASSED_ON, {processes.MARKER: _marker(home)})
+
+
+def _marker(home: Path) -> str:
+    return f"{home}::keeper-hosts#1"
+
+
+def find_server(home: Path, database: Path) -> processes.ProcessId | None:
+    """Return the Temporal server of a home whose keeper was killed before it could note it."""
+    for found in processes.find_marked(_marker(home)):
+        try:
+            words = Path(f"/proc/{found.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(database) in words and b"start-dev" in words:
+            return found
+    return None
 
 
 class Keeper:
@@ -188,6 +204,11 @@ class Keeper:
             processes.send(self.state.server_pid, self.state.server_ticks, signal.SIGKILL)
         self.answered_at, self.server_retry_at = now, now + SERVER_RETRY
         if not alive and not is_free(server.port):
+            if (found := find_server(self.home, server.database)) is not None:
+                self._log(f"the Temporal server is process {found.pid}, which an earlier keeper had started")
+                self.state = replace(self.state, server_pid=found.pid, server_ticks=found.ticks)
+                self.server_retry_at = now
+                return
             server = self._move_server(server.port)
         try:
             argv = server.argv()

@@ -80,6 +80,11 @@ class LocalServer:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def database(self) -> Path:
+        """Return the file with what was submitted."""
+        return self.folder / "temporal.db"
+
+    @property
     def pid(self) -> int | None:
         """Return the server's process, None if it does not run."""
         return self._process.pid if self._process is not None else None
@@ -87,7 +92,7 @@ class LocalServer:
     def argv(self) -> list[str]:
         """Return the command that runs it."""
         return [str(find_program()), "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self.port),
-                "--db-filename", str(self.folder / "temporal.db"), "--log-level", "warn",
+                "--db-filename", str(self.database), "--log-level", "warn",
                 "--dynamic-config-value", f'matching.longPollExpirationInterval="{POLL_SECONDS}s"']
 
     def start(self, wait: Callable[[float], None] = time.sleep) -> None:

@@ -138,13 +138,7 @@ class Chaos:
     def park_guardian(self) -> Iterator[bool]:
         """Kill a guardian whenever it is there, until its launcher parks it; later `garrison up` finds it so."""
         key = Key("guardian", PIPELINE, self.rare.choice(list(self.world.runs)))
-        for _ in range(2000):
-            identity = self.world.identities.get(key)
-            if identity is not None and identity.status == "parked":
-                break
-            if (proc := self.world.life_locks.get(key)) is not None and proc.key == key and proc.registered:
-                self.world.kill(proc, "chaos, until it is parked")
-            yield True
+        yield from self._kill_until(key, lambda: self._is_parked(key), 2000)
         for _ in range(self.rare.randrange(100)):
             yield True
         self.world.spawn("command", launcher_key(key.run), 0, commands.garrison_up,
@@ -176,6 +170,19 @@ class Chaos:
             if find():
                 return
             yield True
+
+    def _kill_until(self, key: Key, is_enough: Callable[[], bool], steps: int) -> Iterator[bool]:
+        """Kill every incarnation of a name once it is registered, until it is enough, for so many steps at most."""
+        for _ in range(steps):
+            if is_enough():
+                return
+            if (proc := self.world.life_locks.get(key)) is not None and proc.key == key and proc.registered:
+                self.world.kill(proc, "chaos, again and again")
+            yield True
+
+    def _is_parked(self, key: Key) -> bool:
+        identity = self.world.identities.get(key)
+        return identity is not None and identity.status == "parked"
 
     def _pause(self, steps: int) -> Iterator[bool]:
         for _ in range(self.later.randrange(steps)):
@@ -219,13 +226,7 @@ class Chaos:
         for node, fate in list(fates.items()):
             fates[node] = replace(fate, pace=300.0, units=max(fate.units, 3))
         key = Key(self.later.choice(["runner", "orchestrator"]), name, run)
-        for _ in range(1500):
-            identity = self.world.identities.get(key)
-            if identity is not None and identity.status == "parked":
-                break
-            if (proc := self.world.life_locks.get(key)) is not None and proc.key == key and proc.registered:
-                self.world.kill(proc, "chaos, until it is parked")
-            yield True
+        yield from self._kill_until(key, lambda: self._is_parked(key), 1500)
         if self.later.random() < 0.5:
             yield from self._pause(60)
             guide(self.world, run, "unpark", name)
@@ -329,12 +330,8 @@ class Chaos:
             yield from self._until(self._processors_at_work, 600)
             yield from self._pause(6)
             for proc in self._processors_at_work()[:1]:
-                proc.revenant, proc.stopped_until = True, self.world.t + self.later.choice([3.0, 20.0, 40.0])
-                self.world.life_locks.pop(proc.key)
+                self._take_for_dead(proc, self.later.choice([3.0, 20.0, 40.0]))
                 self.world.processor_lock = None
-                self.world.write_identity(proc, proc.key, lambda old: mark_ended(
-                    existing(old), "crashed", self.world.now, "taken for dead"))
-                self.world.note(f"=== {proc.name} is taken for dead, and its locks are gone")
             yield from self._pause(200)
 
     def _processors_at_work(self) -> list[Process]:
@@ -367,12 +364,7 @@ class Chaos:
         self.world.append_merge(self.world.person(entry.run), StatusChanged((entry.id,), "held", "a person"))
         self.world.sync_merge()
         key = Key("runner", entry.node, entry.run)
-        for _ in range(3000):
-            if self.world.queue.entries[entry.id].status != "held":
-                break
-            if (proc := self.world.life_locks.get(key)) is not None and proc.key == key and proc.registered:
-                self.world.kill(proc, "chaos, until it is started no more")
-            yield True
+        yield from self._kill_until(key, lambda: self.world.queue.entries[entry.id].status != "held", 3000)
 
     def _waiting_entries(self) -> list[MergeEntry]:
         return [entry for entry in self.world.queue.entries.values() if entry.status in ("queued", "candidate")
@@ -583,11 +575,15 @@ class Chaos:
                  and self.world.identities[proc.key].status == "active"]
         if procs:
             proc = self.rng.choice(procs)
-            proc.revenant, proc.stopped_until = True, self.world.t + self.rng.choice([0.5, 3.0, 20.0])
-            del self.world.life_locks[proc.key]
-            self.world.write_identity(
-                proc, proc.key, lambda old: mark_ended(existing(old), "crashed", self.world.now, "taken for dead"))
-            self.world.note(f"=== {proc.name} is taken for dead")
+            self._take_for_dead(proc, self.rng.choice([0.5, 3.0, 20.0]))
+
+    def _take_for_dead(self, proc: Process, seconds: float) -> None:
+        """Let a process lose its life lock and be recorded as dead; no kill reaches it, and it comes back."""
+        proc.revenant, proc.stopped_until = True, self.world.t + seconds
+        del self.world.life_locks[proc.key]
+        self.world.write_identity(
+            proc, proc.key, lambda old: mark_ended(existing(old), "crashed", self.world.now, "taken for dead"))
+        self.world.note(f"=== {proc.name} is taken for dead")
 
     def doctor(self) -> None:
         """Run `garrison doctor --fix`: what is dead is fenced and swept, and its death is not counted."""

@@ -21,6 +21,7 @@ from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
 from garrison.supervise.restart import Policy
+from garrison.testing.checker.promises import GRACEFUL
 
 if TYPE_CHECKING:
     from tests.simulator.world import Journal, Process, Run, World
@@ -38,8 +39,6 @@ REWORKED = ("nothing", "acceptance", "conflict", "gate")
 """Fates that a new attempt may change."""
 BEAT_TIMEOUT, ORPHAN_GRACE = 30.0, 600.0
 """As `supervision.TIMING` has them."""
-GRACEFUL = ("it had ended gracefully", "to stop what is still alive")
-"""How a start tells the end of the former life that no other record tells."""
 LOCKLESS = 10.0
 """Seconds for which a process may go on that has lost its life lock: the rest of its turn."""
 SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "runner"}
@@ -283,7 +282,7 @@ class Check:
         if entry.kind != "spawn" or not str(data["full"]).startswith("runner-"):
             return
         full, before = str(data["full"]), lives.get(str(data["full"]), 0)
-        if told.get(full, 0) < before and not any(words in str(data["why"]) for words in GRACEFUL):
+        if told.get(full, 0) < before and not GRACEFUL.match(str(data["why"])):
             raise Violation(f"{full} got life {data['incarnation']} ({data['why']}), and no record tells the end of "
                             f"life {before}")
         lives[full] = int(data["incarnation"])

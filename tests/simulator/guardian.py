@@ -126,9 +126,8 @@ class Guardian(SimulatedProcess):
         yield None
         self.decision = policy.decide(self.run.plan, self.state, view, self.run.max_agents, self.policy,
                                       self.run.max_rework)
-        if not self.decision.actions and self.state.status == "running" and not self.stopping:
-            for full, circuit in self.state.circuits.items():
-                self.world.check.probed(self.me, full, circuit, view.now, awaited=self._is_awaited(full))
+        if not self.decision.actions:
+            self._check_probes(view.now, 1.0)
         again = yield from self.perform(self.decision.actions, view)
         if not self.has_ended:
             if self.world.rng.random() < COMPACTIONS:
@@ -138,9 +137,12 @@ class Guardian(SimulatedProcess):
         return again
 
     def check_sleep(self, until: float) -> None:
+        self._check_probes(until, 5.0)
+
+    def _check_probes(self, at: float, late: float) -> None:
         if self.state.status == "running" and not self.stopping:
             for full, circuit in self.state.circuits.items():
-                self.world.check.probed(self.me, full, circuit, until, awaited=self._is_awaited(full), late=5.0)
+                self.world.check.probed(self.me, full, circuit, at, awaited=self._is_awaited(full), late=late)
 
     def has_fingerprint(self) -> bool:
         return not self.stopping and self.state.status == "running"

@@ -263,7 +263,7 @@ class Gates(GateRuns):
         world.gates[job] = ""
         world.spawn("gate", process.key, process.me.incarnation, gate(job, result), gate_marker(job))
         yield None
-        if world.queue.epoch != self.writer.epoch:  # whoever took over looked for running gates before this one began
+        if world.queue.epoch != self.writer.epoch:  # the one that took over had looked for running gates already
             cast("Run", self._runs[job]).kill()
             yield None
             raise Fenced("another processor took the queue over")

@@ -107,15 +107,18 @@ def _select_runs(runtime: Runtime, run: str | None, older_than: float, *, force:
     if run is None:
         for status in statuses.values():
             if status.status == Status.FAILED and not status.over and not status.living:
-                print_message(f"run {status.run} stays: it can continue (`garrison resume {status.run}`); to remove "
-                              f"it anyway: --run {status.run} --force")
+                print_message(f"run {status.run} stays: {_objection(status)}")
         ages = {status.run: from_iso(status.ended_at) for status in statuses.values() if status.ended_at}
         return cleanup.select_runs(list(statuses.values()), older_than, runtime.clock.time(), ages)
     status = statuses[existing_run(runtime.home, run)]
     if status.living or not (status.over or force):
-        hint = "" if status.living else f"; to remove it anyway: --run {run} --force"
-        raise Refused(status.objection + hint)
+        raise Refused(_objection(status))
     return [status]
+
+
+def _objection(status: RunStatus) -> str:
+    """Return why a run is not removed, and what removes it all the same."""
+    return status.objection + ("" if status.living else f"; to remove it anyway: --run {status.run} --force")
 
 
 def _print_plans(plans: list[CleanupPlan], runtime: Runtime) -> None:

@@ -112,7 +112,7 @@ def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> Non
         working = seen.data.get("working") or []
         if working and not yes:
             _ask(name, working)
-        if not seen.why and found.command:
+        if not seen.why and found.is_set_up:
             push_settings(where, replace(found, state=HostState.DRAINING))
     remove(where, found, print_message, reach=not here)
     click.echo(f"{name} is no longer a host")
@@ -169,7 +169,7 @@ def _look(home: Path, found: Host) -> Seen:
 
     state = read_state(home)
     last, since = state.seen.get(found.name, ""), state.tunnels.get(found.name, "")
-    if not found.command:
+    if not found.is_set_up:
         return Seen(found, {}, f"its set-up was not finished: `garrison host add {found.ssh or 'local'}` goes on", last)
     try:
         data = probe(HostAccess.of(home, found), found, PROBE_SECONDS)

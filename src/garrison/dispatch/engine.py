@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from garrison.config import read_config
@@ -38,8 +37,8 @@ def find_engine(home: Path) -> Engine:
 
 def connect(home: Path) -> TemporalDispatcher:
     """Connect the run's side to the engine of a home; Unreachable without an answer."""
-    from garrison.dispatch.temporal.client import TemporalDispatcher, connection_options
+    from garrison.dispatch.temporal.client import TemporalDispatcher
 
     engine = find_engine(home)
     return TemporalDispatcher(engine.address, engine.crew, namespace=engine.namespace, serves_workflows=True,
-                              options=connection_options(os.environ, read_config(home).hosts()))
+                              config=read_config(home).hosts())

@@ -53,6 +53,7 @@ RETRY = (1.0, 2.0, 5.0, 10.0, 15.0)
 SERVER_RETRY = 2.0
 START_SECONDS = 60.0
 BOUND_SECONDS = 60.0
+"""Time between two looks at the length of the logs."""
 SETTLE_SECONDS = 5.0
 """Time between two looks at what runs have given up."""
 PASSED_ON = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "KRB5CCNAME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
@@ -69,7 +70,7 @@ def host_settings(home: Path, host: Host) -> HostSettings:
 def needs_keeper(home: Path) -> bool:
     """Return whether a keeper has something to keep: with any host it holds the runs' connection to the server, besides
     the home's own server and the tunnels."""
-    return any(host.command for host in list_hosts(home)[0])
+    return any(host.is_set_up for host in list_hosts(home)[0])
 
 
 def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[str, str] | None = None) -> None:
@@ -109,10 +110,7 @@ def _marker(home: Path) -> str:
 def find_server(home: Path, database: Path) -> processes.ProcessId | None:
     """Return the Temporal server of a home whose keeper was killed before it could note it."""
     for found in processes.find_marked(_marker(home)):
-        try:
-            words = Path(f"/proc/{found.pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
+        words = processes.read_argv(found.pid)
         if os.fsencode(database) in words and b"start-dev" in words:
             return found
     return None
@@ -226,7 +224,7 @@ class Keeper:
         server = LocalServer(self.folder / "temporal")
         self._log(f"port {taken} is another program's; the Temporal server moves to port {server.port}")
         for host in list_hosts(self.home)[0]:
-            if host.command and not host.ssh and host.address == self.state.address:
+            if host.is_set_up and not host.ssh and host.address == self.state.address:
                 moved = replace(host, address=server.address)
                 write_host(self.home, moved)
                 atomic.write(settings_path(Path(host.home)), record.encode(host_settings(self.home, moved)))

@@ -30,13 +30,13 @@ def examine_hosts(scope: Scope) -> Iterator[Finding]:
         yield Finding(CHECK, Severity.ERROR, str(error))
         return
     is_kept = is_running(home)
-    if not is_kept and any(host.command for host in hosts):
+    if not is_kept and any(host.is_set_up for host in hosts):
         yield Finding(CHECK, Severity.WARNING, "the keeper of the hosts does not run",
                       advice="`garrison host list` starts it, and each run with remote nodes does")
     if is_kept and own and state.server:
         yield Finding(CHECK, Severity.WARNING, f"the Temporal server does not answer: {state.server}")
     for host in hosts:
-        if not host.command:
+        if not host.is_set_up:
             yield Finding(CHECK, Severity.WARNING, f"the set-up of {host.name} was not finished",
                           advice=f"`garrison host add {host.ssh or 'local'} --name {host.name}` goes on")
         elif is_kept and host.port and host.name not in state.tunnels:

@@ -540,7 +540,7 @@ class GateRuns:
         failpoint.here("test_started")
         try:
             self.writer.state()
-        except Fenced:  # whoever took over meanwhile looked for running gates before this one began
+        except Fenced:  # the processor that took over had looked for running gates before this one began
             run.abandon()
             raise
         return Progress("testing", first.id)

@@ -38,7 +38,7 @@ def check_hosts(home: Path, plan: RunPlan, default: Sequence[str],
         return 0
     if find_spec("temporalio") is None:
         raise Refused(f"node {next(iter(used))} is for a host, and the extra for hosts is not installed: `{INSTALL}`")
-    hosts = [host for host in list_hosts(home)[0] if host.command]  # the set-up of the others was not finished
+    hosts = [host for host in list_hosts(home)[0] if host.is_set_up]
     slots: dict[str, int] = {}
     for words in sorted(set(used.values())):
         found = check_placement(f"node {next(name for name in used if used[name] == words)}", words, hosts)

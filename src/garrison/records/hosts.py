@@ -62,6 +62,11 @@ class Host:
             raise UsageError(f"not a number of slots: {self.slots}; a host has at least one")
         HostState(self.state)
 
+    @property
+    def is_set_up(self) -> bool:
+        """Return whether its set-up was finished; of an interrupted one only the home on the host is known."""
+        return bool(self.command)
+
 
 def check_host(host: str) -> str:
     """Return `host` if it is the name of a host, else raise UsageError."""

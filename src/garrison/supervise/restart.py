@@ -132,7 +132,7 @@ def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Poli
             return PolicyOutcome(None, describe_failed_probe(circuit.probe, deaths), "park")
         circuit = replace(circuit, forgiven=max(circuit.forgiven, circuit.probe - 1))  # it was healthy for long enough
     restarts = _list_restarts(deaths, boot_id, policy, circuit, name)
-    recent = [restart for restart in restarts if now - restart.due < policy.window]
+    recent = _in_window(restarts, now, policy)
     if _weigh(restart.weight for restart in recent) > policy.intensity:
         why = f"{len(recent)} deaths in {policy.window:g} s, the limit is {policy.intensity}{_last_cause(counted)}"
         return PolicyOutcome(None, why, "park")
@@ -172,8 +172,7 @@ def _count_last(deaths: Sequence[Death], kind: str) -> int:
 def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
                   circuit: Circuit = CLOSED) -> list[float]:
     """Return the times (monotonic, sorted) of the deaths that the window counts."""
-    return [restart.died for restart in _list_restarts(deaths, boot_id, policy, circuit, "")
-            if now - restart.due < policy.window]
+    return [restart.died for restart in _in_window(_list_restarts(deaths, boot_id, policy, circuit, ""), now, policy)]
 
 
 def weigh_deaths(deaths: Iterable[Death]) -> float:
@@ -183,8 +182,8 @@ def weigh_deaths(deaths: Iterable[Death]) -> float:
 
 def weigh_recent(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> float:
     """Return how much of the window's limit deaths have used."""
-    return _weigh(restart.weight for restart in _list_restarts(deaths, boot_id, policy, CLOSED, "")
-                  if now - restart.due < policy.window)
+    restarts = _list_restarts(deaths, boot_id, policy, CLOSED, "")
+    return _weigh(restart.weight for restart in _in_window(restarts, now, policy))
 
 
 class _Restart(NamedTuple):
@@ -222,6 +221,11 @@ def backoff_delay(number: int, policy: Policy, name: str, incarnation: int, kind
     doublings, base = (number - 1, policy.memory_base) if kind == MEMORY else (number - 2, policy.base)
     spread = zlib.crc32(f"{name}#{incarnation}".encode()) / 2**32
     return float(min(policy.cap, base * 2.0 ** min(doublings, 64) * (1 + policy.jitter * spread)))
+
+
+def _in_window(restarts: Sequence[_Restart], now: float, policy: Policy) -> list[_Restart]:
+    """Return the restarts that the window still counts."""
+    return [restart for restart in restarts if now - restart.due < policy.window]
 
 
 def _weigh(weights: Iterable[float]) -> float:

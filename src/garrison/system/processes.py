@@ -217,6 +217,14 @@ def last_pid() -> int:
         return -1
 
 
+def read_argv(pid: int) -> list[bytes]:
+    """Return the words of a process's command line; [] if it is gone, or another user's."""
+    try:
+        return _read(f"/proc/{pid}/cmdline").split(b"\0")
+    except OSError:
+        return []
+
+
 def find_marked(marker: str) -> list[ProcessId]:
     """Return the living processes that carry the life marker `marker`; none for an empty one."""
     return [row.id for row in list_processes() if row.marker == marker] if marker else []

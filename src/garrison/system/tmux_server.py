@@ -224,7 +224,7 @@ def _empty_environment(source: Mapping[str, str]) -> list[str]:
 def _servers(run: Path) -> list[ProcessId]:
     configuration = os.fsencode(run / "tmux.conf")
     return [process.id for process in processes.list_processes()
-            if process.comm.startswith("tmux: server") and configuration in _argv(process.pid)]
+            if process.comm.startswith("tmux: server") and configuration in processes.read_argv(process.pid)]
 
 
 def home_of(pid: int) -> Path | None:
@@ -232,22 +232,15 @@ def home_of(pid: int) -> Path | None:
     process = processes.probe(pid)
     if process is None or not process.comm.startswith("tmux: server"):
         return None
-    words = _argv(pid)
+    words = processes.read_argv(pid)
     configuration = Path(os.fsdecode(words[words.index(b"-f") + 1])) if b"-f" in words[:-1] else Path()
     return configuration.parents[1] if configuration.parts[-2:] == ("run", "tmux.conf") else None
-
-
-def _argv(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
 
 
 def _restore_socket(run: Path) -> Path | None:
     """Let our living server create its socket again; return its path, None without a server."""
     for server in _servers(run) if run.is_dir() else ():  # a removed home is not created again
-        words = _argv(server.pid)
+        words = processes.read_argv(server.pid)
         at = words.index(b"-S") + 1 if b"-S" in words else len(words)
         if at >= len(words):
             continue

@@ -175,7 +175,6 @@ class EventLog:
                 self._problems[part] = str(error)
                 continue
             if entries:
-                # the snapshot that a part begins with stands for records of a part before it: of one that is gone
                 self._note_gap(path, known, entries[0])
                 found += [entry for entry in entries if entry.kind != "snapshot"]
                 known = entries[-1].seq
@@ -183,9 +182,9 @@ class EventLog:
         return found
 
     def _note_gap(self, path: Path, known: int, following: Entry) -> None:
-        last = following.seq if following.kind == "snapshot" else following.seq - 1
-        if last > known and following.at >= self._created_at:
-            self._gaps.setdefault(path, f"records {known + 1} to {last} of {path} are gone")
+        """Note what is gone if a snapshot follows record `known`: it stands for all records up to its own number."""
+        if following.kind == "snapshot" and following.seq > known and following.at >= self._created_at:
+            self._gaps.setdefault(path, f"records {known + 1} to {following.seq} of {path} are gone")
 
     def _was_written_before(self, part: Path) -> bool:
         """Return whether an archived part is older than the run."""

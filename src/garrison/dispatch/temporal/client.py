@@ -96,12 +96,12 @@ class TemporalDispatcher:
         worker: name of the worker; a run's side needs none.
         queue: the queue whose attempts the worker claims.
         serves_workflows: this is the run's side.
-        options: how to connect (`connection_options`), by default as the environment says.
+        config: the table `[hosts]`, with the files for TLS; without it the environment alone says how to connect.
     """
 
     def __init__(self, address: str, crew: str, *, worker: str = "", queue: str = "", namespace: str = "default",
-                 serves_workflows: bool = False, options: Mapping[str, Any] | None = None) -> None:
-        self._options = connection_options(os.environ) if options is None else options
+                 serves_workflows: bool = False, config: HostsConfig | None = None) -> None:
+        self._config = config or HostsConfig()
         self.address, self.crew, self.worker, self.queue, self.namespace = address, crew, worker, queue, namespace
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="temporal", daemon=True)
@@ -122,7 +122,7 @@ class TemporalDispatcher:
 
     async def _connect(self, serves_workflows: bool) -> Client:
         client = await Client.connect(self.address, namespace=self.namespace, identity=self.worker or self.crew,
-                                      **self._options)
+                                      **connection_options(os.environ, self._config))
         if serves_workflows:
             self._server = Worker(client, task_queue=self._runs, workflows=[NodeAttemptWorkflow])
             self._serving = asyncio.create_task(self._server.run())
@@ -364,7 +364,7 @@ class TemporalDispatcher:
         return True
 
 
-def connection_options(environ: Mapping[str, str], config: HostsConfig | None = None) -> dict[str, Any]:
+def connection_options(environ: Mapping[str, str], config: HostsConfig) -> dict[str, Any]:
     """Return how to connect to a team's server: by the table `[hosts]`, else by the variables of Temporal's own tools.
     """
     def read(key: str, path: str, variable: str = "") -> bytes | None:
@@ -375,7 +375,6 @@ def connection_options(environ: Mapping[str, str], config: HostsConfig | None = 
         except OSError as error:
             raise UsageError(f"{where}: {path}: {error.strerror}") from None
 
-    config = config or HostsConfig()
     options: dict[str, Any] = {}
     key = (read("api_key_file", config.api_key_file) or b"").decode(errors="replace").strip() or \
         environ.get("TEMPORAL_API_KEY")

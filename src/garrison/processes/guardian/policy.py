@@ -341,17 +341,16 @@ def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, 
     if node is not None and child.identity and has_lost_report(state, view, name):
         child = replace(child, identity=replace(child.identity, status="crashed"))  # counted: it may happen again
     decision = decide_restart(child, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
+    # A graceful end may have no record but this reason: a runner's last report may repeat that of its predecessor.
+    ended = f"it had ended gracefully ({decision.why})" if decision.kind == "ended" else ""
     if node is not None and child.identity and child.precedes(node.attempt) \
             and _is_settled(state, child.identity, decision):
-        # Its own report may have been a repetition of its predecessor's: then no record but this one tells its end.
-        how = f"; it had ended gracefully ({decision.why})" if decision.kind == "ended" else ""
-        return RestartDecision("start", f"attempt {node.attempt}{how}")
-    if decision.kind == "ended" and child.identity is not None and may_start_again(state, child.identity):
-        return replace(decision, kind="start", why=f"it had ended gracefully ({decision.why}); the run goes on")
+        return RestartDecision("start", "; ".join(filter(None, (f"attempt {node.attempt}", ended))))
+    if ended and child.identity is not None and may_start_again(state, child.identity):
+        return replace(decision, kind="start", why=f"{ended}; the run goes on")
     if decision.kind in _CLEANING_UP and node is not None and node.status == "validated":
-        how = f"it had ended gracefully ({decision.why})" if decision.kind == "ended" else decision.why
         return replace(decision, kind=_CLEANING_UP[decision.kind], at=0.0,
-                       why=f"{how}; its branch has landed, so only the cleanup is left")
+                       why=f"{ended or decision.why}; its branch has landed, so only the cleanup is left")
     return decision
 
 

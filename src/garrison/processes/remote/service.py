@@ -378,7 +378,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def connect_temporal(home: Path, settings: HostSettings) -> QueueDispatcher:
     """Connect a host's worker to the Temporal server of its settings; TLS is set in the host's own home."""
-    from garrison.dispatch.temporal.client import TemporalDispatcher, connection_options
+    from garrison.dispatch.temporal.client import TemporalDispatcher
 
     return TemporalDispatcher(settings.address, settings.crew, worker=settings.name, namespace=settings.namespace,
-                              options=connection_options(os.environ, read_config(home).hosts()))
+                              config=read_config(home).hosts())

@@ -370,7 +370,7 @@ class HostSetup:
 def ensure_keeper_of_first(home: Path, host: Host) -> None:
     """Start the keeper although the home has no host yet: the port of its server is needed for the first."""
     try:
-        is_first = not read_host(home, host.name).command
+        is_first = not read_host(home, host.name).is_set_up
     except NotFound:
         is_first = True
     if is_first:
@@ -450,7 +450,7 @@ def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = 
     base = host.home.rpartition("/")[0]
     if reach and host.home:
         try:
-            if host.command:
+            if host.is_set_up:
                 _stop_service(access, host)
             if "/.local/share/garrison-hosts/" in base:
                 done = access.run(["rm", "-rf", "--", base], timeout=INSTALL_SECONDS)

@@ -235,3 +235,14 @@ def test_objects_of_git_lfs_come_out_if_they_are_what_their_names_say(repo, node
     with pytest.raises(GarrisonError, match="another content"):
         collect_commits(node.git, node.path, "run", "node", 1)
     assert not (repo / ".git/lfs/objects/00/00" / forged).exists()
+
+
+def test_a_lock_that_a_killed_git_left_on_the_branch_keeps_no_worktree_from_being_made(repo, node, monkeypatch):
+    """Seen in a soak: the runner was killed while git made the worktree, and no successor could make it."""
+    monkeypatch.setattr("garrison.system.git.repository._RETRY_SECONDS", 0.2)
+    lock = repo / f".git/refs/heads/{BRANCH}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
+    assert not lock.exists()
+    assert node.git.branch_tip(BRANCH) == tip_of_main(repo)

@@ -202,15 +202,17 @@ def test_worktrees_slots_locks_and_registrations(home: Home) -> None:
     own = home.git.git_dir(resting)
     (own / "index.lock").touch()
     (home.place.repo / ".git/index.lock").touch()
-    os.utime(own / "index.lock", (1, 1))
-    os.utime(home.place.repo / ".git/index.lock", (1, 1))
+    (home.place.repo / ".git/packed-refs.lock").touch()
+    for lock in (own / "index.lock", home.place.repo / ".git/index.lock", home.place.repo / ".git/packed-refs.lock"):
+        os.utime(lock, (1, 1))
     assert home.problems("worktrees") == [("give_back", "")]
-    assert home.problems("locks") == [("unlock", "")]
+    assert home.problems("locks") == [("unlock", ""), ("unlock_refs", "")]
     home.examine(fix=True)
     assert not left.exists()
     assert git(home.place.repo, "show", "refs/garrison/rescue/over/a/1:work") == "w"
     assert (resting / "work").exists(), "a run that can continue keeps its worktrees"
     assert not (own / "index.lock").exists()
+    assert not (home.place.repo / ".git/packed-refs.lock").exists()
     assert (home.place.repo / ".git/index.lock").exists(), "the lock of the user's own checkout"
     (home.place.repo / ".git/index.lock").unlink()
     home.run("rests", "done")

@@ -26,6 +26,7 @@ from garrison.records.names import launcher_key
 from garrison.records.quarantine import quarantine
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import kill_tree, processes
+from garrison.system.git import abandoned_locks
 
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
@@ -110,6 +111,20 @@ class RemoveGitLocks(Fix):
     def apply(self, runtime: Runtime) -> None:
         """Remove the locks of the worktree and its branch."""
         self.git.clear_locks(self.worktree.path, f"garrison/{self.worktree.run}/{self.worktree.node}")
+
+
+@frozen
+class RemoveAbandonedLocks(Fix):
+    """Fix for locks that a killed git left in a repository."""
+
+    name = "unlock_refs"
+    description = "remove the stale lock files of git"
+    common: Path
+    locks: tuple[Path, ...]
+
+    def apply(self, runtime: Runtime) -> None:
+        """Remove those that are still abandoned."""
+        abandoned_locks.remove(list(self.locks), self.common)
 
 
 @frozen

@@ -7,12 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.doctor.findings import Finding, Scope, Severity
-from garrison.doctor.fixes import RemoveGitLocks, RemoveSlots, RemoveWorktree, UnregisterWorktree
+from garrison.doctor.fixes import (
+    RemoveAbandonedLocks,
+    RemoveGitLocks,
+    RemoveSlots,
+    RemoveWorktree,
+    UnregisterWorktree,
+)
 from garrison.errors import GarrisonError
 from garrison.merge.slots import is_job_alive
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, orphan_has_work, run_repository
 from garrison.records.life_lock import is_held
-from garrison.system.git import Git
+from garrison.system.git import Git, abandoned_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,6 +55,8 @@ def examine_worktrees(scope: Scope) -> Iterator[Finding]:
     for folder, git in folders.items():
         yield from _examine_slots(folder, git, scope.runs)
         yield from _find_missing(folder, git)
+    for git in {git.common: git for git in folders.values()}.values():
+        yield from _find_abandoned_locks(git)
 
 
 def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) -> Iterator[Finding]:
@@ -65,6 +73,14 @@ def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) 
                 yield Finding("locks", Severity.WARNING,
                               f"{', '.join(stale)} of {worktree.path}, in which no process works",
                               RemoveGitLocks(git, worktree))
+
+
+def _find_abandoned_locks(git: Git) -> Iterator[Finding]:
+    """Yield what a killed git left: `git gc` and every change of such a ref fail until it is removed."""
+    if locks := abandoned_locks.find(git.common):
+        names = ", ".join(str(lock.relative_to(git.common)) for lock in locks)
+        yield Finding("locks", Severity.WARNING, f"a git that was killed left {names} in {git.common}",
+                      RemoveAbandonedLocks(git.common, tuple(locks)))
 
 
 def _may_have_work(git: Git, worktree: OrphanedWorktree) -> bool:

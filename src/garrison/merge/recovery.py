@@ -213,14 +213,15 @@ def _repair_guard(queue: MergeQueue) -> Iterator[Finding]:
 
 
 def _find_ref_lock(queue: MergeQueue) -> Iterator[Finding]:
-    """Report git's lock on the target: only a person can tell whether that git still runs."""
+    """Report git's lock on the target; an abandoned one is removed at the next landing."""
     if not queue.branch.is_local:
         return
     lock = queue.git.common / f"{queue.branch.ref}.lock"
     with suppress(FileNotFoundError):
         age = queue.clock.time() - lock.stat().st_mtime
         if age > 1:
-            yield Finding(f"{lock} has been there for {age:.0f} s; if no git runs, remove it", False)
+            yield Finding(f"{lock} has been there for {age:.0f} s; if a git that was killed left it, it goes after a "
+                          "minute", False)
 
 
 # --------------------------------------------------------------------------------------------------- a damaged journal

@@ -66,7 +66,8 @@ class LocalTarget:
         if self.git.update_ref(self.ref, new, old, message=message, hooks=hooks, extra={LANDING: self.ref}):
             return ""
         hint = ", and check that the reference-transaction hook does not forbid it" if hooks else ""
-        return f"git refuses to move {self.ref}; if no git runs, remove {self.git.common / self.ref}.lock{hint}"
+        lock = f"{self.git.common / self.ref}.lock"
+        return f"git refuses to move {self.ref}; if a git that was killed left {lock}, it goes after a minute{hint}"
 
 
 class RemoteTarget:

@@ -68,7 +68,8 @@ def create_tested(queue: MergeQueue, launch: Launch, gate_timeout: float) -> Non
 def begin_test(queue: MergeQueue, base: str) -> None:
     """Set the branch on which a pull request is tested to the base; nothing of it lands anywhere."""
     if not queue.git.update_ref(f"refs/heads/{queue.target}", base, message="garrison: test the pull request"):
-        raise GarrisonError(f"could not set {queue.target} to {base[:10]}; if no git runs, remove its .lock file")
+        raise GarrisonError(f"could not set {queue.target} to {base[:10]}; if a git that was killed left its .lock "
+                            "file, try again in a minute")
 
 
 def configure(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:

@@ -263,6 +263,7 @@ class Worktree:
             notes += filter(None, [self._collect(self.task.attempt - is_new_attempt)])
             if is_new_attempt:
                 self._save_side_work(self.task.attempt - 1)
+            self.git.clear_branch_lock(self.branch)  # of a git that was killed before there was a worktree
         notes += create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / CONFLICTS,
                                  self.launch.onto)
         if not agent_alive:

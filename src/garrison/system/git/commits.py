@@ -10,11 +10,12 @@ import tempfile
 import threading
 import zlib
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
 from garrison.system import disk_space, processes
+from garrison.system.git import abandoned_locks
 from garrison.system.git.configuration import find_git_dirs
 from garrison.system.git.repository import (
     CONTENTION,
@@ -344,8 +345,11 @@ class Commits(Repository):
             extra: environment variables for those hooks.
         """
         values = (ref, new) if old is None else (ref, new, old)
-        answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
+        set_ref = partial(self.run, "update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
                           extra=extra)
+        answer = set_ref()
+        if answer.code and abandoned_locks.remove_named(answer.err, self.root, self.common):
+            answer = set_ref()
         if answer.code and disk_space.reports_no_space(answer.err):
             raise GitError(("update-ref", ref), answer.code, answer.err)
         return answer.code == 0
@@ -358,6 +362,7 @@ class Commits(Repository):
                 return
             if last or not CONTENTION.search(answer.err):
                 raise GitError(("update-ref", "--stdin"), answer.code, answer.err)
+            abandoned_locks.remove_named(answer.err, self.root, self.common)
 
     def make_ref(self, ref: str, oid: str) -> bool:
         """Set a ref that only we write, to an existing commit; return False if git refused.

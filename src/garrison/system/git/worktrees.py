@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system import processes, untrusted
-from garrison.system.git import excludes, inner
+from garrison.system.git import abandoned_locks, excludes, inner
 from garrison.system.git.commits import OID, Commits
 from garrison.system.git.repository import CONTENTION, EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
 
@@ -112,6 +112,7 @@ class Worktrees(Commits):
                 return
             if last or not CONTENTION.search(answer.err):
                 raise GitError(("worktree", "add"), answer.code, answer.err)
+            abandoned_locks.remove_named(answer.err, self.root, self.common)
             self._reuse_or_clear(path, branch)
 
     def _disable_sparse_checkout(self, path: Path) -> None:
@@ -216,11 +217,15 @@ class Worktrees(Commits):
         removed = [name for name in ("index.lock", "HEAD.lock") if (git_dir / name).exists()]
         for name in removed:
             (git_dir / name).unlink(missing_ok=True)
+        return removed + (self.clear_branch_lock(branch) if branch else [])
+
+    def clear_branch_lock(self, branch: str) -> list[str]:
+        """Remove the lock of a branch at which no process works any more; return the removed files."""
         lock = self.common / f"refs/heads/{branch}.lock"
-        if branch and lock.exists():
-            lock.unlink(missing_ok=True)
-            removed.append(str(lock.relative_to(self.common)))
-        return removed
+        if not lock.exists():
+            return []
+        lock.unlink(missing_ok=True)
+        return [str(lock.relative_to(self.common))]
 
     # --- contents ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,135 @@
+"""Locks that a killed git left: only those are removed that no living git can have made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from garrison.system.git import Git, abandoned_locks
+from garrison.system.git.repository import GitError
+from support import git, make_repository
+
+OLD = abandoned_locks.SECONDS + 5
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    make_repository(tmp_path / "repo")
+    git(tmp_path / "repo", "branch", "garrison/r/a")
+    git(tmp_path / "repo", "branch", "topic")
+    return tmp_path / "repo"
+
+
+@pytest.fixture
+def reader(repo: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Return a git that works in the repository until its input is closed."""
+    child = subprocess.Popen(["git", "cat-file", "--batch"], cwd=repo, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    yield child
+    child.communicate()
+
+
+def leave(repo: Path, name: str, seconds: float = OLD) -> Path:
+    """Make a lock as a git leaves it that was killed so many seconds ago."""
+    lock = repo / ".git" / f"{name}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    os.utime(lock, (time.time() - seconds,) * 2)
+    return lock
+
+
+@pytest.mark.parametrize("name", ["packed-refs", "config", "refs/heads/topic", "refs/heads/garrison/r/a"])
+def test_an_old_lock_that_nobody_can_have_made_is_abandoned(repo: Path, name: str) -> None:
+    lock = leave(repo, name)
+    assert abandoned_locks.find(repo / ".git") == [lock]
+    assert abandoned_locks.remove([lock], repo / ".git") == [lock]
+    assert not lock.exists()
+    assert abandoned_locks.remove([lock], repo / ".git") == []
+
+
+def test_garrisons_own_refs_wait_less_long(repo: Path) -> None:
+    young = abandoned_locks.OWN_SECONDS + 5
+    leave(repo, "refs/heads/topic", young)
+    own = leave(repo, "refs/heads/garrison/r/a", young)
+    leave(repo, "refs/garrison/x", 0)
+    assert abandoned_locks.find(repo / ".git") == [own]
+
+
+def test_a_lock_stays_while_a_git_lives_that_was_there_before_it(
+        repo: Path, reader: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abandoned_locks, "SECONDS", -1.0)
+    lock = leave(repo, "packed-refs", 0)
+    assert abandoned_locks.find(repo / ".git") == []
+    assert abandoned_locks.remove([lock], repo / ".git") == []
+    reader.communicate()
+    assert abandoned_locks.find(repo / ".git") == [lock]
+
+
+def test_a_git_that_came_later_or_works_elsewhere_did_not_make_it(
+        repo: Path, reader: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert abandoned_locks.find(repo / ".git") == []
+    lock = leave(repo, "packed-refs")
+    assert abandoned_locks.find(repo / ".git") == [lock], "the reader is younger"
+    monkeypatch.setattr(abandoned_locks, "SECONDS", -1.0)
+    make_repository(tmp_path / "other")
+    lock = leave(tmp_path / "other", "packed-refs", 0)
+    assert reader.poll() is None
+    assert abandoned_locks.find(tmp_path / "other/.git") == [lock]
+
+
+def test_a_git_in_a_worktree_is_one_of_the_repository(repo: Path, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    git(repo, "worktree", "add", "-q", str(tmp_path / "tree"), "topic")
+    (tmp_path / "tree/below").mkdir()
+    child = subprocess.Popen(["git", "cat-file", "--batch"], cwd=tmp_path / "tree/below", stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE)
+    monkeypatch.setattr(abandoned_locks, "SECONDS", -1.0)
+    lock = leave(repo, "packed-refs", 0)
+    try:
+        assert not abandoned_locks.is_abandoned(lock, repo / ".git")
+    finally:
+        child.communicate()
+    assert abandoned_locks.is_abandoned(lock, repo / ".git")
+
+
+def test_git_s_messages_name_what_is_removed_and_other_files_stay(repo: Path, tmp_path: Path) -> None:
+    index = leave(repo, "index")
+    outside = tmp_path / "refs.lock"
+    outside.touch()
+    os.utime(outside, (0, 0))
+    for lock in (index, outside):
+        said = f"fatal: Unable to create '{lock}': File exists.\n\nAnother git process seems to be running"
+        assert not abandoned_locks.remove_named(said, repo, repo / ".git")
+        assert lock.exists()
+    lock = leave(repo, "config")
+    assert abandoned_locks.remove_named("error: could not lock config file .git/config: File exists", repo,
+                                        repo / ".git")
+    assert not lock.exists()
+
+
+def test_what_would_fail_at_an_abandoned_lock_goes_on(repo: Path, tmp_path: Path) -> None:
+    """Regression: a run that had landed never ended, since its branches could not be deleted."""
+    ours, tip = Git(repo), git(repo, "rev-parse", "main")
+    git(repo, "pack-refs", "--all")
+    leave(repo, "packed-refs")
+    ours.delete_refs(["refs/heads/topic"])
+    assert ours.branch_tip("topic") is None
+    leave(repo, "refs/heads/main")
+    assert ours.update_ref("refs/heads/main", tip, tip, message="m")
+    leave(repo, "refs/heads/garrison/r/a")
+    ours.add_worktree(tmp_path / "tree", "garrison/r/a", "main")
+    assert ours.head(tmp_path / "tree") == tip
+    git(repo, "gc", "-q", "--prune=now")
+
+
+def test_a_lock_that_is_not_abandoned_is_not_taken_away(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garrison.system.git.repository._RETRY_SECONDS", 0.2)
+    lock = leave(repo, "refs/heads/topic", 0)
+    assert not Git(repo).update_ref("refs/heads/topic", git(repo, "rev-parse", "main"), message="m")
+    with pytest.raises(GitError, match="cannot lock ref"):
+        Git(repo).delete_refs(["refs/heads/topic"])
+    assert lock.exists()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulator import commands, flows
+from tests.simulator.liveness import ORPHAN_GRACE
 from tests.simulator.supervision import PIPELINE, existing
 from tests.simulator.world import Process, Steps, World
 
@@ -394,6 +395,20 @@ class Chaos:
                 self.world.note(f"=== {proc.name} gets SIGTERM before it has cleaned up")
             yield from self._pause(100)
 
+    def abandon(self) -> Iterator[bool]:
+        """Kill launcher and guardian of a run, and whoever succeeds them, until its runners have left; nobody comes for
+        longer than they wait for."""
+        yield from self._until(self._active_nodes)
+        if not (found := self._active_nodes()):
+            return
+        run = self.later.choice(found)[0]
+        until = self.world.t + 1.5 * ORPHAN_GRACE
+        while self.world.t < until and self.world.status(run) == "running":
+            for proc in self.supervised():
+                if proc.key.run == run and proc.key.role in ("launch", "guardian"):
+                    self.world.kill(proc, "nobody shall be above the runners")
+            yield True
+
     def _landings_in_doubt(self) -> list[tuple[str, str]]:
         journal = self.world.queue_journal
         names = [str(entry.data["entry"]) for entry in journal.entries[journal.synced:] if entry.kind == "landed"]
@@ -650,7 +665,7 @@ LATER_SEEDS = (0, 2)
 """As above, of other seeds."""
 LAST: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
     Chaos.take_over_queue, Chaos.stop_stubborn, Chaos.exhaust_enqueued_runner, Chaos.cut_power_at_a_landing,
-    Chaos.stop_leavers)
+    Chaos.stop_leavers, Chaos.abandon)
 LAST_SEEDS = (4,)
 """As above, of the seeds that are left."""
 REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",

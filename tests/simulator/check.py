@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from tests.simulator import flow_check
+from tests.simulator.liveness import ORPHAN_GRACE
 from tests.simulator.restarts import Restarts
 from tests.simulator.violation import Violation
 
@@ -37,7 +38,7 @@ DEATHS = Policy().intensity + 1
 """Deaths of a name before it may be parked."""
 REWORKED = ("nothing", "acceptance", "conflict", "gate")
 """Fates that a new attempt may change."""
-BEAT_TIMEOUT, ORPHAN_GRACE = 30.0, 600.0
+BEAT_TIMEOUT = 30.0
 """As `supervision.TIMING` has them."""
 LOCKLESS = 10.0
 """Seconds for which a process may go on that has lost its life lock: the rest of its turn."""

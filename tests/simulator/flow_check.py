@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from tests.simulator.violation import Violation
 
 from garrison.pipeline.outcome import Outcome
+from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
+    from garrison.pipeline.gates import OpenGate
     from garrison.processes.run_state import RunState
     from garrison.records.journal import Entry
 
@@ -27,6 +29,7 @@ def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]
     if node is None:
         if place.id not in shadow.gates:
             raise Violation(f"{place.id} was answered before it was asked")
+        _check_answer(shadow, entry, shadow.gates[place.id])
         return
     if (place.node, node.attempt) in reported:
         raise Violation(f"attempt {node.attempt} of {place.node} advanced the flow twice, at last for {place.id}")
@@ -34,6 +37,14 @@ def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]
     good = Outcome.from_data(data["outcome"]).good
     if node.status != ("validated" if good else "failed"):
         raise Violation(f"{place.id} ended as {data['outcome']}, and {place.node} is {node.status}")
+
+
+def _check_answer(shadow: RunState, entry: Entry, gate: OpenGate) -> None:
+    """A gate ends by an answer or a signal, which a record names, or at its deadline."""
+    if entry.kind != "flow" or shadow.heard.get(gate.signal) or (
+            gate.deadline and from_iso(gate.deadline) <= from_iso(entry.at)):
+        return
+    raise Violation(f"{gate.place} was passed, and nobody answered or signalled")
 
 
 def check_attempt(shadow: RunState, change: dict[str, Any], max_rework: int) -> None:

@@ -15,6 +15,7 @@ from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.records.run import Task
 from garrison.records.signals import Signal
+from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -132,7 +133,9 @@ def launch(world: World, run: str) -> None:
     """Add a run of such a graph."""
     rng, world.has_flows = world.rng, True
     made = make_graph(rng)
-    text = "digraph { max_steps=60; " + " ".join(made.lines) + "}"
+    late = random.Random(f"limit of {world.seed}, {run}")  # of its own: else every seed would play another world
+    limit = f"max_pipeline_duration={late.choice([40, 120, 600])}s; " if late.random() < 0.15 else ""
+    text = f"digraph {{ max_steps=60; {limit}" + " ".join(made.lines) + "}"
     plan: RunPlan = plan_run(parse(text))
     fates, tasks = {}, {}
     for name in made.tasks:
@@ -149,6 +152,12 @@ def _fate(rng: random.Random) -> Fate:
         else "success"
     return Fate(kind, rng.randint(0, 3), rng.choice([1, 2, 7]) if rng.random() < 0.08 else 0,
                 rng.choice([1, 1, 2, 3, 10**6]), 300.0 if rng.random() < 0.08 else 3.0, rng.random() < 0.1)
+
+
+def is_out_of_time(world: World, run: str) -> bool:
+    """Return whether a run was stopped by its graph's limit of time; to resume it does not help."""
+    state, limit = world.check.shadows[run], world.runs[run].plan.max_seconds
+    return state.status == "stopped" and limit is not None and world.wall - from_iso(state.began) > limit
 
 
 def answer(world: World, run: str) -> None:

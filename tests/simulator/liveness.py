@@ -18,6 +18,7 @@ from garrison.processes.run_status import ProcessFact, Status, decide_status
 from garrison.records.identity import ALIVE
 from garrison.records.names import Key
 from garrison.supervise.restart import Policy
+from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from tests.simulator.world import Process, Run, World
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 BACKOFF = Policy().cap * (1 + Policy().jitter)
 SPAWN_DEADLINE = 30.0
 """As `supervision.TIMING` has it; likewise the deadlines of a stop below."""
+ORPHAN_GRACE = 600.0
 STOP_ORCHESTRATOR, STOP_RUNNER, STOP_GUARDIAN, HEALTHY = 15.0, 30.0, 45.0, 60.0
 SLACK = 5.0
 """A rescan after a lost event, a lock held by another, and a few steps in between."""
@@ -50,6 +52,8 @@ BOUNDS: Mapping[str, float] = {
     "recording that a node landed": SLACK,
     "cleaning up after a landing": 4 * SLACK,  # the runner waits a while for the processor's report first
     "ending the run": STOP_RUNNER + SLACK,
+    "ending a run whose time is over": SLACK,
+    "leaving when nobody is above": ORPHAN_GRACE + BACKOFF + SLACK,
     "ending the launcher": STOP_GUARDIAN + SLACK,
     "stopping the run": STOP_RUNNER + 2 * SLACK,  # runners first, then what they left
     "stopping the agent": STOP_ORCHESTRATOR + 2 * SLACK,
@@ -144,6 +148,9 @@ class Liveness:
             yield Stage("ending the run", run.id, guardian)
         if state.status != "running":
             return
+        if run.plan.max_seconds is not None and state.flow is not None and not state.flow.over \
+                and self.world.wall - from_iso(state.began) > run.plan.max_seconds:
+            yield Stage("ending a run whose time is over", run.id, guardian)
         busy = sum(node.status == "active" for node in state.nodes.values())
         for name, node in state.nodes.items():
             if name in state.held:
@@ -198,6 +205,13 @@ class Liveness:
         is_settled = any(entry.status == "landed" for entry in self.world.queue.entries_of(run.id, name))
         if hook.phase == "validating" and node.status == "validated" and is_settled:
             yield Stage("cleaning up after a landing", f"{name} of {run.id}", runner)
+        ours = [proc for proc in self.world.procs.values() if proc.key.run == run.id]
+        is_at_work = any(proc.key.name == name and (proc.kind in ("agent", "job") or proc.key.role == "orchestrator")
+                         for proc in ours)
+        has_above = any(proc.kind == "supervised" and proc.key.role in ("launch", "guardian") for proc in ours)
+        if hook.phase in ("executing", "validating") and not is_at_work and not has_above \
+                and not self._is_queue_locked(runner):
+            yield Stage("leaving when nobody is above", f"{name} of {run.id}", runner)
         if hook.phase == "executing" and (run.id, name, runner.attempt) not in self.world.results:
             orchestrator = Key("orchestrator", name, run.id)
             if orchestrator in self.world.identities:

@@ -155,7 +155,7 @@ def _attend(world: World) -> bool:
             chaos.start(world, run.id, resume=True)
             is_unfinished = True
             continue
-        if status in ("done", "failed") and not world.busy():
+        if (status in ("done", "failed") or flows.is_out_of_time(world, run.id)) and not world.busy():
             continue
         is_unfinished = True  # also with a parked guardian: a person fixes the cause, and resumes
         flows.answer(world, run.id)

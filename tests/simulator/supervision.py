@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
+from tests.simulator.violation import Violation
 from tests.simulator.world import Effect, Process, Run, Steps, World, key_of, marker_of
 
 from garrison.config import Timing
@@ -33,6 +34,8 @@ R = TypeVar("R", Identity, Hook)
 TIMING = Timing(beat_timeout=30.0)
 PIPELINE = "pipe"
 """Name of every simulated guardian and merge processor."""
+AT_ONCE, MAX_IDLE_TURNS = 0.01, 50
+"""Seconds of a sleep that is none; turns in a row that may do nothing before such a sleep."""
 LONGEST_SLEEP = 60.0
 """Seconds; longer than a real process's, to spare the simulation."""
 
@@ -244,6 +247,7 @@ class SimulatedProcess:
         self.epoch = 0
         self.stopping = self.has_ended = False
         self.decision = Decision([])
+        self._idle_turns = 0
         self.idle = TIMING.rescan
         self.watch = Watch(world, me)
 
@@ -279,6 +283,7 @@ class SimulatedProcess:
                 seconds = 0.0 if again else self._sleep()
                 if not again:
                     self.check_sleep(self.world.mono + seconds)
+                    self._check_idle(seconds)
                 yield seconds
                 if self.me.terms and not self.me.stubborn:
                     self.stopping, self.me.terms = True, 0
@@ -299,6 +304,12 @@ class SimulatedProcess:
             return TIMING.rescan
         wake_at = self.decision.wake_at
         return self.idle if wake_at is None else max(0.0, min(self.idle, wake_at - self.world.mono))
+
+    def _check_idle(self, seconds: float) -> None:
+        """Check that it does not wake again and again at once, with nothing to do."""
+        self._idle_turns = self._idle_turns + 1 if seconds < AT_ONCE and not self.me.is_touched else 0
+        if self._idle_turns > MAX_IDLE_TURNS:
+            raise Violation(f"{self.me.name} wakes all the time, and does nothing")
 
     def check_sleep(self, until: float) -> None:
         """Check that nothing is overslept until this monotonic time."""

@@ -403,9 +403,12 @@ class Chaos:
             return
         run = self.later.choice(found)[0]
         until = self.world.t + 1.5 * ORPHAN_GRACE
-        while self.world.t < until and self.world.status(run) == "running":
-            for proc in self.supervised():
-                if proc.key.run == run and proc.key.role in ("launch", "guardian"):
+        while self.world.t < until:
+            ours = [proc for proc in self.supervised() if proc.key.run == run]
+            if all(proc.key.role != "runner" for proc in ours):
+                return
+            for proc in ours:
+                if proc.key.role in ("launch", "guardian"):
                     self.world.kill(proc, "nobody shall be above the runners")
             yield True
 

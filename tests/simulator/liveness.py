@@ -10,6 +10,7 @@ verdicts and decisions under test.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulator.violation import Violation
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import RunState
     from garrison.records.identity import Identity
 
+_key = cache(Key)
+"""Make a name; each is checked when it is made, and here thousands of times."""
 BACKOFF = Policy().cap * (1 + Policy().jitter)
 SPAWN_DEADLINE = 30.0
 """As `supervision.TIMING` has it; likewise the deadlines of a stop below."""
@@ -106,8 +109,8 @@ class Liveness:
     def _stages(self) -> Iterator[Stage]:
         for run in self.world.runs.values():
             state = self.world.check.shadows[run.id]
-            launcher = self._at_work(Key("launch", "launch", run.id))
-            guardian = self._at_work(Key("guardian", "pipe", run.id))
+            launcher = self._at_work(_key("launch", "launch", run.id))
+            guardian = self._at_work(_key("guardian", "pipe", run.id))
             yield from self._stages_of_launcher(run, state, launcher)
             if guardian is not None:
                 yield from self._stages_of_guardian(run, state, guardian)
@@ -115,7 +118,7 @@ class Liveness:
             yield from self._stages_of_stops(run, state)
             yield from self._stages_of_inboxes(run)
             for node in run.tasks:
-                runner = self._at_work(Key("runner", node, run.id))
+                runner = self._at_work(_key("runner", node, run.id))
                 if runner is not None:
                     yield from self._stages_of_runner(run, state, runner)
 
@@ -137,7 +140,7 @@ class Liveness:
     def _stages_of_launcher(self, run: Run, state: RunState, launcher: Process | None) -> Iterator[Stage]:
         if launcher is None:
             return
-        guardian = Key("guardian", "pipe", run.id)
+        guardian = _key("guardian", "pipe", run.id)
         if state.status in ("new", "running"):
             yield from self._supervised(guardian, launcher)
         elif state.status in ENDED and not self._incarnations(guardian):
@@ -156,7 +159,7 @@ class Liveness:
             if name in state.held:
                 continue
             if node.status in ("active", "impl_complete"):
-                yield from self._supervised(Key("runner", name, run.id), guardian, node.attempt)
+                yield from self._supervised(_key("runner", name, run.id), guardian, node.attempt)
             if run.plan.flow == "dag" and node.status == "pending" and busy < run.max_agents and all(
                     (run.id, before) in self.world.check.landings and state.nodes[before].status == "validated"
                     for before in run.plan.predecessors[name] if before in state.nodes):
@@ -166,14 +169,14 @@ class Liveness:
                     for entry in self.world.queue.entries_of(run.id, name)):
                 yield Stage("recording that a node landed", f"{name} of {run.id}", guardian)
         if "impl_complete" in state.statuses.values() and "processor" not in state.held:
-            yield from self._supervised(Key("processor", "pipe", run.id), guardian)
+            yield from self._supervised(_key("processor", "pipe", run.id), guardian)
 
     def _stages_of_people(self, run: Run, state: RunState, guardian: Process) -> Iterator[Stage]:
         """A person's word takes effect: what is parked is told to stop, what stays healthy counts as healed."""
         if state.status != "running":
             return
         for name in state.held:
-            key = Key("processor", "pipe", run.id) if name == "processor" else Key("runner", name, run.id)
+            key = _key("processor", "pipe", run.id) if name == "processor" else _key("runner", name, run.id)
             if self._at_work(key) is not None:
                 yield Stage("stopping what a person parked", key.full, guardian)
         for full, circuit in state.circuits.items():
@@ -186,11 +189,11 @@ class Liveness:
 
     def _stages_of_stops(self, run: Run, state: RunState) -> Iterator[Stage]:
         """Who is told to stop ends in time, whatever those below it do."""
-        guardian = self._at_work(Key("guardian", "pipe", run.id), stopping=True)
+        guardian = self._at_work(_key("guardian", "pipe", run.id), stopping=True)
         if guardian is not None and state.status == "running":
             yield Stage("stopping the run", run.id, guardian)
         for node in run.tasks:
-            runner = self._at_work(Key("runner", node, run.id), stopping=True)
+            runner = self._at_work(_key("runner", node, run.id), stopping=True)
             if runner is not None:
                 yield Stage("stopping the agent", f"{node} of {run.id}", runner)
 
@@ -213,7 +216,7 @@ class Liveness:
                 and not self._is_queue_locked(runner):
             yield Stage("leaving when nobody is above", f"{name} of {run.id}", runner)
         if hook.phase == "executing" and (run.id, name, runner.attempt) not in self.world.results:
-            orchestrator = Key("orchestrator", name, run.id)
+            orchestrator = _key("orchestrator", name, run.id)
             if orchestrator in self.world.identities:
                 yield from self._supervised(orchestrator, runner, runner.attempt)
 
@@ -287,7 +290,7 @@ class Liveness:
         """Return whether the name was parked, and has no probe yet: `Check.probed` has the rule for those."""
         if key.role != "orchestrator":
             return self.world.check.shadows[key.run].circuit(key.full).parked
-        journal = self.world.journal_of(Key("runner", key.name, key.run))
+        journal = self.world.journal_of(_key("runner", key.name, key.run))
         kinds = ["unpark" if entry.data.get("unpark") else entry.kind for entry in journal.entries
                  if entry.data.get("full") == key.full or entry.data.get("unpark")]
         return "park" in kinds and kinds[-1] not in ("spawn", "heal", "unpark")

@@ -690,6 +690,7 @@ def guide(world: World, run: str, action: str, who: str) -> None:
                       {"action": action, "who": who, "text": "a person"}))
 
 
-def start(world: World, run: str, *, resume: bool) -> None:
+def start(world: World, run: str, *, resume: bool, again: bool = False) -> None:
     """Run the command that starts a launcher."""
-    world.spawn("command", launcher_key(run), 0, commands.launch(resume=resume), marker=f"command-{world.fresh()}")
+    world.spawn("command", launcher_key(run), 0, commands.launch(resume=resume, again=again),
+                marker=f"command-{world.fresh()}")

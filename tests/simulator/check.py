@@ -268,19 +268,21 @@ class Check:
         self._check_successor(name, entry)
 
     def _check_successor(self, name: str, entry: Entry) -> None:
-        """Between two starts of a runner its guardian's journal tells the first one's end; `garrison verify` asks that.
-        """
+        """Between two starts of a runner its guardian's journal tells the first one's end, and a runner's that of its
+        orchestrator; `garrison verify` asks that."""
         lives, told = self.lives.setdefault(name, {}), self.told.setdefault(name, {})
         data, ends = entry.data, dict[str, int]()
-        if entry.kind == "death":
+        if entry.kind in ("death", "fenced", "swept"):
             ends = {str(data["full"]): int(data["incarnation"])}
+        elif entry.kind == "fact" and data["name"] in ("change", "failed"):
+            ends = dict(lives)
         elif entry.kind == "signal":
             ends = {full: int(life) for full, life in (data.get("lives") or data.get("resume") or {}).items()}
             if data.get("type") == "RUNNER_EXITED":
                 ends[str(data["from"])] = int(data["incarnation"])
         for full, life in ends.items():
             told[full] = max(life, told.get(full, 0))
-        if entry.kind != "spawn" or not str(data["full"]).startswith("runner-"):
+        if entry.kind != "spawn" or not str(data["full"]).startswith(("runner-", "orchestrator-")):
             return
         full, before = str(data["full"]), lives.get(str(data["full"]), 0)
         if told.get(full, 0) < before and not GRACEFUL.match(str(data["why"])):
@@ -521,12 +523,12 @@ class Check:
         self._check_not_cancelled(run, change["node"], old.attempt)
         if run.plan.flow == "walk" or run.lands:  # a landing that was refused runs nodes again
             return
-        if attempt != old.attempt + 1 or attempt > run.max_rework + 1:
+        if attempt != old.attempt + 1 or attempt > run.max_rework + 1 + run.again:
             raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
 
     def _check_not_cancelled(self, run: Run, name: str, attempt: int) -> None:
         """A node whose runner was cancelled before it reported a failure gets no new attempt."""
-        if run.plan.flow == "dag" and (Key("runner", name, run.id).full, attempt) in self.cancelled:
+        if run.plan.flow == "dag" and not run.again and (Key("runner", name, run.id).full, attempt) in self.cancelled:
             raise Violation(f"{name} got a new attempt though attempt {attempt} was cancelled")
 
     # at the end

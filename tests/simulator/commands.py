@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulator.launcher import RESUME, Launcher
+from tests.simulator.launcher import AGAIN, RESUME, Launcher
 from tests.simulator.supervision import (
     PIPELINE,
     TIMING,
@@ -30,13 +30,16 @@ SECOND_LOOK = 1.0
 """Seconds between the two observations by which a command judges a silent launcher."""
 
 
-def launch(*, resume: bool) -> Callable[[World, Process], Steps]:
-    """Return `launch`, or `resume`: start a launcher for a run that has none. Harmless twice at once."""
+def launch(*, resume: bool, again: bool = False) -> Callable[[World, Process], Steps]:
+    """Return `launch`, or `resume`: start a launcher for a run that has none. Harmless twice at once.
+
+    `again`: try the nodes of a run that failed again.
+    """
     def body(world: World, me: Process) -> Steps:
         view = world.view(me.key)
         yield None
         if (yield from _clear_the_way(world, me, view)):
-            yield from _start_launcher(world, me, resume=resume)
+            yield from _start_launcher(world, me, resume=resume, again=again)
 
     return body
 
@@ -72,16 +75,16 @@ def _clear_the_way(world: World, me: Process, launcher: ChildState) -> Effect:
     return True
 
 
-def _start_launcher(world: World, me: Process, *, resume: bool) -> Effect:
+def _start_launcher(world: World, me: Process, *, resume: bool, again: bool = False) -> Effect:
     run = me.key.run
 
     def body(world: World, child: Process) -> Steps:
-        child.code = RESUME if resume else None
+        child.code = AGAIN if again else RESUME if resume else None
         return Launcher.body(world, child)
 
     def request_resume(leased: Identity) -> None:
-        if resume and not world.check.shadows[run].over:
-            payload = ResumeRun()
+        if resume and (again or not world.check.shadows[run].over):
+            payload = ResumeRun(again or None)
             world.post(Signal(resume_id(run, leased.incarnation),
                               {"role": "launch", "name": "launch", "incarnation": 0},
                               {"role": "guardian", "name": PIPELINE}, payload.type, run, world.now, None, 0,

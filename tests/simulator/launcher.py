@@ -28,8 +28,8 @@ from garrison.records.signals import ResumeRun, StopRun, resume_id
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 
-RESUME = -100
-"""`Process.code` of a launcher before its first step: it was started with `--resume`."""
+RESUME, AGAIN = -100, -101
+"""`Process.code` of a launcher before its first step: it was started with `--resume`, or with `--again`, too."""
 
 
 class Launcher(SimulatedProcess):
@@ -43,7 +43,7 @@ class Launcher(SimulatedProcess):
         self.policy = Policy()
         self.stopping_since: float | None = None
         self.stop_guardians = 0
-        self.to_resume, self.resume_sent = me.code == RESUME, False
+        self.to_resume, self.resume_sent, self.again = me.code in (RESUME, AGAIN), False, me.code == AGAIN
         me.code = None
         self._read = self._seq = 0
         self._guardian_lives = False
@@ -79,7 +79,7 @@ class Launcher(SimulatedProcess):
             if key.run == self.run.id and key.role in ("runner", "orchestrator", "processor"))
         status, to_resume = policy.resume_status(
             self.state, resume_id(self.run.id, self.me.incarnation), sent=self.resume_sent,
-            wanted=self.to_resume and not self.state.over)
+            wanted=self.to_resume and (self.again or not self.state.over))
         view = LauncherView(
             now, world.boot_id, status, self.watch.judge(world.view(self.guardian_key)), self.facts.deaths,
             self.facts.circuit, world.pending(self.key), frozenset(self.facts.applied), self.stopping, is_overdue,
@@ -113,7 +113,7 @@ class Launcher(SimulatedProcess):
             if identity is not None:
                 self.world.write_identity(self.me, self.guardian_key, self._unparked)
                 yield None
-        self.send(self.guardian_key, ResumeRun(), id_=resume_id(self.run.id, self.me.incarnation))
+        self.send(self.guardian_key, ResumeRun(self.again or None), id_=resume_id(self.run.id, self.me.incarnation))
         self.to_resume, self.resume_sent = False, True
         yield None
 

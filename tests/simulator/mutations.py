@@ -151,6 +151,8 @@ RESTARTS = (
     _bug("predecessor_unburied", "the next attempt's runner starts before the last one's death is recorded", GUARDIAN,
          '    if decision.kind == "record":\n        return _is_death_recorded(state, identity)\n',
          '    if decision.kind == "record":\n        return True\n'),
+    _bug("graceful_end_of_an_agent_untold", "no record tells the graceful end of a cancelled attempt's orchestrator",
+         RUNNER, '    return f"attempt {view.task.attempt}{ended}"\n', '    return f"attempt {view.task.attempt}"\n'),
     _bug("orphan_never", "a runner waits for ever with nobody above it", RUNNER,
          "    return view.orphaned_for is not None and view.orphaned_for > view.orphan_grace\n", "    return False\n"),
     _bug("no_limit_of_time", "a run goes on after its graph's limit of time", FLOW,

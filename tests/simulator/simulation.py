@@ -13,6 +13,7 @@ from tests.simulator.world import Fate, Journal, Run, World
 from garrison.merge.records import QueueResumed, StatusChanged
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
+from garrison.processes.runner.policy import CANCELLED
 from garrison.records.run import Task
 
 NODES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
@@ -153,6 +154,12 @@ def _attend(world: World) -> bool:
         if status == "failed" and run.retries < 1 and not world.check.shadows[run.id].over and not world.busy():
             run.retries += 1  # a person fixes why its nodes were parked, once
             chaos.start(world, run.id, resume=True)
+            is_unfinished = True
+            continue
+        if status == "failed" and not run.again and not world.busy() and any(
+                node.kind == CANCELLED for node in world.check.shadows[run.id].nodes.values()):
+            run.again = True  # a person wants what was cancelled after all
+            chaos.start(world, run.id, resume=True, again=True)
             is_unfinished = True
             continue
         if (status in ("done", "failed") or flows.is_out_of_time(world, run.id)) and not world.busy():

@@ -434,7 +434,7 @@ class SimulatedProcess:
         def parked(old: Identity | None) -> Identity:
             assert old is not None
             is_over = old.status in ("crashed", "terminated")
-            return change_status(old, "parked", metadata=metadata) if is_over else old
+            return change_status(old, "parked", metadata={**old.metadata, **metadata}) if is_over else old
 
         self.world.write_identity(self.me, child.identity.key, parked)
         yield None

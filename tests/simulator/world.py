@@ -157,6 +157,8 @@ class Run:
     resumes: int = 0
     retries: int = 0
     """How often a person resumed it after it had failed."""
+    again: bool = False
+    """True once a person has tried its failed nodes again."""
     lands: bool = False
     """True if it lands as a whole."""
 

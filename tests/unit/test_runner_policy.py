@@ -289,3 +289,11 @@ def test_an_allowed_empty_attempt_is_accepted_and_never_enqueued() -> None:
     assert decision.actions[0].expect(SendSignal).payload.to_data()["landing"] == "no change"
     assert shown(run(UNCHANGED, "validating", allowed)) == [("move", "merged")]
     assert shown(run(UNCHANGED, "validating", allowed, adhoc=True)) == [("move", "merged")]
+
+
+def test_the_start_of_a_new_attempt_tells_how_the_last_agent_ended_gracefully() -> None:
+    """Seen in a soak: after a cancellation nothing else does, and `garrison verify` took both for alive."""
+    second = Task(RUN, "a", 2)
+    told = {state: run(job=second, orchestrator=life("orchestrator", "a", state, reason="stopped")).actions[0].why
+            for state in ("terminated", "crashed")}
+    assert told == {"terminated": "attempt 2; it had ended gracefully (stopped)", "crashed": "attempt 2"}

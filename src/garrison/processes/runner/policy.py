@@ -422,7 +422,7 @@ _OUTPUT_CHARS = 200
 def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     """Return the next step of keeping an orchestrator alive until its result."""
     if _is_of_earlier_attempt(view):
-        return Decision([Action(ActionKind.START, why=f"attempt {view.task.attempt}")])
+        return Decision([Action(ActionKind.START, why=_explain_new_attempt(view))])
     was_stopped = _was_stopped(facts, view.orchestrator)
     orchestrator = view.orchestrator if was_stopped else _count_as_crashed(view.orchestrator)
     decision = _decide_restart(facts, view, orchestrator, policy)
@@ -493,6 +493,15 @@ def _is_of_earlier_attempt(view: RunnerView) -> bool:
     if identity is None or view.orchestrator.living or identity.status not in ("terminated", "crashed", "parked"):
         return False
     return view.orchestrator.precedes(view.task.attempt)
+
+
+def _explain_new_attempt(view: RunnerView) -> str:
+    """Return why an orchestrator of this attempt is started; a graceful end of the last one may have no other record:
+    its runner was cancelled, and ended at once."""
+    identity = view.orchestrator.identity
+    ended = f"; it had ended gracefully ({identity.reason})" \
+        if identity is not None and identity.status == "terminated" else ""
+    return f"attempt {view.task.attempt}{ended}"
 
 
 def _is_orphaned_too_long(view: RunnerView) -> bool:

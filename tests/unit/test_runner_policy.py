@@ -293,7 +293,8 @@ def test_an_allowed_empty_attempt_is_accepted_and_never_enqueued() -> None:
 
 def test_the_start_of_a_new_attempt_tells_how_the_last_agent_ended_gracefully() -> None:
     """Seen in a soak: after a cancellation nothing else does, and `garrison verify` took both for alive."""
-    second = Task(RUN, "a", 2)
-    told = {state: run(job=second, orchestrator=life("orchestrator", "a", state, reason="stopped")).actions[0].why
-            for state in ("terminated", "crashed")}
+    second, told = RunnerFacts(has_begun=True), {}
+    for state in ("terminated", "crashed"):
+        last = life("orchestrator", "a", state, reason="stopped")
+        told[state] = run(second, job=Task(RUN, "a", 2), orchestrator=last).actions[0].why
     assert told == {"terminated": "attempt 2; it had ended gracefully (stopped)", "crashed": "attempt 2"}

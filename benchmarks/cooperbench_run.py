@@ -131,6 +131,8 @@ class Crew:
     kills: int = 0
     ended: bool = False
     """Whether killing was ended because the run took too long."""
+    unpaused: bool = False
+    """Whether its queue had paused itself by then, and a person's command let it continue."""
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def prepare(self) -> None:
@@ -165,11 +167,18 @@ class Crew:
         if self.is_over() or time.time() - self.began > PATIENCE:
             return False
         if self.killed is not None and not self.ended:
-            self.ended = time.time() - self.began > KILLING
             self._kill_one(self.killed)
+            if time.time() - self.began > KILLING:
+                self._end_killing()
         if not self._has_launcher():
             self.started.append(self.place.begin("up"))
         return True
+
+    def _end_killing(self) -> None:
+        """Kill no more, and let a queue go on that paused itself, since its gate was killed again and again."""
+        self.ended = True
+        said = self.place.command("merge-queue", "unpause", "--repo-root", self.root / "repo")
+        self.unpaused = said.returncode == 0 and "was not paused" not in said.stdout
 
     def _has_launcher(self) -> bool:
         """Return whether the launcher lives, has ended as it should, or is about to be started by what we began."""
@@ -216,7 +225,8 @@ class Crew:
         return {"status": self.place.status(self.run), "landed": landed, "commits": len(line), "red": red,
                 "green": not red and bool(line), "findings": findings, "seconds": round(self._ended(history), 2),
                 "answers": answers, "conflicts": conflicts, "rejections": rejections, "kills": self.kills,
-                "kills_ended": self.ended, "gates": sum(1 for _ in history.of("test")), "failed": waits}
+                "kills_ended": self.ended, "unpaused": self.unpaused, "gates": sum(1 for _ in history.of("test")),
+                "failed": waits}
 
     def _events(self) -> Iterator[str]:
         done = self.place.command("events", self.run, "--json")

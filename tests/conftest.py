@@ -112,13 +112,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     hypothesis, whose own machinery is ten times slower under it; examples show the same lines.
 
     The longest come first, dealt out among the processes in turn, so that none of them ends long after the others:
-    whole runs one by one, all else by files, which share what a module makes.
+    whole runs one by one, all else by files, and so what shares a thing that its module makes.
     """
     hands: dict[str, list[pytest.Item]] = {}
     for item in sorted(items, key=_turn):
         if item.get_closest_marker("untraced") or getattr(getattr(item, "function", None), "is_hypothesis_test", False):
             item.add_marker("no_cover")
-        hands.setdefault(str(item.path) if _turn(item) else item.nodeid, []).append(item)
+        hands.setdefault(str(item.path) if _turn(item) or _shares(item) else item.nodeid, []).append(item)
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     items[:] = [item for first in range(processes) for hand in list(hands.values())[first::processes] for item in hand]
 
@@ -127,6 +127,13 @@ def _turn(item: pytest.Item) -> int:
     """Return its place in the order in which tests start; 0 for whole runs and for those of many steps."""
     turns = {"browser": 1, "integration": 1, "contract": 2, "unit": 3}
     return 0 if item.get_closest_marker("untraced") else turns.get(item.path.parent.name, 0)
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Return whether a test uses a fixture that is made once for its module, such as an installed garrison."""
+    fixtures = getattr(item, "_fixtureinfo", None)
+    return fixtures is not None and any(
+        each.scope == "module" for found in fixtures.name2fixturedefs.values() for each in found)
 
 
 @pytest.fixture(autouse=True)

@@ -64,6 +64,7 @@ def test_sessions_that_go_round_are_told_and_then_ended(scene):
     """The same call for ever, and ever other calls that change nothing: told once, then failed with the reason; who
     heeds it lands. A response without an end is interrupted. Status, why and the events tell of it."""
     place = scene.place
+    place.env["API_TIMEOUT_MS"] = "60000"  # the CLI's own limit: on a loaded machine it would interrupt first
     scene.configure("max_repeats = 5\nmax_idle = 9\nmax_response = 20")
 
     def heeds(asked: Request) -> Turn:

@@ -470,7 +470,8 @@ FLOW_BUGS = [_done_before_it_landed, _enqueued_before_it_was_journaled, _verdict
              _gates_not_opened, _flow_events_lost, _merged_hook_not_reopened, _unlimited_rework, _flow_forgotten]
 
 
-@pytest.mark.parametrize("broken", FLOW_BUGS, ids=lambda broken: broken.__name__[1:])
+@pytest.mark.parametrize("broken", [pytest.param(broken, marks=pytest.mark.slow if broken is _flow_events_lost else ())
+                                    for broken in FLOW_BUGS], ids=lambda broken: broken.__name__[1:])
 def test_a_broken_rule_of_flows_is_caught(broken: Callable[[pytest.MonkeyPatch], None],
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
@@ -484,8 +485,8 @@ RARE = (_runner_forgets_applied, _no_probe, _orphans_not_restarted, _earlier_att
         _parked_ignored, _runner_objects_to_nothing, _wakes_forgotten, _blocked_is_silent)
 """Bugs that show in few seeds; twice as many are tried for them."""
 LATE = (_no_change_not_reported, _stopped_while_alive, _nothing_lands, _marked_for_good, _pid_alone, _boot_ignored,
-        _impatient, _starting_not_rechecked, _cancelled_and_reworked)
-"""Bugs that show after dozens of seeds."""
+        _impatient, _starting_not_rechecked, _cancelled_and_reworked, _nothing_hangs, _living_ignored, _base_not_tested)
+"""Bugs that show after dozens of seeds, or that make a seed long."""
 
 
 @pytest.mark.parametrize("broken", [pytest.param(broken, marks=pytest.mark.slow if broken in RARE + LATE else ())

@@ -35,7 +35,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cooperbench_data import Task, TaskRepository, Unusable, build, find_dataset, tasks
-from cooperbench_run import Crew, Suites, dump, one_by_one, play, suite_command
+from cooperbench_run import KILLING, Crew, Suites, dump, one_by_one, play, suite_command
 from table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -284,7 +284,7 @@ def _show_pairs(bench: Bench, table: Table, mode: str) -> bool:
     table.add(mode, "a pair, launch to end", f"{statistics.median(spent):.1f} s median, {max(spent):.1f} s at most; "
               f"{sum(one['kills'] for _, one in records)} kills", median_s=statistics.median(spent))
     if mode == "killed":
-        table.add(mode, "killing ended after 90 s; queues that a person unpaused then",
+        table.add(mode, f"killing ended after {KILLING:g} s; queues unpaused by a person",
                   f"{sum(one['kills_ended'] for _, one in records)}; "
                   f"{sum(one.get('unpaused', False) for _, one in records)}")
     for _, one in records:

@@ -132,7 +132,7 @@ class Crew:
     ended: bool = False
     """Whether killing was ended because the run took too long."""
     unpaused: bool = False
-    """Whether its queue had paused itself by then, and a person's command let it continue."""
+    """Whether its queue had paused itself by then and was unpaused."""
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def prepare(self) -> None:
@@ -175,7 +175,7 @@ class Crew:
         return True
 
     def _end_killing(self) -> None:
-        """Kill no more, and let a queue go on that paused itself, since its gate was killed again and again."""
+        """Stop killing, and unpause the queue: it may have paused itself because its gate was killed repeatedly."""
         self.ended = True
         said = self.place.command("merge-queue", "unpause", "--repo-root", self.root / "repo")
         self.unpaused = said.returncode == 0 and "was not paused" not in said.stdout

@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     hypothesis, whose own machinery is ten times slower under it; examples show the same lines.
 
     The longest come first, dealt out among the processes in turn, so that none of them ends long after the others:
-    whole runs one by one, all else by files, and so what shares a thing that its module makes.
+    whole runs one by one, all else by files, as are whole runs that share a fixture of their module.
     """
     hands: dict[str, list[pytest.Item]] = {}
     for item in sorted(items, key=_turn):
@@ -130,7 +130,7 @@ def _turn(item: pytest.Item) -> int:
 
 
 def _shares(item: pytest.Item) -> bool:
-    """Return whether a test uses a fixture that is made once for its module, such as an installed garrison."""
+    """Return whether a test uses a fixture of module scope, such as an installed garrison."""
     fixtures = getattr(item, "_fixtureinfo", None)
     return fixtures is not None and any(
         each.scope == "module" for found in fixtures.name2fixturedefs.values() for each in found)

@@ -25,10 +25,14 @@ def repo(tmp_path: Path) -> Path:
     return tmp_path / "repo"
 
 
+def start_reader(where: Path) -> subprocess.Popen[bytes]:
+    """Start a git that works until its input is closed."""
+    return subprocess.Popen(["git", "cat-file", "--batch"], cwd=where, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
 @pytest.fixture
 def reader(repo: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Return a git that works in the repository until its input is closed."""
-    child = subprocess.Popen(["git", "cat-file", "--batch"], cwd=repo, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child = start_reader(repo)
     yield child
     child.communicate()
 
@@ -85,8 +89,7 @@ def test_a_git_in_a_worktree_is_one_of_the_repository(repo: Path, tmp_path: Path
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     git(repo, "worktree", "add", "-q", str(tmp_path / "tree"), "topic")
     (tmp_path / "tree/below").mkdir()
-    child = subprocess.Popen(["git", "cat-file", "--batch"], cwd=tmp_path / "tree/below", stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE)
+    child = start_reader(tmp_path / "tree/below")
     monkeypatch.setattr(abandoned_locks, "SECONDS", -1.0)
     lock = leave(repo, "packed-refs", 0)
     try:

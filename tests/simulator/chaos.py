@@ -396,8 +396,8 @@ class Chaos:
             yield from self._pause(100)
 
     def abandon(self) -> Iterator[bool]:
-        """Kill launcher and guardian of a run, and whoever succeeds them, until its runners have left; nobody comes for
-        longer than they wait for."""
+        """Kill a run's launcher and guardian, and their successors, for longer than orphaned runners wait, or until
+        the runners have ended."""
         yield from self._until(self._active_nodes)
         if not (found := self._active_nodes()):
             return
@@ -409,7 +409,7 @@ class Chaos:
                 return
             for proc in ours:
                 if proc.key.role in ("launch", "guardian"):
-                    self.world.kill(proc, "nobody shall be above the runners")
+                    self.world.kill(proc, "its runners become orphans")
             yield True
 
     def _landings_in_doubt(self) -> list[tuple[str, str]]:

@@ -268,8 +268,8 @@ class Check:
         self._check_successor(name, entry)
 
     def _check_successor(self, name: str, entry: Entry) -> None:
-        """Between two starts of a runner its guardian's journal tells the first one's end, and a runner's that of its
-        orchestrator; `garrison verify` asks that."""
+        """Check that a journal records the end of a runner or an orchestrator before its next start, as `garrison
+        verify` requires."""
         lives, told = self.lives.setdefault(name, {}), self.told.setdefault(name, {})
         data, ends = entry.data, dict[str, int]()
         if entry.kind in ("death", "fenced", "swept"):

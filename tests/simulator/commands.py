@@ -33,7 +33,7 @@ SECOND_LOOK = 1.0
 def launch(*, resume: bool, again: bool = False) -> Callable[[World, Process], Steps]:
     """Return `launch`, or `resume`: start a launcher for a run that has none. Harmless twice at once.
 
-    `again`: try the nodes of a run that failed again.
+    `again`: retry the failed nodes, too.
     """
     def body(world: World, me: Process) -> Steps:
         view = world.view(me.key)

@@ -40,11 +40,11 @@ def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]
 
 
 def _check_answer(shadow: RunState, entry: Entry, gate: OpenGate) -> None:
-    """A gate ends by an answer or a signal, which a record names, or at its deadline."""
+    """Check that a gate is passed by a recorded answer or signal, or at its deadline."""
     if entry.kind != "flow" or shadow.heard.get(gate.signal) or (
             gate.deadline and from_iso(gate.deadline) <= from_iso(entry.at)):
         return
-    raise Violation(f"{gate.place} was passed, and nobody answered or signalled")
+    raise Violation(f"{gate.place} was passed without an answer or a signal")
 
 
 def check_attempt(shadow: RunState, change: dict[str, Any], max_rework: int) -> None:

@@ -155,9 +155,10 @@ def _fate(rng: random.Random) -> Fate:
 
 
 def is_out_of_time(world: World, run: str) -> bool:
-    """Return whether a run was stopped by its graph's limit of time; to resume it does not help."""
+    """Return whether the time limit of its graph stopped a run; resuming it would only stop it again."""
     state, limit = world.check.shadows[run], world.runs[run].plan.max_seconds
-    return state.status == "stopped" and limit is not None and world.wall - from_iso(state.began) > limit
+    return state.status == "stopped" and limit is not None and bool(state.began) \
+        and world.wall - from_iso(state.began) > limit
 
 
 def answer(world: World, run: str) -> None:

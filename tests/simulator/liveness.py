@@ -55,8 +55,8 @@ BOUNDS: Mapping[str, float] = {
     "recording that a node landed": SLACK,
     "cleaning up after a landing": 4 * SLACK,  # the runner waits a while for the processor's report first
     "ending the run": STOP_RUNNER + SLACK,
-    "ending a run whose time is over": SLACK,
-    "leaving when nobody is above": ORPHAN_GRACE + BACKOFF + SLACK,
+    "applying the time limit of a run": SLACK,
+    "giving up as an orphan": ORPHAN_GRACE + BACKOFF + SLACK,
     "ending the launcher": STOP_GUARDIAN + SLACK,
     "stopping the run": STOP_RUNNER + 2 * SLACK,  # runners first, then what they left
     "stopping the agent": STOP_ORCHESTRATOR + 2 * SLACK,
@@ -153,7 +153,7 @@ class Liveness:
             return
         if run.plan.max_seconds is not None and state.flow is not None and not state.flow.over \
                 and self.world.wall - from_iso(state.began) > run.plan.max_seconds:
-            yield Stage("ending a run whose time is over", run.id, guardian)
+            yield Stage("applying the time limit of a run", run.id, guardian)
         busy = sum(node.status == "active" for node in state.nodes.values())
         for name, node in state.nodes.items():
             if name in state.held:
@@ -208,17 +208,20 @@ class Liveness:
         is_settled = any(entry.status == "landed" for entry in self.world.queue.entries_of(run.id, name))
         if hook.phase == "validating" and node.status == "validated" and is_settled:
             yield Stage("cleaning up after a landing", f"{name} of {run.id}", runner)
-        ours = [proc for proc in self.world.procs.values() if proc.key.run == run.id]
-        is_at_work = any(proc.key.name == name and (proc.kind in ("agent", "job") or proc.key.role == "orchestrator")
-                         for proc in ours)
-        has_above = any(proc.kind == "supervised" and proc.key.role in ("launch", "guardian") for proc in ours)
-        if hook.phase in ("executing", "validating") and not is_at_work and not has_above \
-                and not self._is_queue_locked(runner):
-            yield Stage("leaving when nobody is above", f"{name} of {run.id}", runner)
+        if hook.phase in ("executing", "validating") and not self._is_queue_locked(runner) and self._is_orphan(runner):
+            yield Stage("giving up as an orphan", f"{name} of {run.id}", runner)
         if hook.phase == "executing" and (run.id, name, runner.attempt) not in self.world.results:
             orchestrator = _key("orchestrator", name, run.id)
             if orchestrator in self.world.identities:
                 yield from self._supervised(orchestrator, runner, runner.attempt)
+
+    def _is_orphan(self, runner: Process) -> bool:
+        """Return whether no launcher and no guardian of a runner's run lives, and no work of its own."""
+        ours = [proc for proc in self.world.procs.values() if proc.key.run == runner.key.run]
+        has_parent = any(proc.kind == "supervised" and proc.key.role in ("launch", "guardian") for proc in ours)
+        return not has_parent and not any(
+            proc.key.name == runner.key.name and (proc.kind in ("agent", "job") or proc.key.role == "orchestrator")
+            for proc in ours)
 
     def _stages_of_inboxes(self, run: Run) -> Iterator[Stage]:
         for key, inbox in self.world.inbox.items():

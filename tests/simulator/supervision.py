@@ -306,10 +306,10 @@ class SimulatedProcess:
         return self.idle if wake_at is None else max(0.0, min(self.idle, wake_at - self.world.mono))
 
     def _check_idle(self, seconds: float) -> None:
-        """Check that it does not wake again and again at once, with nothing to do."""
+        """Check that it is not busy waiting."""
         self._idle_turns = self._idle_turns + 1 if seconds < AT_ONCE and not self.me.is_touched else 0
         if self._idle_turns > MAX_IDLE_TURNS:
-            raise Violation(f"{self.me.name} wakes all the time, and does nothing")
+            raise Violation(f"{self.me.name} is busy waiting")
 
     def check_sleep(self, until: float) -> None:
         """Check that nothing is overslept until this monotonic time."""

@@ -158,7 +158,7 @@ class Run:
     retries: int = 0
     """How often a person resumed it after it had failed."""
     again: bool = False
-    """True once a person has tried its failed nodes again."""
+    """True once a person has retried its failed nodes."""
     lands: bool = False
     """True if it lands as a whole."""
 

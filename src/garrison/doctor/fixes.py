@@ -124,7 +124,7 @@ class RemoveAbandonedLocks(Fix):
 
     def apply(self, runtime: Runtime) -> None:
         """Remove those that are still abandoned."""
-        abandoned_locks.remove(list(self.locks), self.common)
+        abandoned_locks.remove(self.locks, self.common)
 
 
 @frozen

@@ -114,6 +114,11 @@ def decide_restart(child: ChildState, deaths: Sequence[Death], now: float, boot_
                    basis=DecisionInputs("next_step", child, deaths, now, boot_id, policy, circuit))
 
 
+def describe_graceful_end(reason: str) -> str:
+    """Describe the graceful end of a predecessor in the reason of a start: `garrison verify` reads it as its record."""
+    return f"it had ended gracefully ({reason})"
+
+
 def _decide(child: ChildState, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
             circuit: Circuit) -> RestartDecision:
     identity, verdict = child.identity, child.verdict

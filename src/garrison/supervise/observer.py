@@ -9,7 +9,6 @@ every few seconds below a working orchestrator. `judge_now` serves callers that 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +19,7 @@ from garrison.records.names import format_marker
 from garrison.supervise.hang_detector import Evidence, EvidenceTimes, WatchClock, encode_evidence, find_hang
 from garrison.supervise.verdict import Observation, Verdict, is_spawn_due, is_start_overdue, judge, stale_reason
 from garrison.system.clock import from_iso, iso
+from garrison.system.processes import TICKS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -316,9 +316,6 @@ def _may_walk_worktree(watched: _Watched, limit: float, at: float) -> bool:
     return is_due
 
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-
 @frozen
 class _Tree:
     """Processes of one incarnation at one moment; CPU in clock ticks."""
@@ -337,7 +334,7 @@ class _Tree:
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds of the whole tree."""
-        return (self.own_ticks + self.ticks_below) / _TICKS_PER_SECOND
+        return (self.own_ticks + self.ticks_below) / TICKS_PER_SECOND
 
 
 def _read_tree(observer: Observer, identity: Identity) -> _Tree:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.system.processes import (
+    TICKS_PER_SECOND,
     ProcessId,
     ProcessRow,
     adopted,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _ROUND = 0.25
 """Seconds between two scans while waiting for processes to end."""
-_OLDER = 120 * os.sysconf("SC_CLK_TCK")
+_OLDER = 120 * TICKS_PER_SECOND
 """Clock ticks by which a process with the incarnation's marker may be older than the root: a reaper starts first."""
 
 

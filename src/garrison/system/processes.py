@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+"""Clock ticks a second, in which the kernel gives CPU times and start times."""
 MARKER = "GARRISON_LIFE"
 """Environment variable that names the incarnation a process belongs to."""
 LISTINGS = 50

@@ -52,7 +52,13 @@ from garrison.records.signals import (
     find_objection,
 )
 from garrison.supervise.death_classes import STOP
-from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
+from garrison.supervise.decisions import (
+    ChildState,
+    RestartDecision,
+    decide_cleanup,
+    decide_restart,
+    describe_graceful_end,
+)
 from garrison.supervise.restart import Policy
 
 if TYPE_CHECKING:
@@ -342,7 +348,7 @@ def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, 
         child = replace(child, identity=replace(child.identity, status="crashed"))  # counted: it may happen again
     decision = decide_restart(child, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
     # A graceful end may have no record but this reason: a runner's last report may repeat that of its predecessor.
-    ended = f"it had ended gracefully ({decision.why})" if decision.kind == "ended" else ""
+    ended = describe_graceful_end(decision.why) if decision.kind == "ended" else ""
     if node is not None and child.identity and child.precedes(node.attempt) \
             and _is_settled(state, child.identity, decision):
         return RestartDecision("start", "; ".join(filter(None, (f"attempt {node.attempt}", ended))))

@@ -53,7 +53,13 @@ from garrison.records.signals import (
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.death_classes import ORDER, STOP
-from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
+from garrison.supervise.decisions import (
+    ChildState,
+    RestartDecision,
+    decide_cleanup,
+    decide_restart,
+    describe_graceful_end,
+)
 from garrison.supervise.restart import Death, Policy
 from garrison.system.clock import iso
 
@@ -427,7 +433,7 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
     orchestrator = view.orchestrator if was_stopped else _count_as_crashed(view.orchestrator)
     decision = _decide_restart(facts, view, orchestrator, policy)
     if was_stopped:
-        decision = replace(decision, kind="start", why="it had ended gracefully (stopped); the run goes on")
+        decision = replace(decision, kind="start", why=f"{describe_graceful_end('stopped')}; the run goes on")
     if decision.kind in ("start", "probe", "parked") and _is_orphaned_too_long(view):
         return Decision([Action(ActionKind.END, why="orphaned")])
     if decision.kind == "give_up" or (decision.kind == "park" and view.adhoc):
@@ -496,11 +502,11 @@ def _is_of_earlier_attempt(view: RunnerView) -> bool:
 
 
 def _explain_new_attempt(view: RunnerView) -> str:
-    """Return why an orchestrator of this attempt is started; a graceful end of the last one may have no other record:
-    its runner was cancelled, and ended at once."""
+    """Return why an orchestrator of this attempt is started. If the last attempt was cancelled, no other record tells
+    the graceful end of its orchestrator."""
     identity = view.orchestrator.identity
-    ended = f"; it had ended gracefully ({identity.reason})" \
-        if identity is not None and identity.status == "terminated" else ""
+    is_graceful = identity is not None and identity.status == "terminated"
+    ended = f"; {describe_graceful_end(identity.reason)}" if identity is not None and is_graceful else ""
     return f"attempt {view.task.attempt}{ended}"
 
 

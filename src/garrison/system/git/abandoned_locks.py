@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.system.git.configuration import find_git_dirs
-from garrison.system.processes import list_processes
+from garrison.system.processes import TICKS_PER_SECOND, list_processes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 OWN_SECONDS = 10.0
 """Age at which the lock of a ref that only garrison writes may be abandoned: its own git holds one for milliseconds."""
@@ -29,15 +29,17 @@ SECONDS = 60.0
 _MARGIN = 1.0
 """Seconds by which the times of a process and of a file may differ."""
 _OWN = ("refs/heads/garrison", "refs/garrison")
+_FILES = ("packed-refs.lock", "config.lock")
+"""Locks in the common directory itself; the others lie beside their refs."""
 _NAMED = re.compile(r"Unable to create '([^'\n]+)\.lock': File exists|"
                     r"could not lock config file ([^:\n]+): File exists")
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def remove_named(errors: str, root: Path, common: Path) -> bool:
     """Remove the abandoned locks that git's messages name, which ran in `root`; return whether one was removed."""
     named = [root / f"{match[1] or match[2]}.lock" for match in _NAMED.finditer(errors)]
-    return remove([lock for lock in named if _may_remove(lock, common)], common) != []
+    left = [lock for lock in named if _may_remove(lock, common) and is_abandoned(lock, common)]
+    return bool(left and remove(left, common))
 
 
 def find(common: Path) -> list[Path]:
@@ -45,12 +47,12 @@ def find(common: Path) -> list[Path]:
     return [lock for lock in _locks(common) if is_abandoned(lock, common)]
 
 
-def remove(locks: list[Path], common: Path) -> list[Path]:
-    """Remove those of these locks that are abandoned, and return them."""
+def remove(locks: Iterable[Path], common: Path) -> list[Path]:
+    """Remove the abandoned ones of these locks, and return them."""
     removed: list[Path] = []
     directory = os.open(common, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # One at a time: else the lock that a later git has made, once another of us removed this one, would go too.
+        # one process at a time: another one may have removed this lock since, and a later git may have made it again
         fcntl.flock(directory, fcntl.LOCK_EX)
         for lock in locks:
             if is_abandoned(lock, common):
@@ -72,24 +74,23 @@ def is_abandoned(lock: Path, common: Path) -> bool:
     if age <= (OWN_SECONDS if is_own else SECONDS):
         return False
     booted = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return not any(booted - row.ticks / _TICKS_PER_SECOND >= age - _MARGIN and _works_in(row.pid, common)
+    return not any(booted - row.ticks / TICKS_PER_SECOND >= age - _MARGIN and _works_in(row.pid, common)
                    for row in list_processes() if row.comm == "git" or row.comm.startswith("git-"))
 
 
 def _locks(common: Path) -> Iterator[Path]:
-    yield from (path for name in ("packed-refs.lock", "config.lock") if (path := common / name).exists())
+    yield from (path for name in _FILES if (path := common / name).exists())
     yield from sorted((common / "refs").rglob("*.lock"))
 
 
 def _may_remove(lock: Path, common: Path) -> bool:
     """Return whether a path that git named is a lock of the repository's refs, packed refs or configuration."""
     place = lock.parent.resolve()
-    return place.is_relative_to(common / "refs") or (
-        place == common and lock.name in ("packed-refs.lock", "config.lock"))
+    return place.is_relative_to(common / "refs") or (place == common and lock.name in _FILES)
 
 
 def _works_in(pid: int, common: Path) -> bool:
-    """Return whether a git works in the repository, as far as can be told: one of another user may."""
+    """Return whether a git process works in the repository; True if it is another user's, and cannot be inspected."""
     try:
         where = Path(f"/proc/{pid}/cwd").readlink()
         said = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()

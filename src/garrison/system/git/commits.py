@@ -18,7 +18,6 @@ from garrison.system import disk_space, processes
 from garrison.system.git import abandoned_locks
 from garrison.system.git.configuration import find_git_dirs
 from garrison.system.git.repository import (
-    CONTENTION,
     EMAIL,
     NAME,
     Answer,
@@ -360,9 +359,8 @@ class Commits(Repository):
             answer = self.run("update-ref", "--stdin", text="".join(f"delete {ref}\n" for ref in refs), check=False)
             if answer.code == 0:
                 return
-            if last or not CONTENTION.search(answer.err):
+            if last or not self.is_contention(answer.err):
                 raise GitError(("update-ref", "--stdin"), answer.code, answer.err)
-            abandoned_locks.remove_named(answer.err, self.root, self.common)
 
     def make_ref(self, ref: str, oid: str) -> bool:
         """Set a ref that only we write, to an existing commit; return False if git refused.

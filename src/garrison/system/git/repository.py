@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, Refused
+from garrison.system.git import abandoned_locks
 from garrison.system.git.configuration import Unneutral, find_git_dirs, neutral_variables, read
 from garrison.system.git.neutral import NETWORK, NO_DRIVERS, VARIABLES
 
@@ -131,6 +132,11 @@ class Repository:
         if check and answer.code:
             raise GitError(arguments, answer.code, answer.err)
         return answer
+
+    def is_contention(self, errors: str) -> bool:
+        """Return whether git's messages say that another git holds a lock; remove those that a killed git left."""
+        abandoned_locks.remove_named(errors, self.root, self.common)
+        return CONTENTION.search(errors) is not None
 
     def settings(self, path: Path | None = None) -> Sequence[Setting]:
         """Return the settings that git follows in a worktree, in its order; none if it cannot read them."""

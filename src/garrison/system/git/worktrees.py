@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system import processes, untrusted
-from garrison.system.git import abandoned_locks, excludes, inner
+from garrison.system.git import excludes, inner
 from garrison.system.git.commits import OID, Commits
-from garrison.system.git.repository import CONTENTION, EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
+from garrison.system.git.repository import EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -87,7 +87,7 @@ class Worktrees(Commits):
         arguments = ("worktree", "list", "--porcelain", "-z")
         for last in attempts():
             answer = self.run(*arguments, check=False)
-            if answer.code and (last or not CONTENTION.search(answer.err)):
+            if answer.code and (last or not self.is_contention(answer.err)):
                 raise GitError(arguments, answer.code, answer.err)
             if answer.code == 0:
                 break
@@ -110,9 +110,8 @@ class Worktrees(Commits):
             if answer.code == 0:
                 self._disable_sparse_checkout(path)
                 return
-            if last or not CONTENTION.search(answer.err):
+            if last or not self.is_contention(answer.err):
                 raise GitError(("worktree", "add"), answer.code, answer.err)
-            abandoned_locks.remove_named(answer.err, self.root, self.common)
             self._reuse_or_clear(path, branch)
 
     def _disable_sparse_checkout(self, path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.errors import GarrisonError, RecordCorrupt, Refused, UsageError
 from garrison.processes.spawn import close_sessions
 from garrison.records.identity import Identity
 from garrison.system import kill_tree, processes
@@ -418,6 +418,27 @@ print("libtmux" in sys.modules)
     output = subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True, capture_output=True,
                             text=True).stdout
     assert output == "False\n"
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"[]", b'{"kind": "process"}'])
+def test_a_damaged_record_of_a_process_keeps_nobody_from_closing_and_opening(tmp_path: Path, damage: bytes) -> None:
+    """A runner died of it at each start until its node was parked."""
+    bench = Bench(ProcessTerminal(tmp_path / "home"), tmp_path)
+    path = tmp_path / f"home/run/plain/{NAME}.json"
+    old = bench.open("sleep 60")
+    path.write_bytes(damage)
+    with pytest.raises(RecordCorrupt):
+        bench.terminal.check(NAME)  # type: ignore[attr-defined]
+    assert bench.terminal.find(NAME) is None
+    assert bench.terminal.sessions() == []
+    bench.terminal.close(old)
+    assert gone(old.pid)
+    assert not path.exists()
+    path.write_bytes(damage)
+    new = bench.open("sleep 60")
+    assert bench.terminal.find(NAME) == new
+    bench.terminal.close(new)
+    assert gone(new.pid)
 
 
 def test_a_process_terminal_has_no_keyboard(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_the_commands_of_a_page_work(reader: Place, page: str) -> None:
             save(reader, block)
         elif block.language == "sh" and not block.not_run:
             done = run(reader, block)
-            assert done.returncode == 0, f"{where}\n{block.text}\n{done.stdout}\n{done.stderr}\n{reader.told()}"
+            assert done.returncode == 0, f"{where}\n{block.text}\n{done.stdout}\n{done.stderr}\n{reader.logs()}"
             assert "Traceback" not in done.stderr, f"{where}\n{done.stderr}"
             ran += 1
         else:

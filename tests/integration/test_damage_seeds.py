@@ -19,6 +19,7 @@ DAMAGES = {
     "lost hooks": [("hooks/*@r1.json", "deleted"), ("identities/runner-*@r1.json", "deleted")],
     "inboxes": [("signals/*/*.json", "zeros")],
     "process journals": [("runs/r1/layers/*.jsonl", "flipped")],
+    "sessions": [("run/plain/*.json", "empty")],
     "tasks": [("runs/r1/nodes/*/*/task.json", "truncated"), ("runs/r1/nodes/*/*/result.json", "empty")],
 }
 QUICK = ("journal", "identities")

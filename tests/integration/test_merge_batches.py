@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from merge_support import World, check, drive, git, until
 
-from garrison.merge import batch, commands
+from garrison.merge import base_check, batch, commands
 from garrison.merge.entry import EntryOptions
 from garrison.merge.history import read_history
 from garrison.merge.queue import MergeQueue, Wait
@@ -258,6 +258,24 @@ def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
     world.queue.resume_own_pause("fixed")
     world.drain()
     assert set(statuses(world).values()) == {"landed"}
+    check(world)
+
+
+def test_a_queue_whose_gate_was_ended_by_signals_tries_again_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(base_check, "FIRST_RETRY", 0.5)
+    world = World(tmp_path, gate=f"test ! -e {tmp_path}/starved || kill -9 $$")
+    enqueue_all(world, "a")
+    (tmp_path / "starved").touch()
+    assert "the queue tries again at " in world.drain(until="paused").reason
+    first = records(world, "pause")[-1]
+    assert (first["reason"], first["retry_after"]) == ("gate_broken", 0.5)
+    processor = world.processor()
+    until(lambda: len(records(world, "pause")) == 2 or (processor.step() and False), "a second try")
+    assert records(world, "pause")[-1]["retry_after"] == 1.0, "each try in a row waits twice as long"
+    (tmp_path / "starved").unlink()
+    until(lambda: set(statuses(world).values()) == {"landed"} or (processor.step() and False), "a third try")
+    processor.close()
+    assert world.queue.state.retried_pauses == 0
     check(world)
 
 

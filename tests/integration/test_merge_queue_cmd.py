@@ -58,7 +58,8 @@ def test_an_entry_from_enqueue_to_landed_by_hand(world):
     assert f"waits for {one['id']} (held)" in listed
     assert run_json("show", "two")["waits_for"] == [one["id"]]
     assert run_json("pause", "--reason", "lunch")["pause"]["detail"] == "lunch"
-    assert run_json("list", "--json")["queues"][0]["pause"] == {"reason": "asked", "detail": "lunch", "log": ""}
+    assert run_json("list", "--json")["queues"][0]["pause"] == {
+        "reason": "asked", "detail": "lunch", "log": "", "retry_at": None}
     assert "paused: lunch" in run_json("process", code=1)["error"]
     assert run_json("unpause")["was"]["detail"] == "lunch"
     assert "was not paused" in call("unpause").stderr

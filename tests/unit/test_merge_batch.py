@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garrison.merge import batch
 from garrison.merge import entry as order
-from garrison.merge.base_check import check_base
+from garrison.merge.base_check import check_base, choose_retry
 from garrison.merge.entry import PRIORITIES, MergeEntry
+from garrison.merge.state import Pause
 from garrison.merge.verdicts import BROKEN, BaseRun, Evidence, VerdictCache
+from garrison.system.clock import from_iso
 
 KEY = "k"
 
@@ -39,6 +43,22 @@ def test_a_target_not_known_to_pass_is_tested_before_an_entry_is_blamed():
     assert check_base("t0", ["red"], Evidence(base=BaseRun("red", 6, 1))) == "test"
     assert check_base("t0", ["red"], Evidence(base=BaseRun("red", 7, 2))) == "base_red"
     assert check_base("t0", ["red"], Evidence(base=BaseRun("missing", 6, 1))) == "gate_broken"
+
+
+@pytest.mark.parametrize(("result", "pauses", "seconds"), [
+    ("lost", 0, 30.0), ("lost", 1, 60.0), ("lost", 5, 960.0), ("lost", 6, 1800.0), ("lost", 5000, 1800.0),
+    ("missing", 0, 0.0), ("red", 3, 0.0)])
+def test_a_pause_after_a_gate_ended_by_signals_ends_by_itself(result, pauses, seconds):
+    assert choose_retry(result, pauses) == seconds
+
+
+def test_a_retry_is_due_after_its_time_and_when_the_clock_was_set_back():
+    pause = Pause("gate_broken", "killed", "t", at="2026-01-01T12:00:00.000000Z", retry_after=30.0)
+    began = from_iso(pause.at)
+    assert [pause.is_retry_due(began + after) for after in (0, 29, 30, 3600, -60)] == [False, False, True, True, True]
+    assert pause.describe() == ("the queue is paused: gate_broken: killed; "
+                                "the queue tries again at 2026-01-01T12:00:30Z")
+    assert not replace(pause, retry_after=0.0).is_retry_due(began + 3600)
 
 
 @pytest.mark.parametrize("result", sorted(BROKEN))

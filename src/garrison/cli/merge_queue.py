@@ -78,7 +78,8 @@ def queues_to_data(queues: list[QueueReader]) -> dict[str, Any]:
 def _queue_to_data(queue: QueueReader) -> dict[str, Any]:
     config, pause = queue.state.config, queue.state.pause
     return {"repository": queue.folder.parent.name, "target": target_of_folder(queue.folder),
-            "pause": {"reason": pause.reason, "detail": pause.detail, "log": pause.log} if pause else None,
+            "pause": {"reason": pause.reason, "detail": pause.detail, "log": pause.log,
+                      "retry_at": pause.retry_at or None} if pause else None,
             "hindrance": queue.state.hindrance, "config": config.to_data() if config else None}
 
 

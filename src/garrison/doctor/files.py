@@ -53,7 +53,7 @@ def _file_facts(scope: Scope) -> Iterator[FileFact]:
         yield from _try_reading(path, partial(read_all, path), movable=False, fix=fix,
                                 advice="`garrison doctor --fix --repo DIR` rebuilds it; DIR is its repository")
     for path in sorted((runtime.home / "run" / "plain").glob("[!.]*.json")):
-        yield from _try_reading(path, partial(ProcessTerminal(runtime.home).find, path.stem))
+        yield from _try_reading(path, partial(ProcessTerminal(runtime.home).check, path.stem))
     for path in find_abandoned(runtime.home):
         state = FileState.HALF_REMOVED if path.is_dir() else FileState.HALF_WRITTEN
         yield FileFact(path, state, f"{state} by a process that is gone")

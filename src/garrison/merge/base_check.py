@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 Answer = Literal["passes", "test", "base_red", "gate_broken"]
 _RETRIED = frozenset({"red", "setup"})
 """Results of the bare target that are tried again before the queue pauses."""
+FIRST_RETRY = 30.0
+"""Seconds until a queue that paused because signals ended its gate tries again by itself."""
+LONGEST_RETRY = 1800.0
 
 
 def check_base(tree: str, results: Collection[str], evidence: Evidence) -> Answer:
@@ -35,3 +38,15 @@ def check_base(tree: str, results: Collection[str], evidence: Evidence) -> Answe
     if is_answered or (tree in evidence.green and not evidence.broken and not BROKEN.intersection(results)):
         return "passes"
     return "test"
+
+
+def choose_retry(result: str, pauses: int) -> float:
+    """Return after how many seconds a paused queue tries again by itself; 0: only a person or a new target helps.
+
+    What ends a gate by a signal, such as a lack of memory, goes by itself; what else keeps it from running does not.
+
+    Args:
+        result: of the bare target.
+        pauses: how often in a row the queue has paused for such a result before.
+    """
+    return min(FIRST_RETRY * 2 ** min(pauses, 10), LONGEST_RETRY) if result == "lost" else 0.0

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.frozen import frozen
 from garrison.merge import batch, checkouts, order
-from garrison.merge.base_check import check_base
+from garrison.merge.base_check import check_base, choose_retry
 from garrison.merge.candidates import CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.decision import MAX_SET, Beliefs, Waiting, decide
@@ -274,6 +274,9 @@ class MergeProcessor:
             if not state.pause.is_manual and state.pause.tip != self.writer.tip():
                 self.writer.append(QueueResumed(f"{self.queue.target} moved"), sync=True)
                 return Progress("resumed")
+            if state.pause.is_retry_due(self.clock.time()):
+                self.writer.append(QueueResumed("what ended the gate may be gone"), sync=True)
+                return Progress("resumed")
             return Wait("paused", state.pause.describe())
         if state.unfinished() and (state.config is None or not state.config.is_ready):
             return Wait("no_gate", "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
@@ -495,7 +498,7 @@ class MergeProcessor:
         names, base = tuple(entry.id for entry in state.batch()), state.base
         self.writer.append(QueuePaused(
             names, reason, f"on the bare {self.queue.target} {base.reason if base else ''}", tip,
-            base.log if base else ""), sync=True)
+            base.log if base else "", choose_retry(base.result if base else "", state.retried_pauses)), sync=True)
         return Progress("paused", names[0] if names else "")
 
 

@@ -137,13 +137,17 @@ class LeaseTaken(QueueRecord):
 
 @frozen
 class QueuePaused(EntriesRecord):
-    """Pause: nothing is judged until the queue is resumed. `entries` are queued again; `tip` is the target's then."""
+    """Pause: nothing is judged until the queue is resumed. `entries` are queued again; `tip` is the target's then.
+
+    After `retry_after` seconds the queue resumes by itself; 0: never.
+    """
 
     kind = "pause"
     reason: str
     detail: str
     tip: str
     log: str = ""
+    retry_after: float = 0.0
 
 
 @frozen

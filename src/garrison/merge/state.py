@@ -39,7 +39,7 @@ from garrison.merge.records import (
     to_data,
 )
 from garrison.merge.verdicts import SetRun, VerdictCache
-from garrison.system.clock import from_iso
+from garrison.system.clock import from_iso, iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -86,12 +86,17 @@ class StaleCheckout:
 
 @frozen
 class Pause:
-    """Reason why the queue judges nothing now; `tip` was the target's when it began."""
+    """Reason why the queue judges nothing now; `tip` was the target's when it began.
+
+    `retry_after` seconds after `at`, its beginning, the queue tries again by itself; 0, and no `at`: never.
+    """
 
     reason: str
     detail: str
     tip: str
     log: str = ""
+    at: str = ""
+    retry_after: float = 0.0
 
     @property
     def is_manual(self) -> bool:
@@ -102,7 +107,23 @@ class Pause:
         """Return one line for people, with what they can do."""
         if self.is_manual:
             return f"the queue is paused: {self.detail}; `garrison merge-queue unpause` lets it continue"
-        return f"the queue is paused: {self.reason}: {self.detail}"
+        return f"the queue is paused: {self.reason}: {self.explain()}"
+
+    def explain(self) -> str:
+        """Return why, and when the queue tries again if it does so by itself."""
+        return f"{self.detail}; the queue tries again at {self.retry_at}" if self.retry_at else self.detail
+
+    @property
+    def retry_at(self) -> str:
+        """Return when the queue tries again by itself, to the second; '' for never."""
+        return f"{iso(from_iso(self.at) + self.retry_after)[:19]}Z" if self.retry_after else ""
+
+    def is_retry_due(self, now: float) -> bool:
+        """Return whether the queue is to try again by itself at `now`, in seconds since the epoch.
+
+        A clock that was set back to before the pause makes it due, too: nothing waits for a time that was skipped.
+        """
+        return self.retry_after > 0 and not 0 <= now - from_iso(self.at) < self.retry_after
 
 
 @dataclass
@@ -140,6 +161,8 @@ class QueueState:
     moves: dict[str, str] = field(default_factory=dict)
     """New commit of the target → the old one, of each landing that was begun."""
     pause: Pause | None = None
+    retried_pauses: int = 0
+    """Pauses that the queue ends by itself, in a row."""
     hindrance: str = ""
     """Failure that keeps the queue from going on, and is tried again; '' for none."""
     outcomes: list[Outcome] = field(default_factory=list)
@@ -370,6 +393,8 @@ def _apply_gate_started(state: QueueState, record: GateStarted, stored: Stored) 
 
 def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
     gate = state.gates.pop(record.job, None)
+    if record.result != "lost":
+        state.retried_pauses = 0
     if record.uncounted:
         return
     _note_failing(state, record)
@@ -455,7 +480,9 @@ def _apply_paused(state: QueueState, record: QueuePaused, stored: Stored) -> Non
                                           updated_at=stored.at)
     if state.pause and state.pause.is_manual and record.reason != MANUAL:
         return  # the queue's own pause never replaces a person's
-    state.pause = Pause(record.reason, record.detail, record.tip, record.log)
+    state.pause = Pause(record.reason, record.detail, record.tip, record.log, stored.at if record.retry_after else "",
+                        record.retry_after)
+    state.retried_pauses += record.retry_after > 0
     state.verdicts.forget_base()
     state.verdicts.forget_runs()
 
@@ -508,6 +535,7 @@ def snapshot(state: QueueState) -> SnapshotTaken:
         "landing": landing and {"entries": list(landing.entries), "commits": list(landing.commits), "old": landing.old,
                                 "new": landing.new},
         "pause": state.pause and asdict(state.pause), "hindrance": state.hindrance,
+        "retried_pauses": state.retried_pauses,
         "config": state.config and state.config.to_data(),
         "entries": [to_data(entry) for entry in entries],
         "places": [state.positions[entry.id] for entry in entries],
@@ -528,6 +556,7 @@ def restore(state: QueueState, data: dict[str, Any]) -> None:
     state.landing = LandingStarted.from_data(data["landing"]) if data["landing"] else None
     state.pause = from_data(Pause, data["pause"]) if data["pause"] else None
     state.hindrance = data.get("hindrance", "")
+    state.retried_pauses = data.get("retried_pauses", 0)
     state.config = Configured.from_data(data["config"]).config if data["config"] else None
     state.entries = {entry.id: entry for entry in (from_data(MergeEntry, each) for each in data["entries"])}
     state.positions = dict(zip(state.entries, data["places"], strict=True))

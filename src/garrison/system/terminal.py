@@ -101,7 +101,11 @@ class Terminal(Protocol):
 
 
 class ProcessTerminal:
-    """Sessions without a terminal: nothing to install, nothing to type into."""
+    """Sessions without a terminal: nothing to install, nothing to type into.
+
+    A damaged record of a session counts as none, and is replaced or removed with the next session of its name: whoever
+    started the process has recorded it, too.
+    """
 
     kind = "process"
 
@@ -123,8 +127,12 @@ class ProcessTerminal:
 
     def find(self, name: str, marker: str = "") -> Session | None:
         """Return the session of that name, with that incarnation's marker if given."""
-        session, recorded = self._read(name)
+        session, recorded = self._read_valid(name)
         return session if marker in ("", recorded) else None
+
+    def check(self, name: str) -> None:
+        """Read the record of a session; RecordCorrupt if it is damaged."""
+        self._read(name)
 
     def is_alive(self, session: Session) -> bool:
         """Return whether exactly that process still runs."""
@@ -137,14 +145,14 @@ class ProcessTerminal:
     def close(self, session: Session, *, grace: float = 2.0) -> None:
         """End the process and its descendants; forget the session."""
         root = ProcessId(session.pid, session.ticks) if processes.same_boot(session.server) else ProcessId(0, 0)
-        recorded, marker = self._read(session.name)
+        recorded, marker = self._read_valid(session.name)
         if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
             marker = processes.life_marker(root.pid) or "" if processes.is_running(root.pid, root.ticks) else ""
         kill_tree.kill_tree(root, marker, grace=grace, only_below=marker == os.environ.get(MARKER))
         processes.exit_code(root.pid)  # reap it if it was our own child
         with self._locked():
             recorded = self.find(session.name)
-            if recorded is not None and (recorded.session_id, recorded.server) == (session.session_id, session.server):
+            if recorded is None or (recorded.session_id, recorded.server) == (session.session_id, session.server):
                 self._path(session.name).unlink(missing_ok=True)
 
     def capture(self, session: Session, lines: int = 50) -> str:
@@ -182,6 +190,12 @@ class ProcessTerminal:
             return None, ""
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RecordCorrupt(path, f"not a session ({error})") from error
+
+    def _read_valid(self, name: str) -> tuple[Session | None, str]:
+        try:
+            return self._read(name)
+        except RecordCorrupt:
+            return None, ""
 
     def _write(self, session: Session, marker: str) -> None:
         temporary = self._folder / f".{session.name}.{os.getpid()}.tmp"

@@ -533,7 +533,7 @@ def _agent(facts: NodeFacts) -> str:
 def _landing(facts: NodeFacts) -> str:
     entry, pause = facts.entry, facts.pause
     if pause is not None and (entry is None or not entry.is_final):
-        return f"the queue is paused ({pause.reason}): {first_line(pause.detail)}"
+        return f"the queue is paused ({pause.reason}): {first_line(pause.explain())}"
     if facts.hindrance and (entry is None or not entry.is_final):
         return f"the queue is held up: {first_line(facts.hindrance)}; it tries again"
     return _QUEUE[entry.status](entry, facts.entries_ahead) if entry is not None else "entering the merge queue"

@@ -342,7 +342,7 @@ class PageModel:
         paused = next((folder for folder, queue in queues.items() if queue.pause is not None), None)
         acted_on = paused or next((folder for folder in queues if entries[folder]), next(iter(queues)))
         pause = queues[acted_on].pause
-        return {"paused": pause is not None, "reason": f"{pause.reason}: {pause.detail}" if pause else "",
+        return {"paused": pause is not None, "reason": f"{pause.reason}: {pause.explain()}" if pause else "",
                 "target": unquote(acted_on.rpartition("/")[2]),
                 "entries": [entry for folder in queues for entry in entries[folder]]}
 

@@ -322,7 +322,7 @@ class RunReader:
         views = nodes.nodes(self._age)
         pause = nodes.model.queue.pause if nodes.model.queue else None
         return RunDetails(views, [nodes.failed(node) for node in views if node.journaled.status == "failed"],
-                          (pause.reason, pause.detail) if pause else None, nodes.landing(self._age),
+                          (pause.reason, pause.explain()) if pause else None, nodes.landing(self._age),
                           nodes.model.latest(), limits(launch, self.timing, nodes.used()))
 
     def _processes(self, run: str) -> list[ProcessView]:

@@ -202,7 +202,7 @@ class Guardian:
 
     def _merges(self) -> dict[str, MergeStatus]:
         pause = self.queue.state.pause
-        self._note("merge queue", f"paused: {pause.reason}: {pause.detail}" if pause else "")
+        self._note("merge queue", f"paused: {pause.reason}: {pause.explain()}" if pause else "")
         merges = {}
         for entry in self.queue.entries():
             if entry.run == self.run:
@@ -217,7 +217,7 @@ class Guardian:
             return None
         pause = queue.state.pause
         # by another name than the queue of the nodes: two texts under one name would follow each other for ever
-        self._note(f"merge queue of {queue.target}", f"paused: {pause.reason}: {pause.detail}" if pause else "")
+        self._note(f"merge queue of {queue.target}", f"paused: {pause.reason}: {pause.explain()}" if pause else "")
         entries = queue.state.entries_of(self.run, INTEGRATION)
         for entry in entries[-1:]:
             self._note(self.launch.onto, entry.reason if entry.status in ("landing_blocked", "held") else "")

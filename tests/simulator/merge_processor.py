@@ -80,6 +80,10 @@ class Queue:
         """Return the seconds of this boot."""
         return self.world.mono
 
+    def time(self) -> float:
+        """Return the wall clock's seconds."""
+        return self.world.wall
+
     def has_object(self, _commit: str) -> bool:
         """Return that every object is there."""
         return True

@@ -50,6 +50,8 @@ class Chaos:
             self.scripts += [(self.later.randrange(150), kind(self)) for kind in LAST if self.later.random() < 0.5]
         if world.seed % 5 in LATER_SEEDS:
             self.scripts += [(self.later.randrange(150), kind(self)) for kind in LATER if self.later.random() < 0.35]
+        if world.seed % 25 in STARVED_SEEDS:
+            self.scripts.append((random.Random(f"starved gates of {world.seed}").randrange(60), self.starve_gates()))
 
     def between(self) -> None:
         """Disturb the world, perhaps; called between any two of its steps."""
@@ -135,6 +137,15 @@ class Chaos:
                 self.world.kill(proc, "no memory is left")
             for _ in range(self.rare.randrange(60)):
                 yield True
+
+    def starve_gates(self) -> Iterator[bool]:
+        """Let the kernel kill each gate run for lack of memory, until the queue pauses."""
+        for _ in range(5000):
+            if self.world.queue.pause:
+                return
+            for proc in [proc for proc in self.world.procs.values() if proc.kind == "gate"]:
+                self.world.kill(proc, "no memory is left")
+            yield True
 
     def park_guardian(self) -> Iterator[bool]:
         """Kill a guardian whenever it is there, until its launcher parks it; later `garrison up` finds it so."""
@@ -671,6 +682,8 @@ LAST: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
     Chaos.stop_leavers, Chaos.abandon)
 LAST_SEEDS = (4,)
 """As above, of the seeds that are left."""
+STARVED_SEEDS = (11, 23)
+"""Remainders of 25 of the seeds in which the gates find no memory for a while."""
 REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",
                          "VALIDATION_PASSED", "VALIDATION_FAILED", "ORCHESTRATOR_CRASHED"})
 """Signals whose content is recorded elsewhere, too: a run goes on without them."""

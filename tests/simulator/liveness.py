@@ -49,6 +49,7 @@ BOUNDS: Mapping[str, float] = {
     "enqueuing the branch": SLACK,
     "starting the merge processor": SLACK,
     "taking an entry out of the queue": 2 * SLACK,
+    "trying a paused queue again": 2 * SLACK,
     "recording a verdict": SLACK,
     "settling a landing": SLACK,
     "ending a gate run that no record names": SLACK,
@@ -233,6 +234,8 @@ class Liveness:
                 or self._is_queue_locked(processor):
             return
         queue = self.world.queue
+        if queue.pause is not None and queue.pause.is_retry_due(self.world.wall):
+            yield Stage("trying a paused queue again", run.id, processor)
         if queue.pause is None and not self.world.gates and any(
                 entry.status in ("queued", "candidate") for entry in queue.entries.values()):
             yield Stage("taking an entry out of the queue", run.id, processor)

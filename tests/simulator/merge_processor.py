@@ -417,7 +417,9 @@ class Processor(SimulatedProcess):
     def _facts(self) -> tuple[int, str, tuple[object, ...]]:
         """Return all that a step's decision to wait depends on."""
         gates = tuple((run.job, run.world.gates.get(run.job), bool(run.processes)) for run in self.worker.gates.runs)
-        return self.world.queue.seq, self.world.history[-1], gates
+        pause = self.world.queue.pause
+        is_due = pause is not None and pause.is_retry_due(self.world.wall)
+        return self.world.queue.seq, self.world.history[-1], gates, is_due
 
     def _acquire(self) -> Effect:
         """Take the lock, begin a new epoch, adopt the gates."""

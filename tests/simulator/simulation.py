@@ -178,10 +178,11 @@ def _attend(world: World) -> bool:
 
 
 def _attend_queue(world: World) -> None:
-    """Repair a target that made the queue pause, resume the queue, and release what is held, as a person does."""
+    """Repair a target that made the queue pause, resume the queue unless it does so by itself, and release what is held,
+    as a person does."""
     if world.queue.pause and world.history[-1] in world.broken:
         world.history.append("repaired")
-    elif world.queue.pause and world.queue_lock is None:
+    elif world.queue.pause and not world.queue.pause.retry_after and world.queue_lock is None:
         world.append_merge(world.person(next(iter(world.runs))), QueueResumed("a person looked"))
         world.sync_merge()
     for entry in [entry for entry in world.queue.entries.values() if entry.status == "held"]:

@@ -178,8 +178,8 @@ def _attend(world: World) -> bool:
 
 
 def _attend_queue(world: World) -> None:
-    """Repair a target that made the queue pause, resume the queue unless it does so by itself, and release what is held,
-    as a person does."""
+    """Do what a person does: repair a target that made the queue pause, resume a queue that does not resume by itself,
+    and release what is held."""
     if world.queue.pause and world.history[-1] in world.broken:
         world.history.append("repaired")
     elif world.queue.pause and not world.queue.pause.retry_after and world.queue_lock is None:

@@ -58,11 +58,13 @@ class Story:
     def tree(self, name: str) -> str:
         return self.git("rev-parse", f"{self.commits[name]}^{{tree}}")
 
-    def add(self, journal: str, by: str, kind: str, node: str = "", /, **data: Any) -> None:
-        seq = 1 + sum(line["journal"] == journal for line in self.lines)
+    def add(self, journal: str, by: str, kind: str, node: str = "", /, *, queue: str = "main", **data: Any) -> None:
+        queue = queue if journal == "merge-queue" else ""
+        seq = 1 + sum((line["journal"], line["queue"]) == (journal, queue) for line in self.lines)
         at = f"2026-01-02T00:00:{len(self.lines):02}Z"
         self.lines.append({"at": at, "run": "r", "journal": journal, "by": by, "seq": seq, "kind": kind, "node": node,
-                           "about": "", "data": {name.rstrip("_"): value for name, value in data.items()}})
+                           "about": "", "data": {name.rstrip("_"): value for name, value in data.items()},
+                           "queue": queue})
 
     def find(self, kind: str, /, **wanted: Any) -> dict[str, Any]:
         """Return the first line of that kind with these data."""
@@ -174,6 +176,14 @@ def story(sound: Story) -> Iterator[Story]:
 
 
 def test_a_sound_run_has_no_finding(story: Story) -> None:
+    assert story.findings() == []
+
+
+def test_two_queues_of_a_run_have_numbers_of_their_own(story: Story) -> None:
+    """The processor's third life works on one queue before, by number, what its second life has done on the other."""
+    for life in (2, 3):
+        for queue in ("garrison/r/integration", "main"):
+            story.add("merge-queue", f"processor-r@r#{life}", "lease", queue=queue)
     assert story.findings() == []
 
 
@@ -311,6 +321,8 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
         s.find("spawn", full="guardian-r@r"), incarnation=2)),
     "a fenced writer wrote": (Promise.LIVES, "guardian-r@r wrote as life 1 after life 2 had written", lambda s: (
         s.add("guardian", "guardian-r@r#2", "open", incarnation=2), s.add("guardian", "guardian-r@r#1", "note"))),
+    "a fenced processor wrote": (Promise.LIVES, "processor-r@r wrote as life 1 after life 2 had written", lambda s: (
+        s.add("merge-queue", "processor-r@r#2", "lease"), s.add("merge-queue", "processor-r@r#1", "resume"))),
     # kept
     "rejected work is gone": (Promise.KEPT, "which c-1 enqueued, is rejected and no ref keeps it", lambda s: (
         s.git("update-ref", "-d", "refs/garrison/mq/c-1/head"),
@@ -336,6 +348,8 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
     # record
     "a record is doubled": (Promise.RECORD, "guardian has record 1 twice", lambda s: s.lines.append(
         s.find("run", status="running"))),
+    "a record of a queue is doubled": (Promise.RECORD, "merge-queue has record 2 twice", lambda s: s.lines.append(
+        s.find("test", entry="a-1"))),
     "no launch is recorded": (Promise.RECORD, "no launch is recorded", lambda s: s.drop("launch")),
 }
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError
 from garrison.frozen import frozen
+from garrison.merge.queue import target_of_folder
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.events import Event as JournalEvent
@@ -25,7 +27,6 @@ from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
-    from pathlib import Path
 
     from garrison.records.journal import Entry
 
@@ -55,6 +56,9 @@ class Event:
     about: str
     """The full name of the agent it concerns, '' for none."""
     data: dict[str, Any]
+    queue: str = ""
+    """Target branch of the merge queue that it is a record of, '' for another journal's. A run may use two queues, each
+    with numbers of its own."""
 
 
 @frozen
@@ -206,7 +210,7 @@ class EventLog:
         """Return a record as an event of this run; None for a snapshot, and for other runs' records."""
         if record.entry.kind == "snapshot":
             return None
-        return self._queue_event(record.entry) if record.journal == QUEUE else self._event(record.entry, record.journal)
+        return self._queue_event(record) if record.journal == QUEUE else self._event(record.entry, record.journal)
 
     def _event(self, entry: Entry, journal: str) -> Event:
         about = subject_of(entry, journal, self.run)
@@ -214,14 +218,16 @@ class EventLog:
         return Event(entry.at, self.run, journal, entry.token, entry.seq, entry.kind, node,
                      about.full if about else "", entry.data)
 
-    def _queue_event(self, entry: Entry) -> Event | None:
+    def _queue_event(self, record: Record) -> Event | None:
+        entry = record.entry
         names = entry.data.get("entries") or [str(entry.data.get("entry", ""))]
         if entry.kind == "enq" and entry.data.get("run") == self.run:
             self._merge_entries[names[0]] = entry.data["node"]
         nodes = [self._merge_entries[name] for name in names if name in self._merge_entries]
         if not nodes:
             return None
-        return Event(entry.at, self.run, QUEUE, entry.token, entry.seq, entry.kind, nodes[0], "", entry.data)
+        return Event(entry.at, self.run, QUEUE, entry.token, entry.seq, entry.kind, nodes[0], "", entry.data,
+                     target_of_folder(Path(record.queue)))
 
 
 def subject_of(entry: Entry, journal: str, run: str) -> Key | None:

@@ -27,6 +27,8 @@ class Event:
     kind: str
     node: str
     data: Mapping[str, Any]
+    queue: str = ""
+    """Target branch of the merge queue that it is a record of, '' for another journal's."""
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -36,12 +38,12 @@ class Event:
     @property
     def place(self) -> str:
         """Return where it is recorded, for messages."""
-        return f"record {self.seq} of {self.journal}"
+        return f"record {self.seq} of {self.journal}" + (f" of {self.queue}" if self.queue else "")
 
 
 @dataclass(frozen=True)
 class History:
-    """All events of one run, in the order of each journal."""
+    """All events of one run, in the order of each journal; each merge queue has a journal of its own."""
 
     events: tuple[Event, ...]
 
@@ -50,9 +52,12 @@ class History:
         return (event for event in self.events if event.kind in kinds and journal in ("", event.journal))
 
     @property
-    def journals(self) -> list[str]:
-        """Return the names of all journals."""
-        return list(dict.fromkeys(event.journal for event in self.events))
+    def journals(self) -> list[tuple[Event, ...]]:
+        """Return the events of each journal."""
+        found: dict[tuple[str, str], list[Event]] = {}
+        for event in self.events:
+            found.setdefault((event.journal, event.queue), []).append(event)
+        return [tuple(events) for events in found.values()]
 
     @property
     def launch(self) -> Mapping[str, Any]:
@@ -82,7 +87,7 @@ def read_events(lines: Iterable[str]) -> History:
             if not isinstance(body["data"], dict):
                 raise TypeError("its data are no object")
             events.append(Event(body["at"], body["journal"], body["by"], int(body["seq"]), body["kind"], body["node"],
-                                body["data"]))
+                                body["data"], str(body.get("queue", ""))))
         except (ValueError, KeyError, TypeError) as error:
             raise UnreadableHistory(f"line {number} is no event of `garrison events --json`: {line[:80]!r}") from error
-    return History(tuple(sorted(events, key=lambda event: (event.journal, event.seq))))
+    return History(tuple(sorted(events, key=lambda event: (event.journal, event.queue, event.seq))))

@@ -57,6 +57,8 @@ OVER = frozenset({"landed", "conflict", "rejected", "cancelled", "superseded"})
 STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed": "landed",
              "unlanded": "landing_blocked", "foreign": "queued", "retry": "queued", "cancel": "cancelled"}
 """Kind of a queue's record → status of the entries that it is about; `state` names one itself."""
+LIFE_RECORDS = frozenset({"spawn", "death", "fenced", "swept", "signal", "fact"})
+"""Kinds of a supervisor's records that say that a life began or ended."""
 STRAIGHT = frozenset({"ff-only", "rebase"})
 """Strategies that put the branch's own commits on the target's line, so that only their last one was tested."""
 GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what is still alive")
@@ -192,11 +194,11 @@ class _Check:
     # --- record -----------------------------------------------------------------------------------------------------
 
     def _sequences(self) -> Iterator[str]:
-        for journal in self.history.journals:
-            numbers = [event.seq for event in self.history.events if event.journal == journal]
-            doubled = [number for number, times in Counter(numbers).items() if times > 1]
-            if doubled and journal != QUEUE:  # a run may use several queues
-                yield f"{journal} has record {doubled[0]} twice"
+        for events in self.history.journals:
+            first, again = events[0], Counter(event.seq for event in events)
+            doubled = [number for number, times in again.items() if times > 1]
+            if doubled and (first.journal != QUEUE or first.queue):  # without a name, it may be two queues
+                yield f"{first.journal} has record {doubled[0]} twice"
         if self.history.end and not self.launch:
             yield "the run ended and no launch is recorded"
 
@@ -326,10 +328,10 @@ class _Check:
 
     def _successors(self) -> Iterator[str]:
         """Between two starts of one process its supervisor recorded the first one's end."""
-        for journal in self.history.journals:
+        for events in self.history.journals:
             living: dict[str, int] = {}
             ended: Counter[str] = Counter()
-            for event in self.history.of("spawn", "death", "fenced", "swept", "signal", "fact", journal=journal):
+            for event in [each for each in events if each.kind in LIFE_RECORDS]:
                 for name, life in _ends(event, living):
                     ended[name] = max(ended[name], life)
                 if event.kind != "spawn":
@@ -344,9 +346,9 @@ class _Check:
 
     def _late_writers(self) -> Iterator[str]:
         """No life wrote into a journal after its successor had."""
-        for journal in self.history.journals:
+        for events in self.history.journals:
             latest: dict[str, int] = {}
-            for event in self.history.of(*{event.kind for event in self.history.events}, journal=journal):
+            for event in events:
                 writer, _, life = event.by.rpartition("#")
                 if not life.isdigit():
                     continue

@@ -63,13 +63,19 @@ apt_get() {
         -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null
 }
 
+# install_alone PACKAGE... : one at a time, as apt-get does not wait for another one's lock.
+install_alone() (
+    if have flock; then flock 8; fi
+    apt_get update && apt_get install -y --no-install-recommends "$@"
+) 8<"$root/scripts/_setup.sh"
+
 # try_install PACKAGE... : succeeds if they were installed; prints why not otherwise.
 try_install() {
     if ! may_install_system; then return 1; fi
     if ! have apt-get; then say "set-up: no apt-get on this machine, so $* cannot be installed for you"; return 1; fi
     if ! is_root && ! have sudo; then say "set-up: installing $* needs root or sudo"; return 1; fi
     say "set-up: installing $* with apt-get"
-    if apt_get update && apt_get install -y --no-install-recommends "$@"; then return 0; fi
+    if install_alone "$@"; then return 0; fi
     say "set-up: apt-get could not install $*"
     return 1
 }
@@ -90,11 +96,20 @@ system_packages() {
 # Packages that only tests need: without a browser, Graphviz or an ssh server, those tests are skipped.
 test_packages() {
     wanted=
-    have chromium || have chromium-browser || have google-chrome || wanted=chromium
-    have dot || wanted="${wanted:+$wanted }graphviz"
+    have dot || wanted=graphviz
     # Outside of a container, Debian's package would leave an ssh server running that the user did not ask for.
     have sshd || ! in_container || wanted="${wanted:+$wanted }openssh-server"
+    # The headless build is half as large and uses half the CPU; older distributions have only the other one.
+    browser=
+    for name in chromium-headless-shell chromium chromium-browser google-chrome; do
+        have "$name" && browser=$name
+    done
     # shellcheck disable=SC2086  # a list of names
+    if [ -z "$browser" ]; then
+        if have apt-get && try_install chromium-headless-shell $wanted; then return; fi
+        wanted="chromium${wanted:+ $wanted}"
+    fi
+    # shellcheck disable=SC2086
     [ -z "$wanted" ] || try_install $wanted ||
         say "set-up: some tests are skipped; to run them too: $(install_command $wanted)"
 }
@@ -193,8 +208,21 @@ make_venv() {
 # and pip or uv inherit it: when a set-up is killed, the next one waits for the processes it left running.
 set_up() {
     sane_environment
-    stamp="$root/.venv/garrison-stamp"
     system_packages
+    environment
+}
+
+# As set_up, with what only tests need; the packages come while .venv is made. Ctrl-C lets apt-get finish.
+set_up_for_tests() {
+    sane_environment
+    (system_packages && test_packages) &
+    packages=$!
+    environment
+    wait "$packages"
+}
+
+environment() {
+    stamp="$root/.venv/garrison-stamp"
     if venv_is_current; then return; fi
     exec 9<"$root/requirements.lock"
     if have flock; then flock 9; fi

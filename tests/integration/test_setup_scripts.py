@@ -281,7 +281,16 @@ class TestTestPackages:
     def test_both_are_installed_where_that_may_be(self, checkout: Path) -> None:
         script = self.BARE + "is_root() { true; }; test_packages"
         done = shell(checkout, script, {"CI": "true", "PATH": "/usr/bin:/bin"})
-        assert done.stdout.splitlines()[1] == "apt-get install -y --no-install-recommends chromium graphviz"
+        assert done.stdout.splitlines() == [
+            "apt-get update", "apt-get install -y --no-install-recommends chromium-headless-shell graphviz"]
+
+    def test_a_distribution_without_the_headless_build_gets_the_other_one(self, checkout: Path) -> None:
+        script = self.BARE + """
+            is_root() { true; }
+            apt_get() { case "$*" in *headless*) return 100;; esac; echo "apt-get $*"; }
+            test_packages"""
+        done = shell(checkout, script, {"CI": "true", "PATH": "/usr/bin:/bin"})
+        assert done.stdout.splitlines()[-1] == "apt-get install -y --no-install-recommends chromium graphviz"
 
     def test_else_one_line_names_what_is_missing_and_nothing_stops(self, checkout: Path) -> None:
         script = self.BARE + 'have() { [ "$1" != dot ]; }; is_root() { false; }; test_packages; echo on'
@@ -292,6 +301,39 @@ class TestTestPackages:
     def test_with_both_nothing_is_printed(self, checkout: Path) -> None:
         done = shell(checkout, "have() { true; }; test_packages", {"PATH": "/usr/bin:/bin"})
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+class TestSetUpForTests:
+    """The packages of the system come while .venv is made."""
+
+    def test_both_go_on_at_the_same_time(self, checkout: Path) -> None:
+        """Each waits for the other to have begun."""
+        wait = 'until [ -e "$root/{}" ]; do sleep 0.01; done'
+        script = MAKE.replace("echo made", f'touch "$root/making"; {wait.format("installing")}; echo made') + f"""
+            test_packages() {{ touch "$root/installing"; {wait.format("making")}; echo installed >&2; }}
+            set_up_for_tests"""
+        done = shell(checkout, script)
+        assert done.returncode == 0, done.stderr
+        assert "installed" in done.stderr
+        assert calls(checkout) == 1
+
+    def test_without_git_nothing_goes_on(self, checkout: Path) -> None:
+        script = MAKE + "system_packages() { die 'git is missing'; }\nset_up_for_tests\necho on"
+        done = shell(checkout, script)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "git is missing" in done.stderr
+
+    def test_apt_get_is_never_called_twice_at_once(self, checkout: Path) -> None:
+        script = """
+            have() { [ "$1" = apt-get ] || command -v "$1" >/dev/null; }
+            is_root() { true; }
+            apt_get() { mkdir "$root/busy" && sleep 0.1 && rmdir "$root/busy"; }
+            try_install one & first=$!
+            try_install two
+            wait "$first"
+        """
+        done = shell(checkout, script, {"CI": "true", "PATH": "/usr/bin:/bin"})
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

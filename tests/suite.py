@@ -63,10 +63,10 @@ class Tier:
     markers: str
     claude_markers: str
     coverage: bool
-    processes: int = 5
+    processes: int = 4
 
 
-FAST = Tier("not slow and (unit or contract or smoke)", "not slow and smoke", coverage=False, processes=4)
+FAST = Tier("not slow and (unit or contract or smoke)", "not slow and smoke", coverage=False)
 FULL = Tier("not slow", "not slow", coverage=True)
 ALL = Tier("", "", coverage=True)
 
@@ -201,7 +201,7 @@ class Suite:
         """Run all checks; whether all passed."""
         try:
             mypy = self.check("mypy", str(self.bin / "mypy"), beside=True).start(self.root)
-            claude = None if self.arguments else self.claude(self.tier.claude_markers, "-n", "3").start(self.root)
+            claude = None if self.arguments else self.claude(self.tier.claude_markers, "-n", "2").start(self.root)
             self.run_one(self.check("ruff check", str(self.bin / "ruff"), "check"))
             self.run_one(self.check("import-linter", str(self.bin / "lint-imports")))
             self.run_main()

@@ -17,7 +17,7 @@ REPORT = "mcp__garrison__report_result"
 KEY = "sk-ant-fake-outside"
 
 
-@pytest.mark.parametrize("mode", ["none", "bubblewrap"])
+@pytest.mark.parametrize("mode", [pytest.param("none", marks=pytest.mark.slow), "bubblewrap"])
 def test_the_cli_works_with_a_key_that_it_never_has(scene, mode: str) -> None:
     if mode == "bubblewrap" and not machine().bubblewrap:
         pytest.skip(machine().refusal)

@@ -44,6 +44,7 @@ def test_two_turns_of_a_session(place: Place) -> None:
         assert json.loads(garrison("show", "s1", "--json"))["turn_count"] == 2
 
 
+@pytest.mark.slow
 def test_goals_and_notes_reach_the_model(place: Place) -> None:
     """A goal that a heartbeat set is in the next heartbeat's request, and in the next message's."""
     thought = {"new_goals": [{"id": "moon", "description": "reach the moon"}], "memory_notes": ["it is far away"]}

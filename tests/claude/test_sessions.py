@@ -67,6 +67,7 @@ def troubled(*passing: tuple[str, Fault]) -> dict[str, Player]:
     return {name: steps(Turn(work(name).blocks, faults=(fault,)), report(), "Done.") for name, fault in passing}
 
 
+@pytest.mark.slow
 def test_transient_failures_are_waited_out(scene):
     """One run, a node for each mishap of the API: all land; a stream that falls silent costs a session, not a life."""
     place = scene.place

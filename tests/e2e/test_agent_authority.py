@@ -55,7 +55,7 @@ def script(commands: dict[str, str]) -> str:
                      for name, line in commands.items()) + "\n"
 
 
-@pytest.mark.parametrize("terminal", ["process", "tmux"])
+@pytest.mark.parametrize("terminal", [pytest.param("process", marks=pytest.mark.slow), "tmux"])
 def test_an_agent_commands_nothing_of_its_run(place, terminal):
     """The hostile node tries everything while the other one works; both land, and the run knows of nothing."""
     place.terminal = terminal

@@ -78,7 +78,7 @@ def test_never_more_agents_at_work_than_allowed(place):
     assert place.failpoint_kills() == {"runner:move-impl_complete.before": 2}
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["one id", "no id"])
+@pytest.mark.parametrize("named", [pytest.param(True, marks=pytest.mark.slow), False], ids=["one id", "no id"])
 def test_of_simultaneous_launches_one_runs_its_preflight(place: Place, named: bool) -> None:
     gate = f"echo x >> {place.root}/gates; sleep 1"
     arguments = place.launch_arguments(place.graph(Node("a", before=place.hold("a"))), "r1", gate=gate)

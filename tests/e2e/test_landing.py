@@ -73,7 +73,7 @@ def test_a_red_gate_at_the_exit_sends_the_run_back_with_its_log(place):
     assert git(place.repo, "show", "main:state.txt") == "fine" and len(subjects(place)) == 1
 
 
-@pytest.mark.parametrize("lost", ["its last record", "all"])
+@pytest.mark.parametrize("lost", ["its last record", pytest.param("all", marks=pytest.mark.slow)])
 def test_a_run_whose_end_was_lost_after_its_landing_is_done(place, lost):
     """Killed between the archiving of its branch and the record of its end, or with a damaged journal."""
     graph = dot(place, node("work", "echo work > work.txt"), "start -> work -> exit;")

@@ -60,7 +60,7 @@ def mine(place: Place) -> list[int]:
     return [process.pid for process in processes("garrison.sandbox.proxy.process") if folder in f"{process.argv} "]
 
 
-@pytest.mark.parametrize("mode", ["none", "bubblewrap"])
+@pytest.mark.parametrize("mode", [pytest.param("none", marks=pytest.mark.slow), "bubblewrap"])
 def test_a_run_calls_an_api_with_a_key_that_its_agents_never_have(place: Place, api: Web, mode: str) -> None:
     if mode == "bubblewrap" and not machine().bubblewrap:
         pytest.skip(machine().refusal)

@@ -250,8 +250,8 @@ def test_a_foreign_process_with_a_dead_lifes_pid_is_never_touched(tmp_path: Path
 
 
 @pytest.mark.parametrize(("state", "whole"), [
-    ("no .git", True), ("unregistered", False), pytest.param("no .git", False, marks=pytest.mark.slow),
-    pytest.param("unregistered", True, marks=pytest.mark.slow)])
+    ("no .git", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("unregistered", False), ("no .git", False), ("unregistered", True)))])
 def test_a_killed_removal_of_a_worktree_leaves_nothing(place: Place, state: str, whole: bool) -> None:
     real, shim = shutil.which("git"), place.root / "shim/git"
     shim.parent.mkdir()

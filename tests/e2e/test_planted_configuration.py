@@ -72,7 +72,8 @@ def test_an_agent_pushes_only_if_its_profile_says_so(place: Place, may: bool) ->
 UNDONE = "orchestrator:undone"
 
 
-@pytest.mark.parametrize("how", ["moved", "moved, then killed", "removed"])
+@pytest.mark.parametrize("how", [pytest.param("moved", marks=pytest.mark.slow), "moved, then killed",
+                                 pytest.param("removed", marks=pytest.mark.slow)])
 def test_a_node_whose_branch_or_worktree_was_taken_away_tries_again_from_what_it_had(place: Place, how: str) -> None:
     """Seen: both failed for good, or the foreign commit landed under the node's name."""
     again = f"test ! -e {place.root}/go-victim || {{ echo more >> own.txt; exit 0; }}"

@@ -22,7 +22,7 @@ DAMAGES = {
     "sessions": [("run/plain/*.json", "empty")],
     "tasks": [("runs/r1/nodes/*/*/task.json", "truncated"), ("runs/r1/nodes/*/*/result.json", "empty")],
 }
-QUICK = ("journal", "identities")
+QUICK = ("journal",)
 LANDINGS = {
     "whole": Landing(is_whole=True),
     "approved": Landing(is_reviewed=True),

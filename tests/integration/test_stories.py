@@ -86,6 +86,7 @@ def test_a_leg_holds_what_its_carrier_and_the_processes_it_starts_meanwhile_call
     assert [(call.file, call.function) for call in calls] == [("1.py", "g"), ("2.py", "f")]
 
 
+@pytest.mark.slow
 def test_the_stories_of_a_real_node_are_found(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, BENCHMARKS / "stories.py", "--json", "--keep", tmp_path / "kept"],
                           capture_output=True, text=True, check=False)

@@ -16,6 +16,7 @@ from support import DEADLINE
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks/supervision.py"
 
 
+@pytest.mark.slow
 def test_the_mechanism_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     words = ["--rows", "mechanism", "--rounds", "2", "--no-peers", "--json"]

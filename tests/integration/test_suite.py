@@ -48,7 +48,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("tests/suite.py", "scripts/test", ".ci/run"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, root / name)
-    (root / "scripts/_setup.sh").write_text("set_up() { :; }; test_packages() { :; }\n")
+    (root / "scripts/_setup.sh").write_text("set_up_for_tests() { :; }\n")
     (root / "tests/unit/__pycache__").mkdir(parents=True)
     for name in ("ruff", "mypy", "lint-imports", "python", "coverage"):
         stand_in(root, name)

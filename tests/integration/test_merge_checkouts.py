@@ -7,6 +7,9 @@ from merge_support import World, check, drive, git
 
 from garrison.merge import checkouts
 from garrison.merge.checkouts import Checkout, update_stale
+from garrison.merge.processor import MergeProcessor
+from garrison.records import journal
+from garrison.system.git import GitError
 
 
 @pytest.fixture
@@ -183,6 +186,45 @@ def test_a_foreign_index_lock_is_never_removed(world):
     assert "index.lock" in checkout.lock().why
     checkout.recover()
     assert (world.repo / ".git/index.lock").exists()
+
+
+@pytest.mark.parametrize("damage", ["no .git", "no repository"])
+@pytest.mark.parametrize("branch", ["detached", "main"])
+def test_a_worktree_that_is_none_any_more_keeps_nothing_from_landing(world, tmp_path, branch, damage):
+    """A gate's worktree whose removal was killed made each processor fail as it took the queue, for ever."""
+    other = tmp_path / "other"
+    git(world.repo, "worktree", "add", "-q", *(("--detach", str(other)) if branch == "detached" else
+                                               ("--force", str(other), branch)))
+    (other / ".git").unlink()
+    if damage == "no repository":
+        (other / ".git").write_text(f"gitdir: {tmp_path}/nowhere\n")
+    world.enqueue("two")
+    world.drain()
+    assert world.entry("two").status == "landed"
+    assert sorted(path.name for path in other.iterdir() if path.name != ".git") == ["lines.txt"]
+
+
+def test_a_take_over_at_which_git_fails_is_told_and_tried_again(world, monkeypatch):
+    """Seen: entries that waited "in the merge queue, 5 ahead", while the log alone said why."""
+    def fail(*_arguments: object) -> None:
+        raise GitError(("worktree", "list"), 128, "fatal: it is broken")
+
+    world.enqueue("two")
+    processor = MergeProcessor(world.queue, trees=world.trees, environment={})
+    assert processor.acquire()
+    with monkeypatch.context() as broken:
+        broken.setattr(checkouts, "find_checkouts", fail)
+        for _ in range(3):
+            with pytest.raises(GitError):
+                processor.recover()
+    assert "it is broken" in world.queue.state.hindrance
+    told = [stored for stored in journal.read_all(world.queue.path) if stored.kind == "hindered"]
+    assert len(told) == 1
+    processor.recover()
+    drive(processor)
+    processor.close()
+    assert world.queue.state.hindrance == ""
+    assert world.entry("two").status == "landed"
 
 
 def test_rehearsal_touches_neither_index_nor_files(world):

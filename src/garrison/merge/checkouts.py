@@ -43,13 +43,29 @@ def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
     """Return the checkouts of `target`, or a block if one of them is rebasing it."""
     paths = []
     for tree in [] if git.is_checked_out_nowhere(target) else git.worktrees():
-        if not tree.path.is_dir():
+        git_dir = _git_dir_of(git, tree.path) if tree.branch in (None, target) else None
+        if git_dir is None:
             continue
         if tree.branch == target:
             paths.append(tree.path)
-        elif tree.branch is None and _is_rebasing(git.git_dir(tree.path), target):
+        elif _is_rebasing(git_dir, target):
             return [], Blocked(tree.path, (), f"a rebase of {target} is in progress in {tree.path}; finish or abort it")
     return paths, None
+
+
+def _git_dir_of(git: Git, path: Path) -> Path | None:
+    """Return the git directory of a registered worktree, None if it is none any more: it is gone, or its `.git` is.
+
+    Nobody can work in such a worktree, and it must not keep the queue from landing.
+    """
+    if not path.is_dir() or (path != git.root and not os.path.lexists(path / ".git")):
+        return None  # git would find the repository of a folder above it
+    try:
+        return git.git_dir(path)
+    except GitError as error:
+        if "not a git repository" not in error.stderr:
+            raise
+        return None
 
 
 def _is_rebasing(git_dir: Path, target: str) -> bool:

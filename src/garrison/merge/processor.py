@@ -145,7 +145,19 @@ class MergeProcessor:
             self._lock = None
 
     def recover(self) -> None:
-        """Take over from a dead processor after `acquire`: unlock its checkouts, adopt its gates, drop old pins."""
+        """Take over from a dead processor after `acquire`: unlock its checkouts, adopt its gates, drop old pins.
+
+        GitError if git fails; the queue's state then says that this hinders it.
+        """
+        try:
+            self._recover()
+        except GitError as error:
+            why = f"git fails before anything can be tested: {error}"
+            if self.writer.state().hindrance != why:
+                self.writer.append(QueueHindered(why))
+            raise
+
+    def _recover(self) -> None:
         state = self.writer.state()
         self.git.clear_scratch()
         atomic.clear_temporaries(self.queue.folder, self.clock.time() - TEMPORARY_SECONDS)

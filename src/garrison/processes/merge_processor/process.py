@@ -56,6 +56,8 @@ class QueueWorker:
         self.verifier = Verifier(queue.path, VERIFY_SECONDS)
         self.has_queue = False
         self.wait: Wait | None = None
+        self._taken = 0
+        """Epoch that is recorded as taken, 0 for none."""
         self._last_sent = 0
         """Number of the last journal record that was reported."""
         self._logged = ""
@@ -79,7 +81,9 @@ class QueueWorker:
         if not self.has_queue:
             if not self.merge.acquire():
                 return False
-            self.processor.supervisor.record(QueueTaken(self.merge.epoch))
+            if self._taken != self.merge.epoch:
+                self._taken = self.merge.epoch
+                self.processor.supervisor.record(QueueTaken(self._taken))
             self.merge.recover()
             self.has_queue = True
         self.merge.heartbeat()

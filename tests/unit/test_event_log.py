@@ -153,6 +153,25 @@ def test_parts_that_are_older_than_the_run_are_not_read(tmp_path: Path, queue: S
     assert read == ["journal-2.jsonl"]
 
 
+@pytest.mark.parametrize(("missing", "snapshots"), [("", [6]), ("removed", [2, 6]), ("older than the run", [2, 6])])
+def test_a_snapshot_stands_for_what_is_not_read_before_it(tmp_path: Path, queue: SharedQueue, missing: str,
+                                                          snapshots: list[int]) -> None:
+    """Seen: `record 1002 of merge-queue cannot be shown: no merge entry …`, of an entry that another run had left."""
+    launch(tmp_path, 10 * CLOCK_MARGIN)
+    for _ in range(3):
+        queue.append()
+        queue.append()
+        queue.compact()
+    for number in (2, 4):
+        written = from_iso(BEGIN) + (1 if missing == "older than the run" and number == 2 else 10) * CLOCK_MARGIN
+        os.utime(queue.part(number), (written, written))
+    if missing == "removed":
+        queue.part(2).unlink()
+    read = [record.entry for record in EventLog(tmp_path, "mine").records()]
+    assert [entry.seq for entry in read if entry.kind == "snapshot"] == snapshots
+    assert [entry.seq for entry in read if entry.kind != "snapshot"] == list(range(3 if missing else 1, 7))
+
+
 def test_a_damaged_part_is_told_and_hides_nothing_else(tmp_path: Path, queue: SharedQueue) -> None:
     launch(tmp_path, 0)
     for _ in range(2):

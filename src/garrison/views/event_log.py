@@ -163,15 +163,19 @@ class EventLog:
         return entries
 
     def _archived_entries(self, path: Path, known: int, snapshot: Entry) -> list[Entry]:
-        """Return the records after number `known` for which the journal has only a snapshot; note those that are
-        gone."""
+        """Return the records after number `known` for which the journal has only a snapshot; note those that are gone.
+
+        A snapshot stands for what is not read before it: without it, records would be about merge entries that nobody
+        knows.
+        """
         found: list[Entry] = []
+        has_all = known > 0
         for part in archived_parts(path):
             number = archived_number(part, path)
             if number <= known:
                 continue
             if path != self.files.journal and self._was_written_before(part):
-                known = number
+                known, has_all = number - 1, False  # the next part begins with the snapshot of that number
                 continue
             try:
                 entries = [entry for entry in read_all(part) if known < entry.seq <= snapshot.seq]
@@ -180,8 +184,10 @@ class EventLog:
                 continue
             if entries:
                 self._note_gap(path, known, entries[0])
-                found += [entry for entry in entries if entry.kind != "snapshot"]
-                known = entries[-1].seq
+                is_first = not has_all or entries[0].seq > known + 1
+                found += [entry for place, entry in enumerate(entries)
+                          if entry.kind != "snapshot" or (is_first and place == 0)]
+                known, has_all = entries[-1].seq, True
         self._note_gap(path, known, snapshot)
         return found
 

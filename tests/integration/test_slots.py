@@ -35,6 +35,18 @@ def test_a_slot_of_a_repository_that_was_made_again_is_made_again(tmp_path: Path
     slot.release()
 
 
+def test_of_a_slot_whose_removal_was_killed_nothing_is_left(tmp_path: Path) -> None:
+    """Its files stayed beside it as `slot-1.left-1`, which nobody removed."""
+    git = repository(tmp_path / "repo", "text\n")
+    slot = acquire_slot(git, tmp_path / "trees")
+    slot.prepare("main")
+    (slot.path / ".git").unlink()
+    slot.prepare("main")
+    assert (slot.path / ".git").exists()
+    assert [path.name for path in (tmp_path / "trees").iterdir() if "left" in path.name] == []
+    slot.release()
+
+
 def test_idle_slots_are_removed_and_used_ones_stay(tmp_path: Path) -> None:
     git = repository(tmp_path / "repo", "text\n")
     folder = tmp_path / "trees" / "key"

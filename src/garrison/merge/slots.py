@@ -102,6 +102,9 @@ class Slot:
 
     def _check_out(self, commit: str, patterns: tuple[str, ...]) -> None:
         if not (self.path / ".git").exists():
+            # What a killed removal left holds no work; in the way of a new worktree it would be kept under another name.
+            with suppress(OSError, RecursionError):
+                untrusted.remove_tree(self.path)
             self.git.add_worktree(self.path, None, commit)
             self.memory = SlotMemory(job=self.memory.job, clean=self.memory.clean)
         self._restore_link()

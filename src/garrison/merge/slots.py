@@ -102,7 +102,7 @@ class Slot:
 
     def _check_out(self, commit: str, patterns: tuple[str, ...]) -> None:
         if not (self.path / ".git").exists():
-            # What a killed removal left holds no work; in the way of a new worktree it would be kept under another name.
+            # What a killed removal left holds no work; the new worktree would have it kept under another name.
             with suppress(OSError, RecursionError):
                 untrusted.remove_tree(self.path)
             self.git.add_worktree(self.path, None, commit)

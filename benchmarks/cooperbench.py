@@ -284,7 +284,9 @@ def _show_pairs(bench: Bench, table: Table, mode: str) -> bool:
     table.add(mode, "a pair, launch to end", f"{statistics.median(spent):.1f} s median, {max(spent):.1f} s at most; "
               f"{sum(one['kills'] for _, one in records)} kills", median_s=statistics.median(spent))
     if mode == "killed":
-        table.add(mode, f"killing ended after {KILLING:g} s", f"{sum(one['kills_ended'] for _, one in records)} pairs")
+        table.add(mode, f"killing ended after {KILLING:g} s; queues unpaused by a person",
+                  f"{sum(one['kills_ended'] for _, one in records)}; "
+                  f"{sum(one.get('unpaused', False) for _, one in records)}")
     for _, one in records:
         if one["red"] or one["findings"] or len(one["landed"]) < 2:
             table.add(mode, " ".join(one["key"][1:]), f"{one['status']}: landed {one['landed']}, red {one['red']}, "

@@ -131,6 +131,8 @@ class Crew:
     kills: int = 0
     ended: bool = False
     """Whether killing was ended because the run took too long."""
+    unpaused: bool = False
+    """Whether its queue had paused itself by then and was unpaused."""
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def prepare(self) -> None:
@@ -166,10 +168,17 @@ class Crew:
             return False
         if self.killed is not None and not self.ended:
             self._kill_one(self.killed)
-            self.ended = time.time() - self.began > KILLING
+            if time.time() - self.began > KILLING:
+                self._end_killing()
         if not self._has_launcher():
             self.started.append(self.place.begin("up"))
         return True
+
+    def _end_killing(self) -> None:
+        """Stop killing, and unpause the queue: where kills hit what a test has started, the target's gate is red."""
+        self.ended = True
+        said = self.place.command("merge-queue", "unpause", "--repo-root", self.root / "repo")
+        self.unpaused = said.returncode == 0 and "was not paused" not in said.stdout
 
     def _has_launcher(self) -> bool:
         """Return whether the launcher lives, has ended as it should, or is about to be started by what we began."""
@@ -216,7 +225,7 @@ class Crew:
         return {"status": self.place.status(self.run), "landed": landed, "commits": len(line), "red": red,
                 "green": not red and bool(line), "findings": findings, "seconds": round(self._ended(history), 2),
                 "answers": answers, "conflicts": conflicts, "rejections": rejections, "kills": self.kills,
-                "kills_ended": self.ended, "gates": sum(1 for _ in history.of("test")),
+                "kills_ended": self.ended, "unpaused": self.unpaused, "gates": sum(1 for _ in history.of("test")),
                 "failed": waits}
 
     def _events(self) -> Iterator[str]:

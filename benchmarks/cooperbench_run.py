@@ -175,7 +175,7 @@ class Crew:
         return True
 
     def _end_killing(self) -> None:
-        """Stop killing, and unpause the queue: where kills hit what a test has started, the target's gate is red."""
+        """Stop killing, and unpause the queue: it may have paused itself because its gate was killed repeatedly."""
         self.ended = True
         said = self.place.command("merge-queue", "unpause", "--repo-root", self.root / "repo")
         self.unpaused = said.returncode == 0 and "was not paused" not in said.stdout

@@ -20,8 +20,8 @@ from playwright.sync_api import expect, sync_playwright
 from chromium import CHROMIUM, FLAGS
 
 PATIENCE = 60_000
-"""Milliseconds until something that should be on a page is missing. A page follows an event within a tenth of a second,
-and draws two hundred nodes in one second, but has needed more than twenty on a loaded machine a fifth as fast;
+"""Milliseconds until something that should be on a page is missing. A page follows an event within a tenth of a second;
+on a slow, loaded machine, a graph of two hundred nodes took more than twenty seconds;
 what a run has to do first is waited for with `served_run.WORK`."""
 TOLD = 3000
 """Characters of a page in the report of a failed test."""

@@ -272,7 +272,8 @@ QUEUE = (
          ("merge/base_check.py", '        return "passes"\n    return "test"\n', '        return "passes"\n    '
           'return "passes"\n')),
     _bug("pause_never_tried_again", "a queue that paused because signals ended its gate waits for a person",
-         "merge/processor.py", "            if state.pause.is_retry_due(self.clock.time()):\n", "            if False:\n"),
+         "merge/processor.py", "            if has_moved or state.pause.is_retry_due(self.clock.time()):\n",
+         "            if has_moved:\n"),
     _bug("red_once_is_rejected_without_repeat", "an entry is rejected though its set alone was red", "merge/decision.py",
          "            if len(group) == 1 and (is_confirmed or any(run.convicts for run in reds)):\n",
          "            if len(group) == 1:\n"),

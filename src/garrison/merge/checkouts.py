@@ -54,9 +54,9 @@ def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
 
 
 def _git_dir_of(git: Git, path: Path) -> Path | None:
-    """Return the git directory of a registered worktree, None if it is none any more: it is gone, or its `.git` is.
+    """Return the git directory of a registered worktree; None if the worktree or its `.git` is gone.
 
-    Nobody can work in such a worktree, and it must not keep the queue from landing.
+    Ignore such a worktree: nobody can rebase in it, so it must not block a landing. GitError for any other failure.
     """
     if not path.is_dir() or (path != git.root and not os.path.lexists(path / ".git")):
         return None  # git would find the repository of a folder above it

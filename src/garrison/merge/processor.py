@@ -152,9 +152,7 @@ class MergeProcessor:
         try:
             self._recover()
         except GitError as error:
-            why = f"git fails before anything can be tested: {error}"
-            if self.writer.state().hindrance != why:
-                self.writer.append(QueueHindered(why))
+            self._record_hindrance(f"git fails before anything can be tested: {error}")
             raise
 
     def _recover(self) -> None:
@@ -222,8 +220,8 @@ class MergeProcessor:
                 return self._set_aside(names, state, f"git fails at it, and not at {self.queue.target}: {error}")
             why = f"git fails at {self.queue.target} itself, so nothing can land there: {trouble}"
             self._setback = Setback(names[0], self._setback.tries, retry_at=self._setback.retry_at)
-        if self._setback.is_told and state.hindrance != why:
-            self.writer.append(QueueHindered(why))
+        if self._setback.is_told:
+            self._record_hindrance(why)
         return Wait("hindered", f"{why}; trying again")
 
     def _at_work(self, state: QueueState) -> tuple[str, ...]:
@@ -267,9 +265,13 @@ class MergeProcessor:
         return self.builder.record_conflict(self.queue.entry(names[0]), self.writer.tip() or "", (), why)
 
     def _forget_setback(self) -> None:
-        if self.queue.state.hindrance:
-            self.writer.append(QueueHindered())
+        self._record_hindrance("")
         self._setback = Setback()
+
+    def _record_hindrance(self, why: str) -> None:
+        """Record what hinders the queue, '' for nothing, unless the journal says so already."""
+        if self.queue.state.hindrance != why:
+            self.writer.append(QueueHindered(why))
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
@@ -283,11 +285,10 @@ class MergeProcessor:
     def _check_pause(self, state: QueueState) -> Progress | Wait | None:
         """Resume a pause whose cause is gone; return a wait if nothing may be judged now, else None."""
         if state.pause:
-            if not state.pause.is_manual and state.pause.tip != self.writer.tip():
-                self.writer.append(QueueResumed(f"{self.queue.target} moved"), sync=True)
-                return Progress("resumed")
-            if state.pause.is_retry_due(self.clock.time()):
-                self.writer.append(QueueResumed("what ended the gate may be gone"), sync=True)
+            has_moved = not state.pause.is_manual and state.pause.tip != self.writer.tip()
+            if has_moved or state.pause.is_retry_due(self.clock.time()):
+                why = f"{self.queue.target} moved" if has_moved else "what ended the gate may be gone"
+                self.writer.append(QueueResumed(why), sync=True)
                 return Progress("resumed")
             return Wait("paused", state.pause.describe())
         if state.unfinished() and (state.config is None or not state.config.is_ready):

@@ -95,18 +95,19 @@ class Slot:
         except GitError:
             # Damaged by a gate or a crash, or of a repository that was created anew: it holds no work.
             self.git.remove_worktree(self.path)
-            with suppress(OSError, RecursionError):
-                untrusted.remove_tree(self.path)
-            self.memory = SlotMemory(job=self.memory.job, clean=clean)
+            self._remove_files()
             self._check_out(commit, keep)
+
+    def _remove_files(self) -> None:
+        """Remove the worktree's files, and forget what was set up in it."""
+        with suppress(OSError, RecursionError):
+            untrusted.remove_tree(self.path)
+        self.memory = SlotMemory(job=self.memory.job, clean=self.memory.clean)
 
     def _check_out(self, commit: str, patterns: tuple[str, ...]) -> None:
         if not (self.path / ".git").exists():
-            # What a killed removal left holds no work; the new worktree would have it kept under another name.
-            with suppress(OSError, RecursionError):
-                untrusted.remove_tree(self.path)
+            self._remove_files()  # `add_worktree` would keep what a killed removal left, under another name
             self.git.add_worktree(self.path, None, commit)
-            self.memory = SlotMemory(job=self.memory.job, clean=self.memory.clean)
         self._restore_link()
         self.git.clear_locks(self.path)
         before, self.memory.tree = self.memory.tree, ""

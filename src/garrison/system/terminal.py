@@ -103,8 +103,8 @@ class Terminal(Protocol):
 class ProcessTerminal:
     """Sessions without a terminal: nothing to install, nothing to type into.
 
-    A damaged record of a session counts as none, and is replaced or removed with the next session of its name: whoever
-    started the process has recorded it, too.
+    Treat a damaged record as missing: opening a session of its name replaces it, closing one removes it. The process's
+    identity has the session, too.
     """
 
     kind = "process"

@@ -165,17 +165,16 @@ class EventLog:
     def _archived_entries(self, path: Path, known: int, snapshot: Entry) -> list[Entry]:
         """Return the records after number `known` for which the journal has only a snapshot; note those that are gone.
 
-        A snapshot stands for what is not read before it: without it, records would be about merge entries that nobody
-        knows.
+        Where records are gone or too old, the snapshot that follows them is returned in their place: it names the merge
+        entries of later records. No other snapshot is newer than what is known.
         """
         found: list[Entry] = []
-        has_all = known > 0
         for part in archived_parts(path):
             number = archived_number(part, path)
             if number <= known:
                 continue
             if path != self.files.journal and self._was_written_before(part):
-                known, has_all = number - 1, False  # the next part begins with the snapshot of that number
+                known = number - 1  # the next part begins with the snapshot of that number
                 continue
             try:
                 entries = [entry for entry in read_all(part) if known < entry.seq <= snapshot.seq]
@@ -184,10 +183,8 @@ class EventLog:
                 continue
             if entries:
                 self._note_gap(path, known, entries[0])
-                is_first = not has_all or entries[0].seq > known + 1
-                found += [entry for place, entry in enumerate(entries)
-                          if entry.kind != "snapshot" or (is_first and place == 0)]
-                known, has_all = entries[-1].seq, True
+                found += entries
+                known = entries[-1].seq
         self._note_gap(path, known, snapshot)
         return found
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from garrison.config import NotifyConfig
 from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
+from garrison.merge.queue import target_of_folder
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged, shown
 from garrison.processes.launcher.notifications import open_notifications
 from garrison.processes.launcher.policy import Parked
@@ -343,7 +343,7 @@ class PageModel:
         acted_on = paused or next((folder for folder in queues if entries[folder]), next(iter(queues)))
         pause = queues[acted_on].pause
         return {"paused": pause is not None, "reason": f"{pause.reason}: {pause.explain()}" if pause else "",
-                "target": unquote(acted_on.rpartition("/")[2]),
+                "target": target_of_folder(Path(acted_on)),
                 "entries": [entry for folder in queues for entry in entries[folder]]}
 
     # ---- patches

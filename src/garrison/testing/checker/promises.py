@@ -57,8 +57,6 @@ OVER = frozenset({"landed", "conflict", "rejected", "cancelled", "superseded"})
 STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed": "landed",
              "unlanded": "landing_blocked", "foreign": "queued", "retry": "queued", "cancel": "cancelled"}
 """Kind of a queue's record → status of the entries that it is about; `state` names one itself."""
-LIFE_RECORDS = frozenset({"spawn", "death", "fenced", "swept", "signal", "fact"})
-"""Kinds of a supervisor's records that say that a life began or ended."""
 STRAIGHT = frozenset({"ff-only", "rebase"})
 """Strategies that put the branch's own commits on the target's line, so that only their last one was tested."""
 GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what is still alive")
@@ -331,7 +329,7 @@ class _Check:
         for events in self.history.journals:
             living: dict[str, int] = {}
             ended: Counter[str] = Counter()
-            for event in [each for each in events if each.kind in LIFE_RECORDS]:
+            for event in events:
                 for name, life in _ends(event, living):
                     ended[name] = max(ended[name], life)
                 if event.kind != "spawn":

@@ -61,6 +61,14 @@ def test_a_retry_is_due_after_its_time_and_when_the_clock_was_set_back():
     assert not replace(pause, retry_after=0.0).is_retry_due(began + 3600)
 
 
+def test_the_time_of_a_retry_is_in_the_first_line_of_a_pause():
+    """`merge-queue list` and `status` show only that line, and the gate's last output follows it."""
+    pause = Pause("gate_broken", "killed\nthe end of its log", "t", at="2026-01-01T12:00:00.000000Z", retry_after=30.0)
+    assert pause.explain().splitlines() == [
+        "killed; the queue tries again at 2026-01-01T12:00:30Z", "the end of its log"]
+    assert replace(pause, retry_after=0.0).explain() == pause.detail
+
+
 @pytest.mark.parametrize("result", sorted(BROKEN))
 def test_a_broken_gate_may_have_broken_since_the_target_passed(result):
     known = {"green": {"t0"}, "broken": 5}

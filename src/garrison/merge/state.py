@@ -111,7 +111,9 @@ class Pause:
 
     def explain(self) -> str:
         """Return why, and when the queue tries again if it does so by itself."""
-        return f"{self.detail}; the queue tries again at {self.retry_at}" if self.retry_at else self.detail
+        first, line_end, rest = self.detail.partition("\n")  # where one line is shown, it is the first
+        retry = f"; the queue tries again at {self.retry_at}" if self.retry_at else ""
+        return f"{first}{retry}{line_end}{rest}"
 
     @property
     def retry_at(self) -> str:

@@ -261,18 +261,20 @@ def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
     check(world)
 
 
-def test_a_queue_whose_gate_was_ended_by_signals_tries_again_by_itself(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("failure", "reason"), [("kill -9 $$", "gate_broken"), ("exit 1", "base_red")])
+def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_path, monkeypatch, failure, reason):
     monkeypatch.setattr(base_check, "FIRST_RETRY", 0.5)
-    world = World(tmp_path, gate=f"test ! -e {tmp_path}/starved || kill -9 $$")
-    enqueue_all(world, "a")
-    (tmp_path / "starved").touch()
+    world = World(tmp_path, gate=f"test ! -e {tmp_path}/down || {failure}")
+    (tmp_path / "down").touch()
+    world.branch("a", {"a.txt": "1\n"})
+    world.enqueue("a")
     assert "the queue tries again at " in world.drain(until="paused").reason
     first = records(world, "pause")[-1]
-    assert (first["reason"], first["retry_after"]) == ("gate_broken", 0.5)
+    assert (first["reason"], first["retry_after"]) == (reason, 0.5)
     processor = world.processor()
     until(lambda: len(records(world, "pause")) == 2 or (processor.step() and False), "a second try")
     assert records(world, "pause")[-1]["retry_after"] == 1.0, "each try in a row waits twice as long"
-    (tmp_path / "starved").unlink()
+    (tmp_path / "down").unlink()
     until(lambda: set(statuses(world).values()) == {"landed"} or (processor.step() and False), "a third try")
     processor.close()
     assert world.queue.state.retried_pauses == 0

@@ -47,8 +47,8 @@ def test_a_target_not_known_to_pass_is_tested_before_an_entry_is_blamed():
 
 @pytest.mark.parametrize(("result", "pauses", "seconds"), [
     ("lost", 0, 30.0), ("lost", 1, 60.0), ("lost", 5, 960.0), ("lost", 6, 1800.0), ("lost", 5000, 1800.0),
-    ("missing", 0, 0.0), ("red", 3, 0.0)])
-def test_a_pause_after_a_gate_ended_by_signals_ends_by_itself(result, pauses, seconds):
+    ("red", 3, 240.0), ("setup", 0, 30.0), ("missing", 0, 0.0), ("timeout", 0, 0.0), ("empty", 3, 0.0)])
+def test_a_pause_ends_by_itself_if_what_failed_may_pass_later(result, pauses, seconds):
     assert choose_retry(result, pauses) == seconds
 
 

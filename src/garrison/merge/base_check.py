@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 Answer = Literal["passes", "test", "base_red", "gate_broken"]
 _RETRIED = frozenset({"red", "setup"})
 """Results of the bare target that are tried again before the queue pauses."""
+_PASSING = _RETRIED | {"lost"}
+"""Results of the bare target that may be otherwise after a while: a flaky test, a killed process, a service or a network
+that is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests stays so until a person helps."""
 FIRST_RETRY = 30.0
-"""Seconds until a queue that paused because signals ended its gate tries again by itself."""
+"""Seconds until a queue that paused for such a result tries again by itself."""
 LONGEST_RETRY = 1800.0
 
 
@@ -43,10 +46,8 @@ def check_base(tree: str, results: Collection[str], evidence: Evidence) -> Answe
 def choose_retry(result: str, pauses: int) -> float:
     """Return after how many seconds a paused queue tries again by itself; 0: only a person or a new target helps.
 
-    What ends a gate by a signal, such as a lack of memory, goes by itself; what else keeps it from running does not.
-
     Args:
         result: of the bare target.
         pauses: how often in a row the queue has paused for such a result before.
     """
-    return min(FIRST_RETRY * 2 ** min(pauses, 10), LONGEST_RETRY) if result == "lost" else 0.0
+    return min(FIRST_RETRY * 2 ** min(pauses, 10), LONGEST_RETRY) if result in _PASSING else 0.0

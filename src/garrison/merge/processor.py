@@ -287,7 +287,7 @@ class MergeProcessor:
         if state.pause:
             has_moved = not state.pause.is_manual and state.pause.tip != self.writer.tip()
             if has_moved or state.pause.is_retry_due(self.clock.time()):
-                why = f"{self.queue.target} moved" if has_moved else "what ended the gate may be gone"
+                why = f"{self.queue.target} moved" if has_moved else "what failed may pass now"
                 self.writer.append(QueueResumed(why), sync=True)
                 return Progress("resumed")
             return Wait("paused", state.pause.describe())

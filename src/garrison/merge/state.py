@@ -395,7 +395,7 @@ def _apply_gate_started(state: QueueState, record: GateStarted, stored: Stored) 
 
 def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
     gate = state.gates.pop(record.job, None)
-    if record.result != "lost":
+    if record.result == "green":
         state.retried_pauses = 0
     if record.uncounted:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -19,22 +20,49 @@ def test_a_guardian_and_a_runner_without_descriptors_wait_and_lose_nothing(place
     place.env |= {"GARRISON_RESCAN": "0.3"}
     child = place.launch(place.graph(Node("a", before=place.hold("a")), Node("b", after=("a",))))
     place.wait_until_held("a")
-    pids = {stem: place.pid(stem) for stem in ("guardian-crew", "runner-a")}
+    stems = ("guardian-crew", "runner-a")
+    with without_descriptors(place, *stems):
+        place.release("a")
+        for stem in stems:
+            log = place.home / f"runs/r1/layers/{stem}.log"
+            wait_for(f"{stem} tells it", lambda log=log: "Too many open files" in log.read_text())
+    finish(place, child, "a", "b")
+
+
+def test_a_launcher_and_a_merge_processor_without_descriptors_wait_and_lose_nothing(place: Place) -> None:
+    """Seen to leave `status` at "next in the merge queue" for as long as it lasted."""
+    place.env |= {"GARRISON_RESCAN": "0.3"}
+    child = place.launch(place.graph(Node("z"), Node("a", after=("z",), before=place.hold("a"))))
+    place.wait_until_held("a")
+    with without_descriptors(place, "launch"), without_descriptors(place, "processor-crew", left=2):
+        place.release("a")
+        wait_for("status tells what holds the queue up",
+                 lambda: "Too many open files" in place.command("status").stdout)
+        wait_for("the launcher tells it", lambda: "Too many open files" in (place.root / "out").read_text())
+    finish(place, child, "z", "a")
+    assert "Too many open files" not in place.command("status").stdout
+
+
+@contextlib.contextmanager
+def without_descriptors(place: Place, *stems: str, left: int = 1) -> Iterator[None]:
+    """Leave these processes about so many descriptors; none of them may die of it."""
+    pids = {stem: place.pid(stem) for stem in stems}
     limits = {}
     for pid in pids.values():
         highest = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
         limits[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1, limits[pid][1]))
-    place.release("a")
-    for stem in pids:
-        log = place.home / f"runs/r1/layers/{stem}.log"
-        wait_for(f"{stem} tells it", lambda log=log: "Too many open files" in log.read_text())
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + left, limits[pid][1]))
+    yield
     assert {stem: place.pid(stem) for stem in pids} == pids, "somebody died of it"
     for pid, limit in limits.items():
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
+
+
+def finish(place: Place, child: subprocess.Popen[bytes], *names: str) -> None:
+    """Let the run end; everything landed, and nobody died or wrote a traceback."""
     assert place.finish(child) == 0, place.logs()
     assert not place.deaths()
-    place.check("a", "b")
+    place.check(*names)
     assert "Traceback" not in place.logs()
 
 

@@ -52,6 +52,8 @@ class Chaos:
             self.scripts += [(self.later.randrange(150), kind(self)) for kind in LATER if self.later.random() < 0.35]
         if world.seed % 25 in STARVED_SEEDS:
             self.scripts.append((random.Random(f"starved gates of {world.seed}").randrange(60), self.starve_gates()))
+        if world.seed % 25 in CRAMPED_SEEDS:
+            self.scripts.append((random.Random(f"no room of {world.seed}").randrange(150), self.leave_no_room()))
 
     def between(self) -> None:
         """Disturb the world, perhaps; called between any two of its steps."""
@@ -145,6 +147,17 @@ class Chaos:
                 return
             for proc in [proc for proc in self.world.procs.values() if proc.kind == "gate"]:
                 self.world.kill(proc, "no memory is left")
+            yield True
+
+    def leave_no_room(self) -> Iterator[bool]:
+        """Let the machine have no room for another process for a while: what starts dies of it before it is active."""
+        end = self.world.t + random.Random(f"how long of {self.world.seed}").choice([3.0, 30.0, 200.0])
+        while self.world.t < end:
+            for proc in self.supervised():
+                identity = self.world.identities.get(proc.key)
+                if identity is not None and not proc.registered and identity.incarnation == proc.incarnation:
+                    self.world.cramped.add((proc.key, proc.incarnation))
+                    self.world.kill(proc, "the machine has no room for it")
             yield True
 
     def park_guardian(self) -> Iterator[bool]:
@@ -684,6 +697,8 @@ LAST_SEEDS = (4,)
 """As above, of the seeds that are left."""
 STARVED_SEEDS = (11, 23)
 """Remainders of 25 of the seeds in which the gates find no memory for a while."""
+CRAMPED_SEEDS = (7, 19)
+"""As above, of seeds in which the machine has no room for another process for a while."""
 REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",
                          "VALIDATION_PASSED", "VALIDATION_FAILED", "ORCHESTRATOR_CRASHED"})
 """Signals whose content is recorded elsewhere, too: a run goes on without them."""

@@ -80,6 +80,8 @@ class Check:
         """Journal → name → its latest life that the journal tells of."""
         self.told: dict[str, dict[str, int]] = {}
         """Journal → name → its latest life of which the journal tells the end."""
+        self.asked: dict[tuple[str, int], float] = {}
+        """Name and incarnation of an orchestrator → when its runner asked it to stop."""
         self.restarts = Restarts(world)
         self.red_runs: dict[str, int] = {}
         """Entry → its gate runs that were not green."""
@@ -235,6 +237,8 @@ class Check:
         if entry.kind == "signal" and entry.data["id"] in self.world.forged:
             raise Violation(f"{proc.name} applied {entry.data['id']}, which is of another run, attempt or incarnation")
         self._book(journal.name, entry)
+        if entry.kind == "death":
+            self._check_asked(entry)
         self.restarts.recorded(journal.name, entry)
         if entry.kind == "signal" and entry.data.get("cancel") and proc.key.role == "runner":
             self._check_cancel(proc, entry.data["attempt"])
@@ -266,6 +270,14 @@ class Check:
                 raise Violation(f"{name} counted the death of {death} twice")
             deaths.add(death)
         self._check_successor(name, entry)
+
+    def _check_asked(self, entry: Entry) -> None:
+        """An orchestrator that stopped because its runner asked it to is no death that counts."""
+        full, life = str(entry.data["full"]), int(entry.data["incarnation"])
+        identity = self.world.identities.get(Key.parse(full))
+        if self.asked.get((full, life), -1.0) > self.world.booted_at and entry.data.get("class") == "crash" \
+                and identity is not None and (identity.incarnation, identity.reason) == (life, "stopped"):
+            raise Violation(f"{full}#{life} stopped as it was asked to, and that counts as a death")
 
     def _check_successor(self, name: str, entry: Entry) -> None:
         """Check that a journal records the end of a runner or an orchestrator before its next start, as `garrison
@@ -498,6 +510,15 @@ class Check:
         due = circuit.since + min(7200.0, 600.0 * 2 ** (circuit.parks - 1))
         if observed_at > due + late:
             raise Violation(f"{full} is due for its probe {observed_at - due:.0f} s before {proc.name} does anything")
+
+    def raised(self, launcher: Key, *, starts: bool) -> None:
+        """Check what `garrison up` decides: a run under way of which nobody lives gets a launcher."""
+        ours = [identity for key, identity in self.world.identities.items() if key.run == launcher.run]
+        if starts or self.shadows[launcher.run].status != "running" or any(
+                identity.status in ("parked", "held") and identity.role in ("launch", "guardian") for identity in ours):
+            return
+        if not any(proc.key.run == launcher.run and proc.kind == "supervised" for proc in self.world.procs.values()):
+            raise Violation(f"run {launcher.run} is running, nobody of it lives, and `garrison up` starts nothing")
 
     def compacted(self, proc: Process, journal: Journal, entry: Entry) -> None:
         """Check a snapshot: it holds all that the records it replaces did."""

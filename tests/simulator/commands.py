@@ -54,6 +54,7 @@ def garrison_up(world: World, me: Process) -> Steps:
         launcher = world.view(key)
     decision = decide_resume(key.run, world.check.shadows[key.run], launcher, world.identities.get(guardian),
                              world.pending(guardian), world.wall)
+    world.check.raised(key, starts=not isinstance(decision, ResumeResult))
     yield None
     if not isinstance(decision, ResumeResult) and (yield from _clear_the_way(world, me, world.view(key))):
         yield from _start_launcher(world, me, resume="--resume" in decision)

@@ -130,8 +130,8 @@ class Runner(SimulatedProcess):
             self.orphaned_since = None
             return None
         if self.orphaned_since is None:
-            self.orphaned_since = now
-        return now - self.orphaned_since
+            self.orphaned_since = self.world.mono
+        return max(0.0, now - self.orphaned_since)
 
     def _poll_job(self) -> Effect:
         """Journal the result of a job that has ended."""
@@ -308,6 +308,9 @@ class Runner(SimulatedProcess):
         yield from self.park(view.orchestrator, action.why)
 
     def _terminate(self, action: Action, view: RunnerView) -> Effect:
+        identity = view.orchestrator.identity
+        if identity is not None:
+            self.world.check.asked[identity.key.full, identity.incarnation] = self.world.t
         self.terminate(view.orchestrator)
         yield None
 

@@ -93,6 +93,8 @@ def replace_incarnation(world: World, me: Process, judged: Identity, why: str,
         class_ = death_classes.REBOOT if judged.boot_id != world.boot_id else death_class
         if class_ == death_classes.CRASH and (judged.key, judged.incarnation) in world.starved:
             class_ = death_classes.MEMORY
+        if class_ == death_classes.CRASH and (judged.key, judged.incarnation) in world.cramped:
+            class_ = death_classes.SHORTAGE
         return replace(fenced, metadata={**fenced.metadata, "class": class_})
 
     try:

@@ -222,6 +222,8 @@ class World:
         """Nodes that a person cancelled."""
         self.starved: set[tuple[Key, int]] = set()
         """Incarnations that the kernel killed for lack of memory."""
+        self.cramped: set[tuple[Key, int]] = set()
+        """Incarnations for whose start the machine had no room."""
         self.lived: dict[str, float] = {}
         """Run → when its launcher or guardian was last seen alive."""
         self.has_flows = False
@@ -570,9 +572,10 @@ class World:
         self.saved.setdefault(key, set()).update(self.branches.get(key, []))
 
     def _note_life(self, proc: Process) -> None:
-        """Note that somebody above the runners lives; one that was declared dead is none, by all records."""
+        """Note that somebody above the runners lives; one that was declared dead is none, by all records, and one that
+        died while it started may never have been seen."""
         identity = self.identities.get(proc.key)
-        if proc.key.role in ("launch", "guardian") and not (
+        if proc.key.role in ("launch", "guardian") and proc.registered and not (
                 identity is not None and identity.status == "crashed" and identity.incarnation >= proc.incarnation):
             self.lived[proc.key.run] = self.t
 

@@ -30,6 +30,13 @@ def test_a_killed_git_counts_less_than_one_that_aborted():
     assert fail(Setback(), code=-signal.SIGABRT, times=MAX_WEIGHT // WEIGHT).is_lasting
 
 
+def test_a_git_that_says_what_the_machine_lacks_is_told_and_blames_no_entry():
+    setback = Setback()
+    for _ in range(1000):
+        setback = setback.after("a", 128, 0.0, 1.0, lacks_room=True)
+    assert setback.is_told and not setback.is_lasting
+
+
 def test_the_next_try_waits_unless_another_entry_is_at_work():
     setback = fail(Setback(), now=10.0)
     assert setback.pause("a", 10.5) == 0.5

@@ -64,9 +64,12 @@ def test_a_seed_replays_exactly() -> None:
     assert simulate(7, flows=True) == simulate(7, flows=True)
 
 
-def test_a_flow_seed_that_once_failed_passes() -> None:
-    """160: a stopped runner kept the only agent slot, so the run neither continued nor stopped."""
-    simulate(160, flows=True)
+@pytest.mark.parametrize("seed", [160, 519])
+def test_a_flow_seed_that_once_failed_passes(seed: int) -> None:
+    """160: a stopped runner kept the only agent slot, so the run neither continued nor stopped.
+
+    519: a runner that was suspended as it looked for its parents counted the pause as time without them."""
+    simulate(seed, flows=True)
 
 
 @pytest.mark.parametrize("seed", [172, 687, 10090, 906244])

@@ -16,8 +16,8 @@ Answer = Literal["passes", "test", "base_red", "gate_broken"]
 _RETRIED = frozenset({"red", "setup"})
 """Results of the bare target that are tried again before the queue pauses."""
 _PASSING = _RETRIED | {"lost"}
-"""Results of the bare target that may be otherwise after a while: a flaky test, a killed process, a service or a network
-that is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests stays so until a person helps."""
+"""Results of the bare target that may change by themselves: a flaky test, a killed process, a service or a network that
+is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests stays so until a person helps."""
 FIRST_RETRY = 30.0
 """Seconds until a queue that paused for such a result tries again by itself."""
 LONGEST_RETRY = 1800.0

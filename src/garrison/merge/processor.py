@@ -210,9 +210,11 @@ class MergeProcessor:
         """Try again what git failed at; if that lasts, and is not the target's fault, set the entry at work aside."""
         state = self.writer.state()
         names = self._at_work(state)
-        if not names or disk_space.reports_no_space(error.stderr) or shortage.reports_shortage(error.stderr):
+        if not names:
             raise error
-        self._setback = self._setback.after(names[0], error.code, self.clock.monotonic(), RETRY_SECONDS)
+        lacks_room = disk_space.reports_no_space(error.stderr) or shortage.reports_shortage(error.stderr)
+        self._setback = self._setback.after(names[0], error.code, self.clock.monotonic(), RETRY_SECONDS,
+                                            lacks_room=lacks_room)
         why = f"git fails at {names[0]}: {error}"
         if self._setback.is_lasting:
             trouble = self._find_trouble_of_target()

@@ -1,7 +1,8 @@
 """Setbacks: decide when an entry at which git keeps failing is set aside, so that it does not hold up the others. Pure.
 
 git fails for reasons that pass (a lock, a full disk, too little memory) and for others that stay with an entry. Tries
-are counted while the same entries are at work. A git that was killed counts little: memory may have been short.
+are counted while the same entries are at work. A git that was killed counts little: memory may have been short. One
+that says what the machine lacks does not count.
 """
 
 from __future__ import annotations
@@ -46,8 +47,14 @@ class Setback:
         """Return the seconds until the next try with `first`; 0 if it is due."""
         return max(0.0, self.retry_at - now) if first == self.first else 0.0
 
-    def after(self, first: str, code: int, now: float, pause: float) -> Setback:
-        """Return it after another failure of git, with that exit code; of another entry it begins again."""
+    def after(self, first: str, code: int, now: float, pause: float, *, lacks_room: bool = False) -> Setback:
+        """Return it after another failure of git, with that exit code; of another entry it begins again.
+
+        Args:
+            now: monotonic seconds.
+            pause: seconds until the next try.
+            lacks_room: whether git said that the machine lacks disk, processes, memory or descriptors.
+        """
         before = self if first == self.first else Setback(first)
-        weight = KILLED_WEIGHT if code in _KILLED else WEIGHT
+        weight = 0 if lacks_room else KILLED_WEIGHT if code in _KILLED else WEIGHT
         return replace(before, tries=before.tries + 1, weight=before.weight + weight, retry_at=now + pause)

@@ -410,10 +410,11 @@ class Parent:
             self._orphaned_since = None
             return None
         if self._orphaned_since is None:
-            self._orphaned_since = now
+            # Not `now`: it was read before the look, and the machine may have been suspended in between.
+            self._orphaned_since = self.supervisor.runtime.clock.monotonic()
             log_line("neither guardian nor launcher is alive: finishing this attempt; after the grace period nothing "
                      "new is started")
-        return now - self._orphaned_since
+        return max(0.0, now - self._orphaned_since)
 
     def send(self, payload: Payload, id_: str) -> None:
         """Send the parent a signal about the node; it recognises the id if the signal is sent again."""

@@ -123,7 +123,8 @@ class Repository:
         except subprocess.TimeoutExpired as error:
             raise GitError(arguments, TIMED_OUT, f"fatal: it did not end within {timeout:g} s") from error
         except OSError as error:
-            raise GitError(arguments, 127, f"fatal: {error.strerror}: {error.filename}") from error
+            subject = f": {error.filename}" if error.filename else ""  # none if the machine lacks descriptors
+            raise GitError(arguments, 127, f"fatal: {error.strerror}{subject}") from error
         errors = "surrogateescape" if exact else "backslashreplace"
         answer = Answer(done.returncode, done.stdout.decode(errors=errors),
                         done.stderr.decode(errors="backslashreplace"))

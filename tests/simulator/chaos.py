@@ -54,6 +54,8 @@ class Chaos:
             self.scripts.append((random.Random(f"starved gates of {world.seed}").randrange(60), self.starve_gates()))
         if world.seed % 25 in CRAMPED_SEEDS:
             self.scripts.append((random.Random(f"no room of {world.seed}").randrange(150), self.leave_no_room()))
+        if world.seed % 25 in RESUMED_SEEDS:
+            self.scripts.append((0, self.lose_resume()))
 
     def between(self) -> None:
         """Disturb the world, perhaps; called between any two of its steps."""
@@ -159,6 +161,30 @@ class Chaos:
                     self.world.cramped.add((proc.key, proc.incarnation))
                     self.world.kill(proc, "the machine has no room for it")
             yield True
+
+    def lose_resume(self) -> Iterator[bool]:
+        """Stop a run, resume it, and kill the new launcher before a guardian hears of that; then run `garrison up`."""
+        run = random.Random(f"resumed run of {self.world.seed}").choice(list(self.world.runs))
+        launcher = launcher_key(run)
+        yield from self._until(lambda: self._is_at_work(launcher), 300)
+        for proc in self.supervised():
+            if proc.key == launcher:
+                proc.terms += 1
+                self.world.wake(proc.key)
+        yield from self._until(lambda: self.world.status(run) == "stopped" and not self._living(run), 3000)
+        if self.world.status(run) != "stopped":
+            return
+        start(self.world, run, resume=True)
+        yield from self._until(lambda: self._is_at_work(launcher), 300)
+        for proc in self._living(run):
+            self.world.kill(proc, "it was to carry a request to resume")
+        self.world.spawn("command", launcher, 0, commands.garrison_up, marker=f"command-{self.world.fresh()}")
+
+    def _is_at_work(self, key: Key) -> bool:
+        return any(proc.key == key and proc.registered for proc in self.supervised())
+
+    def _living(self, run: str) -> list[Process]:
+        return [proc for proc in self.supervised() if proc.key.run == run]
 
     def park_guardian(self) -> Iterator[bool]:
         """Kill a guardian whenever it is there, until its launcher parks it; later `garrison up` finds it so."""
@@ -699,6 +725,8 @@ STARVED_SEEDS = (11, 23)
 """Remainders of 25 of the seeds in which the gates find no memory for a while."""
 CRAMPED_SEEDS = (7, 19)
 """As above, of seeds in which the machine has no room for another process for a while."""
+RESUMED_SEEDS = (1, 13)
+"""As above, of seeds in which a person resumes a run, and the launcher dies that carries the request."""
 REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",
                          "VALIDATION_PASSED", "VALIDATION_FAILED", "ORCHESTRATOR_CRASHED"})
 """Signals whose content is recorded elsewhere, too: a run goes on without them."""

@@ -21,16 +21,19 @@ from garrison.processes.runner.policy import CANCELLED
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
+from garrison.records.signals import resume_id
 from garrison.supervise.restart import Policy
 from garrison.testing.checker.promises import GRACEFUL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.simulator.world import Journal, Process, Run, World
 
     from garrison.processes.run_state import NodeState
     from garrison.records.journal import Entry
     from garrison.records.run import Result
-    from garrison.records.signals import Signal
+    from garrison.records.signals import PostedSignal, Signal
     from garrison.supervise.circuit import Circuit
 
 ORDER = list(PHASES)
@@ -511,14 +514,28 @@ class Check:
         if observed_at > due + late:
             raise Violation(f"{full} is due for its probe {observed_at - due:.0f} s before {proc.name} does anything")
 
-    def raised(self, launcher: Key, *, starts: bool) -> None:
-        """Check what `garrison up` decides: a run under way of which nobody lives gets a launcher."""
-        ours = [identity for key, identity in self.world.identities.items() if key.run == launcher.run]
-        if starts or self.shadows[launcher.run].status != "running" or any(
-                identity.status in ("parked", "held") and identity.role in ("launch", "guardian") for identity in ours):
+    def raised(self, launcher: Key, inbox: Sequence[PostedSignal], options: list[str] | None) -> None:
+        """Check what `garrison up` decides of a run of which nobody lives.
+
+        It gets a launcher if it is under way, and one that resumes it if the launcher that was to tell the guardian so
+        died before.
+
+        Args:
+            options: of the new launcher; None if there is to be none.
+        """
+        run, ours = launcher.run, [one for key, one in self.world.identities.items() if key.run == launcher.run]
+        if any(one.status in ("parked", "held") and one.role in ("launch", "guardian") for one in ours) \
+                or any(proc.key.run == run and proc.kind == "supervised" for proc in self.world.procs.values()):
             return
-        if not any(proc.key.run == launcher.run and proc.kind == "supervised" for proc in self.world.procs.values()):
-            raise Violation(f"run {launcher.run} is running, nobody of it lives, and `garrison up` starts nothing")
+        if self.shadows[run].status == "running" and options is None:
+            raise Violation(f"run {run} is running, nobody of it lives, and `garrison up` starts nothing")
+        carrier = self.world.identities.get(launcher)
+        request = resume_id(run, carrier.incarnation) if carrier is not None else ""
+        if carrier is not None and carrier.status in ("active", "crashed") \
+                and request not in self.shadows[run].applied \
+                and any(posted.signal is not None and posted.signal.id == request for posted in inbox) \
+                and "--resume" not in (options or ()):
+            raise Violation(f"a person resumed {run}, the launcher died, and `garrison up` does not resume it")
 
     def compacted(self, proc: Process, journal: Journal, entry: Entry) -> None:
         """Check a snapshot: it holds all that the records it replaces did."""

@@ -52,9 +52,10 @@ def garrison_up(world: World, me: Process) -> Steps:
         assert launcher.identity is not None
         yield from replace_incarnation(world, me, launcher.identity, "it hangs", death_classes.HUNG)
         launcher = world.view(key)
-    decision = decide_resume(key.run, world.check.shadows[key.run], launcher, world.identities.get(guardian),
-                             world.pending(guardian), world.wall)
-    world.check.raised(key, starts=not isinstance(decision, ResumeResult))
+    inbox = world.pending(guardian)
+    decision = decide_resume(key.run, world.check.shadows[key.run], launcher, world.identities.get(guardian), inbox,
+                             world.wall)
+    world.check.raised(key, inbox, decision if isinstance(decision, list) else None)
     yield None
     if not isinstance(decision, ResumeResult) and (yield from _clear_the_way(world, me, world.view(key))):
         yield from _start_launcher(world, me, resume="--resume" in decision)

@@ -1,14 +1,18 @@
-"""Jobs of a runner: after which silence each of them is judged to hang."""
+"""Jobs of a runner: after which silence each of them is judged to hang, and which ends prove nothing."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from garrison.errors import Shortage
 from garrison.processes.runner import jobs
-from garrison.processes.runner.jobs import RunnerJobs, ValidatorJob
+from garrison.processes.runner.jobs import MAX_INCONCLUSIVE, RunnerJobs, ValidatorJob
+from garrison.system import shortage
+from garrison.system.jobs import JobResult
 
 
 class Validator(ValidatorJob):
@@ -42,3 +46,45 @@ def test_the_silence_of_a_node_bounds_its_commands(job: Any, silence: float | No
     under_way.name, under_way._job, under_way._watch, under_way._hung = "acceptance", job, None, ""
     under_way._end_if_hung(0.0)
     assert limits == [silence]
+
+
+@pytest.mark.parametrize("name", ["setup", "acceptance"])
+@pytest.mark.parametrize(("output", "code"), [
+    ("sh: 1: Cannot fork", 2), ("npm ERR! fork: Resource temporarily unavailable", 1),
+    ("make: vfork: Cannot allocate memory", 2), ("error: open: Too many open files", 1)])
+def test_a_job_for_which_the_machine_had_no_room_is_repeated_after_a_pause(name: str, output: str, code: int,
+                                                                           tmp_path: Path) -> None:
+    ended = end_job(tmp_path, name, output, code)
+    assert ended.poll(100.0) is None, "it says nothing about the work"
+    assert not ended.name, "it is at work no more"
+    with pytest.raises(Shortage):
+        ended.require_room(100.0 + shortage.PAUSE - 0.1)
+    ended.require_room(100.0 + shortage.PAUSE)
+
+
+@pytest.mark.parametrize("name", ["setup", "acceptance"])
+@pytest.mark.parametrize(("output", "code"), [("", -9), ("tar: write error: No space left on device", 2)])
+def test_a_job_that_a_signal_or_a_full_disk_ended_is_repeated(name: str, output: str, code: int,
+                                                              tmp_path: Path) -> None:
+    ended = end_job(tmp_path, name, output, code)
+    assert ended.poll(100.0) is None, "it says nothing about the work"
+    ended.require_room(100.0)
+
+
+def test_a_job_that_never_finds_room_fails_at_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunnerJobs, "_describe_failure", lambda *_: "it failed")
+    ended = end_job(tmp_path, "acceptance", "sh: 1: Cannot fork", 2)
+    ended._inconclusive = MAX_INCONCLUSIVE - 1
+    assert (fact := ended.poll(100.0)) is not None
+    assert fact.value == "it failed"
+
+
+def end_job(folder: Path, name: str, output: str, code: int) -> RunnerJobs:
+    """Return a runner's jobs, of which one has just ended with this output and exit code."""
+    ended = RunnerJobs.__new__(RunnerJobs)
+    ended.name, ended._network, ended._watch = name, None, None
+    ended._hung, ended._inconclusive, ended._retry_at = "", 0, 0.0
+    ended.folder = ended.worktree = folder
+    ended._job = SimpleNamespace(pid=1, poll=lambda _now: JobResult(code, False, 1.0))  # type: ignore[assignment]
+    (folder / f"{name}.log").write_text(f"at work\n{output}\n")
+    return ended

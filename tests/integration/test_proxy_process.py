@@ -194,6 +194,24 @@ def test_a_killed_proxy_is_back_within_a_second_and_its_listeners_with_it(api: W
 
 
 @needs_namespaces
+def test_a_stopped_proxy_is_continued_by_its_users_and_by_the_next_one(api: Web, user: NetworkUser) -> None:
+    """Seen to hold up every agent of a run for as long as the proxy was stopped."""
+    with prepared(user, api) as (place, env):
+        assert place.process is not None
+        processes.send(place.process.pid, place.process.ticks, signal.SIGSTOP)
+        with subprocess.Popen([*place.entry, sys.executable, "-c", CALL], env=env, stdout=subprocess.PIPE) as child:
+            until = time.monotonic() + 15
+            while child.poll() is None and time.monotonic() < until:
+                assert not place.keep()
+                time.sleep(0.05)
+            assert child.poll() == 0
+        processes.send(place.process.pid, place.process.ticks, signal.SIGSTOP)
+        with prepared(user, api) as (other, other_env):
+            assert other.process == place.process
+            assert run(other, other_env).returncode == 0
+
+
+@needs_namespaces
 def test_a_request_that_finds_no_proxy_waits_for_the_next(api: Web, user: NetworkUser) -> None:
     with prepared(user, api) as (place, env):
         assert place.process is not None

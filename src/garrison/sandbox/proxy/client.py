@@ -1,7 +1,8 @@
 """Client of the proxy: keep one listener served, by whichever proxy process the run has.
 
 The listener belongs to its user. The proxy is started when the first connection waits in the listener's backlog: most
-trees never make one. If the proxy dies, connections wait until the next one serves the listener.
+trees never make one. If the proxy dies, connections wait until the next one serves the listener. One that somebody
+stopped is continued: every agent of the run would wait for it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -19,13 +21,15 @@ from garrison.errors import GarrisonError, Refused
 from garrison.records import log_retention
 from garrison.sandbox.proxy import registration
 from garrison.sandbox.proxy.registration import Registration
-from garrison.system import processes
+from garrison.system import peer, processes
 from garrison.system.environment import child_environment
 
 START_DEADLINE = 10.0
 """Seconds for a proxy to start and to serve a listener."""
 RETRY_PAUSE = 10.0
 """Seconds after which a proxy that did not start is started again."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks whether somebody stopped the proxy."""
 MARKER = "proxy"
 """Begins the name in the marker of proxy processes: they are no part of the incarnation that starts one."""
 
@@ -43,6 +47,7 @@ class ProxyClient:
     _control: socket.socket | None = field(default=None)
     _user: processes.ProcessId | None = field(default=None)
     _retry_at: float = 0.0
+    _look_at: float = 0.0
 
     def connect(self) -> None:
         """Have the listener served, by a proxy that this starts if there is none; Refused if that is impossible."""
@@ -63,8 +68,9 @@ class ProxyClient:
 
     def keep(self) -> bool:
         """Have the listener served once a first connection waits, and again if the proxy has died; return whether that
-        was needed. Call it often."""
+        was needed. A proxy that somebody stopped is continued. Call it often."""
         if self._control is not None and not _is_readable(self._control):
+            self._look_for_a_stop()
             return False  # its end would show: the proxy sends nothing after its first answer
         if self.proxy is None and not _is_readable(self.listener):
             return False
@@ -107,6 +113,7 @@ class ProxyClient:
 
     def _register(self, deadline: float) -> None:
         self._control = registration.connect(self.run_folder)
+        _continue(peer.credentials(self._control)[0])
         self._control.settimeout(max(0.05, deadline - time.monotonic()))
         socket.send_fds(self._control, [self.registration.encode()], [self.listener.fileno()])
         answer = self._control.recv(32)
@@ -116,6 +123,12 @@ class ProxyClient:
         self.proxy = processes.ProcessId(process.pid, process.ticks) if process is not None else None
         self._tell_user()
         self._control.setblocking(False)
+
+    def _look_for_a_stop(self) -> None:
+        now = time.monotonic()
+        if self.proxy is not None and now >= self._look_at:
+            self._look_at = now + LOOK_EVERY
+            _continue(self.proxy.pid, self.proxy.ticks)
 
     def _tell_user(self) -> None:
         if self._control is not None and self._user is not None:
@@ -141,6 +154,16 @@ def start_proxy(home: Path, run_folder: Path, run: str, log: Path) -> processes.
                             cwd=home, log=log)
     child.close()
     return child
+
+
+def _continue(pid: int, ticks: int | None = None) -> None:
+    """Continue a process that a signal stopped; with `ticks` only if it began then."""
+    process = processes.probe(pid)
+    if process is None or process.state != "T" or ticks not in (None, process.ticks):
+        return
+    with contextlib.suppress(GarrisonError):  # it is another user's
+        if processes.send(process.pid, process.ticks, signal.SIGCONT):
+            print(f"network: the proxy (process {pid}) was stopped, and is continued", file=sys.stderr, flush=True)
 
 
 def _is_readable(end: socket.socket) -> bool:

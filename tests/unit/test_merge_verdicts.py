@@ -66,3 +66,11 @@ def test_a_signal_is_a_function_of_its_record():
         "mq-7-MERGE_FAILED", "runner-n@r", "processor-demo@r", 2)
     by_hand = MergeEntry("x", "r", "x", 1, "b", "o", "main", status="landed")
     assert to_signal(Outcome(by_hand, "MERGE_COMPLETE", 1, "", {})) is None
+
+
+@pytest.mark.parametrize(("code", "runs"), [
+    (-9, 6), (137, 6), (-15, 6), (143, 6), (130, 6), (-1, 6), (-11, 3), (139, 3), (1, 3), (None, 3)])
+def test_a_gate_that_was_killed_is_run_again_more_often_than_one_that_crashed(code, runs):
+    """`kill -9` each second ended three runs in a row of a good entry, and it was rejected."""
+    cache = verdicts.VerdictCache()
+    assert [cache.record("t", "k", "lost", ("a",), seq, code) for seq in range(runs)] == [False] * (runs - 1) + [True]

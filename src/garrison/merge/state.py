@@ -406,9 +406,9 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
         state.verdicts.record_duration(from_iso(stored.at) - from_iso(gate.at))
     verdict = (record.tree, record.key, record.result)
     if record.subject == "base":
-        if state.verdicts.record_base(*verdict, stored.seq):
+        if state.verdicts.record_base(*verdict, stored.seq, record.code):
             state.base = BaseVerdict(record.first, record.result, record.reason, record.log)
-    elif state.verdicts.record(*verdict, record.entries, stored.seq):
+    elif state.verdicts.record(*verdict, record.entries, stored.seq, record.code):
         base = (gate.base if gate else "") or record.base
         state.verdicts.record_run(SetRun(record.entries, record.tree, record.key, base, record.result, stored.seq,
                                          record.suspicion, gate.commit if gate else ""))

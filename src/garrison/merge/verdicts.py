@@ -8,6 +8,7 @@ entry by itself: `decision` decides what follows. Everything here is pure.
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,8 +24,15 @@ BROKEN: frozenset[str] = frozenset({"missing", "timeout", "empty", "setup", "los
 """Results in which the gate itself may be at fault."""
 EMPTY_EXIT = 5
 """pytest's and unittest's (from 3.12) exit code for "no tests ran"."""
-MAX_LOST = 3
-"""Gate runs of a tree that may end without a verdict before that counts as a verdict."""
+MAX_LOST = 6
+"""Weight of a tree's gate runs without a verdict from which on that counts as a verdict."""
+LOST_WEIGHT = 2
+"""Weight of one of them that crashed or found no room: the tree may do so."""
+KILLED_WEIGHT = 1
+"""Weight of one of them that was killed: more often the machine or somebody did than the tree."""
+_KILLED = frozenset({-1, *(code for number in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+                           for code in (-number, 128 + number))})
+"""Exit codes of a killed gate, or of a shell whose command was killed; -1: it ended without a word."""
 JUDGED_WINDOW = 64
 """Judged entries that the failure rate is computed from."""
 KEPT_VERDICTS = 2000
@@ -67,6 +75,11 @@ def describe_result(result: str, command: str, code: object, timeout: float, *, 
     if result == "setup" and (timed_out or code in (126, 127)):
         description = DESCRIPTIONS["timeout" if timed_out else "missing"].replace("gate", "set-up")
     return description.format(command=f" {quote_command(command)}" if command else "", code=code, timeout=timeout)
+
+
+def weigh_lost(code: int | None) -> int:
+    """Return the weight of a gate run that gave no verdict; `code` is its exit code, None in early journals. Pure."""
+    return KILLED_WEIGHT if code in _KILLED else LOST_WEIGHT
 
 
 @frozen
@@ -148,8 +161,9 @@ class VerdictCache:
     _flaky_at: int = -_FLAKY_WINDOW
     """Verdicts when the gate last judged a tree both ways."""
 
-    def record(self, tree: str, key: str, result: str, entries: tuple[str, ...], seq: int) -> bool:
-        """Record the end of a run; return whether it counts: a lost one does only after MAX_LOST of them."""
+    def record(self, tree: str, key: str, result: str, entries: tuple[str, ...], seq: int,
+               code: int | None = None) -> bool:
+        """Record the end of a run; return whether it counts: a lost one does only after several of them."""
         self._count += 1
         reds = self.red.setdefault(key, {})
         if result == "green":
@@ -158,7 +172,7 @@ class VerdictCache:
             self.green[tree, key] = None
             return True
         if result == "lost":
-            self._lost[tree, key] = self._lost.get((tree, key), 0) + 1
+            self._lost[tree, key] = self._lost.get((tree, key), 0) + weigh_lost(code)
             if self._lost[tree, key] < MAX_LOST:
                 return False
             del self._lost[tree, key]
@@ -169,10 +183,10 @@ class VerdictCache:
             self.broken = seq
         return True
 
-    def record_base(self, tree: str, key: str, result: str, seq: int) -> bool:
+    def record_base(self, tree: str, key: str, result: str, seq: int, code: int | None = None) -> bool:
         """Record the end of a run on the bare target; return whether it counts."""
         before, broken = self.base, self.broken
-        counts = self.record(tree, key, result, (), seq)
+        counts = self.record(tree, key, result, (), seq, code)
         self.broken = broken
         if counts:
             failures = 0 if result == "green" else 1 + (before.failures if before else 0)

@@ -382,4 +382,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.pop("PYTHONPATH", None)
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("interrupted; another call goes on where this one ended", file=sys.stderr)
+        sys.exit(130)

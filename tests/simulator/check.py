@@ -515,7 +515,7 @@ class Check:
             raise Violation(f"{full} is due for its probe {observed_at - due:.0f} s before {proc.name} does anything")
 
     def raised(self, launcher: Key, inbox: Sequence[PostedSignal], options: list[str] | None) -> None:
-        """Check what `garrison up` decides of a run of which nobody lives.
+        """Check what `garrison up` decides of a run of which nobody lives, and whose launcher it found dead.
 
         It gets a launcher if it is under way, and one that resumes it if the launcher that was to tell the guardian so
         died before.

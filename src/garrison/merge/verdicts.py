@@ -24,12 +24,10 @@ BROKEN: frozenset[str] = frozenset({"missing", "timeout", "empty", "setup", "los
 """Results in which the gate itself may be at fault."""
 EMPTY_EXIT = 5
 """pytest's and unittest's (from 3.12) exit code for "no tests ran"."""
-MAX_LOST = 6
-"""Weight of a tree's gate runs without a verdict from which on that counts as a verdict."""
-LOST_WEIGHT = 2
-"""Weight of one of them that crashed or found no room: the tree may do so."""
-KILLED_WEIGHT = 1
-"""Weight of one of them that was killed: more often the machine or somebody did than the tree."""
+MAX_LOST = 3
+"""Gate runs of a tree that may end without a verdict before that counts as a verdict."""
+KILLED_WEIGHT = 0.5
+"""Part of such a run for which one counts that was killed: more often the machine or somebody did than the tree."""
 _KILLED = frozenset({-1, *(code for number in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
                            for code in (-number, 128 + number))})
 """Exit codes of a killed gate, or of a shell whose command was killed; -1: it ended without a word."""
@@ -77,9 +75,9 @@ def describe_result(result: str, command: str, code: object, timeout: float, *, 
     return description.format(command=f" {quote_command(command)}" if command else "", code=code, timeout=timeout)
 
 
-def weigh_lost(code: int | None) -> int:
-    """Return the weight of a gate run that gave no verdict; `code` is its exit code, None in early journals. Pure."""
-    return KILLED_WEIGHT if code in _KILLED else LOST_WEIGHT
+def weigh_lost(code: int | None) -> float:
+    """Return what a gate run without a verdict counts for; `code` is its exit code, None in early journals. Pure."""
+    return KILLED_WEIGHT if code in _KILLED else 1
 
 
 @frozen
@@ -155,7 +153,7 @@ class VerdictCache:
     """Seconds that the last gate runs took."""
     runs: list[SetRun] = field(default_factory=list)
     """Last runs on sets of entries, oldest first."""
-    _lost: dict[tuple[str, str], int] = field(default_factory=dict)
+    _lost: dict[tuple[str, str], float] = field(default_factory=dict)
     _count: int = 0
     """Verdicts so far."""
     _flaky_at: int = -_FLAKY_WINDOW

@@ -254,7 +254,9 @@ def test_an_agent_that_breaks_the_protocol_ends_with_one_reason(stage: Stage, br
     assert "\n" not in outcome.reason and stage.endings() == ["protocol"]
     assert "Traceback" not in (stage.attempt / "output.log").read_text()
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert used < max(400 << 10, before + 1), f"{used} KiB"  # a child of an earlier test may have used more
+    # A child of an earlier test may have used more, and each begins with what this process itself has at the fork.
+    ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert used <= max(400 << 10, before, ours), f"{used} KiB"
 
 
 @pytest.mark.parametrize("step", [{"ask": "execute", "times": 1000}, {"breach": "flood"}])

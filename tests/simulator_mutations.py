@@ -87,7 +87,7 @@ def copy_source(target: Path) -> None:
 
 
 def play(mutation: Mutation | None, count: int) -> tuple[list[object] | None, str]:
-    """Run `count` seeds with a bug, or without one, in a scratch copy; return what was printed, and why nothing was."""
+    """Run `count` seeds with a bug, or without one, in a scratch copy; return what was found, and the error if any."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         root = Path(folder).resolve()
         copy_source(root)
@@ -102,7 +102,7 @@ def play(mutation: Mutation | None, count: int) -> tuple[list[object] | None, st
     if done.returncode:
         return None, (done.stderr.strip().splitlines() or ["it died"])[-1][:200]
     found: list[object] | None = json.loads(done.stdout)
-    return found, "" if found else f"{count} seeds"
+    return found, ""
 
 
 def hunt(mutation: Mutation, count: int) -> Found:
@@ -111,7 +111,7 @@ def hunt(mutation: Mutation, count: int) -> Found:
     found, why = play(mutation, count)
     spent = time.monotonic() - began
     if found is None:
-        return Found(mutation, None, False, why, spent)
+        return Found(mutation, None, False, why or f"{count} seeds", spent)
     seed, flows, rule = found
     assert isinstance(seed, int)
     return Found(mutation, seed, bool(flows), str(rule), spent)
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.append(done.result())
             print(results[-1].line, flush=True)
     broken, why = unchanged.result()
-    if broken or why != f"{options.seeds} seeds":
+    if broken or why:
         print(f"without any bug: {broken or why}; so what is found proves nothing", file=sys.stderr)
         return 1
     print(report(results, options.seeds))

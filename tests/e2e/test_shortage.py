@@ -45,17 +45,20 @@ def test_a_launcher_and_a_merge_processor_without_descriptors_wait_and_lose_noth
 
 @contextlib.contextmanager
 def without_descriptors(place: Place, *stems: str, left: int = 1) -> Iterator[None]:
-    """Leave these processes about so many descriptors; none of them may die of it."""
+    """Leave these processes about `left` descriptors; none of them may die of it."""
     pids = {stem: place.pid(stem) for stem in stems}
     limits = {}
-    for pid in pids.values():
-        highest = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
-        limits[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + left, limits[pid][1]))
-    yield
-    assert {stem: place.pid(stem) for stem in pids} == pids, "somebody died of it"
-    for pid, limit in limits.items():
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
+    try:
+        for pid in pids.values():
+            highest = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
+            limits[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + left, limits[pid][1]))
+        yield
+        assert {stem: place.pid(stem) for stem in pids} == pids, "one of them died"
+    finally:  # without it, a red test would leave processes that cannot end
+        for pid, limit in limits.items():
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
 
 
 def finish(place: Place, child: subprocess.Popen[bytes], *names: str) -> None:

@@ -25,6 +25,7 @@ from garrison.sandbox.place import Mode, Network, Rights
 from garrison.sandbox.proxy.client import START_DEADLINE
 from garrison.system import processes
 from proxy_support import Web, plain
+from support import wait_for
 
 ANSWER = json.dumps({"type": "message", "id": "m1", "model": "claude-haiku-4",
                      "usage": {"input_tokens": 11, "output_tokens": 3}}).encode()
@@ -200,10 +201,11 @@ def test_a_stopped_proxy_is_continued_by_its_users_and_by_the_next_one(api: Web,
         assert place.process is not None
         processes.send(place.process.pid, place.process.ticks, signal.SIGSTOP)
         with subprocess.Popen([*place.entry, sys.executable, "-c", CALL], env=env, stdout=subprocess.PIPE) as child:
-            until = time.monotonic() + 15
-            while child.poll() is None and time.monotonic() < until:
-                assert not place.keep()
-                time.sleep(0.05)
+            def is_answered() -> bool:
+                assert not place.keep(), "the proxy lives: there is no need to start one"
+                return child.poll() is not None
+
+            wait_for("the call is answered", is_answered, 15)
             assert child.poll() == 0
         processes.send(place.process.pid, place.process.ticks, signal.SIGSTOP)
         with prepared(user, api) as (other, other_env):

@@ -18,6 +18,7 @@ from garrison.merge.records import EntryCancelled, StatusChanged
 from garrison.records.identity import mark_ended
 from garrison.records.names import ROLES, Key, launcher_key
 from garrison.records.signals import Signal
+from garrison.supervise import death_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,12 +51,8 @@ class Chaos:
             self.scripts += [(self.later.randrange(150), kind(self)) for kind in LAST if self.later.random() < 0.5]
         if world.seed % 5 in LATER_SEEDS:
             self.scripts += [(self.later.randrange(150), kind(self)) for kind in LATER if self.later.random() < 0.35]
-        if world.seed % 25 in STARVED_SEEDS:
-            self.scripts.append((random.Random(f"starved gates of {world.seed}").randrange(60), self.starve_gates()))
-        if world.seed % 25 in CRAMPED_SEEDS:
-            self.scripts.append((random.Random(f"no room of {world.seed}").randrange(150), self.leave_no_room()))
-        if world.seed % 25 in RESUMED_SEEDS:
-            self.scripts.append((0, self.lose_resume()))
+        self.scripts += [(random.Random(f"{name} of {world.seed}").randrange(steps), kind(self))
+                         for remainders, name, steps, kind in SELDOM if world.seed % 25 in remainders]
 
     def between(self) -> None:
         """Disturb the world, perhaps; called between any two of its steps."""
@@ -137,7 +134,7 @@ class Chaos:
             for proc in self.rare.sample(ours, min(2, len(ours))):
                 if proc.kind in ("agent", "job"):
                     self.world.harmed.add((proc.key.run, proc.key.name))
-                self.world.starved.add((proc.key, proc.incarnation))
+                self.world.death_classes[proc.key, proc.incarnation] = death_classes.MEMORY
                 self.world.kill(proc, "no memory is left")
             for _ in range(self.rare.randrange(60)):
                 yield True
@@ -158,7 +155,7 @@ class Chaos:
             for proc in self.supervised():
                 identity = self.world.identities.get(proc.key)
                 if identity is not None and not proc.registered and identity.incarnation == proc.incarnation:
-                    self.world.cramped.add((proc.key, proc.incarnation))
+                    self.world.death_classes[proc.key, proc.incarnation] = death_classes.SHORTAGE
                     self.world.kill(proc, "the machine has no room for it")
             yield True
 
@@ -167,10 +164,9 @@ class Chaos:
         run = random.Random(f"resumed run of {self.world.seed}").choice(list(self.world.runs))
         launcher = launcher_key(run)
         yield from self._until(lambda: self._is_at_work(launcher), 300)
-        for proc in self.supervised():
+        for proc in self._living(run):
             if proc.key == launcher:
-                proc.terms += 1
-                self.world.wake(proc.key)
+                self._terminate(proc)
         yield from self._until(lambda: self.world.status(run) == "stopped" and not self._living(run), 3000)
         if self.world.status(run) != "stopped":
             return
@@ -182,6 +178,11 @@ class Chaos:
 
     def _is_at_work(self, key: Key) -> bool:
         return any(proc.key == key and proc.registered for proc in self.supervised())
+
+    def _terminate(self, proc: Process) -> None:
+        """Send SIGTERM to a registered process."""
+        proc.terms += 1
+        self.world.wake(proc.key)
 
     def _living(self, run: str) -> list[Process]:
         return [proc for proc in self.supervised() if proc.key.run == run]
@@ -340,8 +341,7 @@ class Chaos:
             proc = next((proc for proc in self.supervised() if proc.key.role == role and proc.key.run == agent.key.run),
                         None)
             if proc is not None and proc.registered:
-                proc.terms += 1
-                self.world.wake(proc.key)
+                self._terminate(proc)
 
     def _agents(self) -> list[Process]:
         return [proc for proc in self.supervised() if proc.key.role == "orchestrator" and proc.registered
@@ -402,8 +402,7 @@ class Chaos:
         guardian = self.world.life_locks.get(Key("guardian", PIPELINE, agent.key.run))
         if runner is not None and runner.registered and guardian is not None and guardian.registered:
             runner.stubborn = True
-            guardian.terms += 1
-            self.world.wake(guardian.key)
+            self._terminate(guardian)
             self.world.note(f"=== {guardian.name} gets SIGTERM, and {runner.name} will not hear of it")
 
     def exhaust_enqueued_runner(self) -> Iterator[bool]:
@@ -440,8 +439,7 @@ class Chaos:
         for _ in range(3):
             yield from self._until(self._leavers, 600)
             for proc in self._leavers()[:1]:
-                proc.terms += 1
-                self.world.wake(proc.key)
+                self._terminate(proc)
                 self.world.note(f"=== {proc.name} gets SIGTERM before it has cleaned up")
             yield from self._pause(100)
 
@@ -454,7 +452,7 @@ class Chaos:
         run = self.later.choice(found)[0]
         until = self.world.t + 1.5 * ORPHAN_GRACE
         while self.world.t < until:
-            ours = [proc for proc in self.supervised() if proc.key.run == run]
+            ours = self._living(run)
             if all(proc.key.role != "runner" for proc in ours):
                 return
             for proc in ours:
@@ -721,12 +719,10 @@ LAST: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
     Chaos.stop_leavers, Chaos.abandon)
 LAST_SEEDS = (4,)
 """As above, of the seeds that are left."""
-STARVED_SEEDS = (11, 23)
-"""Remainders of 25 of the seeds in which the gates find no memory for a while."""
-CRAMPED_SEEDS = (7, 19)
-"""As above, of seeds in which the machine has no room for another process for a while."""
-RESUMED_SEEDS = (1, 13)
-"""As above, of seeds in which a person resumes a run, and the launcher dies that carries the request."""
+SELDOM: tuple[tuple[tuple[int, ...], str, int, Callable[[Chaos], Iterator[bool]]], ...] = (
+    ((11, 23), "starved gates", 60, Chaos.starve_gates), ((7, 19), "no room", 150, Chaos.leave_no_room),
+    ((1, 13), "lost resume", 1, Chaos.lose_resume))
+"""What happens in a few seeds: their remainders of 25, a name for its random numbers, before which step it begins."""
 REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",
                          "VALIDATION_PASSED", "VALIDATION_FAILED", "ORCHESTRATOR_CRASHED"})
 """Signals whose content is recorded elsewhere, too: a run goes on without them."""

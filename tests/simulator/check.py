@@ -514,8 +514,8 @@ class Check:
         if observed_at > due + late:
             raise Violation(f"{full} is due for its probe {observed_at - due:.0f} s before {proc.name} does anything")
 
-    def raised(self, launcher: Key, inbox: Sequence[PostedSignal], options: list[str] | None) -> None:
-        """Check what `garrison up` decides of a run of which nobody lives, and whose launcher it found dead.
+    def up_decided(self, launcher: Key, inbox: Sequence[PostedSignal], options: list[str] | None) -> None:
+        """Check what `garrison up` decides on a run without a living process, whose launcher it found dead.
 
         It gets a launcher if it is under way, and one that resumes it if the launcher that was to tell the guardian so
         died before.
@@ -528,7 +528,7 @@ class Check:
                 or any(proc.key.run == run and proc.kind == "supervised" for proc in self.world.procs.values()):
             return
         if self.shadows[run].status == "running" and options is None:
-            raise Violation(f"run {run} is running, nobody of it lives, and `garrison up` starts nothing")
+            raise Violation(f"run {run} is running, no process of it lives, and `garrison up` starts nothing")
         carrier = self.world.identities.get(launcher)
         request = resume_id(run, carrier.incarnation) if carrier is not None else ""
         if carrier is not None and carrier.status in ("active", "crashed") \

@@ -56,7 +56,7 @@ def garrison_up(world: World, me: Process) -> Steps:
     decision = decide_resume(key.run, world.check.shadows[key.run], launcher, world.identities.get(guardian), inbox,
                              world.wall)
     if not launcher.living:  # as it was seen: it may have died since
-        world.check.raised(key, inbox, decision if isinstance(decision, list) else None)
+        world.check.up_decided(key, inbox, decision if isinstance(decision, list) else None)
     yield None
     if not isinstance(decision, ResumeResult) and (yield from _clear_the_way(world, me, world.view(key))):
         yield from _start_launcher(world, me, resume="--resume" in decision)

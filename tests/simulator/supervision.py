@@ -91,10 +91,8 @@ def replace_incarnation(world: World, me: Process, judged: Identity, why: str,
             return old
         fenced = mark_ended(old, "crashed", world.now, why)
         class_ = death_classes.REBOOT if judged.boot_id != world.boot_id else death_class
-        if class_ == death_classes.CRASH and (judged.key, judged.incarnation) in world.starved:
-            class_ = death_classes.MEMORY
-        if class_ == death_classes.CRASH and (judged.key, judged.incarnation) in world.cramped:
-            class_ = death_classes.SHORTAGE
+        if class_ == death_classes.CRASH:
+            class_ = world.death_classes.get((judged.key, judged.incarnation), class_)
         return replace(fenced, metadata={**fenced.metadata, "class": class_})
 
     try:

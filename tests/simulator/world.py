@@ -220,10 +220,8 @@ class World:
         """Ids of the questions that are answered."""
         self.cancels: set[tuple[str, str]] = set()
         """Nodes that a person cancelled."""
-        self.starved: set[tuple[Key, int]] = set()
-        """Incarnations that the kernel killed for lack of memory."""
-        self.cramped: set[tuple[Key, int]] = set()
-        """Incarnations for whose start the machine had no room."""
+        self.death_classes: dict[tuple[Key, int], str] = {}
+        """Incarnation → class of its death, if the machine's lack of memory or of room caused it."""
         self.lived: dict[str, float] = {}
         """Run → when its launcher or guardian was last seen alive."""
         self.has_flows = False

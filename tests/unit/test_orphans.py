@@ -31,7 +31,7 @@ def test_a_runner_is_an_orphan_from_when_neither_parent_nor_launcher_lives():
     assert [parent.orphaned_for(50.0), parent.orphaned_for(51.0)] == [0.0, 1.0]
 
 
-def test_a_suspension_between_reading_the_clock_and_looking_makes_nobody_an_orphan_for_as_long():
+def test_a_suspension_between_reading_the_clock_and_looking_does_not_count_as_time_without_parents():
     """Seen in the simulator (519): launcher and guardian died after an hour's pause, and the runner left at once."""
     parent = orphan([3600.0], set())
     assert [parent.orphaned_for(10.0), parent.orphaned_for(3622.0)] == [0.0, 22.0]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Answer = Literal["passes", "test", "base_red", "gate_broken"]
 _RETRIED = frozenset({"red", "setup"})
 """Results of the bare target that are tried again before the queue pauses."""
-_PASSING = _RETRIED | {"lost"}
+_TRANSIENT = _RETRIED | {"lost"}
 """Results of the bare target that may change by themselves: a flaky test, a killed process, a service or a network that
 is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests stays so until a person helps."""
 FIRST_RETRY = 30.0
@@ -50,4 +50,4 @@ def choose_retry(result: str, pauses: int) -> float:
         result: of the bare target.
         pauses: how often in a row the queue has paused for such a result before.
     """
-    return min(FIRST_RETRY * 2 ** min(pauses, 10), LONGEST_RETRY) if result in _PASSING else 0.0
+    return min(FIRST_RETRY * 2 ** min(pauses, 10), LONGEST_RETRY) if result in _TRANSIENT else 0.0

@@ -7,10 +7,10 @@ that says what the machine lacks does not count.
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 
 from garrison.frozen import frozen
+from garrison.system.exit_info import ENDING_SIGNALS
 
 MAX_WEIGHT = 30
 """Weight of all tries after which the failure is judged."""
@@ -20,7 +20,7 @@ KILLED_WEIGHT = 1
 """Weight of a try whose git somebody killed."""
 TOLD_AFTER = 2
 """Tries after which the queue says that it is hindered."""
-_KILLED = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
+_KILLED = frozenset(-number for number in ENDING_SIGNALS)
 
 
 @frozen

@@ -8,13 +8,12 @@ entry by itself: `decision` decides what follows. Everything here is pure.
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from garrison.frozen import frozen
 from garrison.merge.records import from_data
-from garrison.system.exit_info import quote_command
+from garrison.system.exit_info import ENDING_SIGNALS, quote_command
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container
@@ -27,10 +26,10 @@ EMPTY_EXIT = 5
 MAX_LOST = 3
 """Gate runs of a tree that may end without a verdict before that counts as a verdict."""
 KILLED_WEIGHT = 0.5
-"""Part of such a run for which one counts that was killed: more often the machine or somebody did than the tree."""
-_KILLED = frozenset({-1, *(code for number in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
-                           for code in (-number, 128 + number))})
-"""Exit codes of a killed gate, or of a shell whose command was killed; -1: it ended without a word."""
+"""Weight of such a run that was killed; others weigh 1. The machine or a person is a likelier cause than the tree."""
+_KILLED = frozenset(code for number in ENDING_SIGNALS for code in (-number, 128 + number))
+"""Exit codes of a killed gate, or of a shell whose command was killed. -1, the code of HUP, also stands for a gate that
+left no exit code."""
 JUDGED_WINDOW = 64
 """Judged entries that the failure rate is computed from."""
 KEPT_VERDICTS = 2000
@@ -73,11 +72,6 @@ def describe_result(result: str, command: str, code: object, timeout: float, *, 
     if result == "setup" and (timed_out or code in (126, 127)):
         description = DESCRIPTIONS["timeout" if timed_out else "missing"].replace("gate", "set-up")
     return description.format(command=f" {quote_command(command)}" if command else "", code=code, timeout=timeout)
-
-
-def weigh_lost(code: int | None) -> float:
-    """Return what a gate run without a verdict counts for; `code` is its exit code, None in early journals. Pure."""
-    return KILLED_WEIGHT if code in _KILLED else 1
 
 
 @frozen
@@ -161,7 +155,11 @@ class VerdictCache:
 
     def record(self, tree: str, key: str, result: str, entries: tuple[str, ...], seq: int,
                code: int | None = None) -> bool:
-        """Record the end of a run; return whether it counts: a lost one does only after several of them."""
+        """Record the end of a run; return whether it counts: a lost one does once MAX_LOST is reached.
+
+        Args:
+            code: exit code of the gate; None in early journals.
+        """
         self._count += 1
         reds = self.red.setdefault(key, {})
         if result == "green":
@@ -170,7 +168,7 @@ class VerdictCache:
             self.green[tree, key] = None
             return True
         if result == "lost":
-            self._lost[tree, key] = self._lost.get((tree, key), 0) + weigh_lost(code)
+            self._lost[tree, key] = self._lost.get((tree, key), 0) + (KILLED_WEIGHT if code in _KILLED else 1)
             if self._lost[tree, key] < MAX_LOST:
                 return False
             del self._lost[tree, key]

@@ -151,6 +151,8 @@ def is_tmux_server_gone(server: str) -> bool:
     return process is None or process.zombie or not process.comm.startswith("tmux")
 
 
+ENDING_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
+"""Signals that are sent to end a process; any other one that ends it reports a crash."""
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a killed process, as its parent sees it and as a shell reports it."""
 SERVER_DIED = "the tmux server died"

@@ -1,8 +1,8 @@
 """Client of the proxy: keep one listener served, by whichever proxy process the run has.
 
 The listener belongs to its user. The proxy is started when the first connection waits in the listener's backlog: most
-trees never make one. If the proxy dies, connections wait until the next one serves the listener. One that somebody
-stopped is continued: every agent of the run would wait for it.
+trees never make one. If the proxy dies, connections wait until the next one serves the listener. A stopped
+proxy gets SIGCONT: otherwise every agent of the run would wait for it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ START_DEADLINE = 10.0
 """Seconds for a proxy to start and to serve a listener."""
 RETRY_PAUSE = 10.0
 """Seconds after which a proxy that did not start is started again."""
-LOOK_EVERY = 1.0
-"""Seconds between two looks whether somebody stopped the proxy."""
+STOP_CHECK_INTERVAL = 1.0
+"""Seconds between two checks whether the proxy is stopped."""
 MARKER = "proxy"
 """Begins the name in the marker of proxy processes: they are no part of the incarnation that starts one."""
 
@@ -47,7 +47,7 @@ class ProxyClient:
     _control: socket.socket | None = field(default=None)
     _user: processes.ProcessId | None = field(default=None)
     _retry_at: float = 0.0
-    _look_at: float = 0.0
+    _check_at: float = 0.0
 
     def connect(self) -> None:
         """Have the listener served, by a proxy that this starts if there is none; Refused if that is impossible."""
@@ -68,9 +68,9 @@ class ProxyClient:
 
     def keep(self) -> bool:
         """Have the listener served once a first connection waits, and again if the proxy has died; return whether that
-        was needed. A proxy that somebody stopped is continued. Call it often."""
+        was needed. Also continue a stopped proxy. Call it often."""
         if self._control is not None and not _is_readable(self._control):
-            self._look_for_a_stop()
+            self._check_for_stop()
             return False  # its end would show: the proxy sends nothing after its first answer
         if self.proxy is None and not _is_readable(self.listener):
             return False
@@ -124,10 +124,10 @@ class ProxyClient:
         self._tell_user()
         self._control.setblocking(False)
 
-    def _look_for_a_stop(self) -> None:
+    def _check_for_stop(self) -> None:
         now = time.monotonic()
-        if self.proxy is not None and now >= self._look_at:
-            self._look_at = now + LOOK_EVERY
+        if self.proxy is not None and now >= self._check_at:
+            self._check_at = now + STOP_CHECK_INTERVAL
             _continue(self.proxy.pid, self.proxy.ticks)
 
     def _tell_user(self) -> None:

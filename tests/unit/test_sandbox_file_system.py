@@ -65,7 +65,7 @@ def test_only_system_folders_and_the_places_own_are_shown() -> None:
                     {"/bin": "usr/bin"}, ["/etc/ssl-key"])
     steps = build(PLACE, Surroundings(HOME, ()), machine)
     assert targets(steps, Step.READ) == ["/usr", "/etc"]
-    assert targets(steps, Step.WRITE) == ["/tmp", "/home/ada", "/trees/node"]
+    assert targets(steps, Step.WRITE) == ["/tmp", "/var/tmp", "/home/ada", "/trees/node"]
     assert ("/bin", "usr/bin") in [(str(step.target), step.source) for step in steps if step.step is Step.LINK]
     assert targets(steps, Step.HIDE_FILE) == ["/etc/shadow"]
 
@@ -113,12 +113,19 @@ def test_the_places_own_lies_over_settings_and_hiding_over_all() -> None:
         (Step.HIDE_FOLDER, "/data/secret"), (Step.HIDE_FILE, "/trees/node/.env")]
 
 
-def test_what_the_set_up_left_in_its_home_is_shown_beside_the_toolchains() -> None:
-    place = Place(Role.AGENT, PLACE.rights, PLACE.worktree, PLACE.private, setup_home=Path("/setup/home"))
-    machine = Paths(["/home/ada/.cargo/bin", "/setup/home", "/setup/home/.cargo", "/setup/home/.m2"])
-    steps = build(place, Surroundings(HOME, ()), machine)
-    assert [(str(step.target), step.source) for step in steps if step.step is Step.READ] == [
-        ("/home/ada/.cargo/bin", "/home/ada/.cargo/bin"), ("/home/ada/.m2", "/setup/home/.m2")]
+def test_the_worktree_stands_at_the_path_of_the_checkout_with_an_environment_of_the_users_own_if_it_has_none() -> None:
+    checkout = HOME / "project"
+    place = Place(Role.AGENT, PLACE.rights, PLACE.worktree, PLACE.private, checkout=checkout, secret=(checkout,),
+                  under_worktree=(Path("/kept"),))
+    around = Surroundings(HOME, (checkout / ".venv/bin", checkout / "tools/bin"), secret=(checkout,))
+    machine = Paths(["/home/ada/project/.venv", "/home/ada/project/.venv/bin", "/home/ada/project/.venv/lib",
+                     "/home/ada/project/tools/bin", "/kept/tools/bin"])
+    steps = build(place, around, machine)
+    assert [(step.step, str(step.target), step.source) for step in steps][-2:] == [
+        (Step.WRITE, "/home/ada/project", "/trees/node"),
+        (Step.READ, "/home/ada/project/.venv", "/home/ada/project/.venv")]
+    assert place.translate(PLACE.worktree / "a/b") == checkout / "a/b"
+    assert place.translate(Path("/trees/node2")) == Path("/trees/node2")
 
 
 def test_programs_that_a_persons_command_runs_are_shown_and_other_files_are_not(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ class GateRun:
         private = self.slot.sandbox / stage
         untrusted.set_aside(self.slot.sandbox, stage)
         return Place(role, rights, self.slot.path, private, git_mounts(self.slot.git, self.slot.path, rights, role),
-                     setup_home=self.slot.sandbox / "setup/home" if role is Role.GATE else None)
+                     under_home=(self.slot.sandbox / "setup/home",) if role is Role.GATE else ())
 
     def adopt(self, now: float) -> bool:
         """Adopt the run that an earlier processor started in this folder; return False if there is none.

@@ -1,7 +1,7 @@
 """Places of a node's processes: the rights of its set-up, agent, acceptance and validator, and what they are given.
 
 Each kind of process has a home and a temporary folder of its own, beside the worktree. What the set-up left in its home
-is shown to the others, read-only.
+lies under those of the others, who may change it without anybody's seeing it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     git = Git(Path(launch.repo), home=runtime.home)
     shown = git_mounts(git, worktree, rights, role, str(task.attempt))
     return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,
-                 setup_home=None if role is Role.SETUP else setup / "home")
+                 under_home=() if role is Role.SETUP else (setup / "home",))
 
 
 def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,

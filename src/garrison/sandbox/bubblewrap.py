@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from garrison.sandbox.file_system import FileSystemStep, Step
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from garrison.sandbox.machine import Machine
 
 PROGRAM = "bwrap"
@@ -23,11 +25,14 @@ RUN = (SHELL, "-c", 'exec "$0" "$@"')
 
 
 def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Machine, *,
-                 makes_network: bool) -> list[str]:
+                 makes_network: bool, directory: Path | None = None) -> list[str]:
     """Return the command line that runs `argv` in a place, with a network of its own or in that of its caller.
 
     It ends with all that is inside when the process dies that started it. Without capabilities root inside may do no
     more than another user.
+
+    Args:
+        directory: current directory inside; None: the caller's, if that is there.
     """
     words = [machine.bubblewrap, *NAMESPACES, *(("--unshare-net",) if makes_network else ()),
              *(("--disable-userns",) if machine.can_forbid_namespaces else ()),
@@ -36,6 +41,8 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     for step in steps:
         words += _WORDS[step.step](step)
     program, *arguments = argv
+    if directory is not None:
+        words += ["--chdir", str(directory)]
     return [*words, "--remount-ro", "/", "--", *(() if program == SHELL else RUN), program, *arguments]
 
 

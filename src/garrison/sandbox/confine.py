@@ -7,13 +7,15 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from garrison.frozen import frozen
 from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
 from garrison.sandbox.keyring import leave_session_keyring
-from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
+from garrison.sandbox.layers import Layer, Means, Way, copy_in, overlay_words, way_at
+from garrison.sandbox.place import Mode, Network, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.user_git_config import copy_settings
 
@@ -46,17 +48,30 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     _make_folders(place)
     around = surroundings(env, place)
     copy_settings(env, around.user_home, place.home)
+    layers = layers_of(place)
+    means = way_at(place.private) if layers else Means(Way.COPY)
+    if means.way is not Way.OVERLAY or mode is Mode.LANDLOCK:
+        copy_in(layers, place.private, means.way)
+        layers = []
     if mode is Mode.LANDLOCK:
         _link_toolchains(place, around)
         own = {"HOME": str(place.home), "TMPDIR": str(place.tmp)}
         readable = file_system.readable(place, around, RealPaths())
         return Confined((*place.entry, *landlock.command_line(argv, place, readable)), _environment(env, own), mode)
     steps = file_system.build(place, around, RealPaths())
-    _clear_mount_points(steps)
+    _clear_mount_points(steps, layers)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
-    words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network)
+    words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.checkout)
     home = str(file_system.home_inside(around.user_home))
-    return Confined((*place.entry, *words), _environment(_inside(env, place.mounts), {"HOME": home}), mode)
+    return Confined((*place.entry, *overlay_words(layers, place.private), *words),
+                    _environment(_inside(env, place), {"HOME": home}), mode)
+
+
+def layers_of(place: Place) -> list[Layer]:
+    """Return what lies under the folders of a place."""
+    wanted = [Layer(place.home, place.under_home), Layer(place.worktree, place.under_worktree, place.worktree_writable)]
+    existing = (replace(layer, lowers=tuple(path for path in layer.lowers if path.is_dir())) for layer in wanted)
+    return [layer for layer in existing if layer.lowers]
 
 
 def find_hidden(program: str, env: Mapping[str, str], rights: Rights) -> Path | None:
@@ -73,6 +88,7 @@ def surroundings(env: Mapping[str, str], place: Place | None) -> Surroundings:
     """Return what the environment of a command says about toolchains and about garrison's own folders."""
     repositories = [mount.target.parent for mount in (place.mounts if place is not None else ())
                     if mount.target.name == ".git"]
+    repositories += place.secret if place is not None else ()
     own = [Path(env[name]) for name in ("GARRISON_HOME", "GARRISON_TREES") if env.get(name)]
     path = [Path(folder) for folder in env.get("PATH", os.defpath).split(os.pathsep) if folder]
     return Surroundings(Path(env.get("HOME") or "/"), tuple(path), _python(), (*own, *repositories))
@@ -89,10 +105,13 @@ def _environment(env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, st
     return {**kept, "IS_SANDBOX": "1", **own}
 
 
-def _inside(env: Mapping[str, str], mounts: Sequence[Mount]) -> Mapping[str, str]:
-    """Return an environment whose variables that name a mounted file or folder name it as it is seen inside."""
-    targets = {str(mount.source): str(mount.target) for mount in mounts}
-    return {name: targets.get(value, value) for name, value in env.items()}
+def _inside(env: Mapping[str, str], place: Place) -> Mapping[str, str]:
+    """Return an environment whose variables that name a mounted file or folder, or a path of the worktree, name it as
+    it is seen inside."""
+    targets = {str(mount.source): str(mount.target) for mount in place.mounts}
+    tree = str(place.worktree)
+    return {name: str(place.translate(Path(value))) if value == tree or value.startswith(f"{tree}/")
+            else targets.get(value, value) for name, value in env.items()}
 
 
 def _make_folders(place: Place) -> None:
@@ -100,18 +119,23 @@ def _make_folders(place: Place) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def _clear_mount_points(steps: Sequence[FileSystemStep]) -> None:
+def _clear_mount_points(steps: Sequence[FileSystemStep], layers: Sequence[Layer]) -> None:
     """Remove what an earlier process inside put where something is mounted now.
 
-    Bubblewrap makes missing mount points, and would follow a link to make them outside.
+    Bubblewrap makes missing mount points, and would follow a link to make them outside. What lies in a layer is covered
+    by a folder instead.
     """
+    lowers = {layer.upper: layer.lowers for layer in layers}
     writable: list[FileSystemStep] = []
     for step in steps:
         below = [lower for lower in writable
                  if step.target != lower.target and file_system.is_within(step.target, lower.target)]
         if below and step.step is not Step.EMPTY:
             lower = max(below, key=lambda lower: len(lower.target.parts))
-            _clear_path(Path(lower.source), step.target.relative_to(lower.target).parts)
+            parts = step.target.relative_to(lower.target).parts
+            _clear_path(Path(lower.source), parts)
+            for folder in lowers.get(Path(lower.source), ()):
+                _cover_path(Path(lower.source), folder, parts)
         if step.step is Step.WRITE and Path(step.source).is_dir():
             writable.append(step)
 
@@ -125,6 +149,17 @@ def _clear_path(folder: Path, parts: Sequence[str]) -> None:
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode) or (number < len(parts) and not stat.S_ISDIR(mode)):
                 path.unlink()
+                return
+
+
+def _cover_path(upper: Path, lower: Path, parts: Sequence[str]) -> None:
+    """Make a folder in an upper folder where the layer has something else on the way to a mount point."""
+    relative = Path()
+    for part in parts[:-1]:
+        relative /= part
+        with suppress(OSError):
+            if not stat.S_ISDIR((lower / relative).lstat().st_mode):
+                (upper / relative).mkdir(parents=True, exist_ok=True)
                 return
 
 

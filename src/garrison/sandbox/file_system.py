@@ -113,18 +113,22 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
     steps = list(_system(machine))
     # Empty and writable, not hidden: the worktree and the git view are mounted below.
     steps += [FileSystemStep(Step.EMPTY, path) for path in around.secret if _is_system(path) and machine.exists(path)]
+    # /var/tmp is no link to /tmp: a home or checkout below it has to be at its own path, without links.
     steps += [FileSystemStep(Step.EMPTY, Path("/run")), *_resolver(machine),
-              FileSystemStep(Step.LINK, Path("/var/tmp"), "/tmp"), FileSystemStep(Step.LINK, Path("/var/run"), "/run"),
+              FileSystemStep(Step.LINK, Path("/var/run"), "/run"),
               FileSystemStep(Step.WRITE, Path("/tmp"), str(place.tmp)),
+              FileSystemStep(Step.WRITE, Path("/var/tmp"), str(place.tmp)),
               FileSystemStep(Step.WRITE, home, str(place.home))]
-    toolchains = list(_read_only([*_toolchains(around, machine), *around.python], machine))
-    steps += toolchains
-    steps += _left_by_setup(place.setup_home, home, [step.target for step in toolchains], machine)
-    steps += _read_only(place.rights.read, machine)
-    steps += [FileSystemStep(Step.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
-              if machine.exists(path)]
-    steps.append(FileSystemStep(Step.WRITE if place.worktree_writable else Step.READ, place.worktree,
+    shown = [*_read_only([*_toolchains(around, machine), *around.python], machine),
+             *_read_only(place.rights.read, machine),
+             *(FileSystemStep(Step.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
+               if machine.exists(path))]
+    steps += [step for step in shown if not is_within(step.target, place.inside)]
+    steps.append(FileSystemStep(Step.WRITE if place.worktree_writable else Step.READ, place.inside,
                                 str(place.worktree)))
+    # An environment in the user's own checkout, on the search path: unless the worktree has one of its own there.
+    steps += [step for step in shown if is_within(step.target, place.inside) and not _is_in_worktree(step.target, place,
+                                                                                                      machine)]
     steps += [FileSystemStep(Step.WRITE if mount.writable else Step.READ, mount.target, str(mount.source))
               for mount in place.mounts]
     steps += _hidden(place.rights.hide, machine)
@@ -206,15 +210,11 @@ def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
         yield prefix if is_installation else path
 
 
-def _left_by_setup(setup_home: Path | None, home: Path, toolchains: Iterable[Path],
-                   machine: MachinePaths) -> Iterator[FileSystemStep]:
-    """Show what a set-up left in its home, but for mount points of toolchains, which are empty there."""
-    covered = {path.relative_to(home).parts[0] for path in toolchains if is_within(path, home) and path != home}
-    if setup_home is None:
-        return
-    for name in machine.own_entries(setup_home):
-        if name not in covered:
-            yield FileSystemStep(Step.READ, home / name, str(setup_home / name))
+def _is_in_worktree(path: Path, place: Place, machine: MachinePaths) -> bool:
+    """Return whether the worktree, or what lies under it, has a path that the user's checkout has, too."""
+    relative = path.relative_to(place.inside)
+    return relative == Path() or any(machine.exists(folder / relative)
+                                     for folder in (place.worktree, *place.under_worktree))
 
 
 def _shows_secrets(path: Path, around: Surroundings) -> bool:

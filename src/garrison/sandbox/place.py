@@ -86,17 +86,35 @@ class Place:
     role: Role
     rights: Rights
     worktree: Path
+    """Worktree outside."""
     private: Path
     """garrison's folder for this tree. The tree may write its `tmp` and `home` there, and nothing else."""
     mounts: tuple[Mount, ...] = field(default=())
     """Git view, exchange folder, agent socket and so on; a later mount lies over an earlier one."""
     worktree_writable: bool = True
-    setup_home: Path | None = None
-    """Home of the set-up that prepared the worktree; what it left there is shown, read-only."""
+    under_home: tuple[Path, ...] = ()
+    """What set-up left in its home, which lies under the home inside: writable, and private to this tree."""
+    under_worktree: tuple[Path, ...] = ()
+    """What set-up made in its worktree, which lies under this one."""
+    checkout: Path | None = None
+    """Path of the user's checkout, where the worktree stands inside; None: at its own path."""
+    secret: tuple[Path, ...] = ()
+    """Folders that must not be shown by chance: the repository."""
     entry: tuple[str, ...] = ()
     """Words before the command that start it in a network namespace prepared for it (`network.prepare`)."""
     ports: tuple[int, ...] = ()
     """TCP ports of the machine that it may connect to where it has no network namespace."""
+
+    @property
+    def inside(self) -> Path:
+        """Return the path of the worktree inside."""
+        return self.checkout or self.worktree
+
+    def translate(self, path: Path) -> Path:
+        """Return where a path of the worktree outside is inside; any other path unchanged."""
+        if self.checkout is None or not path.is_relative_to(self.worktree):
+            return path
+        return self.checkout / path.relative_to(self.worktree)
 
     @property
     def home(self) -> Path:

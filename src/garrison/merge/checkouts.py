@@ -40,9 +40,12 @@ class Blocked:
 
 
 def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
-    """Return the checkouts of `target`, or a block if one of them is rebasing it."""
+    """Return the checkouts of `target`, or a block if one of them is rebasing it, or cannot be found."""
     paths = []
     for tree in [] if git.is_checked_out_nowhere(target) else git.worktrees():
+        if tree.branch == target and git.is_lost(tree):
+            return [], Blocked(git.common, (), f"the checkout of {git.common} is on {target}, and nothing says where "
+                                               "it is; there, run `git config core.worktree \"$PWD\"`")
         git_dir = _git_dir_of(git, tree.path) if tree.branch in (None, target) else None
         if git_dir is None:
             continue

@@ -20,6 +20,7 @@ from garrison.config import trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.frozen import frozen
 from garrison.merge import hooks
+from garrison.merge.checkouts import find_checkouts
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
 from garrison.pipeline.dot_writer import graph_digest
@@ -218,6 +219,8 @@ def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str) -> tupl
     if not git.branch_exists(base):  # `main~1` names a commit, not a branch
         shown = base if re.fullmatch(r"[\w./-]{1,60}", base) else quote(base)
         raise Refused(f"{git.root} has no branch {shown}; create it, or name another with --base")
+    if (lost := find_checkouts(git, base)[1]) is not None and lost.path == git.common:
+        raise Refused(lost.why)
     return base, "", git.branch_tip(base) or ""
 
 

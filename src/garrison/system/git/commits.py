@@ -101,8 +101,12 @@ class Commits(Repository):
             self.run("show-ref", "--verify", "--quiet", ref, check=False).code == 0
 
     def current_branch(self, path: Path | None = None) -> str | None:
-        """Return the short name of the branch checked out at `path`, None when detached."""
-        return self.run("symbolic-ref", "--quiet", "--short", "HEAD", cwd=path, check=False).out.strip() or None
+        """Return the name of the branch checked out at `path`, None when detached.
+
+        git's own `--short` makes `main` to `heads/main` where a tag, a remote or another ref has that name, too.
+        """
+        ref = self.run("symbolic-ref", "--quiet", "HEAD", cwd=path, check=False).out.strip()
+        return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else None
 
     def head(self, path: Path) -> str | None:
         """Return the commit checked out at `path`, None if it has no commit or is no worktree any more."""

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from garrison.system import processes, untrusted
 from garrison.system.git import excludes, inner
 from garrison.system.git.commits import OID, Commits
+from garrison.system.git.configuration import GitDirs, find_git_dirs, read
+from garrison.system.git.neutral import REPOSITORY_SCOPES
 from garrison.system.git.repository import EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
 
 if TYPE_CHECKING:
@@ -50,14 +52,38 @@ class Worktrees(Commits):
     """Worktrees of a repository and what is in them."""
 
     def worktrees(self) -> list[Worktree]:
-        """Return every registered worktree, the main one first, including those whose directory is gone."""
+        """Return every registered worktree, the main one first, including those whose directory is gone.
+
+        The path of a main one of which nobody knows where it is (`main_checkout`) is that of the git directory.
+        """
         worktrees = []
-        for block in self._list_worktrees().split("\0\0"):
+        for number, block in enumerate(self._list_worktrees().split("\0\0")):
             lines = dict(pair(line) for line in block.split("\0") if line)
             if "worktree" in lines and "bare" not in lines:
                 branch = lines.get("branch", "").removeprefix("refs/heads/") or None
-                worktrees.append(Worktree(Path(lines["worktree"]), branch, lines.get("HEAD")))
+                path = Path(lines["worktree"]) if number else self.main_checkout() or self.common
+                worktrees.append(Worktree(path, branch, lines.get("HEAD")))
         return worktrees
+
+    def main_checkout(self) -> Path | None:
+        """Return the top directory of the main checkout; None if there is none, or if nothing says where it is.
+
+        git itself takes it to lie round its git directory, which is true neither of a submodule, whose configuration
+        names its place, nor after `git init --separate-git-dir`: there only the checkout names the git directory.
+        """
+        shared = {each.key: each.value for each in read(GitDirs(self.common, self.common), self.environment).in_force
+                  if each.scope in REPOSITORY_SCOPES}
+        if "core.worktree" in shared:
+            return (self.common / shared["core.worktree"]).resolve()
+        here = next((folder for folder in (self.root, *self.root.parents) if os.path.lexists(folder / ".git")), None)
+        dirs = find_git_dirs(here) if here is not None else None
+        if here is not None and dirs is not None and dirs.own == self.common:
+            return here.resolve()
+        return self.common.parent if self.common.name == ".git" else None
+
+    def is_lost(self, tree: Worktree) -> bool:
+        """Return whether it is the main worktree, and nothing says where its files are."""
+        return tree.path == self.common and (self.common / "index").exists()
 
     def is_checked_out_nowhere(self, branch: str) -> bool:
         """Return whether certainly no worktree is on `branch` or rebases one; False means that git must be asked.

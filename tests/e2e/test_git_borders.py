@@ -1,0 +1,114 @@
+"""Where garrison meets git: repositories with their git directory elsewhere, refs that share a name, hooks, signatures
+and the committer. Each test types what a user types, and looks at the exit code, the last line and git."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support import Place, git, make_repository
+
+
+def run(place: Place, repo: Path, name: str, command: str = "", *more: str) -> subprocess.CompletedProcess[str]:
+    """Type `garrison run` for a task that commits the file `name`."""
+    command = command or f"echo {name} > {name}; git add {name}; git commit -qm 'Add {name}'"
+    return place.command("run", f"Add {name}", "--target-dir", repo, "--command", command, "--no-gate", "--run", name,
+                         "--terminal", "process", "--max-rework", "0", *more)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
+
+
+# --- where the git directory is ---------------------------------------------------------------------------------------
+
+
+def submodule(place: Place) -> tuple[Path, Path]:
+    outer = place.root / "outer"
+    make_repository(outer)
+    git(outer, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(place.repo), "parts/inner")
+    git(outer, "commit", "-qm", "Add a part")
+    return outer / "parts/inner", outer / "parts/inner"
+
+
+def separate(place: Place) -> tuple[Path, Path]:
+    git(place.repo, "init", "-q", f"--separate-git-dir={place.root}/elsewhere")
+    return place.repo, place.repo
+
+
+def bare(place: Place) -> tuple[Path, Path]:
+    project = place.root / "project"
+    git(place.root, "clone", "-q", "--bare", str(place.repo), str(project / ".bare"))
+    (project / ".git").write_text("gitdir: ./.bare\n")
+    for branch in (("main", "main"), ("-b", "other", "other")):
+        git(project, "worktree", "add", "-q", *branch)
+    return project / "other", project / "main"
+
+
+def linked(place: Place) -> tuple[Path, Path]:
+    git(place.repo, "worktree", "add", "-q", "-b", "other", str(place.root / "linked"))
+    return place.root / "linked", place.repo
+
+
+@pytest.mark.parametrize("layout", [submodule, separate, bare, linked])
+def test_a_landing_moves_the_checkout_wherever_its_git_directory_is(place, layout):
+    repo, checkout = layout(place)
+    for key, value in (("user.name", "A User"), ("user.email", "user@example.org")):
+        git(repo, "config", key, value)
+    (checkout / "mine.txt").write_text("not committed\n")
+    done = run(place, repo, "news", "", "--base", "main")
+    assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
+    assert git(checkout, "status", "--porcelain") == "?? mine.txt"
+    assert (checkout / "news").read_text() == "news\n"
+    assert "1 of 1" in place.command("status", "news").stdout
+    assert place.command("clean", "--run", "news", "-y").returncode == 0
+    assert not git(repo, "worktree", "prune", "-n", "-v")
+
+
+def test_a_checkout_that_nothing_finds_is_named_at_the_launch_and_found_once_git_says_where_it_is(place):
+    repo, _ = separate(place)
+    git(repo, "worktree", "add", "-q", "-b", "other", str(place.root / "linked"))
+    done = run(place, place.root / "linked", "news", "", "--base", "main")
+    assert done.returncode == 1
+    assert last_line(done) == (f"garrison: the checkout of {place.root}/elsewhere is on main, and nothing says where "
+                               'it is; there, run `git config core.worktree "$PWD"`')
+    git(repo, "config", "core.worktree", str(repo))
+    done = run(place, place.root / "linked", "news", "", "--base", "main")
+    assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
+    assert (git(repo, "status", "--porcelain"), (repo / "news").exists()) == ("", True)
+
+
+# --- refs of one name -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_not_misled_by_tags_branches_and_remotes_of_the_names_it_uses(place):
+    repo = place.repo
+    wrong = git(repo, "commit-tree", "HEAD^{tree}", "-m", "Wrong")
+    git(repo, "commit", "-q", "--allow-empty", "-m", "Second")
+    for ref in ("refs/tags/main", "refs/heads/heads/main", "refs/main", "refs/remotes/main/HEAD", "refs/tags/HEAD",
+                "refs/tags/garrison/news/add_news", "refs/tags/garrison/lost/add_lost", "refs/tags/heads/main",
+                "refs/remotes/garrison/news/add_news"):
+        git(repo, "update-ref", ref, wrong)
+    git(repo, "remote", "add", "main", str(place.root / "nowhere"))
+    before = git(repo, "rev-parse", "refs/heads/main")
+
+    done = run(place, repo, "news")
+    assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
+    assert (repo / "news").exists()
+    assert git(repo, "rev-parse", "refs/heads/main^1") == before
+    assert git(repo, "status", "--porcelain") == ""
+    assert wrong not in git(repo, "rev-list", "refs/heads/main")
+
+    done = run(place, repo, "lost", "echo lost > lost; exit 3")
+    assert done.returncode == 1
+    assert "1 of 1" in place.command("status", "news").stdout
+    assert "(exit 3)" in place.command("why", "add_lost", "--run", "lost").stdout
+    saved = place.command("rescue", "list", "--repo", repo).stdout
+    assert "left when it failed" in saved
+    assert "1 insertion" in place.command("rescue", "show", "lost/add_lost/1").stdout
+    assert place.command("rescue", "restore", "lost/add_lost/1", "--branch", "main-again").returncode == 0
+    assert git(repo, "rev-parse", "refs/heads/main-again^1") == git(repo, "rev-parse", "refs/heads/main")
+    assert place.command("clean", "--all-done", "-y").returncode == 0
+    assert not git(repo, "for-each-ref", "refs/heads/garrison")

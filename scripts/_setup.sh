@@ -1,11 +1,16 @@
 # shellcheck shell=sh
 # Set-up shared by scripts/demo, scripts/test, scripts/chaos and scripts/lock. POSIX sh, sourced with $root set to the
-# checkout. It only defines functions; `set_up` does the work: a finished .venv in the checkout, from requirements.lock.
+# checkout. It only defines functions; `set_up LEVEL` does the work: a finished .venv in the checkout, from
+# requirements.lock.
+#
+# A level is a section of that file and needs those before it: `base` runs garrison, `claude` adds the SDK with the
+# Claude CLI, `test` adds all that the checks need. A .venv of a higher level serves a lower one; one of a lower level is
+# completed, and stays usable meanwhile and after a failure, since only packages are added.
 #
 # Only what the lock names is downloaded, and its hashes are checked; the lock is complete, so nothing is resolved again
-# (a third of the time). No registry is named here: pip and uv read their own configuration. .venv counts as finished
-# only when its stamp, written last, says so; a second run costs one Python start. System packages are installed only
-# where `may_install_system` allows it.
+# (a third of the time). No registry is named here: pip and uv read their own configuration. .venv has the level that its
+# stamp, written last, names; a second run costs one Python start. System packages are installed only where
+# `may_install_system` allows it.
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -144,8 +149,48 @@ for name in ("requirements.lock", "pyproject.toml"):
 print(digest.hexdigest())' "$root" 2>/dev/null
 }
 
-venv_is_current() {
-    [ -s "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint "$root/.venv/bin/python")" ]
+rank() {
+    case "$1" in
+    base) echo 1 ;;
+    claude) echo 2 ;;
+    test) echo 3 ;;
+    *) echo 0 ;;
+    esac
+}
+
+# venv_level : prints the level of the finished .venv, or `none`.
+venv_level() {
+    digest=
+    level=
+    [ ! -s "$stamp" ] || read -r digest level <"$stamp"
+    if [ -n "$digest" ] && [ "$digest" = "$(fingerprint "$root/.venv/bin/python")" ]; then
+        echo "${level:-none}"
+    else
+        echo none
+    fi
+}
+
+# venv_has LEVEL
+venv_has() { [ "$(rank "$(venv_level)")" -ge "$(rank "$1")" ]; }
+
+# cost FROM TO : prints what a set-up takes: measured with pip, which takes more time and room than uv.
+cost() {
+    case "$1-$2" in
+    none-base) echo "about 20 MB to download, 120 MB on disk, half a minute" ;;
+    none-claude) echo "about 180 MB to download, 480 MB on disk, a minute" ;;
+    base-claude) echo "about 160 MB to download, 370 MB on disk, a minute" ;;
+    claude-test) echo "about 150 MB to download, 500 MB on disk, a minute" ;;
+    base-test) echo "about 310 MB to download, 870 MB on disk, two minutes" ;;
+    *) echo "about 320 MB to download, 980 MB on disk, two minutes" ;;
+    esac
+}
+
+# requirements FROM TO : writes the sections of the lock after level FROM, up to level TO, to a file that pip and uv read.
+requirements() {
+    for section in base claude test; do
+        [ "$(rank "$section")" -gt "$(rank "$1")" ] && [ "$(rank "$section")" -le "$(rank "$2")" ] || continue
+        sed -n "/^# $section: /,/^# [a-z]*: /p" "$root/requirements.lock"
+    done >"$root/.venv/garrison-requirements.txt"
 }
 
 too_old() {
@@ -153,33 +198,54 @@ too_old() {
     die "set-up: garrison needs Python 3.11 or newer, $found; install one (for example: $(install_command python3.11 python3.11-venv))"
 }
 
+# make_with_uv PYTHON LEVEL
 make_with_uv() {
-    # As pip does, trust the machine's certificates: a company's proxy may sit in front of the package index.
-    UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true}
-    export UV_SYSTEM_CERTS
+    as_pip_trusts
     uv venv --quiet --no-python-downloads --python "$1" "$root/.venv" &&
-        uv pip install --quiet --python "$root/.venv/bin/python" --no-deps --require-hashes -r "$root/requirements.lock" &&
-        uv pip install --quiet --python "$root/.venv/bin/python" --no-deps --no-build-isolation -e "$root" &&
-        compile_all
+        add_with_uv none "$2" &&
+        uv pip install --quiet --python "$root/.venv/bin/python" --no-deps --no-build-isolation -e "$root"
 }
 
+# add_with_uv FROM TO : replaces what an interrupted one left, which may be half of a package.
+add_with_uv() {
+    as_pip_trusts
+    requirements "$1" "$2" &&
+        uv pip install --quiet --python "$root/.venv/bin/python" --no-deps --require-hashes --reinstall \
+            -r "$root/.venv/garrison-requirements.txt"
+}
+
+# As pip does, trust the machine's certificates: a company's proxy may sit in front of the package index.
+as_pip_trusts() {
+    UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true}
+    export UV_SYSTEM_CERTS
+}
+
+# make_with_pip PYTHON LEVEL
 make_with_pip() {
     "$1" -m venv "$root/.venv" &&
-        venv_pip --no-compile --no-deps --require-hashes -r "$root/requirements.lock" &&
-        venv_pip --no-compile --no-deps --no-build-isolation -e "$root" &&
-        compile_all
+        add_with_pip none "$2" &&
+        venv_pip --no-compile --no-deps --no-build-isolation -e "$root"
+}
+
+# add_with_pip FROM TO : as add_with_uv. A .venv that uv made has no pip.
+add_with_pip() {
+    { venv_python -m pip --version || venv_python -m ensurepip; } >/dev/null 2>&1 || :
+    requirements "$1" "$2" &&
+        venv_pip --no-compile --no-deps --require-hashes --ignore-installed -r "$root/.venv/garrison-requirements.txt"
 }
 
 # pip would compile on one core, and everything. Half of it is never imported by garrison, or only by tests, and is
 # compiled on first import. Files that cannot be compiled (a package's templates) are no modules.
 compile_all() {
-    "$root/.venv/bin/python" -m compileall -qq -j 0 \
+    venv_python -m compileall -qq -j 0 \
         -x 'site-packages/(networkx|mypy|mypyc|playwright|hypothesis|coverage|pip|pygments/(lexers|styles))/' \
         "$root/.venv/lib" >/dev/null 2>&1 || :
 }
 
+venv_python() { "$root/.venv/bin/python" "$@"; }
+
 venv_pip() {
-    "$root/.venv/bin/python" -m pip --disable-pip-version-check -qq install --no-user "$@"
+    venv_python -m pip --disable-pip-version-check -qq install --no-user "$@"
 }
 
 python_with_venv() {
@@ -189,27 +255,42 @@ python_with_venv() {
     die "set-up: $1 has no venv module; type: $(install_command "$version-venv") (or put uv on PATH)"
 }
 
+# make_venv LEVEL
 make_venv() {
     python=$(find_python) || too_old
     rm -f "$stamp"
     rm -rf "$root/.venv"
     if have uv; then
-        say "set-up: making .venv with uv from requirements.lock"
-        if make_with_uv "$python"; then return; fi
+        say "set-up: making .venv with uv from requirements.lock: $(cost none "$1")"
+        if make_with_uv "$python" "$1"; then return; fi
         say "set-up: uv did not succeed, trying venv and pip"
         rm -rf "$root/.venv"
     fi
     python=$(python_with_venv "$python") || exit 1
-    say "set-up: making .venv with venv and pip from requirements.lock"
-    make_with_pip "$python" || die "set-up: pip could not install requirements.lock (see above); run the same command again to retry"
+    say "set-up: making .venv with venv and pip from requirements.lock: $(cost none "$1")"
+    make_with_pip "$python" "$1" ||
+        die "set-up: pip could not install requirements.lock (see above); run the same command again to retry"
 }
 
-# set_up : afterwards $root/.venv is finished. Concurrent set-ups wait for each other. The lock is on an existing file,
-# and pip or uv inherit it: when a set-up is killed, the next one waits for the processes it left running.
+# complete_venv FROM TO
+complete_venv() {
+    case "$2" in claude) what="the Claude SDK" ;; *) what="what tests need" ;; esac
+    say "set-up: adding $what to .venv: $(cost "$1" "$2")"
+    if have uv; then
+        if add_with_uv "$1" "$2"; then return; fi
+        say "set-up: uv did not succeed, trying pip"
+    fi
+    add_with_pip "$1" "$2" ||
+        die "set-up: pip could not install requirements.lock (see above); run the same command again to retry"
+}
+
+# set_up LEVEL : afterwards $root/.venv is finished and has at least that level. Concurrent set-ups wait for each other.
+# The lock is on an existing file, and pip or uv inherit it: when a set-up is killed, the next one waits for the processes
+# it left running.
 set_up() {
     sane_environment
     system_packages
-    environment
+    environment "$1"
 }
 
 # As set_up, with what only tests need; the packages come while .venv is made. Ctrl-C lets apt-get finish.
@@ -217,19 +298,22 @@ set_up_for_tests() {
     sane_environment
     (system_packages && test_packages) &
     packages=$!
-    environment
+    environment test
     wait "$packages"
 }
 
 environment() {
     stamp="$root/.venv/garrison-stamp"
-    if venv_is_current; then return; fi
+    if venv_has "$1"; then return; fi
     exec 9<"$root/requirements.lock"
     if have flock; then flock 9; fi
-    if ! venv_is_current; then
+    if ! venv_has "$1"; then
         started=$(date +%s)
-        make_venv
-        fingerprint "$root/.venv/bin/python" >"$stamp.new" && mv "$stamp.new" "$stamp"
+        level=$(venv_level)
+        if [ "$level" = none ]; then make_venv "$1"; else complete_venv "$level" "$1"; fi
+        compile_all
+        digest=$(fingerprint "$root/.venv/bin/python")
+        echo "$digest $1" >"$stamp.new" && mv "$stamp.new" "$stamp"
         say "set-up: done in $(($(date +%s) - started)) s"
     fi
     exec 9<&-

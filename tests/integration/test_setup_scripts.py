@@ -15,9 +15,12 @@ import subprocess
 import sys
 import time
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from support import DEADLINE
 
@@ -26,13 +29,17 @@ LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 PIN = re.compile(r"^([a-z0-9][a-z0-9.-]*)==\S+.*\\$", re.MULTILINE)
 DEADLINE_S = DEADLINE
 
-# A stand-in for uv's work: a .venv whose Python runs, and one line in `calls` each time.
+# A stand-in for uv's work: a .venv whose Python runs, and one line in `calls` each time, with what would be installed.
 MAKE = """
 have() { [ "$1" = uv ] || command -v "$1" >/dev/null 2>&1; }
 system_packages() { :; }
+compile_all() { :; }
 make_with_uv() {
-    echo made >>"$root/calls"
+    echo made "$2" >>"$root/calls"
     mkdir -p "$root/.venv/bin" && ln -s "$1" "$root/.venv/bin/python"
+}
+add_with_uv() {
+    echo added "$1" "$2" >>"$root/calls"
 }
 """
 
@@ -64,19 +71,37 @@ def prelude(root: Path) -> str:
     return f"root='{root}'; . '{root}/scripts/_setup.sh'\n"
 
 
-def set_up(root: Path) -> str:
-    done = shell(root, MAKE + "set_up")
+def set_up(root: Path, level: str = "base") -> str:
+    done = shell(root, MAKE + f"set_up {level}")
     assert done.returncode == 0, done.stderr
     return done.stderr
 
 
+def steps(root: Path) -> list[str]:
+    return (root / "calls").read_text(encoding="utf-8").splitlines()
+
+
 def calls(root: Path) -> int:
-    return len((root / "calls").read_text(encoding="utf-8").splitlines())
+    return len(steps(root))
+
+
+def section(root: Path, first: str, last: str) -> set[str]:
+    """Names that a step from level `first` to `last` installs."""
+    (root / ".venv").mkdir(exist_ok=True)
+    done = shell(root, f'requirements {first} {last}; cat "$root/.venv/garrison-requirements.txt"')
+    assert done.returncode == 0, done.stderr
+    return set(PIN.findall(done.stdout))
+
+
+def direct(*extras: str) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [each for extra in extras for each in project["optional-dependencies"][extra]]
+    return {re.split(r"[^\w.-]", each)[0].lower() for each in project["dependencies"] + wanted}
 
 
 class TestLock:
     def test_every_requirement_is_pinned_with_hashes(self) -> None:
-        entries = re.split(r"\n(?=[a-z0-9])", LOCK.partition("lock\n")[2])
+        entries = re.split(r"\n(?=[a-z0-9])", re.sub(r"^# .*\n", "", LOCK, flags=re.MULTILINE))
         assert len(entries) > 20
         for entry in entries:
             assert PIN.match(entry), entry
@@ -86,11 +111,31 @@ class TestLock:
         assert not re.findall(r"://|^-|@ ?file|(?<![\w/])/\w+/", LOCK, re.MULTILINE)
 
     def test_it_has_all_direct_requirements(self) -> None:
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
-        names = {re.split(r"[^\w.-]", each)[0].lower() for each in wanted}
-        locked = {match[1] for line in LOCK.splitlines() if (match := PIN.match(line))}
-        assert names - locked == set(), "run scripts/lock"
+        assert direct("dev") - set(PIN.findall(LOCK)) == set(), "run scripts/lock"
+
+    def test_each_level_has_what_it_needs_and_each_package_is_in_one(self, checkout: Path) -> None:
+        """What of the installed packages a package needs is in its own section or one before."""
+        base, claude, test = (section(checkout, *levels) for levels in (("none", "base"), ("base", "claude"),
+                                                                        ("claude", "test")))
+        assert direct() | {"hatchling", "editables"} <= base
+        assert direct("claude") <= base | claude
+        assert sorted([*base, *claude, *test]) == sorted(set(PIN.findall(LOCK)))
+        assert section(checkout, "none", "test") == base | claude | test
+        for level, known in ((base, base), (claude, base | claude)):
+            for name in level:
+                assert needed(name) <= known, f"{name}: run scripts/lock"
+        assert "pytest" not in base | claude
+        assert "claude-agent-sdk" not in base
+
+
+def needed(name: str) -> set[str]:
+    """Names of the locked packages that an installed one needs on this machine."""
+    try:
+        requirements = [Requirement(each) for each in metadata.requires(name) or ()]
+    except metadata.PackageNotFoundError:  # of another platform
+        return set()
+    return {str(canonicalize_name(each.name)) for each in requirements
+            if each.marker is None or each.marker.evaluate({"extra": ""})} & set(PIN.findall(LOCK))
 
 
 class TestScripts:
@@ -140,7 +185,7 @@ class TestPython:
 
     def test_too_old_is_one_line(self, checkout: Path, tmp_path: Path) -> None:
         old = 'case "$*" in *print\\(\\"python3*) echo "python3 is 3.9" ;; *) exit 1 ;; esac\n'
-        done = shell(checkout, MAKE + "set_up", self.names(tmp_path / "bin", old))
+        done = shell(checkout, MAKE + "set_up base", self.names(tmp_path / "bin", old))
         assert done.returncode == 1
         assert done.stderr.count("\n") == 1
         assert "Python 3.11 or newer, python3 is 3.9" in done.stderr
@@ -151,7 +196,7 @@ class TestPython:
             may_install_system() { return 1; }
             find_python() { [ $# = 0 ] && echo PYTHON; }
             system_packages() { :; }
-            set_up
+            set_up base
         """.replace("PYTHON", sys.executable)
         done = shell(checkout, script)
         assert done.returncode == 1
@@ -188,7 +233,7 @@ class TestEnvironment:
 
     def test_one_killed_half_way_is_made_again(self, checkout: Path) -> None:
         (checkout / "slow").touch()
-        slow = prelude(checkout) + MAKE.replace("mkdir", '[ ! -e "$root/slow" ] || sleep 60\n    mkdir') + "set_up"
+        slow = prelude(checkout) + MAKE.replace("mkdir", '[ ! -e "$root/slow" ] || sleep 60\n    mkdir') + "set_up base"
         first = subprocess.Popen(["/bin/sh", "-eu", "-c", slow], env={}, start_new_session=True,
                                  stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + DEADLINE_S
@@ -204,22 +249,74 @@ class TestEnvironment:
         assert not (checkout / ".venv/half").exists()
 
     def test_two_at_once_make_one(self, checkout: Path) -> None:
-        script = prelude(checkout) + MAKE.replace("mkdir", "sleep 0.3; mkdir") + "set_up"
+        script = prelude(checkout) + MAKE.replace("mkdir", "sleep 0.3; mkdir") + "set_up base"
         both = [subprocess.Popen(["/bin/sh", "-eu", "-c", script], env={}, stderr=subprocess.DEVNULL) for _ in "12"]
         assert [each.wait(DEADLINE_S) for each in both] == [0, 0]
         assert calls(checkout) == 1
 
     def test_pip_takes_over_when_uv_fails(self, checkout: Path) -> None:
-        script = MAKE.replace("make_with_uv", "make_with_pip") + "make_with_uv() { return 1; }\nset_up"
+        script = MAKE.replace("make_with_uv", "make_with_pip") + "make_with_uv() { return 1; }\nset_up base"
         done = shell(checkout, script)
         assert (done.returncode, calls(checkout)) == (0, 1)
         assert "trying venv and pip" in done.stderr
 
     def test_a_failed_set_up_is_no_set_up(self, checkout: Path) -> None:
-        done = shell(checkout, MAKE + "have() { false; }\nmake_with_pip() { return 1; }\nset_up")
+        done = shell(checkout, MAKE + "have() { false; }\nmake_with_pip() { return 1; }\nset_up base")
         assert done.returncode == 1
         assert "run the same command again" in done.stderr
         assert not (checkout / ".venv/garrison-stamp").exists()
+
+
+class TestLevels:
+    """A .venv is as large as its user needs: base < claude < test."""
+
+    def test_a_lower_level_is_completed_and_a_higher_one_serves(self, checkout: Path) -> None:
+        assert "making .venv with uv from requirements.lock: about 20 MB to download, 120 MB on" in set_up(checkout)
+        assert "adding the Claude SDK to .venv: about 160 MB" in set_up(checkout, "claude")
+        assert "adding what tests need to .venv: about 150 MB" in set_up(checkout, "test")
+        assert set_up(checkout, "base") == set_up(checkout, "claude") == set_up(checkout, "test") == ""
+        assert steps(checkout) == ["made base", "added base claude", "added claude test"]
+
+    def test_a_level_in_between_may_be_left_out(self, checkout: Path) -> None:
+        set_up(checkout)
+        set_up(checkout, "test")
+        assert steps(checkout) == ["made base", "added base test"]
+
+    @pytest.mark.parametrize("end", ["return 1", "kill -9 $$"])
+    def test_where_completing_fails_or_is_killed_the_lower_level_stays_usable(self, checkout: Path, end: str) -> None:
+        set_up(checkout)
+        done = shell(checkout, MAKE + f"add_with_uv() {{ {end}; }}\nadd_with_pip() {{ return 1; }}\nset_up test")
+        assert done.returncode != 0
+        assert set_up(checkout) == ""
+        set_up(checkout, "test")
+        assert steps(checkout) == ["made base", "added base test"]
+
+    def test_two_at_once_of_different_levels_make_both(self, checkout: Path) -> None:
+        script = prelude(checkout) + MAKE.replace("mkdir", "sleep 0.3; mkdir") + "set_up "
+        both = [subprocess.Popen(["/bin/sh", "-eu", "-c", script + level], env={}, stderr=subprocess.DEVNULL)
+                for level in ("base", "test")]
+        assert [each.wait(DEADLINE_S) for each in both] == [0, 0]
+        assert steps(checkout) in (["made test"], ["made base", "added base test"])
+        assert set_up(checkout, "test") == ""
+
+    def test_a_stamp_of_an_earlier_version_has_no_level(self, checkout: Path) -> None:
+        set_up(checkout)
+        stamp = checkout / ".venv/garrison-stamp"
+        stamp.write_text(stamp.read_text().split()[0] + "\n")
+        set_up(checkout)
+        assert steps(checkout) == ["made base", "made base"]
+
+    @pytest.mark.parametrize(("arguments", "level"), [((), "base"), (("--no-chaos",), "base"),
+                                                      (("--install-system", "--keep", "--claude"), "claude")])
+    def test_the_demonstration_asks_for_what_it_shows(self, checkout: Path, arguments: tuple[str, ...],
+                                                      level: str) -> None:
+        shutil.copy(ROOT / "scripts/demo", checkout / "scripts/demo")
+        with (checkout / "scripts/_setup.sh").open("a") as file:
+            file.write('set_up() { echo "$1"; mkdir -p "$root/.venv/bin"; ln -s /bin/echo "$root/.venv/bin/python"; }')
+        done = subprocess.run([str(checkout / "scripts/demo"), *arguments], env={}, capture_output=True, text=True,
+                              timeout=DEADLINE_S, check=True)
+        passed = [str(checkout / "scripts/demo.py"), *(each for each in arguments if each != "--install-system")]
+        assert done.stdout == f"{level}\n{' '.join(passed)}\n"
 
 
 class TestSystemPackages:
@@ -336,6 +433,10 @@ class TestSetUpForTests:
         assert done.returncode == 0, done.stderr
 
 
+def megabytes(folder: Path) -> int:
+    return int(subprocess.run(["du", "-sm", str(folder)], capture_output=True, text=True, check=True).stdout.split()[0])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("tool", ["uv", "pip"])
@@ -350,12 +451,30 @@ def test_set_up_from_nothing(tmp_path: Path, tool: str) -> None:
     for name in ("pyproject.toml", "requirements.lock", "README.md"):
         shutil.copy(ROOT / name, root / name)
     env = {"PATH": f"{Path(uv).parent}:/usr/bin:/bin"} if tool == "uv" and uv else {}
-    hide = "" if tool == "uv" else 'have() { [ "$1" != uv ] && command -v "$1" >/dev/null 2>&1; }\n'
-    script = ["/bin/sh", "-eu", "-c", prelude(root) + hide + "set_up"]
+    without_uv = 'have() { [ "$1" != uv ] && command -v "$1" >/dev/null 2>&1; }\n'
+    start = prelude(root) + ("" if tool == "uv" else without_uv)
+    script = ["/bin/sh", "-eu", "-c", start + "set_up base"]
     done = subprocess.run(script, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert ("with uv" in done.stderr, "with venv and pip" in done.stderr) == (tool == "uv", tool == "pip"), done.stderr
+    told = re.search(r"(\d+) MB on disk", done.stderr)
+    assert told is not None
+    assert 0.7 * int(told[1]) < megabytes(root / ".venv") < 1.05 * int(told[1]), "correct `cost` in scripts/_setup.sh"
     where = subprocess.run([str(root / ".venv/bin/python"), "-c", "import garrison, click; print(garrison.__file__)"],
                            env={}, cwd="/", capture_output=True, text=True, check=True).stdout
     assert where.startswith(str(root / "src"))
     assert subprocess.run(script, env=env, capture_output=True, text=True, check=True).stderr == ""
+    # The set-up for tests, killed half way; then with pip, which a .venv of uv's lacks.
+    site = next((root / ".venv").glob("lib/python3*/site-packages"))
+    script = ["/bin/sh", "-eu", "-c", start + "set_up test"]
+    first = subprocess.Popen(script, env=env, stderr=subprocess.DEVNULL, start_new_session=True)
+    while first.poll() is None and not (site / "mypy").exists():
+        time.sleep(0.01)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    script[-1] = prelude(root) + without_uv + "set_up test"
+    done = subprocess.run(script, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "adding what tests need to .venv" in done.stderr
+    tools = [str(root / ".venv/bin/python"), "-c", "import pytest, mypy.main, claude_agent_sdk, garrison"]
+    subprocess.run(tools, env={}, cwd="/", check=True)

@@ -358,7 +358,7 @@ def check_library(profile: Profile, where: str) -> None:
         raise Refused(f"{where}: {MISSING}")
     if isinstance(profile, AcpProfile) and find_spec("acp") is None:
         raise Refused(f"{where} needs an ACP agent, but agent-client-protocol is not installed; run "
-                      "scripts/test or scripts/demo once, or `pip install agent-client-protocol`")
+                      "scripts/demo once, or `pip install agent-client-protocol`")
 
 
 def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:

@@ -8,7 +8,7 @@ INSTALL = "pipx inject garrison claude-agent-sdk"
 """Command that most users need."""
 MISSING = ("Claude agents need claude-agent-sdk, which is not installed (about 380 MB, the extra garrison[claude]): "
            f"type `{INSTALL}`, `uv tool install --with claude-agent-sdk garrison`, or "
-           "`pip install claude-agent-sdk`")
+           "`pip install claude-agent-sdk`; in a clone, `scripts/demo --claude` adds it to .venv")
 
 
 def has_sdk() -> bool:

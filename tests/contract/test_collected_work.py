@@ -21,7 +21,7 @@ from garrison.processes.worktree import (
 )
 from garrison.records.run import Task
 from garrison.sandbox.collect import enter
-from garrison.sandbox.git_view import GitView, sandbox_folder
+from garrison.sandbox.git_view import REPOSITORY, GitView, sandbox_folder
 from garrison.system.git import Git
 from sandbox_support import missing, run_inside
 from support import git, make_repository
@@ -157,8 +157,8 @@ def test_what_an_agent_does_to_its_branch_is_never_a_move_from_elsewhere(repo, n
 
 def test_what_git_refuses_keeps_no_files_from_being_saved(repo, node):
     node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
-    work(node, f"echo a > a; git add a; git commit -qm a; rm -rf {repo}/.git/objects/??; mkfifo {repo}/.git/x; "
-               f"rm {repo}/.git/worktrees/node/HEAD; mkfifo {repo}/.git/worktrees/node/HEAD; chmod 0 {repo}/.git/refs")
+    work(node, f"echo a > a; git add a; git commit -qm a; cd {REPOSITORY}; rm -rf objects/??; mkfifo x; "
+               "rm HEAD; mkfifo HEAD; chmod 0 refs")
     ref = save_worktree(node.git, node.path, "run", "node", 1, "left")
     assert "a" in git(repo, "ls-tree", "--name-only", ref).split()
     node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
@@ -222,7 +222,7 @@ def test_objects_of_git_lfs_come_out_if_they_are_what_their_names_say(repo, node
     (repo / ".git/lfs/objects").mkdir(parents=True)
     work(node, f"""
       o=$(printf big | sha256sum | cut -d' ' -f1)
-      d={repo}/.git/lfs/objects/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-4); mkdir -p $d; printf big > $d/$o
+      d={REPOSITORY}/lfs/objects/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-4); mkdir -p $d; printf big > $d/$o
       test -d /run/garrison/git/0/lfs; printf '*.bin filter=lfs\\n' > .gitattributes
       printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%s\\nsize 3\\n' $o > a.bin
       git add .; git commit -qm big; echo $o > name""")
@@ -230,7 +230,7 @@ def test_objects_of_git_lfs_come_out_if_they_are_what_their_names_say(repo, node
     collect_commits(node.git, node.path, "run", "node", 1)
     assert (repo / ".git/lfs/objects" / name[:2] / name[2:4] / name).read_text() == "big"
     forged = "0" * 64
-    work(node, f"mkdir -p {repo}/.git/lfs/objects/00/00; echo x > {repo}/.git/lfs/objects/00/00/{forged}; "
+    work(node, f"mkdir -p {REPOSITORY}/lfs/objects/00/00; echo x > {REPOSITORY}/lfs/objects/00/00/{forged}; "
                "git commit -q --allow-empty -m forged")
     with pytest.raises(GarrisonError, match="another content"):
         collect_commits(node.git, node.path, "run", "node", 1)

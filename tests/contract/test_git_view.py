@@ -7,7 +7,7 @@ import pytest
 from garrison.errors import GarrisonError
 from garrison.sandbox import collect as collecting
 from garrison.sandbox.collect import collect, enter
-from garrison.sandbox.git_view import GitView, restore_link
+from garrison.sandbox.git_view import REPOSITORY, GitView, restore_link
 from garrison.system.git import Git
 from sandbox_support import missing, run_inside
 from support import git, make_repository
@@ -54,6 +54,7 @@ git branch topic HEAD~1; git switch -q topic; echo t > topic.txt; git add .; git
 git switch -q garrison/run/node; git cherry-pick topic > /dev/null; ok cherry-pick
 git merge -q --no-ff -m merged topic; ok merge
 git worktree add -q /tmp/other topic~1; git -C /tmp/other log --oneline -1 > /dev/null
+test "$(git rev-parse --git-dir --git-common-dir | sort -u | wc -l)" = 1; git worktree list | grep -q /tmp/other
 git worktree remove /tmp/other; ok worktree
 git bisect start HEAD main > /dev/null; git bisect run test ! -e f4 > /dev/null; git bisect reset 2> /dev/null
 ok bisect
@@ -74,7 +75,7 @@ COMMIT = "echo x >> x.txt; git add x.txt; git commit -qm x; echo committed"
 def test_locks_of_a_killed_git_do_not_stop_a_successor(tree, view, tmp_path):
     mounts = enter(view, "1")
     assert "committed" in run_inside(tree, mounts, COMMIT).stdout
-    own = view.common / "worktrees" / view.worktree_id
+    own = view.common
     for lock in (own / "index", own / "HEAD", view.common / "packed-refs", view.common / "refs/heads" / BRANCH):
         lock.with_name(f"{lock.name}.lock").touch()
     others = tmp_path / "others"
@@ -154,8 +155,8 @@ def test_nothing_of_the_real_git_directory_is_reachable_or_writable(repo, tree, 
     script = rf"""
     git update-ref refs/heads/main HEAD~0; git branch -D other > /dev/null
     git commit -q --allow-empty -m x; git update-ref refs/heads/main HEAD
-    git config core.fsmonitor /tmp/evil; echo evil > {repo}/.git/hooks/pre-commit
-    rm -rf {repo}/.git/packed-refs
+    git config core.fsmonitor /tmp/evil; echo evil > {REPOSITORY}/hooks/pre-commit
+    rm -rf {REPOSITORY}/packed-refs; test ! -e {repo}
     ! touch /run/garrison/git/0/objects/x 2>/dev/null
     ! rm -rf /run/garrison/git/0/objects/?? 2>/dev/null
     ! mv .git dot 2>/dev/null; ! rm .git 2>/dev/null; ! (echo x > .git) 2>/dev/null
@@ -260,7 +261,7 @@ HOSTILE = {
                                          "echo {oid} > {common}/refs/heads/garrison/run/node"),
     "a branch that is a link": "mkdir -p {common}/refs/heads/garrison/run; f={common}/refs/heads/garrison/run/node; "
                                "rm -f $f; ln -s {secret}/.git/refs/heads/main $f",
-    "a FIFO for HEAD": "rm {common}/worktrees/node/HEAD; mkfifo {common}/worktrees/node/HEAD",
+    "a FIFO for HEAD": "rm {common}/HEAD; mkfifo {common}/HEAD",
     "a FIFO for an object": "echo x > x; git add x; git commit -qm x; o=$(git rev-parse HEAD); "
                             "f={common}/objects/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-); rm -f $f; mkfifo $f",
     "a link for an object folder": "echo x > x; git add x; git commit -qm x; o=$(git rev-parse HEAD); "
@@ -287,7 +288,7 @@ def test_what_a_hostile_view_holds_is_refused_in_one_line(repo, tree, view, tmp_
     git(secret, "add", "-A")
     git(secret, "commit", "-qm", "secret")
     before = tip(repo)
-    script = HOSTILE[name].format(common=repo / ".git", secret=secret, oid=tip(secret, "main"))
+    script = HOSTILE[name].format(common=REPOSITORY, secret=secret, oid=tip(secret, "main"))
     run_inside(tree, view.prepare(), script)
     with pytest.raises(GarrisonError) as refusal:
         collect(view)

@@ -47,8 +47,10 @@ class AgentActivity:
         git_dir = untrusted.read_text(self.worktree, ".git").removeprefix("gitdir:").strip()
         if not git_dir:
             return None
-        private = sandbox_folder(self.worktree) / "git/common/worktrees" / Path(git_dir).name / "logs/HEAD"
-        return _stat_stamp(private) or _stat_stamp(self.worktree / git_dir / "logs" / "HEAD")
+        private = sandbox_folder(self.worktree) / "git/common"
+        earlier = private / "worktrees" / Path(git_dir).name  # of a view that an earlier version made
+        return (_stat_stamp(private / "logs/HEAD") or _stat_stamp(earlier / "logs/HEAD")
+                or _stat_stamp(self.worktree / git_dir / "logs/HEAD"))
 
     def tool(self) -> tuple[str, float] | None:
         """Return the tool of a Claude session that is running, and the seconds it may be silent."""

@@ -28,7 +28,7 @@ from typing import IO
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.records import atomic
-from garrison.sandbox.git_view import MERGE_HEADS, GitView, ViewState, find_git_dir, restore_link
+from garrison.sandbox.git_view import MERGE_HEADS, REPOSITORY, GitView, ViewState, find_git_dir, restore_link
 from garrison.sandbox.place import Mode, Mount, Rights, Role
 from garrison.sandbox.probe import mode_here
 from garrison.system import failpoint, untrusted
@@ -108,18 +108,18 @@ class PrivateState:
 
 def read_private(view: GitView, state: ViewState) -> PrivateState:
     """Read what the view has checked out; UnsafeFile if the agent put something else in the place of a file."""
-    folder = f"worktrees/{Path(state.git_dir).name}"
+    folder = state.part
     length = len(state.tip) or 40
     branch = f"refs/heads/{state.branch}" if state.branch else ""
-    head_ref, head = _resolve(view.common, "", f"{folder}/HEAD", length)
+    head_ref, head = _resolve(view.common, "", f"{folder}HEAD", length)
     under_way = {}
     for name in MERGE_HEADS:
-        lines = (untrusted.read(view.common, f"{folder}/{name}") or b"").decode("ascii", "replace").split()
+        lines = (untrusted.read(view.common, f"{folder}{name}") or b"").decode("ascii", "replace").split()
         if oids := tuple(line for line in lines[:64] if OID.fullmatch(line) and len(line) == length):
             under_way[name] = oids
     return PrivateState(head, bool(branch) and head_ref == branch,
                         _resolve(view.common, "", branch, length)[1] if branch else "", under_way,
-                        _stat(view.common, folder), _read_modules(view.common, f"{folder}/modules", length))
+                        _stat(view.common, folder), _read_modules(view.common, f"{folder}modules", length))
 
 
 def _read_modules(common: Path, folder: str, length: int, depth: int = 0) -> tuple[tuple[str, str], ...]:
@@ -197,23 +197,25 @@ def collect(view: GitView) -> Collected:
         return _Collection(view, state, private).run()
 
 
-def enter(view: GitView, owner: str, *, push: bool = False) -> tuple[Mount, ...]:
+def enter(view: GitView, owner: str, *, push: bool = False, checkout: Path | None = None) -> tuple[Mount, ...]:
     """Return what to bind inside for the agent `owner`: a predecessor's view, if the repository is as that left it.
 
     What a view has is collected first, and locks that the predecessor's git left are removed: no process works in it.
-    Otherwise the view is made again. `push`: as in `GitView.prepare`.
+    Otherwise the view is made again. `push` and `checkout`: as in `GitView.prepare`.
     """
+    inside = str(checkout or view.worktree)
     if view.exists:
         with suppress(untrusted.UnsafeFile):
             collect(view)
             state = view.read_state()
-            if state is not None and state.owner == owner and _is_current(view, state):
+            if state is not None and state.owner == owner and state.checkout == inside and _is_current(view, state):
                 view.clear_locks()
                 return view.mounts()
-    return view.prepare(push=push, owner=owner)
+    return view.prepare(push=push, owner=owner, checkout=checkout)
 
 
-def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "") -> tuple[Mount, ...]:
+def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "",
+               checkout: Path | None = None) -> tuple[Mount, ...]:
     """Return what a process in a worktree sees of its repository: a git view where mounts are possible.
 
     An agent's view is kept for its successors (`enter`); that of any other role is made again each time and never
@@ -227,7 +229,9 @@ def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str 
         written = [atomic.make_directory(git.common / name) for name in ("objects", "refs", "logs")]
         return (Mount(git.common, git.common),
                 *(Mount(path, path, writable=True) for path in (*written, find_git_dir(git, worktree))))
-    return enter(view, owner, push=rights.push) if role is Role.AGENT else view.prepare()
+    if role is Role.AGENT:
+        return enter(view, owner, push=rights.push, checkout=checkout)
+    return view.prepare(checkout=checkout)
 
 
 def _is_current(view: GitView, state: ViewState) -> bool:
@@ -239,7 +243,7 @@ def _is_current(view: GitView, state: ViewState) -> bool:
     return (bool(private.head) and git.head(view.worktree) == private.head and under_way == dict(private.under_way)
             and private.branch == (git.branch_tip(state.branch) or "" if state.branch else private.branch)
             and (git.current_branch(view.worktree) == state.branch) == private.is_on_branch
-            and all(untrusted.read_text(git_dir / path.split("/", 2)[2], "HEAD").strip() == commit
+            and all(untrusted.read_text(git_dir / path.removeprefix(state.part), "HEAD").strip() == commit
                     for path, commit in private.modules))
 
 
@@ -267,6 +271,7 @@ class _Collection:
             failpoint.here("collect:moved")
             if not self._is_gone:  # else it is made again, from the branch
                 self._follow(folder, objection)
+                self._link_modules()
         if not objection:  # else looked at again: the branch may be moved back
             self.state.seen, self.state.pending = self.private.stamp, ""
             self.view.write_state(self.state)
@@ -300,7 +305,7 @@ class _Collection:
 
     def _collect_module(self, path: str, commit: str) -> None:
         """Bring over what is checked out in a submodule, into its git directory outside, which may be new."""
-        git_dir = self.git_dir / path.split("/", 2)[2]
+        git_dir = self.git_dir / path.removeprefix(self.state.part)
         objects = git_dir / "objects"
         if untrusted.read_text(git_dir, "HEAD").strip() == commit:
             return
@@ -321,6 +326,23 @@ class _Collection:
                                     "is no commit")
             _git(git_dir, "read-tree", "--reset", commit)
             _git(git_dir, "update-ref", "--no-deref", "HEAD", commit)
+
+    def _link_modules(self) -> None:
+        """Have the `.git` files of submodules that were added inside, which name paths there, lead to what was
+        collected."""
+        known = {path.removeprefix(self.state.part) for path, _ in self.private.modules}
+        for name in self._gitlinks() if known else ():
+            link = untrusted.read_text(self.view.worktree, f"{name}/.git", 1 << 16)
+            where = os.path.normpath(Path(self.state.checkout, name, link.removeprefix("gitdir: ").strip()))
+            folder = os.path.relpath(where, REPOSITORY)
+            if link.startswith("gitdir: ") and folder in known:
+                untrusted.write(self.view.worktree, f"{name}/.git", f"gitdir: {self.git_dir / folder}\n".encode())
+
+    def _gitlinks(self) -> list[str]:
+        """Return the paths of submodules by the private commit."""
+        head = self.private.branch or self.private.head
+        listing = self.git.run("ls-tree", "-r", "-z", head, check=False).out if head else ""
+        return [line.partition("\t")[2] for line in _split(listing) if line.startswith("160000 ")]
 
     def _real_tip(self) -> str:
         return self.git.branch_tip(self.state.branch) or "" if self.state.branch else ""
@@ -394,7 +416,7 @@ class _Collection:
         if self.state.indexed != self.private.head:
             self.git.run("read-tree", "--reset", self.private.head, extra=self._where)
             self.state.indexed = self.private.head
-        entries = _list_index(self.view, folder, self.git_dir.name)
+        entries = _list_index(self.view, folder, self.state.part)
         if entries is None:
             return
         listing = self.git.run("ls-files", "-z", "-t", extra=self._where, cwd=self.view.worktree).out
@@ -504,10 +526,10 @@ def _take_lfs(directory: int, name: str, link: Path, target: Path, room: int) ->
     return size
 
 
-def _list_index(view: GitView, folder: Path, worktree_id: str) -> dict[str, bool] | None:
+def _list_index(view: GitView, folder: Path, part: str) -> dict[str, bool] | None:
     """Return the files in the private index and whether each is left out of the worktree; None if it is unreadable."""
     try:
-        data = untrusted.read(view.common, f"worktrees/{worktree_id}/index", _INDEX_LIMIT)
+        data = untrusted.read(view.common, f"{part}index", _INDEX_LIMIT)
     except untrusted.UnsafeFile:
         return None
     if data is None:

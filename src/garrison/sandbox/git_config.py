@@ -111,13 +111,6 @@ def _strip(text: str) -> str:
     return _CREDENTIALS.sub(lambda match: match[1] or match[2], text)
 
 
-def strip_submodule(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the settings of a submodule's own repository: as `select`, and where its worktree is."""
-    entries = list(entries)
-    where = [entry for entry in entries if entry.key == "core.worktree" and entry.scope == "local"]
-    return [*select(entries, ("local",)), *where]
-
-
 def render(entries: Iterable[Entry]) -> bytes:
     """Return the file that holds these settings."""
     lines = []

@@ -1,13 +1,18 @@
 """Private git view: what a confined process tree has in place of the repository's git directory.
 
-Beside a worktree `NAME`, `.NAME.sandbox/git/common` is a git directory that is bound over the repository's own inside:
+Beside a worktree `NAME`, `.NAME.sandbox/git/common` is a git directory that inside is `REPOSITORY`, to which the `.git`
+file of the worktree leads:
 
+    HEAD, index, logs …   copies of the worktree's own part
     config, hooks, info   copies, without credentials (git_config.py)
     packed-refs           every ref of the repository, as the view's own
     objects               what is written inside; its alternates are the repository's objects, bound read-only
-    worktrees/<id>        a copy of this worktree's part, with the git directories of its submodules
+    modules               copies of the git directories of the worktree's submodules
 
-So inside is an ordinary repository that can be written without limits: stash, rebase, bisect, tags, gc, more worktrees.
+So inside is an ordinary repository, no linked worktree, that can be written without limits: stash, rebase, bisect,
+tags, gc, more worktrees. (`.git` stays a file since it is one outside, where garrison's own git reads the same folder.)
+Views of version 1 lay over the repository's git directory, with the worktree's part in `worktrees/<id>`; one that an
+agent left there before an update is still collected.
 Nothing of the real one can be changed or, other than its objects, be read. `collect.py` brings back what belongs to the
 node. Everything in `common` is the agent's from the first start on: garrison reads it as `untrusted.py` does, and never
 runs git with its configuration.
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
 
 STORES = Path("/run/garrison/git")
 """Folder inside that holds the real object directories, read-only: `<number>/objects`, `<number>/lfs`."""
+REPOSITORY = STORES / "repository"
+"""Git directory inside."""
 MERGE_HEADS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
 """Files of an operation under way that the next commit finishes."""
 _HIDDEN_REFS = ("refs/stash", "refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/garrison/mq/")
@@ -49,7 +56,7 @@ _LIMIT_DIRECTORIES = 10_000
 """Directories of a view in which locks are looked for; an agent may have made a million."""
 _LIMIT_COPY = 4 << 20
 """Bytes of a hook, or of a file of patterns, that is copied."""
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass
@@ -74,7 +81,16 @@ class ViewState:
     """The repository's setting `core.sharedRepository`."""
     stores: list[str] = field(default_factory=list)
     """Object directories that are borrowed, in the order of their numbers inside."""
-    version: int = _VERSION
+    checkout: str = ""
+    """Path of the worktree inside."""
+    modules: dict[str, str] = field(default_factory=dict)
+    """Path of each submodule below the worktree → path of its git directory below the view's."""
+    version: int = 1
+
+    @property
+    def part(self) -> str:
+        """Return the folder below the view's git directory that is the worktree's own part: '', or ends with `/`."""
+        return f"worktrees/{Path(self.git_dir).name}/" if self.version == 1 else ""
 
 
 def sandbox_folder(worktree: Path) -> Path:
@@ -108,7 +124,7 @@ class GitView:
             state = ViewState(**json.loads(content))
         except (ValueError, TypeError):
             return None
-        return state if state.version == _VERSION else None
+        return state if state.version in (1, _VERSION) else None
 
     def write_state(self, state: ViewState) -> None:
         """Remember the state of the view."""
@@ -117,13 +133,8 @@ class GitView:
     @property
     def reflog(self) -> Path:
         """Return the private reflog of HEAD, whose change tells of commits; it may be anything."""
-        return self.common / "worktrees" / self.worktree_id / "logs" / "HEAD"
-
-    @property
-    def worktree_id(self) -> str:
-        """Return the name of the worktree's own git directory."""
         state = self.read_state()
-        return Path(state.git_dir).name if state else find_git_dir(self.git, self.worktree).name
+        return self.common / (state.part if state else "") / "logs" / "HEAD"
 
     def remove(self) -> None:
         """Remove the view. Idempotent; nothing in it is followed."""
@@ -156,13 +167,15 @@ class GitView:
 
     # ---- preparing
 
-    def prepare(self, *, push: bool = False, owner: str = "") -> tuple[Mount, ...]:
+    def prepare(self, *, push: bool = False, owner: str = "", checkout: Path | None = None) -> tuple[Mount, ...]:
         """Make the view from the repository as it is now, replacing another; return what to bind inside.
 
         Args:
             push: keep the addresses to push to.
             owner: attempt of the agent that it is made for, as `enter` compares it.
+            checkout: path of the worktree inside; None: as outside.
         """
+        inside = checkout or self.worktree
         git_dir = restore_link(self.git, self.worktree)
         new = self.folder.with_name(f"{self.folder.name}.new-{os.getpid()}")
         untrusted.remove(new.parent, new.name)
@@ -171,13 +184,15 @@ class GitView:
         stores = ObjectStores(self.git.common)
         branch, tip = read_head(self.git, self.worktree, git_dir)
         _make_git_directory(common, stores.alternates(self.git.common / "objects"))
-        entries = self._write_shared(common, git_dir, push=push)
-        _copy_worktree_part(self.git, git_dir, common / "worktrees" / git_dir.name, stores)
+        entries = self._write_shared(common, git_dir, inside, push=push)
+        modules = _copy_worktree_part(self.git, self.worktree, git_dir, common, stores, inside)
         (new / "empty").touch()
-        (new / "dot-git").write_text(f"gitdir: {git_dir}\n", errors="surrogateescape")
+        for number, folder in enumerate(["", *modules.values()]):
+            (new / f"link-{number}").write_text(f"gitdir: {REPOSITORY / folder}\n", errors="surrogateescape")
         shared = next((entry.value or "" for entry in reversed(entries) if entry.key == "core.sharedrepository"), "")
         state = ViewState(branch, str(git_dir), tip, owner, indexed=tip, permissions=shared,
-                          stores=[str(path) for path in stores.paths])
+                          stores=[str(path) for path in stores.paths], checkout=str(inside), modules=modules,
+                          version=_VERSION)
         atomic.write(new / "view.json", json.dumps(asdict(state)).encode(), durable=False)
         with atomic.locked(self.lock):
             untrusted.set_aside(self.folder.parent, self.folder.name)
@@ -191,11 +206,14 @@ class GitView:
         state = self.read_state()
         empty = self.folder / "empty"
         system = [Mount(empty, _SYSTEM_CONFIG)] if _SYSTEM_CONFIG.is_file() else []  # the view's own has its settings
-        return (Mount(self.common, self.git.common, writable=True),
-                Mount(self.folder / "dot-git", self.worktree / ".git"),
+        links = ["", *state.modules] if state else []
+        inside = Path(state.checkout) if state else self.worktree
+        return (Mount(self.common, REPOSITORY, writable=True),
+                *(Mount(self.folder / f"link-{number}", inside / path / ".git") for number, path in enumerate(links)
+                  if (self.worktree / path / ".git").is_file()),
                 *store_mounts([Path(path) for path in state.stores] if state else [], empty), *system)
 
-    def _write_shared(self, common: Path, git_dir: Path, *, push: bool) -> list[git_config.Entry]:
+    def _write_shared(self, common: Path, git_dir: Path, inside: Path, *, push: bool) -> list[git_config.Entry]:
         """Write what all worktrees of a repository share: settings, refs, hooks, patterns; return the real settings."""
         listing = self.git.run("config", "--list", "-z", "--show-scope", "--includes", cwd=self.worktree)
         entries = [entry for entry in git_config.parse(listing.out) if entry.scope != "command"]
@@ -203,13 +221,12 @@ class GitView:
         paths = {entry.key: os.path.expanduser(entry.value or "") for entry in entries}  # noqa: PTH111
         shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
                   *self._copy_patterns(common, paths), *self._copy_hooks(common, paths.get("core.hookspath", "")),
-                  *(git_config.Entry("local", key, value) for key, value in git_config.FORCED)]
+                  *(git_config.Entry("local", key, value) for key, value in git_config.FORCED),
+                  git_config.Entry("local", "core.worktree", str(inside))]
         (common / "config").write_bytes(git_config.render(shared))
         own = git_config.select(entries, ("worktree",), push=push)
         if (git_dir / "config.worktree").exists():
-            target = common / "worktrees" / git_dir.name
-            target.mkdir(parents=True)
-            (target / "config.worktree").write_bytes(git_config.render(
+            (common / "config.worktree").write_bytes(git_config.render(
                 entry for entry in own if not entry.key.endswith(".pushurl")))
         head = (self.git.common / "HEAD").read_text()
         if "refs/heads/.invalid" in head:  # of a repository that keeps its refs in tables
@@ -232,7 +249,7 @@ class GitView:
             source = self.worktree / named if named else _config_home() / "git" / default
             copy = f"garrison-{default}"
             if _copy_file(source, common / "info" / copy):
-                settings.append(git_config.Entry("local", key, str(self.git.common / "info" / copy)))
+                settings.append(git_config.Entry("local", key, str(REPOSITORY / "info" / copy)))
         return settings
 
     def _copy_hooks(self, common: Path, path: str) -> list[git_config.Entry]:
@@ -401,26 +418,50 @@ def _read_refs(common: Path) -> dict[str, str]:
     return refs
 
 
-def _copy_worktree_part(git: Git, git_dir: Path, target: Path, stores: ObjectStores) -> None:
-    """Copy a worktree's own git directory, with those of its submodules."""
-    target.mkdir(parents=True, exist_ok=True)
+def _copy_worktree_part(git: Git, worktree: Path, git_dir: Path, target: Path, stores: ObjectStores,
+                        inside: Path) -> dict[str, str]:
+    """Copy a worktree's own git directory, with those of its submodules; return their paths, as `ViewState.modules`."""
     _copy_state(git_dir, target)
-    for head in sorted((git_dir / "modules").glob("**/HEAD")):
+    heads = sorted((git_dir / "modules").glob("**/HEAD"))
+    modules = _find_modules(git, worktree, git_dir, git_dir) if heads else {}
+    paths = {folder: path for path, folder in modules.items()}
+    for head in heads:
         source = head.parent
+        folder = str(source.relative_to(git_dir))
         if not (source / "objects").is_dir() or "objects" in source.relative_to(git_dir).parts:
             continue
-        name = str(source.relative_to(git_dir / "modules"))
-        copy = target / "modules" / name
+        copy = target / folder
         _make_git_directory(copy, stores.alternates(source / "objects"))
         _copy_state(source, copy)
         listing = git.run("config", "--list", "-z", "--show-scope", "-f", str(source / "config"), check=False).out
         entries = [entry._replace(scope="local") for entry in git_config.parse(listing)]
-        (copy / "config").write_bytes(git_config.render(git_config.strip_submodule(entries)))
+        kept = git_config.select(entries, ("local",))
+        if folder in paths:
+            kept.append(git_config.Entry("local", "core.worktree", str(inside / paths[folder])))
+        (copy / "config").write_bytes(git_config.render(kept))
+    return modules
+
+
+def _find_modules(git: Git, worktree: Path, top: Path, git_dir: Path, above: str = "") -> dict[str, str]:
+    """Return path below the worktree → folder below `top` of each submodule that is checked out, those within too."""
+    where = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(worktree / above)}
+    listing = git.run("ls-files", "-s", "-z", check=False, extra=where, cwd=worktree / above).out
+    found: dict[str, str] = {}
+    for line in listing.split("\0"):
+        if line.startswith("160000 "):
+            path = f"{above}{line.partition(chr(9))[2]}"
+            link = untrusted.read_text(worktree, f"{path}/.git", 1 << 16)
+            real = Path(os.path.realpath(worktree / path / link.removeprefix("gitdir: ").rstrip("\n")))
+            if link.startswith("gitdir: ") and real.is_relative_to(top.resolve() / "modules"):
+                found[path] = str(real.relative_to(top.resolve()))
+                found |= _find_modules(git, worktree, top, real, f"{path}/")
+    return found
 
 
 def _copy_state(source: Path, target: Path) -> None:
     """Copy the files of a git directory that are its own, except configuration, objects, hooks and locks."""
-    left_out = {"objects", "modules", "hooks", "lfs", "config", "config.worktree", "worktrees", "info", "garrison"}
+    left_out = {"objects", "modules", "hooks", "lfs", "config", "config.worktree", "worktrees", "info", "garrison",
+                "gitdir", "commondir"}
 
     def ignored(folder: str, names: list[str]) -> Iterable[str]:
         top = Path(folder).samefile(source)

@@ -133,6 +133,23 @@ def read_end(folder: Path, name: str, limit: int) -> str:
         return ""
 
 
+def write(folder: Path, name: str, data: bytes) -> None:
+    """Replace a file in a folder that an agent can write, whatever is there; UnsafeFile if its directory is gone."""
+    *parents, last = _parts(folder, name)
+    with open_directory(folder, "/".join(parents)) as directory:
+        if directory is None:
+            raise UnsafeFile(folder, name, "has no directory to be in")
+        new = f".{last}.{os.getpid()}"
+        with suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=directory)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+        os.rename(new, last, src_dir_fd=directory, dst_dir_fd=directory)
+
+
 def append(folder: Path, name: str, data: bytes) -> None:
     """Append to a regular file that has no other name, and make it if it is absent; UnsafeFile if it is anything else.
 

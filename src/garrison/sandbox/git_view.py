@@ -423,7 +423,8 @@ def _copy_worktree_part(git: Git, worktree: Path, git_dir: Path, target: Path, s
     """Copy a worktree's own git directory, with those of its submodules; return their paths, as `ViewState.modules`."""
     _copy_state(git_dir, target)
     heads = sorted((git_dir / "modules").glob("**/HEAD"))
-    modules = _find_modules(git, worktree, git_dir, git_dir) if heads else {}
+    populated = git.find_populated(worktree) if heads else {}
+    modules = {path: os.path.relpath(folder.resolve(), git_dir.resolve()) for path, folder in populated.items()}
     paths = {folder: path for path, folder in modules.items()}
     for head in heads:
         source = head.parent
@@ -440,22 +441,6 @@ def _copy_worktree_part(git: Git, worktree: Path, git_dir: Path, target: Path, s
             kept.append(git_config.Entry("local", "core.worktree", str(inside / paths[folder])))
         (copy / "config").write_bytes(git_config.render(kept))
     return modules
-
-
-def _find_modules(git: Git, worktree: Path, top: Path, git_dir: Path, above: str = "") -> dict[str, str]:
-    """Return path below the worktree → folder below `top` of each submodule that is checked out, those within too."""
-    where = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(worktree / above)}
-    listing = git.run("ls-files", "-s", "-z", check=False, extra=where, cwd=worktree / above).out
-    found: dict[str, str] = {}
-    for line in listing.split("\0"):
-        if line.startswith("160000 "):
-            path = f"{above}{line.partition(chr(9))[2]}"
-            link = untrusted.read_text(worktree, f"{path}/.git", 1 << 16)
-            real = Path(os.path.realpath(worktree / path / link.removeprefix("gitdir: ").rstrip("\n")))
-            if link.startswith("gitdir: ") and real.is_relative_to(top.resolve() / "modules"):
-                found[path] = str(real.relative_to(top.resolve()))
-                found |= _find_modules(git, worktree, top, real, f"{path}/")
-    return found
 
 
 def _copy_state(source: Path, target: Path) -> None:

@@ -228,6 +228,14 @@ class Submodules(Worktrees):
                 head = inner.rev("HEAD") or commit
                 inner._push_to_store({saved_as: commit, f"{COMMITS}/{head}": head})
 
+    def find_populated(self, path: Path) -> dict[str, Path]:
+        """Return path below the worktree `path` → git directory of each populated submodule, those within others too."""
+        found: dict[str, Path] = {}
+        for name, inner in self._populated(path):
+            found[name] = inner.common
+            found |= {f"{name}/{below}": git_dir for below, git_dir in inner.find_populated(inner.root).items()}
+        return found
+
     def _populated(self, path: Path) -> list[tuple[str, Submodules]]:
         return [(module.path, self._inner(path, module)) for module in self.submodules(path)
                 if self._is_own(path, module)]

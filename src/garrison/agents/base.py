@@ -94,6 +94,11 @@ class Assignment:
     """Where a result arrives that the agent reports through its socket; None if it has no socket."""
 
     @property
+    def tree(self) -> Path:
+        """Return the path of the worktree for the agent's own program: the one inside its sandbox."""
+        return self.worktree if self.place is None else self.place.inside
+
+    @property
     def context_file(self) -> Path:
         """Return the file with the pipeline's context as a JSON object; it exists if the run has a context."""
         return self.folder / "context.json"

@@ -163,7 +163,7 @@ class CommandAgent:
                        "GARRISON_NOTES_FILE": str(assignment.notes),
                        "GARRISON_CONTEXT_FILE": str(assignment.context_file)}
         if "script" in task.attributes:
-            environment["GARRISON_SCRIPT"] = str(assignment.worktree / str(task.attributes["script"]))
+            environment["GARRISON_SCRIPT"] = str(assignment.tree / str(task.attributes["script"]))
         return environment
 
 
@@ -373,7 +373,7 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path, sess
     task = assignment.task
     if word == "{command}":
         return task.command or ""
-    values = {"prompt_file": str(assignment.prompt_file), "tree": str(assignment.worktree), "node": task.node,
+    values = {"prompt_file": str(assignment.prompt_file), "tree": str(assignment.tree), "node": task.node,
               "run": task.run_id, "attempt": str(task.attempt), "result_file": str(result_file), "session": session}
 
     def fill(match: re.Match[str]) -> str:

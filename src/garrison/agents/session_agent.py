@@ -61,7 +61,7 @@ class SessionAgent(CommandAgent):
         files = AttemptFiles(assignment.folder)
         write_json(assignment.folder / ORDER, {
             "home": assignment.environment["GARRISON_HOME"], "run": task.run_id, "node": task.node,
-            "attempt": task.attempt, "life": assignment.incarnation, "tree": str(assignment.worktree),
+            "attempt": task.attempt, "life": assignment.incarnation, "tree": str(assignment.tree),
             "goal": task.label, "tier": options.tier, "initiative": options.initiative,
             "notes": str(assignment.notes), "turn_graph": _read_graph(assignment.worktree, options.turn_graph),
             "heartbeat_graph": _read_graph(assignment.worktree, options.heartbeat_graph),

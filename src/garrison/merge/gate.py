@@ -36,7 +36,7 @@ from garrison.records import atomic, log_retention
 from garrison.records.names import parse_marker
 from garrison.records.run import RunFiles
 from garrison.sandbox import network
-from garrison.sandbox.collect import git_mounts
+from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
@@ -289,7 +289,11 @@ class GateRun:
         rights = show_named_programs(rights, command)
         private = self.slot.sandbox / stage
         untrusted.set_aside(self.slot.sandbox, stage)
-        return Place(role, rights, self.slot.path, private, git_mounts(self.slot.git, self.slot.path, rights, role),
+        git = self.slot.git
+        checkout = find_checkout(git, rights, env)
+        return Place(role, rights, self.slot.path, private,
+                     git_mounts(git, self.slot.path, rights, role, checkout=checkout), checkout=checkout,
+                     secret=(git.root, git.common),
                      under_home=(self.slot.sandbox / "setup/home",) if role is Role.GATE else ())
 
     def adopt(self, now: float) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.sandbox.collect import git_mounts
+from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.git_config import NO_PUSH
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.named_files import show_named_programs
@@ -42,9 +42,11 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     name = f"{role}-{task.attempt}-{turn}" if turn else f"{role}-{task.attempt}"
     private = setup if role is Role.SETUP else sandbox_folder(worktree) / name
     git = Git(Path(launch.repo), home=runtime.home)
-    shown = git_mounts(git, worktree, rights, role, str(task.attempt))
+    checkout = find_checkout(git, rights, runtime.environ)
+    shown = git_mounts(git, worktree, rights, role, str(task.attempt), checkout)
     return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,
-                 under_home=() if role is Role.SETUP else (setup / "home",))
+                 under_home=() if role is Role.SETUP else (setup / "home",), checkout=checkout,
+                 secret=(git.root, git.common))
 
 
 def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,

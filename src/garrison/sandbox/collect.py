@@ -28,7 +28,15 @@ from typing import IO
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.records import atomic
-from garrison.sandbox.git_view import MERGE_HEADS, REPOSITORY, GitView, ViewState, find_git_dir, restore_link
+from garrison.sandbox.git_view import (
+    MERGE_HEADS,
+    REPOSITORY,
+    GitView,
+    ViewState,
+    checkout_path,
+    find_git_dir,
+    restore_link,
+)
 from garrison.sandbox.place import Mode, Mount, Rights, Role
 from garrison.sandbox.probe import mode_here
 from garrison.system import failpoint, untrusted
@@ -212,6 +220,13 @@ def enter(view: GitView, owner: str, *, push: bool = False, checkout: Path | Non
                 view.clear_locks()
                 return view.mounts()
     return view.prepare(push=push, owner=owner, checkout=checkout)
+
+
+def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path | None:
+    """Return where a repository's worktrees stand inside; None where nothing can be mounted."""
+    if mode_here(rights.mode) is not Mode.BUBBLEWRAP:
+        return None
+    return checkout_path(git.root, git.key, Path(environ.get("HOME") or "/"))
 
 
 def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "",

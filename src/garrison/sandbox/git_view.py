@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.sandbox import git_config
+from garrison.sandbox.file_system import SYSTEM, home_inside, is_within
 from garrison.sandbox.place import Mount
 from garrison.system import untrusted
 from garrison.system.git import excludes
@@ -91,6 +92,23 @@ class ViewState:
     def part(self) -> str:
         """Return the folder below the view's git directory that is the worktree's own part: '', or ends with `/`."""
         return f"worktrees/{Path(self.git_dir).name}/" if self.version == 1 else ""
+
+
+def checkout_path(root: Path, key: str, user_home: Path) -> Path:
+    """Return where every worktree of a repository stands inside: at the path of the user's own checkout. Pure.
+
+    So what a set-up leaves in one (the first line of each program of a virtual environment, say) fits all. A checkout
+    that is the home folder or contains it, or that the system needs, cannot be covered: then it is a folder of the home.
+
+    Args:
+        root: top directory of the checkout from which the run was launched.
+        key: key of the repository.
+    """
+    home = home_inside(user_home)
+    needed = (home, *map(Path, (*SYSTEM, "/tmp", "/var/tmp", "/run", "/dev", "/proc")))
+    is_free = root.is_absolute() and not any(is_within(folder, root) for folder in needed)
+    below_own = any(is_within(root, Path(folder)) for folder in ("/run", "/dev", "/proc"))
+    return root if is_free and not below_own else home / "checkout" / key
 
 
 def sandbox_folder(worktree: Path) -> Path:

@@ -108,7 +108,8 @@ class AcpAttempt(ConnectedAttempt):
             prompts.first_message(decision.prompt, self.assignment, self.files, knows_task=False, has_past=True,
                                   role=self.role) if session else "",
             self._lost(), program, (*MCP_SERVER, self.role) if mcp_environment else (), mcp_environment,
-            tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings, self.role)
+            tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings, self.role,
+            str(self.assignment.tree))
         return self._connect(decision, job, now)
 
     def _lost(self) -> int:

@@ -129,12 +129,14 @@ class AcpClient:
     Args:
         argv: the program, in its sandbox if it has one.
         listener: hears of the session's events.
+        cwd: directory in which it is started.
         stale: seconds of silence outside of tool calls after which a turn fails.
+        inside: the path that this directory has in its sandbox.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, listener: Listener, *,
-                 stale: float) -> None:
-        self._argv, self._env, self._cwd = argv, env, cwd
+                 stale: float, inside: str = "") -> None:
+        self._argv, self._env, self._cwd, self._inside = argv, env, cwd, inside or cwd
         self._listener, self._stale = listener, stale
         self._stderr: deque[str] = deque(maxlen=_MAX_STDERR)
         self._tasks: list[asyncio.Task[Any]] = []
@@ -200,14 +202,14 @@ class AcpClient:
     async def new_session(self, servers: Sequence[McpServer]) -> str:
         """Begin a session and return its id."""
         self._begun = await self._request(self._connection.new_session(
-            cwd=self._cwd, mcp_servers=_to_servers(servers)), "session/new")
+            cwd=self._inside, mcp_servers=_to_servers(servers)), "session/new")
         self.session = str(self._begun.session_id)
         return self.session
 
     async def resume_session(self, session: str, servers: Sequence[McpServer]) -> None:
         """Continue a session; RequestError if the agent refuses that. What it repeats of the past is not heard."""
         self.session = session
-        arguments: dict[str, Any] = {"cwd": self._cwd, "session_id": session, "mcp_servers": _to_servers(servers)}
+        arguments: dict[str, Any] = {"cwd": self._inside, "session_id": session, "mcp_servers": _to_servers(servers)}
         self._loading = True
         try:
             if self._resumes:

@@ -67,7 +67,7 @@ class Connection(SessionConnection):
         super().__init__(job.attempt_folder, job.incarnation)
         self.job, self.settings = job, job.settings
         self._client = AcpClient(job.program, {**os.environ, **self.settings.set}, job.worktree, self,
-                                 stale=self.settings.stale)
+                                 stale=self.settings.stale, inside=job.inside)
         self._question = asyncio.Lock()
         self._asked = 0
         self._has_answered = False

@@ -44,6 +44,8 @@ class AcpJob:
     settings: AcpSettings = field(default_factory=AcpSettings)
     role: str = WORKER
     """WORKER or VALIDATOR: selects what it reports."""
+    inside: str = ""
+    """Path of the worktree in the agent's sandbox; '' for the path outside."""
 
     @property
     def attempt_folder(self) -> Path:

@@ -259,7 +259,8 @@ class ClaudeAttempt(ConnectedAttempt):
             prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not resume,
                                   role=self.role),
             prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
-            self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config)
+            self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config,
+            str(self.assignment.tree))
         return self._connect(decision, job, now, system_prompt=job.system_prompt, variables=sandbox)
 
     def _report(self) -> AgentReport:

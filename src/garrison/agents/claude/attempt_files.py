@@ -135,6 +135,8 @@ class ConnectionJob:
     """Folder below which the parent session's transcript was kept."""
     config: str = ""
     """The CLI's configuration folder; '' for the home's, where earlier editions had it."""
+    inside: str = ""
+    """Path of the worktree in the CLI's sandbox; '' for the path outside."""
 
     @property
     def has_transcript(self) -> bool:

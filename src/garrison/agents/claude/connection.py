@@ -28,7 +28,6 @@ from garrison.agents.claude.client import (
     ProcessError,
     Silence,
     build_options,
-    project_key_for_directory,
     to_hooks,
     to_permission,
 )
@@ -144,11 +143,12 @@ class Connection(SessionConnection):
         job, config = self.job, self._config
         if not job.has_transcript:
             return True
-        state = transcripts.prepare(config, self.files.transcripts, job.session)
+        project = transcripts.project_of(Path(job.inside or job.worktree))
+        state = transcripts.prepare(config, self.files.transcripts, job.session, project)
         if state != "unknown" or not job.parent_session:
             return True
         forked = transcripts.fork(config, Path(job.attempts), job.parent_session, job.session,
-                                  project_key_for_directory(job.worktree))
+                                  project)
         if forked:
             self._note(f"continues session {job.parent_session}")
         return forked

@@ -124,13 +124,14 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
         if own == str(files.config):  # not in a sandbox, whose agent may have planted links there
             transcripts.save(files.config, files.transcripts, session)
         transcripts.remove_own(config, session)
-    if transcripts.prepare(config, files.transcripts, session) == "unknown":
+    project = transcripts.project_of(cwd)
+    if transcripts.prepare(config, files.transcripts, session, project) == "unknown":
         raise Refused(f"the session of {node} has no messages yet; try again in a moment")
     files.add_ending(Ending(policy.PERSON, time.time(), "a person took the session over"))
     try:
         return run(resume_argv(settings, session), env, cwd, lambda pid: cli_process.record_process(files, pid, 0))
     finally:
-        transcripts.prepare(config, files.transcripts, session)
+        transcripts.prepare(config, files.transcripts, session, project)
         questions.settle(files, "A person has taken the session over; what they said is above.")
 
 

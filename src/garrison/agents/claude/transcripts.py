@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -29,6 +31,9 @@ SYSTEM_PROMPT = "prompt_snapshot"
 """Type of the CLI's attachment with the system prompt; while there is one, the CLI accepts no other."""
 SIDECAR = "agent_metadata"
 """Type of the SDK's entry with the file that the CLI keeps beside a subagent's transcript."""
+
+_LONG_PATH = 200
+"""Characters from which on the CLI shortens the name of a project's folder."""
 
 Entry = dict[str, Any]
 Key = Mapping[str, Any]
@@ -125,9 +130,25 @@ def deduplicate(entries: Iterable[Entry]) -> list[Entry]:
 # ---- resuming and forking
 
 
-def prepare(config: Path, copy: Path, session: str) -> str:
-    """Reconcile transcript and copy; return `own` (the CLI has it), `restored` (from the copy) or `unknown`."""
+def project_of(folder: Path) -> str:
+    """Return the name of the CLI's folder for the transcripts of sessions that run in `folder`."""
+    path = unicodedata.normalize("NFC", os.path.realpath(folder))
+    if len(path) > _LONG_PATH:
+        from claude_agent_sdk import project_key_for_directory  # half a second, which a takeover need not wait for
+
+        return project_key_for_directory(path)
+    return re.sub(r"[^a-zA-Z0-9]", "-", path)
+
+
+def prepare(config: Path, copy: Path, session: str, project: str) -> str:
+    """Reconcile transcript and copy; return `own` (the CLI has it), `restored` (from the copy) or `unknown`.
+
+    Args:
+        project: name of the CLI's folder for the directory in which it is to run: it finds a session only there. What
+            was kept of a session that ran elsewhere, in an earlier version or in a person's terminal, moves there.
+    """
     store = TranscriptStore(copy)
+    _move_copies(copy, session, project)
     own = own_transcript(config, session)
     if own is not None:
         headless = _is_headless(read_lines(own), store.read(_key(own)) or [])
@@ -135,11 +156,23 @@ def prepare(config: Path, copy: Path, session: str) -> str:
             _catch_up(store, key, path)
         if not headless:
             return "own"
-    kept = copy / own.parent.name / own.name if own else next(iter(sorted(copy.glob(f"*/{session}.jsonl"))), None)
-    if kept is None or not _has_messages(kept):
+    kept = copy / own.parent.name / own.name if own else copy / project / f"{session}.jsonl"
+    if not _has_messages(kept):
         return "unknown"
     _restore(store, kept, config / "projects" / kept.parent.name)
     return "restored"
+
+
+def _move_copies(copy: Path, session: str, project: str) -> None:
+    """Move what was kept of a session under another project, unless there is a copy under this one, too."""
+    for path in sorted(copy.glob(f"*/{session}.jsonl")):
+        target = copy / project / path.name
+        if path.parent.name == project or target.exists():
+            continue
+        atomic.make_directory(target.parent)
+        if path.with_suffix("").is_dir():  # of its subagents; first: the transcript shows that all is there
+            path.with_suffix("").rename(target.with_suffix(""))
+        path.rename(target)
 
 
 def save(config: Path, copy: Path, session: str) -> None:

@@ -229,7 +229,7 @@ class Submodules(Worktrees):
                 inner._push_to_store({saved_as: commit, f"{COMMITS}/{head}": head})
 
     def find_populated(self, path: Path) -> dict[str, Path]:
-        """Return path below the worktree `path` → git directory of each populated submodule, those within others too."""
+        """Return path below the worktree → git directory of each populated submodule, those within others too."""
         found: dict[str, Path] = {}
         for name, inner in self._populated(path):
             found[name] = inner.common

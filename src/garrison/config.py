@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
-TABLES = ("agents", "notify", "sandbox", "chat", "launch", "pull_requests", "hosts")
+TABLES = ("agents", "notify", "sandbox", "setup", "chat", "launch", "pull_requests", "hosts")
 """Tables of config.toml."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
@@ -52,6 +52,7 @@ PROFILE_KEYS = ("kind", "env", "failover")
 SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""
 NOTIFY_KEYS = ("command", "webhook", "on", "timeout")
+SETUP_KEYS = ("keep_days", "keep_gb", "keep_free", "caches")
 PROJECT_FILE = "garrison.toml"
 """A repository's own configuration, in its top directory."""
 CHAT_KEYS = ("budget", "budget_day", "max_turns")
@@ -189,6 +190,20 @@ class AgentConfig:
 
 
 @frozen
+class SetupConfig:
+    """The table `[setup]`: how long and how much is kept of what set-ups left, for each repository."""
+
+    keep_days: float = 14.0
+    """Days since its last use."""
+    keep_gb: float = 10.0
+    """Gigabytes of all together."""
+    keep_free: float = 10.0
+    """Part of the disk that stays free, in percent."""
+    caches: bool = True
+    """Whether set-ups, agents and gates read the caches of package managers in the user's home."""
+
+
+@frozen
 class NotifyConfig:
     """The table `[notify]`: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
 
@@ -282,6 +297,10 @@ class ConfigFile:
     def notify(self) -> NotifyConfig:
         """Return the table `[notify]`; UsageError if it is malformed."""
         return parse_notify(f"{self.path}, [notify]", self.tables.get("notify", {}))
+
+    def setup(self) -> SetupConfig:
+        """Return the table `[setup]`; UsageError if it is malformed."""
+        return parse_setup(f"{self.path}, [setup]", self.tables.get("setup", {}))
 
     def chat(self) -> ChatConfig:
         """Return the table `[chat]`; UsageError if it is malformed."""
@@ -378,6 +397,24 @@ def parse_notify(where: str, table: Any) -> NotifyConfig:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 600:
         raise UsageError(f"{where}: timeout should be seconds, above 0 and at most 600")
     return NotifyConfig(command, webhook, occasions, float(timeout))
+
+
+def parse_setup(where: str, table: Any) -> SetupConfig:
+    """Parse a table `[setup]`; UsageError names what is wrong."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} should be a table with {', '.join(SETUP_KEYS)}")
+    values = {key: value for key, value in table.items() if not key.startswith("x_")}
+    for key, value in values.items():
+        if key not in SETUP_KEYS:
+            raise UsageError(f"{where}: {key} is not known; there are {', '.join(SETUP_KEYS)}")
+        if key == "caches":
+            if not isinstance(value, bool):
+                raise UsageError(f"{where}: caches={value!r} should be true or false")
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e6 or (
+                key == "keep_free" and value > 90):
+            raise UsageError(f"{where}: {key}={value!r} should be a number of "
+                             + {"keep_days": "days", "keep_gb": "gigabytes", "keep_free": "percent, at most 90"}[key])
+    return SetupConfig(**values)
 
 
 def parse_chat(where: str, table: Any) -> ChatConfig:

@@ -24,6 +24,7 @@ from garrison.config import (
     PROFILE_RIGHTS,
     PULL_REQUEST_KEYS,
     SANDBOX_KEYS,
+    SETUP_KEYS,
     TABLES,
     ConfigFile,
     kind_of,
@@ -61,6 +62,7 @@ def check_configuration(home: Path, report: Callable[[str], None]) -> None:
             raise UsageError(problem.text)
         report(f"note: {problem.text}")
     read_config(home).notify()
+    read_config(home).setup()
     read_config(home).chat()
     read_config(home).hosts()
     check_rights(read_config(home))
@@ -74,8 +76,8 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
             continue
         known = (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS)  # a plug-in knows the settings of its kind itself
         yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
-    for name, keys in (("notify", NOTIFY_KEYS), ("chat", CHAT_KEYS), ("pull_requests", PULL_REQUEST_KEYS),
-                       ("hosts", HOSTS_KEYS)):
+    for name, keys in (("notify", NOTIFY_KEYS), ("setup", SETUP_KEYS), ("chat", CHAT_KEYS),
+                       ("pull_requests", PULL_REQUEST_KEYS), ("hosts", HOSTS_KEYS)):
         table = config.tables.get(name)
         if isinstance(table, dict):
             yield from _unknown(config, (name,), table, keys, is_closed=True)

@@ -16,7 +16,7 @@ import os
 import select
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
 from garrison.records.names import parse_marker
 from garrison.records.run import RunFiles
-from garrison.sandbox import network
+from garrison.sandbox import network, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.named_files import show_named_programs
@@ -44,10 +44,11 @@ from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import held_mode
 from garrison.sandbox.refused_hosts import OF_GATE, REFUSED, RefusedHost, read_refused, write_refused
 from garrison.sandbox.rights import read_rights
+from garrison.sandbox.setups import SetupLayer
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.supervise.lost_time import LostTime
-from garrison.system import disk_space, failpoint, kill_tree, processes, shortage, untrusted
+from garrison.system import disk_space, failpoint, kill_tree, processes, shortage, untrusted, worktree_files
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.event_loop import FolderChanges
 from garrison.system.exit_info import quote_command
@@ -148,6 +149,10 @@ class GateRun:
     """File to which the gate's wrapper appends what it tested (`garrison.testing.checker.attestations`)."""
     tree: str = ""
     """Tree of the commit, as the queue knows it."""
+    is_base: bool = False
+    """Set if the commit is the target's own: what set-up leaves there may serve every worktree."""
+    layer: SetupLayer | None = None
+    """What set-up left, where it lies under the worktree."""
     refusal: str = ""
     """Reason why the worktree could not be prepared; then the verdict is red without a run."""
     _adopted_at: float = 0.0
@@ -198,14 +203,50 @@ class GateRun:
             self._refuse(str(error))
             return
         self._restore_from_target(commit)
-        key = self.slot.setup_due(self.config.setup, self.config.lock_files)
-        if key:
-            atomic.make_directory(self.folder)
-            atomic.write(self.folder / "setup_key", key.encode(), durable=False)
+        if self._is_setup_due(commit):
             self.slot.begin_setup()
             self._start_stage("setup", self.config.setup or "", self.setup_log)
         else:
             self._start_stage("gate", self.config.gate or "", self.log)
+
+    def _is_setup_due(self, commit: str) -> bool:
+        """Lay what set-up leaves under the worktree, where that can be; return whether it has to run."""
+        command, slot = self.config.setup, self.slot
+        checkout = self._checkout("setup")
+        if checkout is None:
+            key = slot.setup_due(command, self.config.lock_files)
+            if key:
+                atomic.make_directory(self.folder)
+                atomic.write(self.folder / "setup_key", key.encode(), durable=False)
+            return bool(key)
+        store = setups.store_of(slot.path.parent)
+        digest = "" if not command else setups.digest_of(
+            worktree_files.setup_key(command, slot.path, self.config.lock_files), command, slot.path,
+            self.environment, checkout, store)
+        self.layer = slot.lay_setup(command, digest, commit, store)
+        if not command or self.layer is not None:
+            return False
+        is_of_target = self.is_base or bool(self.target and slot.git.is_ancestor(commit, self.target))
+        made = SetupLayer("", digest, command, created=time.time(), commit=commit,
+                          kept=is_of_target and not (self.folder / "from_target").exists())
+        atomic.make_directory(self.folder)
+        atomic.write(self.folder / "setup.json", setups.encode(made), durable=False)
+        return True
+
+    def _checkout(self, stage: str) -> Path | None:
+        return find_checkout(self.slot.git, self._rights(stage, self.environment), self.environment)
+
+    def _record_setup(self) -> None:
+        """Record that set-up passed: what it left lies under the worktree from now on, or stays in it."""
+        begun = atomic.read(self.folder / "setup.json")
+        if begun is None:
+            self.slot.record_setup((self.folder / "setup_key").read_text())
+            return
+        layer = setups.decode(begun)
+        store = setups.store_of(self.slot.path.parent)
+        self.layer = self.slot.capture_setup(self.slot.sandbox / "setup/home",
+                                             replace(layer, seconds=max(0.0, time.time() - layer.created)), store)
+        setups.sweep(store, setups.read_limits(self.home))
 
     def _restore_from_target(self, commit: str) -> None:
         if not (self.target and self.config.gate_from_target):
@@ -291,10 +332,13 @@ class GateRun:
         untrusted.set_aside(self.slot.sandbox, stage)
         git = self.slot.git
         checkout = find_checkout(git, rights, env)
+        layer = setups.layer_of(self.slot.path) if role is Role.GATE else None
+        left = self.slot.sandbox / "setup/home" if layer is None else layer.home
         return Place(role, rights, self.slot.path, private,
                      git_mounts(git, self.slot.path, rights, role, checkout=checkout), checkout=checkout,
                      secret=(git.root, git.common),
-                     under_home=(self.slot.sandbox / "setup/home",) if role is Role.GATE else ())
+                     under_home=(left,) if role is Role.GATE else (),
+                     under_worktree=() if layer is None else (layer.tree,))
 
     def adopt(self, now: float) -> bool:
         """Adopt the run that an earlier processor started in this folder; return False if there is none.
@@ -337,7 +381,7 @@ class GateRun:
         code, timed_out = exit_status
         if stage == "setup" and code == 0:
             self._kill_rest()
-            self.slot.record_setup((self.folder / "setup_key").read_text())
+            self._record_setup()
             self._start_stage("gate", self.config.gate or "", self.log)
             return None
         return self._judge(stage, code, timed_out, now)

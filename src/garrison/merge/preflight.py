@@ -30,6 +30,9 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.gate import GateRun, Verdict, gate_marker, list_targets_files
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import Slot, acquire_slot
+from garrison.sandbox.collect import find_checkout
+from garrison.sandbox.place import Role
+from garrison.sandbox.rights import read_rights
 from garrison.system.clock import format_age
 from garrison.system.environment import child_environment
 from garrison.system.git import GitError
@@ -93,7 +96,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
         _require_green(run_gate(replace(config, gate=None, no_gate=True)), "set-up")
         for note in [*slot.notes, *_lfs_note(queue, slot)]:
             report(f"note: {note}")
-        if has_gate and not allow_foreign_imports:
+        if has_gate and not allow_foreign_imports and not _stands_at_checkout(queue, environment):
             _refuse_foreign_imports(config.gate or "", queue, slot, environment)
         if has_gate:
             report(f"pre-flight: gate on {queue.target} ({commit[:10]})")
@@ -110,7 +113,7 @@ def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit
          environment: Mapping[str, str], held_back: Sequence[str], report: Callable[[str], None]) -> Verdict:
     """Run one gate and return its verdict; a gate that gave none, since a signal ended it, is tried once more."""
     run_once = partial(_run_once, queue, slot, config, run=run, commit=commit, tree=tree, log=log,
-                       environment=environment, held_back=held_back)
+                       environment=environment, held_back=held_back, report=report)
     verdict = run_once()
     if verdict.result != "lost":
         return verdict
@@ -119,17 +122,19 @@ def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit
 
 
 def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,
-              environment: Mapping[str, str], held_back: Sequence[str]) -> Verdict:
+              environment: Mapping[str, str], held_back: Sequence[str], report: Callable[[str], None]) -> Verdict:
     """Run one gate and wait for its verdict; end it if interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
         old.unlink(missing_ok=True)
     job = GateRun(slot, config, folder, log, marker, environment, queue.home, held_back,
-                  attestations=open_attestations(queue.folder, queue.clock.utc()))
+                  attestations=open_attestations(queue.folder, queue.clock.utc()), is_base=True)
     verdict = None
     try:
         _start(job, commit, tree)
+        if job.layer is not None and not config.gate:
+            report(f"set-up: kept from {format_age(time.time() - job.layer.created)} ago")
         while (verdict := job.poll(time.monotonic())) is None:
             poller = select.poll()
             if job.pidfd >= 0:
@@ -169,6 +174,11 @@ def _require_green(verdict: Verdict, what: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------ the editable-install trap
+
+
+def _stands_at_checkout(queue: MergeQueue, environment: Mapping[str, str]) -> bool:
+    """Return whether the gate's worktree is where the user's checkout is: what is imported from there is under test."""
+    return find_checkout(queue.git, read_rights(queue.home, Role.GATE, environ=environment), environment) is not None
 
 
 def _refuse_foreign_imports(gate: str, queue: MergeQueue, slot: Slot, environment: Mapping[str, str]) -> None:

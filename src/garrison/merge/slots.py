@@ -12,7 +12,6 @@ link `number-<n>` to its worktree; the claim is void once the worktree is gone, 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -24,13 +23,18 @@ from garrison.merge import setup_output
 from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
+from garrison.sandbox import setups
 from garrison.sandbox.git_view import restore_link, sandbox_folder
+from garrison.sandbox.layers import forget_written
 from garrison.system import untrusted, worktree_files
 from garrison.system.git import Git, GitError
+from garrison.system.git.excludes import literal_pattern
 from garrison.system.processes import is_running, same_boot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from garrison.sandbox.setups import SetupLayer
 
 MAX_SLOTS = 64
 """Slots of a repository; more would mean that locks are not released."""
@@ -112,10 +116,12 @@ class Slot:
         self.git.clear_locks(self.path)
         before, self.memory.tree = self.memory.tree, ""
         self._save()
+        if (layer := setups.layer_of(self.path)) is not None:
+            forget_written(self.path, layer.made)
         if self.memory.clean != "none":
             if before != self.git.tree_of(commit):
                 self._restore_setup_output()
-            keep = [part for name in self.memory.kept for part in ("-e", "/" + _literal(name))]
+            keep = [part for name in self.memory.kept for part in ("-e", "/" + literal_pattern(name))]
             keep += [part for pattern in patterns for part in ("-e", pattern)]
             self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
         self.git.check_out(self.path, commit)
@@ -166,6 +172,31 @@ class Slot:
         """Return the key of a set-up of this worktree, None if it ran with that key already, or there is no set-up."""
         return worktree_files.due_setup_key(setup, self.path, lock_files, self.memory.setup_key)
 
+    def lay_setup(self, command: str | None, digest: str, commit: str, store: Path) -> SetupLayer | None:
+        """Lay what set-up leaves under the worktree: what is kept, or what this slot made over the same commit.
+
+        Returns None if set-up has to run; then nothing lies there.
+        """
+        own = setups.layer_of(self.path)
+        if own is not None and command and not own.kept and (own.digest, own.commit) == (digest, commit):
+            return own
+        kept = setups.find_kept(store, digest) if command else None
+        if own is not None and (kept is None or own.folder != kept.folder):
+            setups.take_away(self.path)
+        if self.memory.made:  # an earlier version left it in the worktree itself
+            setup_output.remove(self.path, self.memory.made)
+            self.memory.made, self.memory.kept, self.memory.setup_key = (), (), ""
+            self._save()
+        return kept if kept is not None and setups.lay(self.path, kept, store) else None
+
+    def capture_setup(self, home: Path, layer: SetupLayer, store: Path) -> SetupLayer:
+        """Move what set-up made out of the worktree, as a layer that lies under it."""
+        self._restore_link()
+        done = setups.capture(self.git, self.path, home, self.memory.before or (), layer, store)
+        self.memory.before, self.memory.setup_key, self.memory.made, self.memory.kept = None, "", (), ()
+        self._save()
+        return done
+
     def _restore_setup_output(self) -> None:
         """Undo what the last gate, or a set-up that failed, did to what set-up makes."""
         try:
@@ -188,8 +219,7 @@ class Slot:
         self._save()
 
     def _list_untracked(self) -> tuple[str, ...]:
-        listed = self.git.run("ls-files", "--others", "--directory", "-z", cwd=self.path, exact=True).out
-        return tuple(name for name in listed.split("\0") if name)
+        return tuple(setups.list_untracked(self.git, self.path))
 
     def record_setup(self, key: str) -> None:
         """Record that set-up passed: files that it left, and that cleaning would remove, are kept from now on; what it
@@ -279,11 +309,6 @@ def _read_memory(path: Path) -> SlotMemory:
                           tuple(body.get("made", ())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return SlotMemory()  # a cache: without it set-up runs again
-
-
-def _literal(name: str) -> str:
-    """Return a path as a pattern that matches it alone."""
-    return re.sub(r"([\\*?\[\] ])", r"\\\1", name)
 
 
 # -------------------------------------------------------------------------------------------------- worktree numbers

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.sandbox import setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.git_config import NO_PUSH
 from garrison.sandbox.git_view import sandbox_folder
@@ -19,6 +20,9 @@ from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.git import Git, excludes
 from garrison.system.git.neutral import to_variables
+
+VALIDATOR_SUFFIX = ".validator"
+"""Ends the name of a validator's worktree, beside the node's: no node's name has a dot."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +42,8 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
         return None
     command = {Role.SETUP: task.setup, Role.ACCEPTANCE: task.acceptance}.get(role)
     rights = show_named_programs(rights, command or "")
+    own = worktree.with_name(worktree.name.removesuffix(VALIDATOR_SUFFIX))
+    layer = setups.layer_of(own) if role is not Role.SETUP else None
     setup = sandbox_folder(worktree) / Role.SETUP  # an unchanged set-up of an earlier attempt is not run again
     name = f"{role}-{task.attempt}-{turn}" if turn else f"{role}-{task.attempt}"
     private = setup if role is Role.SETUP else sandbox_folder(worktree) / name
@@ -45,7 +51,8 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     checkout = find_checkout(git, rights, runtime.environ)
     shown = git_mounts(git, worktree, rights, role, str(task.attempt), checkout)
     return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,
-                 under_home=() if role is Role.SETUP else (setup / "home",), checkout=checkout,
+                 under_home=() if role is Role.SETUP else (setup / "home" if layer is None else layer.home,),
+                 under_worktree=() if layer is None else (layer.tree,), checkout=checkout,
                  secret=(git.root, git.common))
 
 

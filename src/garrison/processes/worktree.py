@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.merge import slots
-from garrison.processes.places import remove_sandbox_folder
+from garrison.processes.places import VALIDATOR_SUFFIX, remove_sandbox_folder
 from garrison.records import atomic
 from garrison.records.run import CONTINUE
 from garrison.sandbox.collect import collect, collect_side_work, enter
@@ -208,8 +208,8 @@ def current_setup_key(launch: Launch, task: Task, worktree: Path) -> str:
 
 
 def validator_worktree(worktree: Path) -> Path:
-    """Return the path of the validator's worktree beside the node's; no node's name has a dot."""
-    return worktree.with_name(f"{worktree.name}.validator")
+    """Return the path of the validator's worktree beside the node's."""
+    return worktree.with_name(f"{worktree.name}{VALIDATOR_SUFFIX}")
 
 
 def remove_validator_worktree(git: Git, worktree: Path, task: Task, *, keeps_home: bool = False) -> None:

@@ -98,7 +98,8 @@ def checkout_path(root: Path, key: str, user_home: Path) -> Path:
     """Return where every worktree of a repository stands inside: at the path of the user's own checkout. Pure.
 
     So what a set-up leaves in one (the first line of each program of a virtual environment, say) fits all. A checkout
-    that is the home folder or contains it, or that the system needs, cannot be covered: then it is a folder of the home.
+    that is the home folder or contains it, or that the system needs, cannot be covered: then it is a folder of the
+    home.
 
     Args:
         root: top directory of the checkout from which the run was launched.

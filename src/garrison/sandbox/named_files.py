@@ -24,23 +24,28 @@ _INTERPRETER = re.compile(r"(ba|da|z|k)?sh|python[\d.]*|node|bun|deno|perl|ruby|
 
 def show_named_programs(rights: Rights, command: str) -> Rights:
     """Return the rights with the existing programs that a shell command names, as further paths to read."""
-    named = [path for path in map(Path, dict.fromkeys(_programs(command))) if _is_own_file(path)]
+    named = [path for path in map(Path, dict.fromkeys(named_programs(command))) if _is_own_file(path)]
     return replace(rights, read=(*rights.read, *named)) if named else rights
 
 
-def _programs(command: str) -> Iterator[str]:
+def named_programs(command: str) -> Iterator[str]:
     """Yield the words of a shell command that stand where a program does."""
+    is_program = True
+    for word in words_of(command):
+        if set(word) <= set(";&|(){}\n"):
+            is_program = True
+        elif is_program and not (word.startswith("-") or "=" in word):
+            yield word
+            is_program = _INTERPRETER.fullmatch(word.rpartition("/")[2]) is not None
+
+
+def words_of(command: str) -> Iterator[str]:
+    """Yield the words of a shell command and the signs between them, up to a quotation that is not closed."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
-    is_program = True
     try:
-        for word in lexer:
-            if set(word) <= set(";&|(){}\n"):
-                is_program = True
-            elif is_program and not (word.startswith("-") or "=" in word):
-                yield word
-                is_program = _INTERPRETER.fullmatch(word.rpartition("/")[2]) is not None
-    except ValueError:  # an open quotation: a shell would not run it either
+        yield from lexer
+    except ValueError:  # a shell would not run it either
         return
 
 

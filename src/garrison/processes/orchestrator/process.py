@@ -45,6 +45,7 @@ from garrison.records.signals import (
     is_own,
     parse,
 )
+from garrison.sandbox import setups
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import Mount, Role
 from garrison.sandbox.rights import read_rights
@@ -239,7 +240,7 @@ class Orchestrator:
     def _write_excludes(self) -> Path | None:
         """Write the patterns of what the agent leaves and nobody commits; return their file, None without any."""
         try:
-            patterns = excluded_by(self.task.agent, self.runtime.home)
+            patterns = [*excluded_by(self.task.agent, self.runtime.home), *setups.patterns_of(self.worktree)]
         except GarrisonError:
             return None  # told when the agent is started
         return write_excludes(self.git, self.worktree, patterns)

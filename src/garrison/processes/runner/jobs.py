@@ -10,7 +10,9 @@ counts as refused, and the reason becomes part of the rework prompt.
 
 from __future__ import annotations
 
+import json
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +24,7 @@ from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.failover import START
 from garrison.agents.reports import ValidatorReports
 from garrison.errors import GarrisonError, Shortage
+from garrison.merge import setup_output
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.loop import log_line
 from garrison.processes.networks import open_network
@@ -29,22 +32,29 @@ from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
+from garrison.sandbox import setups
+from garrison.sandbox.collect import find_checkout
 from garrison.sandbox.confine import confine
+from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.place import Mode, Mount, Role
 from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
+from garrison.sandbox.setups import SetupLayer
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import disk_space, shortage
+from garrison.system.clock import format_age
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
 from garrison.system.processes import ProcessId
+from garrison.system.worktree_files import setup_key
 
 if TYPE_CHECKING:
     from garrison.agents.base import Question
     from garrison.agents.channel import Channel
     from garrison.processes.runtime import Runtime
+    from garrison.records.life_lock import LifeLock
     from garrison.records.run import Launch, Task
     from garrison.sandbox.network import NetworkPlace
     from garrison.supervise.incarnation import Incarnation
@@ -54,6 +64,10 @@ if TYPE_CHECKING:
 SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", "validator"
 _ROLES = {SETUP: Role.SETUP, ACCEPTANCE: Role.ACCEPTANCE}
 
+_BEFORE = "setup-before.json"
+"""File of a worktree's sandbox folder with what was untracked before its set-up."""
+_SETUP_WAIT = 0.2
+"""Seconds between two looks at a set-up that another process runs."""
 MAX_INCONCLUSIVE = 5
 """Times in a row that a job may be killed or find its disk full before that counts as its result."""
 
@@ -77,7 +91,7 @@ class RunnerJobs:
         self.git, self.worktree = git, worktree
         self.folder = runtime.files(launch.run_id).attempt(task.node, task.attempt)
         self.name = ""
-        self._job: Job | ValidatorJob | None = None
+        self._job: Job | SetupJob | ValidatorJob | None = None
         self._network: NetworkPlace | None = None
         """Network of the job under way."""
         self._watch: JobWatch | None = None
@@ -108,15 +122,33 @@ class RunnerJobs:
                                            self.worktree, branch, now)
             self.name, self._network = name, job.network
             return
+        if name == SETUP and (checkout := self._checkout()) is not None:
+            self._job = SetupJob(self, checkout, now)
+            self.name = name
+            return
+        self._job = self.start_command(name, now)
+        self.name = name  # last: a job that cannot be started is tried again
+
+    def _checkout(self) -> Path | None:
+        """Return where the worktree stands in a set-up's sandbox; None where nothing can be laid under it."""
+        rights = read_rights(self.runtime.home, Role.SETUP, "", self.runtime.environ)
+        return find_checkout(self.git, rights, self.runtime.environ)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables of jobs in the node's worktree."""
+        return worktree_environment(self.runtime, self.launch, self.task, self.worktree, self.incarnation.marker)
+
+    def start_command(self, name: str, now: float) -> Job:
+        """Start the command of a job in its place."""
         timing = self.runtime.timing
-        env = worktree_environment(self.runtime, self.launch, self.task, self.worktree, self.incarnation.marker)
+        env = self.environment
         place = node_place(self.runtime, self.launch, self.task, self.worktree, _ROLES[name])
         self._network = open_network(self.runtime, self.task, _ROLES[name], self.folder, env, place=place)
         confined = confine(["/bin/sh", "-c", self.command(name)], self._network.apply(env),
                            self._network.open_in(place))
-        self._job = Job.start(confined.argv, env=confined.env, cwd=self.worktree, log=self._log(name), now=now,
-                              timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
-        self.name = name  # last: a job that cannot be started is tried again
+        return Job.start(confined.argv, env=confined.env, cwd=self.worktree, log=self.log(name), now=now,
+                         timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
 
     def poll(self, now: float) -> JobFact | None:
         """Return the job's result once it has ended; None while it runs, and if it must be repeated."""
@@ -162,7 +194,7 @@ class RunnerJobs:
             return
         root = ProcessId(job.pid, job.ticks)
         if self._watch is None or self._watch.root != root:
-            log = job.log if isinstance(job, ValidatorJob) else self._log(self.name)
+            log = job.log if isinstance(job, ValidatorJob) else self.log(self.name)
             self._watch = JobWatch(root, self.incarnation.marker, self.runtime.timing.beat_timeout,
                                    silence=self._silence, logs=[log])
         if not self._hung and (hang := self._watch.inspect(now)) is not None:
@@ -181,7 +213,7 @@ class RunnerJobs:
             return self._hung
         if result.ended_by_signal:
             return "was ended by a signal"
-        tail = read_tail(self._log(name), 12)
+        tail = read_tail(self.log(name), 12)
         if disk_space.is_full(self.worktree) or disk_space.reports_no_space(tail):
             return "had no space left on its disk"
         return NO_ROOM if shortage.reports_shortage(tail) or shortage.find_shortage(1) else ""
@@ -191,14 +223,15 @@ class RunnerJobs:
 
     def _describe_failure(self, name: str, result: JobResult) -> str:
         what = self._describe(name)
-        hint = explain_missing_command(self.launch.held_back, self._log(name), result.exit_code)
-        tail, role = read_tail(self._log(name), 12), _ROLES[name]
+        hint = explain_missing_command(self.launch.held_back, self.log(name), result.exit_code)
+        tail, role = read_tail(self.log(name), 12), _ROLES[name]
         rights = read_rights(self.runtime.home, role, "", self.runtime.environ)
         hint += explain_missing_file(rights, f"sandbox.{role}", result.exit_code, tail)
         return describe_failure(what, result.exit_code, tail + hint,
                                 seconds=result.seconds if result.timed_out else None)
 
-    def _log(self, name: str) -> Path:
+    def log(self, name: str) -> Path:
+        """Return the log of a job."""
         return atomic.make_directory(self.folder) / f"{name}.log"
 
     def kill(self, now: float) -> None:
@@ -233,6 +266,122 @@ class RunnerJobs:
         question = self.question
         if question is not None and question.id == question_id and isinstance(self._job, ValidatorJob):
             self._job.answer(question_id, text)
+
+
+class SetupJob:
+    """Set-up of a node's worktree where a layer can be laid under it; has the interface of `system.jobs.Job`.
+
+    What is kept is used; what another process makes just now is waited for; else it runs here, and is kept if it ran
+    over a commit of the target in which no agent had worked.
+    """
+
+    def __init__(self, jobs: RunnerJobs, checkout: Path, now: float) -> None:
+        self._jobs, self._started = jobs, now
+        self._git, self._worktree, self._command = jobs.git, jobs.worktree, jobs.command(SETUP)
+        self._store = setups.store_of(self._worktree.parent.parent)
+        key = setup_key(self._command, self._worktree, jobs.launch.lock_files)
+        self._digest = setups.digest_of(key, self._command, self._worktree, jobs.environment, checkout, self._store)
+        self._lock: LifeLock | None = None
+        self._job: Job | None = None
+        self._before: list[str] = []
+        self._is_stopping = self._is_told = False
+
+    @property
+    def pid(self) -> int:
+        """Return the command's pid, 0 while there is none."""
+        return self._job.pid if self._job is not None else 0
+
+    @property
+    def ticks(self) -> int:
+        """Return the command's start ticks."""
+        return self._job.ticks if self._job is not None else 0
+
+    @property
+    def wake_at(self) -> float | None:
+        """Return when `poll` is due, in monotonic seconds."""
+        return self._started if self._job is None else self._job.wake_at
+
+    def kill(self, now: float | None = None) -> None:
+        """End it."""
+        self._is_stopping = True
+        if self._job is not None:
+            self._job.kill(now)
+
+    def poll(self, now: float) -> JobResult | None:
+        """Do one step; return the result once the layer lies under the worktree, or the command has failed."""
+        if self._job is not None:
+            return self._finish(self._job.poll(now))
+        if self._is_stopping:
+            return self._end(JobResult(-signal.SIGTERM, False, 0.0))
+        own = setups.layer_of(self._worktree)
+        if own is not None and own.digest == self._digest and not own.kept:
+            return self._end(JobResult(0, False, 0.0))
+        kept = setups.find_kept(self._store, self._digest)
+        if kept is not None and self._use(kept):
+            self._tell(f"set-up: kept from {format_age(time.time() - kept.created)} ago")
+            return self._end(JobResult(0, False, 0.0))
+        self._lock = self._lock or setups.lock_of(self._store, self._digest)
+        if self._lock is None:
+            self._started = now + _SETUP_WAIT
+            if not self._is_told:
+                self._tell("set-up: waits for the same set-up of another worktree, which runs now")
+            self._is_told = True
+            return None
+        setups.take_away(self._worktree)
+        self._remember_before()
+        self._job = self._jobs.start_command(SETUP, now)
+        return None
+
+    def _use(self, kept: SetupLayer) -> bool:
+        own = setups.layer_of(self._worktree)
+        if own is not None and own.folder != kept.folder:
+            setups.take_away(self._worktree)
+        return setups.lay(self._worktree, kept, self._store)
+
+    def _remember_before(self) -> None:
+        """Note what is untracked before the command runs; what a set-up that was killed had made is removed."""
+        path = atomic.make_directory(sandbox_folder(self._worktree)) / _BEFORE
+        now = setups.list_untracked(self._git, self._worktree)
+        known = atomic.read(path)
+        if known is not None:
+            self._before = json.loads(known)
+            setup_output.remove(self._worktree, [name for name in now if name not in self._before])
+        else:
+            self._before = now
+            atomic.write(path, json.dumps(now).encode())
+
+    def _finish(self, result: JobResult | None) -> JobResult | None:
+        if result is None or not result.ok:
+            return result if result is None else self._end(result)
+        head = self._git.head(self._worktree) or ""
+        layer = SetupLayer("", self._digest, self._command, seconds=result.seconds, kept=self._may_keep(head),
+                           commit=head)
+        done = setups.capture(self._git, self._worktree, sandbox_folder(self._worktree) / Role.SETUP / "home",
+                              self._before, layer, self._store)
+        (sandbox_folder(self._worktree) / _BEFORE).unlink(missing_ok=True)
+        if done.changed:
+            named = ", ".join(done.changed[:5]) + (" …" if len(done.changed) > 5 else "")
+            self._tell(f"set-up: it changed tracked files, which were put back: {named}")
+        setups.sweep(self._store, setups.read_limits(self._jobs.runtime.home))
+        return self._end(result)
+
+    def _may_keep(self, head: str) -> bool:
+        """Return whether other worktrees may have what it left: nothing in it comes from an agent."""
+        jobs, git = self._jobs, self._git
+        targets = filter(None, [jobs.launch.base_oid, git.rev(jobs.launch.base_ref)])
+        is_untouched = jobs.task.attempt == 1 and not (jobs.folder / "prompt.md").exists()
+        return is_untouched and bool(head) and any(git.is_ancestor(head, target) for target in targets)
+
+    def _end(self, result: JobResult) -> JobResult:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        return result
+
+    def _tell(self, line: str) -> None:
+        log_line(line)
+        with self._jobs.log(SETUP).open("a") as file:
+            file.write(f"{line}\n")
 
 
 class Unstarted(Work):

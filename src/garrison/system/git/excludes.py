@@ -7,6 +7,7 @@ beside the worktree's index, after those of the user, and named to each git that
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 NAME = "garrison-exclude"
 """File in a worktree's own git directory."""
 SETTING = "core.excludesFile"
+
+
+def literal_pattern(name: str) -> str:
+    """Return a path as a pattern that matches it alone."""
+    return re.sub(r"([\\*?\[\] ])", r"\\\1", name)
 
 
 def write_excludes(git: Git, worktree: Path, patterns: Sequence[str]) -> Path | None:

@@ -1,0 +1,420 @@
+"""Set-ups that are kept: what one left, as a layer for every worktree and gate slot of its repository.
+
+    <trees>/<repository key>/setups/<digest>/   home/       what it left in its home
+                                                tree/       untracked files that it made in its worktree
+                                                setup.json  what, when, how long
+    <trees>/<repository key>/setups/<digest>.lock           held by the process that makes it
+    <worktree's sandbox folder>/layer.json                  which layer lies under that worktree: what uses one
+
+Set-up runs once for a digest (of its command, the lock files, the files and programs that the command names, the
+platform and the path inside), whoever needs it first. What it left is moved, renamed into place whole, and never
+changed afterwards; so no half layer is ever used, whenever a process is killed. No sandbox can write there.
+
+**What one branch made is given to no other.** A layer is kept only if set-up ran in a sandbox over a commit of the
+target, in a worktree in which no agent had worked. Over any other tree it is private to that worktree, in its sandbox
+folder, and ends with it.
+
+Kept layers are removed by age and size (`[setup]` in config.toml), and when the disk is nearly full; never while a
+worktree uses one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from garrison.config import read_config
+from garrison.errors import GarrisonError
+from garrison.frozen import frozen
+from garrison.records import atomic
+from garrison.records.life_lock import LifeLock
+from garrison.sandbox.file_system import TOOLCHAINS
+from garrison.sandbox.git_view import sandbox_folder
+from garrison.sandbox.layers import forget_written, is_removed
+from garrison.sandbox.named_files import named_programs, words_of
+from garrison.sandbox.user_git_config import NAME as GIT_CONFIG
+from garrison.system import failpoint, untrusted
+from garrison.system.git import Git
+from garrison.system.git.excludes import literal_pattern
+
+STORE = "setups"
+"""Folder of a repository's worktrees with what is kept."""
+LAYER = "layer.json"
+"""File of a worktree's sandbox folder that names the layer under it."""
+PRIVATE = "setup-layer"
+"""Folder of a worktree's sandbox folder with a layer of its own."""
+_RECORD, _HOME, _TREE, _GENERATION, _NEW = "setup.json", "home", "tree", "generation", ".new-"
+_RUNTIMES = ("python3", "node")
+"""Programs whose version what a set-up leaves depends on, whether its command names them or not."""
+_MAX_NAMED = 1 << 20
+"""Bytes of a file that the command names which count for the digest."""
+DAY = 86400.0
+
+
+@frozen
+class SetupLayer:
+    """What one set-up left."""
+
+    folder: str
+    digest: str
+    command: str = ""
+    made: tuple[str, ...] = ()
+    """The uppermost paths that it made in its worktree."""
+    shown: tuple[str, ...] = ()
+    """Those of them that git does not ignore: they are never committed for an agent."""
+    changed: tuple[str, ...] = ()
+    """Tracked files that it changed; the changes are not part of the layer."""
+    created: float = 0.0
+    """Time in seconds since 1970."""
+    seconds: float = 0.0
+    """Time that the set-up took."""
+    size: int = 0
+    """Bytes on disk."""
+    kept: bool = False
+    """True if it may lie under other worktrees, too."""
+    commit: str = ""
+    """Commit over which it was made."""
+
+    @property
+    def home(self) -> Path:
+        """Return the folder that lies under homes."""
+        return Path(self.folder) / _HOME
+
+    @property
+    def tree(self) -> Path:
+        """Return the folder that lies under worktrees."""
+        return Path(self.folder) / _TREE
+
+
+@frozen
+class Limits:
+    """What is kept of set-ups: `[setup]` of config.toml."""
+
+    days: float = 14.0
+    """Age, since the last use, up to which one is kept."""
+    bytes: int = 10 << 30
+    """Bytes that those of one repository may take."""
+    free: float = 0.10
+    """Part of the disk that stays free."""
+
+
+def read_limits(home: Path) -> Limits:
+    """Return what is kept of set-ups by a home's configuration."""
+    config = read_config(home).setup()
+    return Limits(config.keep_days, int(config.keep_gb * 1e9), config.keep_free / 100)
+
+
+def store_of(repository_folder: Path) -> Path:
+    """Return the folder with what is kept of a repository, whose worktrees are in `repository_folder`."""
+    return repository_folder / STORE
+
+
+# ---- which one -------------------------------------------------------------------------------------------------------
+
+
+def digest_of(key: str, command: str, worktree: Path, environ: Mapping[str, str], checkout: Path, store: Path) -> str:
+    """Return the name of a set-up's result.
+
+    Args:
+        key: key of the command and the lock files in this worktree (`worktree_files.setup_key`).
+        environ: its environment, whose PATH is searched for its programs.
+        checkout: path of the worktree inside.
+    """
+    digest = hashlib.sha256("\0".join([key, str(checkout), platform.machine(), "/".join(platform.libc_ver()),
+                                       str(os.geteuid())]).encode(errors="surrogateescape"))
+    for word in words_of(command):
+        content = _read_named(worktree, word)
+        if content is not None:
+            digest.update(b"\0" + os.fsencode(word) + b"\0" + content)
+    for name in dict.fromkeys([*named_programs(command), *_RUNTIMES]):
+        found = shutil.which(name, path=environ.get("PATH", os.defpath))
+        if found is not None:
+            with suppress(OSError):
+                real = os.path.realpath(found)
+                state = os.stat(real)  # noqa: PTH116
+                digest.update(f"\0{name}\0{real}\0{state.st_size}\0{state.st_mtime_ns}".encode(errors="surrogateescape"))
+    digest.update(b"\0" + (atomic.read(store / _GENERATION) or b""))
+    return digest.hexdigest()[:32]
+
+
+def _read_named(worktree: Path, word: str) -> bytes | None:
+    """Return the content of a file of the worktree that a word of the command names; None if it names none."""
+    name = word.removeprefix("./")
+    if not name or name.startswith("/") or ".." in name.split("/"):
+        return None
+    with suppress(GarrisonError, OSError):
+        return untrusted.read(worktree, name, _MAX_NAMED)
+    return None
+
+
+def find_kept(store: Path, digest: str) -> SetupLayer | None:
+    """Return what is kept under a digest."""
+    layer = _read(store / digest / _RECORD)
+    return layer if layer is not None and layer.kept and Path(layer.folder) == store / digest else None
+
+
+def list_kept(store: Path) -> list[SetupLayer]:
+    """Return all that is kept of a repository, the latest used first."""
+    found = [layer for path in store.glob(f"*/{_RECORD}") if (layer := find_kept(store, path.parent.name)) is not None]
+    return sorted(found, key=last_use, reverse=True)
+
+
+def last_use(layer: SetupLayer) -> float:
+    """Return when a layer was last laid under a worktree, in seconds since 1970."""
+    try:
+        return (Path(layer.folder) / _RECORD).stat().st_mtime
+    except OSError:
+        return layer.created
+
+
+def make_anew(store: Path) -> None:
+    """Have every set-up of a repository run again; what is kept stays for those that use it."""
+    atomic.make_directory(store)
+    atomic.write(store / _GENERATION, os.urandom(8).hex().encode())
+
+
+def lock_of(store: Path, digest: str) -> LifeLock | None:
+    """Lock a digest for the process that makes it; None while another one does."""
+    atomic.make_directory(store)
+    return LifeLock.try_acquire(store / f"{digest}.lock")
+
+
+def _read(path: Path) -> SetupLayer | None:
+    try:
+        return decode(path.read_bytes())
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def encode(layer: SetupLayer) -> bytes:
+    """Return a layer's record as JSON."""
+    return json.dumps(asdict(layer)).encode()
+
+
+def decode(data: bytes) -> SetupLayer:
+    """Invert `encode`; ValueError, TypeError or KeyError for anything else."""
+    body = json.loads(data)
+    return SetupLayer(str(body["folder"]), str(body["digest"]), str(body["command"]), tuple(body["made"]),
+                      tuple(body["shown"]), tuple(body["changed"]), float(body["created"]), float(body["seconds"]),
+                      int(body["size"]), bool(body["kept"]), str(body["commit"]))
+
+
+# ---- under a worktree ------------------------------------------------------------------------------------------------
+
+
+def layer_of(worktree: Path) -> SetupLayer | None:
+    """Return the layer that lies under a worktree."""
+    layer = _read(sandbox_folder(worktree) / LAYER)
+    return layer if layer is not None and layer.home.is_dir() else None
+
+
+def patterns_of(worktree: Path) -> list[str]:
+    """Return patterns, as in .gitignore, of what a set-up made that git would not ignore."""
+    layer = layer_of(worktree)
+    return [] if layer is None else [f"/{literal_pattern(name)}" for name in layer.shown]
+
+
+def lay(worktree: Path, layer: SetupLayer, store: Path) -> bool:
+    """Lay a layer under a worktree from now on; False if it was removed meanwhile."""
+    atomic.make_directory(store)
+    with atomic.locked(store / ".lock"):
+        if not layer.home.is_dir():
+            return False
+        atomic.make_directory(sandbox_folder(worktree))
+        atomic.write(sandbox_folder(worktree) / LAYER, encode(layer))
+        with suppress(OSError):
+            os.utime(Path(layer.folder) / _RECORD)
+    return True
+
+
+def take_away(worktree: Path) -> None:
+    """Take the layer from under a worktree, with what was written over it; remove one of its own."""
+    layer = layer_of(worktree)
+    folder = sandbox_folder(worktree)
+    if layer is not None:
+        forget_written(worktree, layer.made)
+    (folder / LAYER).unlink(missing_ok=True)
+    if (folder / PRIVATE).is_dir():
+        untrusted.remove(folder, PRIVATE)
+
+
+def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: SetupLayer, store: Path) -> SetupLayer:
+    """Move what a set-up left out of its worktree and home, and lay it under the worktree; return the layer.
+
+    Tracked files that it changed are put back.
+
+    Args:
+        before: untracked paths, ignored ones too, when it began.
+        layer: what is known of it; `kept` if other worktrees may have it, too, from `store`.
+    """
+    known = set(before)
+    made = tuple(name.rstrip("/") for name in list_untracked(git, worktree) if name not in known)
+    shown = tuple(name for name in _not_ignored(git, worktree, made))
+    changed = tuple(name for name in git.run("diff", "--name-only", "-z", "--ignore-submodules=all",
+                                              cwd=worktree).out.split("\0") if name)
+    if changed:
+        git.run("checkout", "-q", "--pathspec-from-file=-", "--pathspec-file-nul", cwd=worktree,
+                text="".join(f"{name}\0" for name in changed), extra={"GIT_LITERAL_PATHSPECS": "1"})
+    parent, name = (store, layer.digest) if layer.kept else (sandbox_folder(worktree), PRIVATE)
+    new = atomic.make_directory(parent / f"{_NEW}{os.getpid()}-{name}")
+    untrusted.remove(new.parent, new.name)
+    atomic.make_directory(new / _TREE)
+    _clean_home(home)
+    for path in made:
+        target = new / _TREE / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not is_removed(worktree / path):
+            (worktree / path).rename(target)
+    failpoint.here("setup:moved")
+    if home.is_dir():
+        home.rename(new / _HOME)
+    atomic.make_directory(new / _HOME)
+    folder = parent / name
+    done = SetupLayer(str(folder), layer.digest, layer.command, made, shown, changed, time.time(), layer.seconds,
+                      _size_of(new), layer.kept, layer.commit)
+    atomic.write(new / _RECORD, encode(done))
+    failpoint.here("setup:recorded")
+    done = _put(new, folder, done, store)
+    if not lay(worktree, done, store):
+        raise GarrisonError(f"what the set-up left was removed from {folder} meanwhile; it is run again")
+    return done
+
+
+def _put(new: Path, folder: Path, done: SetupLayer, store: Path) -> SetupLayer:
+    """Rename a layer into place, unless another process was first; return the one that counts."""
+    if not done.kept:
+        untrusted.remove(folder.parent, folder.name)
+        new.rename(folder)
+        return done
+    with atomic.locked(store / ".lock"):
+        found = find_kept(store, done.digest)
+        if found is None:
+            untrusted.set_aside(folder.parent, folder.name)
+            new.rename(folder)
+    if found is not None:
+        untrusted.remove(new.parent, new.name)
+    untrusted.remove_set_aside(store)
+    return found or done
+
+
+def list_untracked(git: Git, worktree: Path) -> list[str]:
+    """Return the uppermost untracked paths of a worktree, ignored ones too; a folder ends with `/`."""
+    listed = git.run("ls-files", "--others", "--directory", "-z", cwd=worktree, exact=True).out
+    return [name for name in listed.split("\0") if name]
+
+
+def _not_ignored(git: Git, worktree: Path, names: Sequence[str]) -> list[str]:
+    """Return those of some untracked paths that hold anything which git does not ignore."""
+    if not names:
+        return []
+    listed = git.run("ls-files", "--others", "--exclude-standard", "--directory", "--no-empty-directory", "-z",
+                     cwd=worktree).out.split("\0")
+    shown = {name.rstrip("/") for name in listed if name}
+    return [name for name in names if name in shown or any(each.startswith(f"{name}/") for each in shown)]
+
+
+def _clean_home(home: Path) -> None:
+    """Remove from a set-up's home what it did not leave: mount points, and the settings of git that garrison put there.
+
+    Bubblewrap makes a missing mount point as an empty folder or file, which is no sign of a program.
+    """
+    if not home.is_dir():
+        return
+    with suppress(OSError, untrusted.UnsafeFile):
+        (home / GIT_CONFIG).unlink(missing_ok=True)
+    for path, folders, files in os.walk(home, topdown=False, followlinks=False):
+        if not folders and not files and path != str(home):
+            with suppress(OSError):
+                Path(path).rmdir()
+    for name in TOOLCHAINS:  # where one is shown, only a link of the set-up's could lead elsewhere
+        if (home / name).is_symlink():
+            (home / name).unlink()
+
+
+def _size_of(folder: Path) -> int:
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(f"{path}/{name}").st_blocks * 512
+    return total
+
+
+# ---- what is removed -------------------------------------------------------------------------------------------------
+
+
+def users_of(repository_folder: Path) -> dict[str, list[str]]:
+    """Return folder of a layer → worktrees that use it, by their paths below the repository's folder."""
+    used: dict[str, list[str]] = {}
+    for path in [*repository_folder.glob(f".*.sandbox/{LAYER}"), *repository_folder.glob(f"*/.*.sandbox/{LAYER}")]:
+        layer = _read(path)
+        if layer is not None:
+            tree = path.parent.with_name(path.parent.name[1:].removesuffix(".sandbox"))
+            if tree.is_dir():
+                used.setdefault(layer.folder, []).append(str(tree.relative_to(repository_folder)))
+    return used
+
+
+def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: Limits, now: float,
+            shortfall: int) -> list[SetupLayer]:
+    """Return the layers that are to be removed. Pure.
+
+    Args:
+        layers: the latest used first.
+        uses: folder of each → its last use.
+        shortfall: bytes that are to become free on the disk.
+    """
+    gone, total = [], 0
+    for layer in layers:
+        total += layer.size
+        if now - uses[layer.folder] > limits.days * DAY or total > limits.bytes:
+            gone.append(layer)
+    freed = sum(layer.size for layer in gone)
+    for layer in reversed(layers):
+        if freed >= shortfall:
+            break
+        if layer not in gone:
+            gone.append(layer)
+            freed += layer.size
+    return gone
+
+
+def sweep(store: Path, limits: Limits, *, everything: bool = False, names: Sequence[str] = ()) -> list[SetupLayer]:
+    """Remove what is kept beyond the limits, all of it, or what is named; nothing that a worktree uses. Return what was
+    removed."""
+    if not store.is_dir():
+        return []
+    with atomic.locked(store / ".lock"):
+        used = users_of(store.parent)
+        free = [layer for layer in list_kept(store) if layer.folder not in used]
+        if everything or names:
+            gone = [layer for layer in free if everything or any(layer.digest.startswith(name) for name in names)]
+        else:
+            disk = shutil.disk_usage(store)
+            shortfall = max(0, int(disk.total * limits.free) - disk.free)
+            gone = expired(free, {layer.folder: last_use(layer) for layer in free}, limits, time.time(), shortfall)
+        for layer in gone:
+            untrusted.set_aside(store, layer.digest)
+        _remove_rests(store)
+    untrusted.remove_set_aside(store)
+    return gone
+
+
+def _remove_rests(store: Path) -> None:
+    """Remove what killed processes left: unfinished layers, and locks of layers that are gone."""
+    for path in store.glob(f"{_NEW}*"):
+        pid = path.name.removeprefix(_NEW).partition("-")[0]
+        if not Path("/proc", pid).exists():
+            untrusted.set_aside(store, path.name)
+    for path in store.glob("*.lock"):
+        if path.name != ".lock" and not (store / path.stem).exists() and (lock := LifeLock.try_acquire(path)):
+            path.unlink(missing_ok=True)
+            lock.release()

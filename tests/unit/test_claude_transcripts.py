@@ -34,10 +34,10 @@ def own(config):
 
 def test_nothing_to_resume_is_unknown(place):
     config, copy = place
-    assert transcripts.prepare(config, copy, "s") == "unknown"
+    assert transcripts.prepare(config, copy, "s", "-tree") == "unknown"
     TranscriptStore(copy).add(KEY, [{"type": "mode"}])
     append_line(own(config), {"type": "mode"})
-    assert transcripts.prepare(config, copy, "s") == "unknown", "nobody has said anything in either"
+    assert transcripts.prepare(config, copy, "s", "-tree") == "unknown", "nobody has said anything in either"
 
 
 def test_the_copy_catches_up_with_what_a_kill_cost_it(place):
@@ -46,7 +46,7 @@ def test_the_copy_catches_up_with_what_a_kill_cost_it(place):
     store.add(KEY, [said("1"), {"type": "title", "of": "x"}])
     append_lines(own(config), [said("1"), {"type": "title", "of": "x"}, said("2", "1"), {"type": "title", "of": "y"}])
     for _ in range(2):
-        assert transcripts.prepare(config, copy, "s") == "own"
+        assert transcripts.prepare(config, copy, "s", "-tree") == "own"
         assert store.read(KEY) == read_lines(own(config))
 
 
@@ -57,15 +57,28 @@ def test_a_missing_transcript_is_restored_with_its_subagents(place):
     store.add(SUB, [said("a"), {"type": "agent_metadata", "agentType": "old"}])
     store.add(SUB, [{"type": "agent_metadata", "agentType": "helper"}])
     own(config).parent.joinpath(".s.jsonl.1-1.tmp").write_text("of a killed one")
-    assert transcripts.prepare(config, copy, "s") == "restored"
+    assert transcripts.prepare(config, copy, "s", "-tree") == "restored"
     assert read_lines(own(config)) == [said("1"), said("2", "1"), {"type": "user", "text": "\ud800"}]
     folder = own(config).parent / "s/subagents"
     assert read_lines(folder / "agent-1.jsonl") == [said("a")]
     assert json.loads((folder / "agent-1.meta.json").read_text()) == {"agentType": "helper"}
     assert sorted(path.name for path in own(config).parent.iterdir()) == ["s", "s.jsonl"]
     assert own(config).stat().st_mode & 0o777 == 0o600
-    assert transcripts.prepare(config, copy, "s") == "own"
+    assert transcripts.prepare(config, copy, "s", "-tree") == "own"
     assert len(store.read(SUB) or []) == 3, "and nothing is copied back as new"
+
+
+def test_what_was_kept_of_a_session_in_another_place_moves_to_where_it_runs_now(place):
+    """An earlier version ran the CLI at the worktree's own path; a person's terminal still does."""
+    config, copy = place
+    TranscriptStore(copy).add(KEY, [said("1")])
+    TranscriptStore(copy).add(SUB, [said("a")])
+    for project in ("-home-checkout", "-tree", "-home-checkout"):
+        transcripts.remove_own(config, "s")
+        assert transcripts.prepare(config, copy, "s", project) == "restored"
+        assert read_lines(config / "projects" / project / "s.jsonl") == [said("1")]
+        assert (config / "projects" / project / "s/subagents/agent-1.jsonl").is_file()
+        assert [path.parent.name for path in copy.glob("*/s.jsonl")] == [project]
 
 
 def test_a_transcript_that_lost_its_beginning_is_restored(place):
@@ -73,7 +86,7 @@ def test_a_transcript_that_lost_its_beginning_is_restored(place):
     config, copy = place
     TranscriptStore(copy).add(KEY, [said("1"), said("2", "1")])
     append_lines(own(config), [said("3", "2")])
-    assert transcripts.prepare(config, copy, "s") == "restored"
+    assert transcripts.prepare(config, copy, "s", "-tree") == "restored"
     assert [entry["uuid"] for entry in read_lines(own(config))] == ["1", "2", "3"]
 
 
@@ -92,7 +105,7 @@ def test_a_fork_leaves_out_the_system_prompt(place, gone):
     assert [(one["uuid"], one["parentUuid"], one["sessionId"]) for one in made] == [
         ("1", None, "new"), ("3", "1", "new"), ("4", "3", "new")]
     assert gone or read_lines(own(config)) == entries
-    assert transcripts.prepare(config, copy, "new") == "own"
+    assert transcripts.prepare(config, copy, "new", "-tree") == "own"
 
 
 def test_an_unknown_session_cannot_be_forked(place):

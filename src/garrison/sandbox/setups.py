@@ -25,6 +25,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -272,7 +273,7 @@ def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: 
         target = new / _TREE / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if not is_removed(worktree / path):
-            (worktree / path).rename(target)
+            _move(worktree / path, target)
     failpoint.here("setup:moved")
     if home.is_dir():
         home.rename(new / _HOME)
@@ -286,6 +287,17 @@ def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: 
     if not lay(worktree, done, store):
         raise GarrisonError(f"what the set-up left was removed from {folder} meanwhile; it is run again")
     return done
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename; a folder that its owner may not write is made writable meanwhile, for its new parent is written in it."""
+    mode = source.lstat().st_mode
+    is_locked = stat.S_ISDIR(mode) and not mode & stat.S_IWUSR
+    if is_locked:
+        source.chmod(stat.S_IMODE(mode) | stat.S_IWUSR)
+    source.rename(target)
+    if is_locked:
+        target.chmod(stat.S_IMODE(mode))
 
 
 def _put(new: Path, folder: Path, done: SetupLayer, store: Path) -> SetupLayer:

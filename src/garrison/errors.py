@@ -43,11 +43,19 @@ class RecordError(GarrisonError):
 
 
 class PreflightRed(Refused):
-    """Set-up or gate is not green on the bare target; `tail` is the end of its log."""
+    """Set-up or gate is not green on the bare target; `tail` is the end of its log.
 
-    def __init__(self, message: str, tail: str) -> None:
+    `reason` says why, without what to do; `result` is that of the verdict, `setup` for the set-up.
+    """
+
+    def __init__(self, message: str, tail: str, reason: str = "", result: str = "",
+                 refused_hosts: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.tail = tail
+        self.tail, self.reason, self.result, self.refused_hosts = tail, reason, result, refused_hosts
+
+
+class ForeignImports(Refused):
+    """The gate's Python would test a checkout of the repository other than the merged tree."""
 
 
 class RecordCorrupt(RecordError):

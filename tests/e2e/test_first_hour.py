@@ -68,8 +68,8 @@ def test_init_tries_what_it_proposes_and_tells_what_fails(place: Place) -> None:
     configure(place)
 
     red = garrison(place, "init")
-    assert red.returncode == 0, red.stderr
-    assert "trial: your tests fail on main: 1 failed (test_add (tests.test_calc.Calc.test_add))" in red.stderr
+    assert red.returncode == 1, red.stderr
+    assert "python3: your tests fail on main: 1 failed (test_add (tests.test_calc.Calc.test_add))" in red.stderr
     assert "a launch is refused until the gate passes" in red.stdout
     assert "fix_until_green" in (place.repo / "first.dot").read_text()
     assert "--force" in garrison(place, "init", "--gate", "true").stderr

@@ -1,59 +1,132 @@
-"""What `garrison init` finds in a project, what it proposes and says, and the pipelines that `garrison new` writes."""
+"""What `garrison init` finds in a project, the ways that it tries in order, and the pipelines that `new` writes."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from garrison.cli.init import Choice, choose, describe, next_steps, write_new, write_project
+from garrison.cli.init import (
+    Choice,
+    HostSettings,
+    describe,
+    missing_programs,
+    next_steps,
+    override,
+    untried,
+    write_new,
+    write_project,
+)
 from garrison.cli.new import modules_of
 from garrison.pipeline.lint import lint
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 from garrison.processes.launch_request import read_project
-from garrison.project.ecosystems import ECOSYSTEMS, ProjectFiles, detect, setup_key
+from garrison.project import node_project, python_project
+from garrison.project.ecosystems import ECOSYSTEMS, PYTHON, Candidate
+from garrison.project.files import ProjectFiles
+from garrison.project.python_project import find_nox_session, find_tox_environment
+from garrison.project.survey import CONFLICT_MARKERS, Survey, setup_key, survey
 from garrison.project.templates import TEMPLATES, fill
-from garrison.project.trial import TrialResult, describe_failure
+from garrison.project.trial import Attempt, Means, TrialResult, describe_failure, find_passing, whole_registries
 
 VENV = "python3 -m venv .venv && echo '*' > .venv/.gitignore && .venv/bin/pip install -q"
+GROUPS = VENV + " -U 'pip>=25.1' && .venv/bin/pip install -q"
+PYTEST = "PATH=$PWD/.venv/bin:$PATH .venv/bin/python -m pytest -q"
 PYPROJECT = "[project]\nname = 'x'\n"
 TESTED = '{"scripts": {"test": "node --test"}}'
+NEEDS = '{"scripts": {"test": "mocha"}, "devDependencies": {"mocha": "1"}}'
 DOUBLE = {"test_a.py": "def test_a():\n    pass\n"}
+UNIT = {"tests/__init__.py": "", "tests/test_a.py": "import unittest\n"}
+JS = {"test/a.js": ""}
 
 PROJECTS = [
-    ({"uv.lock": "", "pyproject.toml": "[tool.pytest.ini_options]\n"}, "uv run --no-sync pytest -q",
-     "uv sync --locked"),
-    ({"uv.lock": "", "a.py": ""}, "uv run --no-sync python -m unittest -q", "uv sync --locked"),
-    ({"poetry.lock": "", "tests/conftest.py": ""}, "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry run pytest -q",
+    ({"uv.lock": "", "pyproject.toml": PYPROJECT, **DOUBLE}, "uv run --no-sync pytest -q", "uv sync --locked"),
+    ({"uv.lock": "", "a.py": "", **UNIT}, "uv run --no-sync python -m unittest -q", "uv sync --locked"),
+    ({"uv.lock": "", "pyproject.toml": f"{PYPROJECT}[dependency-groups]\ntests = ['pytest>=8']\n", **DOUBLE},
+     "uv run --no-sync pytest -q", "uv sync --locked --group tests"),
+    ({"uv.lock": "", "pyproject.toml": f"{PYPROJECT}[dependency-groups]\ntests = ['pytest']\n"
+      "dev = [{include-group = 'tests'}]\n", **DOUBLE}, "uv run --no-sync pytest -q", "uv sync --locked"),
+    ({"uv.lock": "", "pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ntest = ['pytest']\n", **DOUBLE},
+     "uv run --no-sync pytest -q", "uv sync --locked --extra test"),
+    ({"uv.lock": "", "pyproject.toml": f"{PYPROJECT}[tool.uv.workspace]\nmembers = ['packages/*']\n",
+      "packages/a/pyproject.toml": PYPROJECT, "packages/a/test_a.py": "import pytest\n"},
+     "uv run --no-sync pytest -q", "uv sync --locked --all-packages"),
+    ({"poetry.lock": "", "tests/conftest.py": "", "tests/test_a.py": ""},
+     "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry run pytest -q",
      "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry install --no-interaction"),
-    ({"tox.ini": "", **DOUBLE}, "tox -q", ""),
-    ({"pyproject.toml": f"{PYPROJECT}[tool.tox]\n"}, "tox -q", ""),
-    ({"noxfile.py": "", **DOUBLE}, "nox", ""),
-    ({"pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ntests = ['pytest']\n"},
-     ".venv/bin/python -m pytest -q", f"{VENV} -e '.[tests]' pytest"),
-    ({"pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ntest = ['x']\n", **DOUBLE},
-     ".venv/bin/python -m pytest -q", f"{VENV} -e '.[test]' pytest"),
-    ({"pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ndev = ['pytest']\n"},
-     ".venv/bin/python -m pytest -q", f"{VENV} -e '.[dev]' pytest"),
-    ({"setup.py": "", **DOUBLE}, ".venv/bin/python -m pytest -q", f"{VENV} -e . pytest"),
-    ({"requirements.txt": "six\n", "requirements-dev.txt": "pytest\n"}, ".venv/bin/python -m pytest -q",
-     f"{VENV} -r requirements-dev.txt pytest"),
-    ({"requirements.txt": "pytest>=8\n"}, ".venv/bin/python -m pytest -q", f"{VENV} -r requirements.txt pytest"),
+    ({"poetry.lock": "", "pyproject.toml": "[tool.poetry.group.test]\noptional = true\n", **DOUBLE},
+     "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry run pytest -q",
+     "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry install --no-interaction --with test"),
+    ({"pdm.lock": "", **DOUBLE}, "pdm run pytest -q", "pdm sync -d"),
+    ({"Pipfile": "", "Pipfile.lock": "", **DOUBLE}, "PIPENV_VENV_IN_PROJECT=1 pipenv run pytest -q",
+     "PIPENV_VENV_IN_PROJECT=1 pipenv sync --dev"),
+    ({"tox.ini": "[testenv]\ncommands = pytest\n", **DOUBLE}, "tox -q -e py311", "tox -q -e py311 --notest"),
+    ({"noxfile.py": "@nox.session\ndef lint(s): pass\n\n@nox.session(python=['3.11'])\ndef tests(s): pass\n", **DOUBLE},
+     "nox -r -s tests", "nox -r --install-only -s tests"),
+    ({"noxfile.py": "", **DOUBLE}, "nox -r", "nox -r --install-only"),
+    ({"pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ntests = ['pytest']\n", **DOUBLE}, PYTEST,
+     f"{VENV} -e '.[tests]' pytest"),
+    ({"pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ntest = ['x']\ndocs = ['y']\n", **DOUBLE}, PYTEST,
+     f"{VENV} -e '.[test]' pytest"),
+    ({"pyproject.toml": f"{PYPROJECT}[dependency-groups]\ntesting = ['pytest']\n", **DOUBLE}, PYTEST,
+     f"{GROUPS} -e . --group testing pytest"),
+    ({"setup.py": "setup(extras_require={'dev': ['pytest', V]})", **DOUBLE}, PYTEST, f"{VENV} -e '.[dev]' pytest"),
+    ({"setup.py": "setup()", "setup.cfg": "[options.extras_require]\ntesting =\n  pytest\n", **DOUBLE}, PYTEST,
+     f"{VENV} -e '.[testing]' pytest"),
+    ({"setup.py": "deps = ['mock']\nsetup(tests_require=deps)", **DOUBLE}, PYTEST, f"{VENV} -e . mock pytest"),
+    ({"setup.cfg": "[metadata]\nname = x\n[options]\ninstall_requires =\n  six\n", "src/x.py": "", **DOUBLE},
+     f"PYTHONPATH=src {PYTEST}", f"{VENV} six pytest"),
+    ({"pyproject.toml": "[tool.poetry.dependencies]\npython = '^3'\n[tool.poetry.group.dev.dependencies]\n"
+      "pytest = '*'\nmock = '*'\n", **DOUBLE}, PYTEST, f"{VENV} -e . pytest mock pytest"),
+    ({"pyproject.toml": f"{PYPROJECT}[tool.hatch.envs.hatch-test]\nextra-dependencies = ['trio']\n", **DOUBLE}, PYTEST,
+     f"{VENV} -e . pytest trio pytest"),
+    ({"setup.py": "", **DOUBLE}, PYTEST, f"{VENV} -e . pytest"),
+    ({"setup.py": "", "requirements/tests.txt": "", "requirements/docs.txt": "", **DOUBLE}, PYTEST,
+     f"{VENV} -e . -r requirements/tests.txt pytest"),
+    ({"requirements.txt": "six\n", "requirements-dev.txt": "pytest\n", **DOUBLE}, PYTEST,
+     f"{VENV} -r requirements.txt -r requirements-dev.txt pytest"),
+    ({"requirements.txt": "pytest>=8\n", "tests/test_a.py": ""}, PYTEST, f"{VENV} -r requirements.txt pytest"),
     (DOUBLE, "python3 -m pytest -q", ""),
-    ({"tests/test_a.py": "import unittest\n"}, "python3 -m unittest -q", ""),
+    ({"src/x/__init__.py": "", **DOUBLE}, "PYTHONPATH=src python3 -m pytest -q", ""),
+    (UNIT, "python3 -m unittest -q", ""),
+    ({"tests/test_a.py": "import unittest\n"}, "python3 -m unittest discover -q -s tests", ""),
+    ({"manage.py": "", "app/tests.py": "import unittest\n", "requirements.txt": "django\n"},
+     "PATH=$PWD/.venv/bin:$PATH .venv/bin/python manage.py test", f"{VENV} -r requirements.txt"),
     ({"a.py": ""}, "python3 -m compileall -q .", ""),
-    ({"package.json": TESTED, "pnpm-lock.yaml": ""}, "pnpm test", "pnpm install --frozen-lockfile"),
-    ({"package.json": TESTED, "yarn.lock": "", ".yarnrc.yml": ""}, "yarn test", "yarn install --immutable"),
-    ({"package.json": TESTED, "yarn.lock": ""}, "yarn -s test", "yarn install --frozen-lockfile"),
-    ({"package.json": TESTED, "bun.lock": ""}, "bun run test", "bun install --frozen-lockfile"),
-    ({"package.json": "{}", "bun.lockb": ""}, "bun test", "bun install --frozen-lockfile"),
-    ({"package.json": TESTED, "package-lock.json": ""}, "npm test", "npm ci"),
-    ({"package.json": TESTED[:-1] + ', "devDependencies": {}}'}, "npm test", "npm install"),
-    ({"package.json": TESTED}, "npm test", ""),
+    ({"pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ntests = ['pytest']\n", "x.py": ""},
+     "python3 -m compileall -q .", ""),
+    ({"package.json": NEEDS, "pnpm-lock.yaml": "", **JS}, "pnpm test", "pnpm install --frozen-lockfile"),
+    ({"package.json": NEEDS, "yarn.lock": "", ".yarnrc.yml": "", **JS}, "yarn test", "yarn install --immutable"),
+    ({"package.json": NEEDS, "yarn.lock": "", **JS}, "yarn -s test", "yarn install --frozen-lockfile"),
+    ({"package.json": NEEDS, "bun.lock": "", **JS}, "bun run test", "bun install --frozen-lockfile"),
+    ({"package.json": NEEDS, "package-lock.json": "", **JS}, "npm test", "npm ci"),
+    ({"package.json": NEEDS, **JS}, "npm test", "npm install --no-package-lock"),
+    ({"package.json": TESTED, **JS}, "npm test", ""),
+    ({"package.json": '{"scripts": {"test": "vitest"}, "devDependencies": {"vitest": "1"}}', "src/a.test.ts": ""},
+     "CI=true npm test", "npm install --no-package-lock"),
+    ({"package.json": '{"scripts": {"test": "echo \\"Error: no test specified\\" && exit 1"}}', **JS}, "node --test",
+     ""),
+    ({"package.json": '{"devDependencies": {"jest": "1"}}', "__tests__/a.js": ""}, "npx --no-install jest",
+     "npm install --no-package-lock"),
+    ({"package.json": '{"workspaces": ["packages/*"]}', "package-lock.json": "", "packages/a/package.json": TESTED,
+      "packages/a/test/a.js": ""}, "npm test --workspaces --if-present", "npm ci"),
+    ({"package.json": '{"scripts": {"test": "xo && ava", "build": "tsc"}, "devDependencies": {"xo": "1"}}',
+      "index.js": ""}, "npm run -s build", "npm install --no-package-lock"),
+    ({"package.json": '{"scripts": {"test": "ava"}}', "index.js": ""},
+     "git ls-files -z '*.js' '*.cjs' '*.mjs' | xargs -0 -r -n 1 node --check", ""),
+    ({"Cargo.toml": "[workspace]\n", "Cargo.lock": "", "a/Cargo.toml": ""}, "cargo test --workspace --locked",
+     "cargo fetch --locked"),
     ({"Cargo.toml": "", "Cargo.lock": ""}, "cargo test --locked", "cargo fetch --locked"),
     ({"Cargo.toml": ""}, "cargo test", "cargo fetch"),
+    ({"go.mod": "", "vendor/modules.txt": ""}, "go test ./...", ""),
     ({"go.mod": "", "Makefile": "test:\n"}, "go test ./...", "go mod download"),
+    ({"go.work": "", "a/go.mod": ""}, "go list -m -f '{{.Dir}}/...' | xargs go test", ""),
     ({"gradlew": "", "build.gradle.kts": ""}, "./gradlew test", ""),
-    ({"build.gradle": ""}, "gradle test", ""),
+    ({"build.gradle": "", "a/build.gradle": ""}, "gradle test", ""),
     ({"mvnw": "", "pom.xml": ""}, "./mvnw -q -B test", ""),
     ({"pom.xml": ""}, "mvn -q -B test", ""),
     ({"Gemfile": "", "spec/a_spec.rb": ""}, "bundle exec rspec", "bundle install"),
@@ -61,76 +134,354 @@ PROJECTS = [
     ({"composer.json": "", "phpunit.xml.dist": ""}, "vendor/bin/phpunit", "composer install --no-interaction"),
     ({"composer.json": TESTED}, "composer test", "composer install --no-interaction"),
     ({"src/App.csproj": ""}, "dotnet test", "dotnet restore"),
-    ({"CMakeLists.txt": "", "a.c": ""}, "cmake --build build && ctest --test-dir build --output-on-failure",
-     "cmake -S . -B build"),
+    ({"CMakeLists.txt": "enable_testing()", "a.c": ""}, "cmake --build build && ctest --test-dir build "
+     "--output-on-failure", "cmake -S . -B build"),
+    ({"CMakeLists.txt": "include(CTest)\n", "build/x": ""}, "cmake --build _build && ctest --test-dir _build "
+     "--output-on-failure", "cmake -S . -B _build"),
+    ({"CMakeLists.txt": ""}, "cmake --build build", "cmake -S . -B build"),
+    ({"meson.build": ""}, "meson test -C build", "meson setup build"),
     ({"justfile": "build:\n\ntest:\n"}, "just test", ""),
+    ({"configure": "", "Makefile.in": ""}, "make check", "./configure"),
+    ({"configure.ac": "", "Makefile.am": ""}, "make check", "autoreconf -fi && ./configure"),
     ({"Makefile": "all:\n\ntest: all\n"}, "make test", ""),
+    ({"Makefile": "tests:\n"}, "make tests", ""),
     ({"Makefile": "check:\n"}, "make check", ""),
+    ({"Makefile": "all:\n"}, "make", ""),
 ]
+"""Files of a project, and the gate and set-up that are tried first."""
 
 
 def project(texts: dict[str, str]) -> ProjectFiles:
     return ProjectFiles(frozenset(texts), texts)
 
 
-@pytest.mark.parametrize(("texts", "gate", "setup"), PROJECTS, ids=[gate for _, gate, _ in PROJECTS])
-def test_each_row_is_found_by_its_marks(texts: dict[str, str], gate: str, setup: str) -> None:
-    row = detect(project(texts))[0]
-    assert (row.gate, row.setup) == (gate, setup)
+def ways(texts: dict[str, str]) -> Sequence[Candidate]:
+    return survey(project(texts)).tested[0].candidates
+
+
+@pytest.mark.parametrize(("texts", "gate", "setup"), PROJECTS, ids=[f"{gate}-{setup[-24:]}" for _, gate, setup in
+                                                                    PROJECTS])
+def test_each_kind_of_project_is_found_by_its_files(texts: dict[str, str], gate: str, setup: str) -> None:
+    first = ways(texts)[0]
+    assert (first.gate, first.setup) == (gate, setup)
 
 
 def test_every_row_has_a_project_here() -> None:
-    assert {(row.gate, row.setup) for row in ECOSYSTEMS} == {(gate, setup) for _, gate, setup in PROJECTS}
+    assert {(row.gate, row.setup) for row in ECOSYSTEMS} <= {(gate, setup) for _, gate, setup in PROJECTS}
 
 
-def test_a_project_of_two_languages_names_both_and_a_gate_without_tests_comes_last() -> None:
-    files = project({"tool.py": "", "package.json": TESTED, "package-lock.json": "", "pnpm": ""})
-    rows = detect(files)
-    assert [row.ecosystem for row in rows] == ["Node", "Python"]
-    choice = choose(rows, files, None, None, "codex")
-    assert choice == Choice("npm test", "npm ci", ["package-lock.json", "package.json"], "codex")
-    assert describe(rows, choice, ["codex"]) == [
-        "found: Node", "also found: Python (`python3 -m compileall -q .`); join gates with && if they count too",
-        "set-up: npm ci", "gate: npm test", "agents installed: codex"]
-    assert choose(rows, files, "make", None, None) == Choice("make", None, [], None)
+# --------------------------------------------------------------------------------------------------------- fall back
 
 
-def test_an_unknown_project_is_told_what_to_state() -> None:
-    choice = choose([], project({"README": ""}), None, None, None)
-    assert describe([], choice, [])[0] == ("found no build system that garrison knows; state how it is tested with "
-                                           "--gate CMD")
-    assert next_steps(choice, None, None) == ["next: set gate in garrison.toml to the command that tests this project"]
-
-
-@pytest.mark.parametrize(("reason", "log", "said"), [
-    ("pre-flight: on the bare target gate failed (exit 1); fix the gate or the target first (log: /l)",
-     "FAILED t.py::a - x\nFAILED t.py::b\n3 failed, 4 passed in 0.1s\n",
-     "your tests fail on main: 3 failed, 4 passed (t.py::a, t.py::b)"),
-    ("pre-flight: on the bare target gate failed (exit 127); fix the gate or the target first (log: /l)",
-     "sh: 1: pnpm: not found\n", "the gate fails on main: gate failed (exit 127)"),
-    ("pre-flight: on the bare target set-up failed (exit 1); fix the set-up or the target first (log: /l)",
-     "no network\n", "set-up fails on main: set-up failed (exit 1)"),
+@pytest.mark.parametrize(("texts", "gate", "setup"), [
+    ({"uv.lock": "", "pyproject.toml": f"{PYPROJECT}[dependency-groups]\ntests = ['pytest']\n", **DOUBLE}, PYTEST,
+     f"{GROUPS} -e . --group tests pytest"),
+    ({"poetry.lock": "", "pyproject.toml": "[tool.poetry.group.dev.dependencies]\npytest-mock = '*'\n", **DOUBLE},
+     PYTEST, f"{VENV} -e . pytest-mock pytest"),
+    ({"tox.ini": "[testenv]\ndeps =\n  -rreq/{x}.txt\n  mock>=1\n  py27: old\ncommands = pytest\n", "setup.py": "",
+      **DOUBLE}, PYTEST, f"{VENV} -e . 'mock>=1' pytest"),
+    ({"tox.ini": "[testenv]\ncommands = pytest\n", "setup.py": "", **DOUBLE}, ".venv/bin/tox -q -e py311",
+     f"{VENV} tox && .venv/bin/tox -q -e py311 --notest"),
+    ({"setup.py": "", "requirements.txt": "six\n", **DOUBLE}, PYTEST, f"{VENV} -e . -r requirements.txt pytest"),
+    ({"pyproject.toml": f"{PYPROJECT}dependencies = ['six']\n", "src/x.py": "", **DOUBLE},
+     f"PYTHONPATH=src {PYTEST}", f"{VENV} six pytest"),
+    ({"pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ncli = ['click']\ndocs = ['s']\n", **DOUBLE},
+     PYTEST, f"{VENV} -e '.[cli]' pytest"),
+    ({"setup.py": "", **UNIT}, PYTEST, f"{VENV} -e . pytest"),
+    ({"setup.py": "", **UNIT}, "python3 -m unittest -q", ""),
+    ({"setup.py": "", "Makefile": "test:\n", **DOUBLE}, "make test", ""),
+    ({"package.json": NEEDS, "pnpm-lock.yaml": "lockfileVersion: '6.0'\n", **JS}, "npm test",
+     "npx --yes pnpm@8 install --frozen-lockfile"),
+    ({"package.json": NEEDS, "yarn.lock": "", **JS}, "npm test", "npx --yes yarn@1 install --frozen-lockfile"),
+    ({"package.json": NEEDS, "yarn.lock": "", **JS}, "npm test", "npm install --no-package-lock"),
+    ({"package.json": '{"scripts": {"test": "npm run tests-only", "tests-only": "nyc tape", "pretest": "eslint ."}, '
+      '"devDependencies": {"tape": "1"}}', **JS}, "npm run -s tests-only", "npm install --no-package-lock"),
+    ({"package.json": '{"scripts": {"test": "eslint . && NODE_ENV=test mocha && npm run lint:ts"}}', **JS},
+     "NODE_ENV=test mocha", ""),
+    ({"package.json": '{"scripts": {"test": "xo && ava && tsd"}, "devDependencies": {"ava": "1"}}', "test.js": ""},
+     "npx --no-install ava", "npm install --no-package-lock"),
+    ({"package.json": '{"scripts": {"test": "mocha dist", "build": "tsc"}, "devDependencies": {"mocha": "1"}}', **JS},
+     "npm run -s build && npm test", "npm install --no-package-lock"),
+    ({"package.json": NEEDS, "package-lock.json": "", **JS}, "npm test", "npm ci --ignore-scripts"),
 ])
-def test_a_failed_trial_is_told_in_one_line(reason: str, log: str, said: str) -> None:
-    assert describe_failure("main", reason, log) == said
+def test_a_project_has_further_ways_that_need_less(texts: dict[str, str], gate: str, setup: str) -> None:
+    assert (gate, setup) in [(way.gate, way.setup) for way in ways(texts)[1:]]
 
 
-def test_the_next_command_depends_on_what_passed() -> None:
+@pytest.mark.parametrize("texts", [
+    {"pyproject.toml": "[project\n", "setup.cfg": "x", "setup.py": "setup(", "tox.ini": "[[", **DOUBLE},
+    {"pyproject.toml": "project = 1\ntool = 'x'\ndependency-groups = []\n", "tox.ini": "", "setup.py": "x" * 9,
+     **DOUBLE},
+    {"pyproject.toml": "[dependency-groups]\na = [{include-group = 'b'}]\nb = [{include-group = 'a'}]\n", **DOUBLE},
+    {"package.json": "[1]"}, {"package.json": '{"scripts": {"test": 3}, "workspaces": 1}', **JS},
+    {"package.json": "[" * 100_000}, {"setup.py": "(" * 100_000, "a.py": ""},
+])
+def test_files_that_are_not_what_they_should_be_are_no_obstacle(texts: dict[str, str]) -> None:
+    assert ways(texts)
+
+
+@pytest.mark.parametrize(("ini", "environment"), [
+    ("[tox]\nenvlist = py3{10,11,12}, lint\n[testenv]\ncommands = pytest {posargs}\n", "py311"),
+    ("[tox]\nenvlist =\n  lint\n  py{310,311}-{min,latest}\n[testenv]\ncommands = pytest\n", "py311-latest"),
+    ("[tox]\nenv_list = py3{9-14}-tests, py3{9-14}-mypy\n[testenv]\ncommands =\n  tests: pytest\n  mypy: mypy src\n",
+     "py311-tests"),
+    ("[tox]\nenvlist = py27, flake8\n[testenv]\ncommands = python -m unittest discover\n", "py311"),
+    ("[tox]\nenvlist = py-tests\n[testenv]\ncommands = pytest\n", "py-tests"),
+    ("[tox]\nenvlist = lint\n[testenv:lint]\ncommands = flake8\n", "py"),
+])
+def test_the_environment_of_tox_that_tests_with_this_python(ini: str, environment: str) -> None:
+    assert find_tox_environment(project({"tox.ini": ini}), (3, 11)) == environment
+
+
+def test_tox_is_configured_in_pyproject_too() -> None:
+    legacy = "[tool.tox]\nlegacy_tox_ini = '''\n[tox]\nenvlist = py311-unit\n[testenv]\ncommands = pytest\n'''\n"
+    native = "[tool.tox]\nenv_list = ['3.10', '3.11', 'docs']\n"
+    assert find_tox_environment(project({"pyproject.toml": legacy}), (3, 11)) == "py311-unit"
+    assert find_tox_environment(project({"pyproject.toml": native}), (3, 11)) == "3.11"
+    assert find_tox_environment(project({"pyproject.toml": PYPROJECT}), (3, 11)) is None
+
+
+@pytest.mark.parametrize(("text", "session"), [
+    ("@nox.session(name='unit-3')\ndef u(s):\n", "unit-3"), ("@nox.session\ndef docs(s):\n", ""),
+    ("@session(python=PY)\n@nox.parametrize('a', [1])\ndef test(s):\n", "test")])
+def test_the_session_of_nox_that_tests(text: str, session: str) -> None:
+    assert find_nox_session(text) == session
+
+
+@pytest.mark.parametrize(("log", "packages"), [
+    ("E   ModuleNotFoundError: No module named 'hypothesis'\nE ModuleNotFoundError: No module named 'yaml.x'",
+     ["hypothesis", "pyyaml"]),
+    ("/t/.venv/bin/python: No module named pytest", ["pytest"]),
+    ("pytest: error: unrecognized arguments: --cov=x -n auto", ["pytest-cov", "pytest-xdist"]),
+    ("E       fixture 'mocker' not found", ["pytest-mock"]),
+    ("async def functions are not natively supported.", ["pytest-asyncio"]),
+    ("Missing required plugins: pytest-foo", ["pytest-foo"]),
+    ("No module named 'own.sub'\nNo module named 'private_thing'", []),
+    ("No module named 'rare_lib'\n", ["rare-lib"]),
+])
+def test_what_tests_miss_is_added_if_it_is_well_known_or_named_by_the_project(log: str, packages: list[str]) -> None:
+    log = log.replace("\nNo module", "\nModuleNotFoundError: No module").replace("No module named 'own",
+                                                                                 "ImportError: No module named 'own")
+    if log.startswith("No module named 'rare"):
+        log = f"ModuleNotFoundError: {log}"
+    files = project({"setup.py": "", "own/__init__.py": "", "requirements-all.txt": "rare-lib==1\n", **DOUBLE})
+    assert python_project.find_missing_packages(files, log) == packages
+
+
+def test_a_peer_that_node_misses_is_added() -> None:
+    files = project({"package.json": '{"peerDependencies": {"react": "1", "@a/b": "1"}}'})
+    log = "Error: Cannot find module 'react/jsx'\nError: Cannot find module '@a/b'\nCannot find module 'evil'"
+    assert node_project.find_missing_packages(files, log) == ["react", "@a/b"]
+
+
+# ------------------------------------------------------------------------------------------------- several projects
+
+
+MONOREPO = {"packages/a/package.json": NEEDS, "packages/a/package-lock.json": "", "packages/a/test/a.js": "",
+            "services/b/requirements.txt": "six\n", "services/b/test_b.py": "import pytest\n",
+            "examples/c/package.json": TESTED, "node_modules/d/package.json": TESTED, "README": ""}
+
+
+def test_the_projects_of_a_monorepo_are_named_and_tested_together() -> None:
+    found = survey(project(MONOREPO))
+    assert [each.title for each in found.tested] == ["Node in packages/a", "Python in services/b"]
+    assert describe(found) == ["found: Node in packages/a", "found: Python in services/b"]
+    way = untried(found, "/usr/bin:/bin")
+    assert way.gate == f"(cd packages/a && npm test) && (cd services/b && {PYTEST})"
+    assert way.setup == f"(cd packages/a && npm ci) && (cd services/b && {VENV} -r requirements.txt pytest)"
+    assert setup_key(project(MONOREPO), way.setup) == ["packages/a/package-lock.json", "packages/a/package.json",
+                                                       "services/b/requirements.txt"]
+
+
+def test_projects_beside_one_at_the_top_are_named() -> None:
+    found = survey(project({**MONOREPO, "go.mod": ""}))
+    assert describe(found) == [
+        "found: Go", "also found: Node in packages/a (`(cd packages/a && npm test)`), Python in services/b "
+        f"(`(cd services/b && {PYTEST})`); join gates with && if they count too"]
+
+
+def test_a_project_without_tests_gives_way_to_one_with_tests() -> None:
+    found = survey(project({"tool.py": "", "package.json": TESTED, "package-lock.json": "", **JS}))
+    assert [each.ecosystem for each in found.tested] == ["Node"]
+    assert [each.ecosystem for each in found.others] == [PYTHON]
+
+
+def test_an_unknown_project_is_searched_for_conflict_markers() -> None:
+    found = survey(project({"README": ""}))
+    assert describe(found) == ["found no build system that garrison knows; --gate CMD states how it is tested"]
+    assert override(found, None, None).tested[0].candidates == (CONFLICT_MARKERS,)
+
+
+def test_a_stated_gate_keeps_the_set_ups_and_a_stated_set_up_the_gate() -> None:
+    found = survey(project({"package.json": NEEDS, "package-lock.json": "", **JS}))
+    stated = override(found, "make check", None).tested[0].candidates
+    assert {way.gate for way in stated} == {"make check"}
+    assert [way.setup for way in stated] == ["npm ci", "npm ci --ignore-scripts", "npm install --no-package-lock",
+                                             "npm install --no-package-lock --ignore-scripts", ""]
+    way, = override(found, None, "true").tested[0].candidates
+    assert (way.gate, way.setup) == ("npm test", "true")
+    way, = override(survey(project(MONOREPO)), "make", "true").tested[0].candidates
+    assert (way.gate, way.setup) == ("make", "true")
+    assert override(survey(project({})), "make", None).tested[0].candidates[0].setup == ""
+
+
+# ------------------------------------------------------------------------------------------------------------ trials
+
+
+class World:
+    """Means of a search: results by gate, the rest of the world as attributes."""
+
+    def __init__(self, **results: TrialResult) -> None:
+        self.results, self.now, self.cost = results, 0.0, 10.0
+        self.absent: set[str] = set()
+        self.packages: dict[str, list[str]] = {}
+        self.tried: list[str] = []
+        self.told: list[str] = []
+
+    def search(self, *candidates: Candidate, end: float = 100.0) -> Attempt:
+        def try_one(candidate: Candidate, limit: float) -> TrialResult:
+            assert 1 <= limit <= 60
+            self.tried.append(candidate.setup or candidate.gate)
+            self.now += self.cost
+            return self.results.get(candidate.why) or self.results[candidate.gate]
+
+        return find_passing(candidates, Means(
+            try_one, lambda way: [word for word in way.gate.split() if word in self.absent],
+            lambda way, log: self.packages.get(way.gate, []), lambda: self.now, self.told.append), limit=60, end=end)
+
+
+RED, BROKEN, GREEN = TrialResult(False, "red", failed="gate"), TrialResult(False, "broken", failed="set-up"), \
+    TrialResult(True, "passed")
+
+
+def way(gate: str, setup: str = "", *, shows: bool = False, install: str = "") -> Candidate:
+    return Candidate(PYTHON, f"way {gate}", gate, setup, shows_tests=shows, install=install)
+
+
+def test_the_first_way_that_passes_is_taken_and_each_other_has_its_reason() -> None:
+    world = World(b=BROKEN, c=RED, d=GREEN, e=GREEN)
+    world.absent = {"a"}
+    assert world.search(way("a"), way("a x"), way("b"), way("c"), way("d"), way("e")).candidate.gate == "d"
+    assert world.told == ["skipped way a: a is not on your PATH", "way b: broken", "way c: red"]
+
+
+def test_of_ways_that_fail_the_one_that_came_furthest_is_kept() -> None:
+    some = TrialResult(False, "", failed="gate", failing=("t1",), log="1 failed, 8 passed")
+    more = TrialResult(False, "", failed="gate", failing=("t1", "t2"), log="2 failed, 7 passed")
+    world = World(a=BROKEN, b=more, c=some, d=RED)
+    assert world.search(way("a"), way("b", "s"), way("c", "s"), way("d")).candidate.gate == "c"
+
+
+def test_the_same_failing_tests_twice_end_the_search() -> None:
+    result = TrialResult(False, "", failed="gate", failing=("t1",), log="1 failed, 8 passed")
+    world = World(a=result, b=result, c=GREEN)
+    assert not world.search(way("a", "set-up a"), way("b", "set-up b"), way("c")).result.passed
+    assert world.tried == ["set-up a", "set-up b"] and "the tests are to blame" in world.told[-1]
+
+
+def test_tests_that_fail_without_a_set_up_and_miss_nothing_end_the_search() -> None:
+    result = TrialResult(False, "", failed="gate", failing=("t1",), log="1 failed")
+    world = World(a=result, b=GREEN)
+    assert not world.search(way("a"), way("b")).result.passed and world.tried == ["a"]
+    assert World(a=replace(result, log="No module named 'x'"), b=GREEN).search(way("a"), way("b")).result.passed
+
+
+def test_few_tests_that_fail_on_the_target_already_are_left_out_of_the_gate() -> None:
+    failing = tuple(f"tests/test_a.py::test_{name}" for name in ("x[1-a b]", "x[2]", "y"))
+    red = TrialResult(False, "", failed="gate", failing=failing, log="3 failed, 400 passed in 2s")
+    gate = "python -m pytest -q"
+    reduced = f"{gate} --deselect tests/test_a.py::test_x --deselect tests/test_a.py::test_y"
+    world = World(**{gate: red, reduced: TrialResult(True, "passed", log="397 passed")})
+    attempt = world.search(way(gate))
+    assert (attempt.candidate.gate, attempt.result.passed) == (reduced, True)
+    assert "left out of the gate" in world.told[-1]
+    for result in (replace(red, log="3 failed, 20 passed"), replace(red, failing=("tests/test_a.py",)),
+                   replace(red, failing=tuple(f"t.py::t{n}" for n in range(20)), log="20 failed, 999 passed")):
+        world = World(**{gate: result})
+        assert world.search(way(gate)).candidate.gate == gate and len(world.tried) == 1
+
+
+def test_a_runner_that_shows_no_test_has_tested_nothing() -> None:
+    world = World(a=GREEN, b=TrialResult(True, "", log="3 passed in 0.1s"))
+    assert world.search(way("a", shows=True), way("b", shows=True)).candidate.gate == "b"
+    assert World(a=TrialResult(True, "", log="Ran 1 test in 0.1s")).search(way("a", shows=True)).result.passed
+    assert not World(a=TrialResult(True, "", log="Ran 0 tests")).search(way("a", shows=True)).result.passed
+
+
+def test_packages_that_tests_miss_are_added_a_few_times() -> None:
+    world = World(a=RED)
+    world.packages = {"a": ["mock", "six"]}
+    world.search(way("a", "pip install x", install="pip install"))
+    assert world.tried == ["pip install x", "pip install x && pip install mock six"]
+    assert World(a=RED).search(way("a")).result == RED
+
+
+def test_the_time_for_all_trials_is_bounded() -> None:
+    world = World(a=RED, b=RED, c=RED, d=RED)
+    world.search(way("a"), way("b"), way("c"), way("d"), end=15)
+    assert world.tried == ["a", "b"] and world.told[-1].startswith("the time for trials is up; 2 more ways")
+
+
+def test_a_refused_registry_ends_the_search_and_the_line_to_write_is_told() -> None:
+    refused = TrialResult(False, "refused", failed="set-up", refused_hosts=("pypi.org:443",))
+    world = World(a=refused, b=RED)
+    attempt = world.search(way("a"), way("b"))
+    assert (attempt.candidate.gate, world.tried) == ("a", ["a"])
+    steps = next_steps(Choice("a", None, [], None), attempt.result, None, HostSettings(Path("/h/config.toml"),
+                                                                                       ("default", "x.org")))
+    assert steps == ["if you trust pypi.org and files.pythonhosted.org, write this below [sandbox] in /h/config.toml:",
+                     '    hosts = ["default", "x.org", "private pypi.org", "private files.pythonhosted.org"]',
+                     "next: garrison init --force"]
+    assert whole_registries(["github.com:443"]) == ()
+
+
+def test_nothing_is_tried_where_every_program_is_absent() -> None:
+    world = World()
+    world.absent = {"go"}
+    attempt = world.search(way("go test"), way("go vet"))
+    assert attempt.result.summary == "go is not on your PATH" and world.tried == []
+    assert next_steps(Choice("go test", None, [], None), attempt.result, "first.dot") == [
+        "next: install go, then: garrison init --force"]
+
+
+def test_programs_are_looked_for_on_the_path_given() -> None:
+    candidate = Candidate(PYTHON, "", "X=1 nowhere -q && ./local && (cd a && echo 1 | elsewhere)", "true && sh x")
+    assert missing_programs(candidate, "/usr/bin:/bin") == ["nowhere", "elsewhere"]
+
+
+@pytest.mark.parametrize(("part", "reason", "log", "failing", "said"), [
+    ("gate", "gate failed (exit 1)", "FAILED t.py::a - x\nFAILED t.py::b\n3 failed, 4 passed in 0.1s\n",
+     ["t.py::a", "t.py::b"], "your tests fail on main: 3 failed, 4 passed (t.py::a, t.py::b)"),
+    ("gate", "gate failed (exit 127)", "pnpm: not found\n", [], "the gate fails on main: gate failed (exit 127)"),
+    ("set-up", "set-up failed (exit 1)", "no network\n", [], "set-up fails on main: set-up failed (exit 1)"),
+])
+def test_a_failed_trial_is_told_in_one_line(part: str, reason: str, log: str, failing: list[str], said: str) -> None:
+    assert describe_failure("main", reason, part, log, failing) == said
+
+
+def test_the_last_line_is_the_next_command() -> None:
     choice = Choice("make test", None, [], None)
-    assert next_steps(choice, TrialResult(True, ""), "first.dot") == [
-        'next: garrison run "say here what to do" --agent NAME',
-        "or:   set the goal in first.dot, then garrison launch first.dot --agent NAME"]
-    red, broken = TrialResult(False, "", failed="gate"), TrialResult(False, "", failed="set-up")
-    assert "garrison launch first.dot --no-gate" in next_steps(choice, red, "first.dot")[1]
-    assert next_steps(choice, broken, None) == ["next: correct setup in garrison.toml, then try it: garrison init"]
-    assert describe(None, choice, ["codex"]) == ["garrison.toml exists and is tried as it is; --force replaces it",
-                                                 "gate: make test",
-                                                 "agents installed: codex"]
+    assert next_steps(choice, GREEN, "first.dot")[-1] == 'next: garrison run "say here what to do" --agent NAME'
+    assert "garrison launch first.dot --no-gate" in next_steps(choice, RED, "first.dot")[1]
+    assert next_steps(choice, RED, None)[-1] == (
+        "next: correct the tests, or gate in garrison.toml, then try it: garrison init")
+    assert next_steps(choice, BROKEN, None) == ["next: correct setup in garrison.toml, then try it: garrison init"]
+    assert describe(None) == ["garrison.toml exists and is tried as it is; --force replaces it"]
 
 
-def test_a_set_up_runs_again_when_a_lock_file_changes() -> None:
+def test_the_project_file_says_why(tmp_path: Path) -> None:
+    write_project(tmp_path, Choice("make test", None, [], "codex", ("Makefile", "skipped uv.lock:\nuv is absent")))
+    text = (tmp_path / "garrison.toml").read_text()
+    assert "# chosen: Makefile\n# before: skipped uv.lock: uv is absent\n" in text
+    assert tomllib.loads(text) == {"launch": {"gate": "make test", "agent": "codex"}}
+
+
+def test_a_set_up_runs_again_when_a_lock_file_or_a_file_that_it_names_changes() -> None:
     files = project({"Cargo.toml": "", "Cargo.lock": "", "src/x.rs": ""})
-    assert setup_key(detect(files)[0], files) == ["Cargo.lock", "Cargo.toml"]
+    assert setup_key(files, survey(files).tested[0].candidates[0].setup) == ["Cargo.lock", "Cargo.toml"]
+    files = project({"setup.py": "", "req/t.txt": "", "other.txt": ""})
+    assert setup_key(files, "pip install -r req/t.txt") == ["setup.py", "req/t.txt"]
+    assert setup_key(files, None) == [] and Survey((), ()).tested == ()
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=[template.name for template in TEMPLATES])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from fnmatch import fnmatchcase
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -18,24 +22,41 @@ from garrison.cli.commands import Command
 from garrison.cli.interrupt import interruptible
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import dumps, print_message
-from garrison.config import PROJECT_FILE, find_home, trees_root
+from garrison.config import PROJECT_FILE, LaunchConfig, config_path, find_home, trees_root
 from garrison.errors import Refused, UsageError
 from garrison.frozen import frozen
 from garrison.merge.preflight import command_words
 from garrison.merge.queue import MergeQueue
 from garrison.processes.launch_request import read_project
 from garrison.processes.runtime import Runtime
-from garrison.project.ecosystems import ProjectFiles, Row, detect, patterns_read, setup_key
+from garrison.project import node_project, python_project
+from garrison.project.ecosystems import NODE, PYTHON, Candidate, join
+from garrison.project.files import ProjectFiles, is_manifest, is_python_test
+from garrison.project.survey import CONFLICT_MARKERS, Project, Survey, propose_gate, setup_key, survey
 from garrison.project.templates import TEMPLATES, fill, quoted
-from garrison.project.trial import GATE, SETUP, TrialResult, try_gate
+from garrison.project.trial import (
+    GATE,
+    SETUP,
+    Attempt,
+    Means,
+    TrialResult,
+    find_passing,
+    try_gate,
+    whole_registries,
+)
 from garrison.records.run import Launch
+from garrison.sandbox.place import DEFAULT_HOSTS, Role
+from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import summarize_sandbox
 from garrison.system import untrusted
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head
 
-MAX_PATHS, MAX_TEXTS = 50_000, 60
+MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
 TEXT_LIMIT = 1 << 18
+TOTAL = 2
+"""Time for all trials, in limits of one part of a trial."""
+_BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", "set", "export", "printf"})
 FIRST = "first.dot"
 """The pipeline that `init` writes."""
 UNTIL_GREEN, REVIEW = "fix-until-green", "review-and-fix"
@@ -50,6 +71,8 @@ class Choice:
     setup: str | None
     setup_key: Sequence[str]
     agent: str | None
+    why: tuple[str, ...] = ()
+    """Why this gate and set-up were chosen, in lines."""
 
 
 @click.command(cls=Command, examples=(
@@ -62,7 +85,7 @@ class Choice:
 @click.option("--setup", metavar="CMD", help="Command that prepares a worktree, in place of the proposed one.")
 @click.option("--agent", metavar="NAME", help="Agent of the nodes that name none (default: the first one installed).")
 @click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, metavar="SECONDS",
-              help="Time that set-up and gate may take in the trial, each.")
+              help=f"Time that set-up and gate of a trial may take, each; no trial begins after {TOTAL} times that.")
 @click.option("--no-try", is_flag=True, help="Do not try gate and set-up.")
 @click.option("--force", is_flag=True, help=f"Replace {PROJECT_FILE}, and {FIRST} unless you "
               "changed it; without it, init tries the configured gate and changes neither.")
@@ -70,141 +93,294 @@ class Choice:
 @home_option
 def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: str | None, timeout: float,
          home: str | None, *, no_try: bool, force: bool, as_json: bool) -> None:
-    """Prepare the repository you are in: find out how it is built and tested, and try that once.
+    """Prepare the repository you are in: find out how it is built and tested, and try that.
 
-    Writes garrison.toml and a first pipeline into its top directory, and commits nothing. If garrison.toml exists
-    already, init tries what it says and leaves it as it is.
+    Tries the project's own tools first, then what needs less, until set-up and gate pass on the tip of your branch, and
+    writes garrison.toml and a first pipeline into the top directory; commits nothing. Exit code 1 if no trial passed.
+    If garrison.toml exists already, init tries what it says and leaves it as it is.
     """
     runtime = Runtime.real(find_home(home))
     repo = validate_repository(target_dir or Path.cwd())
     kept = read_project(repo) if (repo / PROJECT_FILE).exists() and not force else None
     if kept is not None and (gate or setup or agent):
         raise Refused(f"{repo / PROJECT_FILE} exists; change it there, or write it anew with --force")
-    git = Git(repo, home=runtime.home)
-    files = read_files(repo, git)
-    rows = detect(files)
-    agents = installed_agents(runtime.home, runtime.environ.get("PATH", os.defpath))
     if agent is not None:
         find_profile(agent, runtime.home)
         check_variables(agent, runtime.home, runtime.environ)
-    choice = choose(rows, files, gate, setup, agent or next(iter(agents), None)) if kept is None else Choice(
-        kept.gate, kept.setup, list(kept.setup_key), kept.agent)
-    for line in describe(rows if kept is None else None, choice, agents):
+    path = runtime.environ.get("PATH", os.defpath)
+    git, agents = Git(repo, home=runtime.home), installed_agents(runtime.home, path)
+    files = read_files(repo, git)
+    found = survey(files, python_version(path))
+    for line in describe(found if kept is None else None):
         print_message(line)
-    for name in (path for row in rows[:1] for path in row.makes if not _is_ignored(git, path)):
-        print_message(f"note: git does not ignore {name}, which set-up or gate make; add it to .gitignore, or agents "
-                      "may commit it")
-    result = None if no_try or choice.gate is None else _try(runtime, repo, git, choice, timeout)
-    written = [PROJECT_FILE] if kept is None else []
-    former = _former_gate(repo) if force else None
-    if kept is None:
-        write_project(repo, choice)
-    if former is not None:
-        _replace_first(repo, former, choice)
-    pipeline = _write_first(repo, choice, result)
-    written += [pipeline] if pipeline else []
+    plan = override(found, gate, setup) if kept is None else Survey((_as_it_is(kept),), ())
+    trials = None if no_try else _Trials(runtime, repo, git, files, timeout, path)
+    way, told, result = _choose(plan, path, trials)
+    key = setup_key(files, way.setup) if kept is None else list(kept.setup_key)
+    choice = Choice(way.gate or None, way.setup or None, key,
+                    kept.agent if kept is not None else agent or next(iter(agents), None), (way.why, *told))
+    for line in describe_choice(choice, agents):
+        print_message(line)
+    written = _write(repo, git, choice, found, result, is_kept=kept is not None, force=force)
     if as_json:
-        click.echo(dumps({"repository": str(repo), **asdict(choice), "ecosystems": [row.ecosystem for row in rows],
-                          "agents": agents, "trial": asdict(result) if result else None,
-                          "files": written}))
-        return
-    if written:
-        click.echo(f"wrote {' and '.join(written)}")
-    for line in next_steps(choice, result, FIRST if (repo / FIRST).exists() else None):
-        click.echo(line)
+        click.echo(dumps({"repository": str(repo), **asdict(choice), **_to_data(found), "agents": agents,
+                          "trial": _trial_data(result), "files": written}))
+    else:
+        settings = HostSettings(config_path(runtime.home),
+                                read_rights(runtime.home, Role.SETUP, "", runtime.environ).hosts)
+        for line in [*([f"wrote {' and '.join(written)}"] if written else []),
+                     *next_steps(choice, result, FIRST if (repo / FIRST).exists() else None, settings)]:
+            click.echo(line)
+    if result is not None and not result.passed:
+        raise click.exceptions.Exit(1)
+
+
+def _as_it_is(kept: LaunchConfig) -> Project:
+    return Project("", (Candidate("", PROJECT_FILE, kept.gate or "", kept.setup or ""),))
+
+
+def _choose(plan: Survey, path: str, trials: _Trials | None) -> tuple[Candidate, list[str], TrialResult | None]:
+    """Return the way that was chosen, why others were not, and how its trial ended; nothing is tried without a gate."""
+    if trials is None or not plan.tested[0].candidates[0].gate:
+        return untried(plan, path), [] if trials is not None else ["it was not tried"], None
+    way, result = trials.run(plan)
+    return way, trials.told, result
+
+
+def _write(repo: Path, git: Git, choice: Choice, found: Survey, result: TrialResult | None, *, is_kept: bool,
+           force: bool) -> list[str]:
+    """Write garrison.toml, unless it is kept, and the first pipeline; return what was written."""
+    written = [] if is_kept else [PROJECT_FILE]
+    if not is_kept:
+        for name in _makes(found, choice):
+            if not _is_ignored(git, name):
+                print_message(f"note: git does not ignore {name}, which set-up or gate make; add it to .gitignore, or "
+                              "agents may commit it")
+        former = _former_gate(repo) if force else None
+        write_project(repo, choice)
+        if former is not None:
+            _replace_first(repo, former, choice)
+    pipeline = _write_first(repo, choice, result)
+    return [*written, pipeline] if pipeline else written
 
 
 def read_files(repo: Path, git: Git) -> ProjectFiles:
-    """Return the tracked files, and the texts that marks look into; agents may have written them."""
+    """Return the tracked files and the texts that tell how they are tested; agents may have written them."""
     paths = [path for path in git.run("ls-files", "-z").out.split("\0") if path][:MAX_PATHS]
-    wanted = patterns_read()
-    named = [path for path in paths if any(fnmatchcase(path, pattern) for pattern in wanted)]
-    named.sort(key=lambda path: path.count("/"))
-    texts = {path: untrusted.read_text(repo, path, TEXT_LIMIT) for path in named[:MAX_TEXTS]}
-    return ProjectFiles(frozenset(paths), texts)
+    paths.sort(key=lambda path: (path.count("/"), path))
+    named = [path for path in paths if is_manifest(path)][:MAX_MANIFESTS]
+    named += [path for path in paths if is_python_test(path)][:MAX_TEXTS]
+    return ProjectFiles(frozenset(paths), {path: untrusted.read_text(repo, path, TEXT_LIMIT) for path in named})
+
+
+def python_version(path: str) -> tuple[int, int]:
+    """Return the version of the `python3` on a PATH, garrison's own if there is none that answers."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        python = shutil.which("python3", path=path) or "/usr/bin/python3"
+        done = subprocess.run([python, "-I", "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True,
+                              stdin=subprocess.DEVNULL, env={"PATH": path}, timeout=10, check=True, text=True)
+        major, minor = done.stdout.split()
+        return int(major), int(minor)
+    return sys.version_info[:2]
 
 
 def _is_ignored(git: Git, folder: str) -> bool:
     return git.run("check-ignore", "-q", "--", f"{folder}/x", check=False).code == 0
 
 
-def choose(rows: Sequence[Row], files: ProjectFiles, gate: str | None, setup: str | None,
-           agent: str | None) -> Choice:
-    """Return what to write: what a person stated, else what the first row proposes. Pure."""
-    row = rows[0] if rows else None
-    if setup is None and row is not None and gate is None:
-        setup = row.setup or None
-    key = setup_key(row, files) if row is not None and setup == row.setup else []
-    return Choice(gate or (row.gate if row is not None else None), setup, key, agent)
+def override(found: Survey, gate: str | None, setup: str | None) -> Survey:
+    """Return what to try: what was found, with the gate or set-up that a person stated in place of it. Pure."""
+    if gate is None and setup is None:
+        return found if found.tested else Survey((Project("", (CONFLICT_MARKERS,)),), found.others)
+    if gate is not None and setup is not None:
+        return Survey((Project("", (Candidate("", "--gate and --setup", gate, setup),)),), found.others)
+    proposed = propose_gate(found)
+    if gate is not None:
+        ways = [replace(each, gate=gate, why=f"--gate, {each.why}", is_test=False) for project in found.tested[:1]
+                for each in project.candidates if each.setup and not project.folder]
+        if found.tested and found.tested[0].folder and proposed is not None:
+            ways = [replace(proposed, gate=gate, why="--gate", is_test=False)]
+        ways.append(Candidate("", "--gate without a set-up", gate))
+        unique = {each.setup: each for each in reversed(ways)}
+        return Survey((Project("", tuple(reversed(unique.values()))),), found.others)
+    chosen = replace(proposed or CONFLICT_MARKERS, setup=setup or "", why="--setup", install="")
+    return Survey((Project("", (chosen,)),), found.others)
 
 
-def describe(rows: Sequence[Row] | None, choice: Choice, agents: Sequence[str]) -> list[str]:
-    """Return what was found, in lines; `rows` is None if garrison.toml states it. Pure."""
-    lines = [f"{PROJECT_FILE} exists and is tried as it is; --force replaces it"] if rows is None else []
-    if rows is None:
-        rows = []
-    elif not rows:
-        lines.append("found no build system that garrison knows" + ("" if choice.gate else
-                     "; state how it is tested with --gate CMD"))
-    for row in rows[:1]:
-        lines.append(f"found: {row.ecosystem}" + ("" if row.is_test else ", without tests that garrison knows"))
-    if rows[1:]:
-        lines.append("also found: " + ", ".join(f"{row.ecosystem} (`{row.gate}`)" for row in rows[1:])
-                     + "; join gates with && if they count too")
-    lines += [f"{what}: {value}" for what, value in (("set-up", choice.setup), ("gate", choice.gate)) if value]
+def describe(found: Survey | None) -> list[str]:
+    """Return what was found, in lines; `found` is None if garrison.toml states it. Pure."""
+    if found is None:
+        return [f"{PROJECT_FILE} exists and is tried as it is; --force replaces it"]
+    if not found.tested:
+        return ["found no build system that garrison knows; --gate CMD states how it is tested"]
+    lines = [f"found: {project.title}" + ("" if project.is_tested else ", without tests that garrison knows")
+             for project in found.tested]
+    others = [f"{project.title} (`{project.candidates[0].in_folder(project.folder).gate}`)" for project in found.others
+              if project.is_tested]
+    if others:
+        lines.append(f"also found: {', '.join(others)}; join gates with && if they count too")
+    return lines
+
+
+def describe_choice(choice: Choice, agents: Sequence[str]) -> list[str]:
+    """Return what was chosen, in lines. Pure."""
+    lines = [f"{what}: {value}" for what, value in (("set-up", choice.setup), ("gate", choice.gate)) if value]
     lines.append(f"agents installed: {', '.join(agents)}" if agents else
                  f"agents installed: none that garrison knows; `{INSTALL}` brings Claude, `garrison agents presets` "
                  "lists others")
     return lines
 
 
-def next_steps(choice: Choice, result: TrialResult | None, pipeline: str | None) -> list[str]:
-    """Return what the user types next, in lines. Pure."""
+@frozen
+class HostSettings:
+    """The hosts that a set-up may reach, and the file that states them."""
+
+    path: Path = Path("config.toml")
+    hosts: tuple[str, ...] = (DEFAULT_HOSTS,)
+
+
+_DEFAULTS = HostSettings()
+
+
+def next_steps(choice: Choice, result: TrialResult | None, pipeline: str | None,
+               settings: HostSettings = _DEFAULTS) -> list[str]:
+    """Return what the user does next, in lines; the last one is the next command. Pure."""
     if choice.gate is None:
-        return ["next: set gate in garrison.toml to the command that tests this project"]
+        return [f"next: set gate in {PROJECT_FILE} to the command that tests this project, then: garrison init"]
     agent = "" if choice.agent else " --agent NAME"
+    if result is not None and result.absent:
+        return [f"next: install {' and '.join(result.absent)}, then: garrison init --force"]
+    refused = whole_registries(result.refused_hosts if result is not None else ())
+    if refused:
+        return [f"if you trust {' and '.join(refused)}, write this below [sandbox] in {settings.path}:",
+                f"    hosts = {json.dumps([*settings.hosts, *(f'private {host}' for host in refused)])}",
+                "next: garrison init --force"]
     if result is not None and result.failed == SETUP:
         return [f"next: correct setup in {PROJECT_FILE}, then try it: garrison init"]
     if result is not None and not result.passed:
-        repair = f"garrison launch {pipeline} --no-gate{agent}" if pipeline else "mend that"
-        return [f"a launch is refused until the gate passes: correct {PROJECT_FILE} or the tests, then: garrison init",
-                f"or let an agent work until it is green: {repair}"]
-    return [f'next: garrison run "say here what to do"{agent}',
-            *([f"or:   set the goal in {pipeline}, then garrison launch {pipeline}{agent}"] if pipeline else [])]
+        repair = [f"or let an agent work until it is green: garrison launch {pipeline} --no-gate{agent}"] if pipeline \
+            else []
+        return ["a launch is refused until the gate passes", *repair,
+                f"next: correct the tests, or gate in {PROJECT_FILE}, then try it: garrison init"]
+    first = [f"{pipeline} is a first pipeline: set the goal in it, then: garrison launch {pipeline}{agent}"] if \
+        pipeline else []
+    return [*first, f'next: garrison run "say here what to do"{agent}']
 
 
-def _try(runtime: Runtime, repo: Path, git: Git, choice: Choice, limit: float) -> TrialResult:
-    """Try set-up and gate on the tip of the current branch, in the sandbox in which they will run."""
-    base = git.current_branch()
-    if base is None:
-        raise Refused(explain_detached_head(repo))
-    trees = trees_root(runtime.environ)
-    path = runtime.environ.get("PATH", os.defpath)
-    launch = Launch("", "init", str(repo), base, runtime.clock.utc(), str(trees), path=path,
-                    sandbox=summarize_sandbox(runtime.home, set(), runtime.environ))
-    for line in _missing_programs(repo, choice, path):
+def _makes(found: Survey, choice: Choice) -> list[str]:
+    """Return what the chosen set-up and gate leave in a worktree."""
+    return list(dict.fromkeys(
+        name for project in found.tested for way in project.candidates if way.in_folder(project.folder).gate in (
+            choice.gate or "") for name in way.in_folder(project.folder).makes))
+
+
+def _trial_data(result: TrialResult | None) -> dict[str, object] | None:
+    return {"passed": result.passed, "summary": result.summary, "tail": result.tail, "failed": result.failed,
+            "failing": result.failing} if result else None
+
+
+def _to_data(found: Survey) -> dict[str, object]:
+    projects = (*found.tested, *found.others)
+    return {"projects": [{"folder": each.folder, "ecosystem": each.ecosystem} for each in projects],
+            "ecosystems": list(dict.fromkeys(each.ecosystem for each in projects))}
+
+
+def untried(plan: Survey, path: str) -> Candidate:
+    """Return the first way of each project whose programs are on a PATH."""
+    projects = plan.tested if plan.tested[0].folder else plan.tested[:1]
+    return join([next((way for way in project.candidates if not missing_programs(way, path)), project.candidates[0])
+                 .in_folder(project.folder) for project in projects])
+
+
+class _Trials:
+    """Trials of a repository's projects on the tip of its current branch, in the sandbox in which they will run."""
+
+    def __init__(self, runtime: Runtime, repo: Path, git: Git, files: ProjectFiles, limit: float, path: str) -> None:
+        self.runtime, self.repo, self.files, self.limit, self.path = runtime, repo, files, limit, path
+        base = git.current_branch()
+        if base is None:
+            raise Refused(explain_detached_head(repo))
+        self.trees = trees_root(runtime.environ)
+        launch = Launch("", "init", str(repo), base, runtime.clock.utc(), str(self.trees), path=path,
+                        sandbox=summarize_sandbox(runtime.home, set(), runtime.environ))
+        self.environment = runtime.environment(launch, {})
+        self.queue = MergeQueue(runtime.home, repo, base, clock=runtime.clock)
+        self.end = time.monotonic() + TOTAL * limit
+        self.told: list[str] = []
+
+    def run(self, plan: Survey) -> tuple[Candidate, TrialResult]:
+        """Return the way that was chosen, and how its trial ended."""
+        if sum(len(project.candidates) for project in plan.tested) > 1:
+            print_message(f"trial: one way after the other until one passes, for at most {TOTAL * self.limit / 60:.0f} "
+                          "minutes in all")
+        chosen: list[Candidate] = []
+        with interruptible():
+            for project in plan.tested:
+                attempt = self._search(project)
+                result = attempt.result
+                if not result.passed and chosen and not project.folder:
+                    self._tell(f"{project.title} is left out of the gate: {result.summary}")
+                    continue
+                chosen.append(attempt.candidate.in_folder(project.folder))
+                if not result.passed:
+                    return self._end_failed(plan, project, chosen, result)
+            way = join(chosen)
+            if len(chosen) > 1:
+                result = self._try(way, self.limit)
+        print_message(f"trial: {result.summary}")
+        return way, result
+
+    def _end_failed(self, plan: Survey, failed: Project, chosen: Sequence[Candidate],
+                    result: TrialResult) -> tuple[Candidate, TrialResult]:
+        """Tell why the trial failed, and how to leave out one project of several."""
+        if len(self.told) < 2:
+            print_message(f"trial: {result.summary}")
+        for line in result.tail:
+            print_message(f"    {line}")
+        if not failed.folder:
+            return join(chosen), result
+        others = propose_gate(Survey(tuple(each for each in plan.tested if each != failed), ()))
+        if others is not None:
+            print_message(f"{failed.title} fails; without it: garrison init --force --gate {shlex.quote(others.gate)} "
+                          f"--setup {shlex.quote(others.setup)}")
+        rest = plan.tested[len(chosen):]
+        return join([*chosen, *(each.candidates[0].in_folder(each.folder) for each in rest)]), result
+
+    def _search(self, project: Project) -> Attempt:
+        files = self.files.below(project.folder)
+
+        def missing_packages(way: Candidate, log: str) -> list[str]:
+            room = node_project if way.ecosystem == NODE else python_project
+            return room.find_missing_packages(files, log) if way.ecosystem in (NODE, PYTHON) else []
+
+        return find_passing(project.candidates, Means(
+            lambda way, limit: self._try(way.in_folder(project.folder), limit),
+            lambda way: missing_programs(way, self.path), missing_packages, time.monotonic, self._tell),
+            limit=self.limit, end=self.end)
+
+    def _try(self, way: Candidate, limit: float) -> TrialResult:
+        print_message(f"trial: {way.why}: {f'{way.setup}, then ' if way.setup else ''}{way.gate}")
+        return try_gate(self.queue, gate=way.gate, setup=way.setup or None, setup_key=setup_key(self.files, way.setup),
+                        trees=self.trees, environment=self.environment, limit=limit, progress=print_message)
+
+    def _tell(self, line: str) -> None:
+        self.told.append(line)
         print_message(line)
-    with interruptible():
-        result = try_gate(MergeQueue(runtime.home, repo, base, clock=runtime.clock), gate=choice.gate,
-                          setup=choice.setup, setup_key=choice.setup_key, trees=trees,
-                          environment=runtime.environment(launch, {}), limit=limit, progress=print_message)
-    print_message(f"trial: {result.summary}")
-    for line in result.tail:
-        print_message(f"    {line}")
-    return result
 
 
-def _missing_programs(repo: Path, choice: Choice, path: str) -> list[str]:
-    """Return a note for each program that set-up and gate call and that is not there before the set-up."""
-    words = dict.fromkeys(word for line in (choice.setup, choice.gate) if line for word in command_words(line))
-    return [f"note: {word} is not on the PATH" for word in words
-            if "/" not in word and word not in ("cd", "echo", "test") and shutil.which(word, path=path) is None]
+def missing_programs(way: Candidate, path: str) -> list[str]:
+    """Return the programs of a set-up and a gate that are not on a PATH."""
+    words = dict.fromkeys(word for line in (way.setup, way.gate) if line for word in command_words(line))
+    return [word for word in words if "/" not in word and word not in _BUILTINS
+            and shutil.which(word, path=path) is None]
 
 
 def write_project(repo: Path, choice: Choice) -> None:
     """Write garrison.toml."""
-    settings = [(key, value) for key, value in asdict(choice).items() if value]
-    lines = ["# How garrison tests this repository and who works on it; commit it, so that others have it too.",
+    settings = [(key, value) for key in ("gate", "setup", "setup_key", "agent") if (value := getattr(choice, key))]
+    why = [f"# {'chosen' if not number else 'before'}: {' '.join(line.split())}" for number, line in
+           enumerate(choice.why)]
+    lines = ["# How garrison tests this repository and who works on it; commit it, so that others have it too.", *why,
              "[launch]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings)]
     if choice.gate is None:
         lines.append('# gate = "the command that tests this project"')

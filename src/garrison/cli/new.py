@@ -13,7 +13,8 @@ from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.processes.launch_request import read_defaults, read_project
-from garrison.project.ecosystems import ProjectFiles, detect
+from garrison.project.files import ProjectFiles
+from garrison.project.survey import propose_gate, survey
 from garrison.project.templates import TEMPLATES, Template, fill
 from garrison.spelling import nearest
 from garrison.system.git import Git, validate_repository
@@ -52,7 +53,8 @@ def new(template: str | None, output: Path | None, goal: str, modules: tuple[str
     repo = validate_repository(Path.cwd())
     files = read_files(repo, Git(repo, home=find_home()))
     needs_gate, needs_modules = "@gate@" in chosen.text, "@module@" in chosen.text
-    gate = gate or read_project(repo).gate or next((row.gate for row in detect(files)), None)
+    proposed = propose_gate(survey(files))
+    gate = gate or read_project(repo).gate or (proposed.gate if proposed is not None else None)
     if needs_gate and gate is None:
         raise Refused("how is this project tested? pass --gate CMD, or set gate in garrison.toml")
     names = list(modules) or modules_of(files)

@@ -123,6 +123,8 @@ class Verdict:
     log: Path
     was_stopped: bool = False
     """Set if it had no time to give a verdict: it was stopped, or the machine suspended."""
+    refused_hosts: tuple[str, ...] = ()
+    """Hosts that set-up or gate were refused."""
 
 
 @dataclass
@@ -457,7 +459,7 @@ class GateRun:
         hint += CUT if code and self.is_cut else ""
         restored = self._describe_restored()
         return Verdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored])), tail, log,
-                       was_stopped=bool(lost_time))
+                       was_stopped=bool(lost_time), refused_hosts=tuple(host.place for host in self.refused_hosts))
 
     @property
     def refused_hosts(self) -> list[RefusedHost]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from garrison.errors import PreflightRed, Refused
+from garrison.errors import ForeignImports, PreflightRed, Refused
 from garrison.frozen import frozen
 from garrison.merge.attestations import open_attestations
 from garrison.merge.config import QueueConfig
@@ -170,7 +170,7 @@ def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
 def _require_green(verdict: Verdict, what: str) -> None:
     if verdict.result != "green":
         raise PreflightRed(f"pre-flight: on the bare target {verdict.reason}; fix the {what} or the target first "
-                           f"(log: {verdict.log})", verdict.tail)
+                           f"(log: {verdict.log})", verdict.tail, verdict.reason, verdict.result, verdict.refused_hosts)
 
 
 # ------------------------------------------------------------------------------------------ the editable-install trap
@@ -187,7 +187,7 @@ def _refuse_foreign_imports(gate: str, queue: MergeQueue, slot: Slot, environmen
     roots = [tree.path.resolve() for tree in queue.git.worktrees() if not _is_within(tree.path, slot.path.parent)]
     for python in pythons(gate, slot.path, environment):
         for name, path in foreign_imports(python, roots, slot.path, environment):
-            raise Refused(
+            raise ForeignImports(
                 f"the gate's Python ({python}) imports {name} from {path}, in a checkout of the target repository: "
                 "the gate would test that instead of the merged tree. Give the slot an environment of its own: --setup "
                 "'python3 -m venv .venv && .venv/bin/pip install -e . pytest' with --gate '.venv/bin/python -m pytest',"

@@ -1,34 +1,78 @@
-"""Ecosystems: by which files a project's build system shows, and the gate and set-up that it usually has. Pure.
+"""Ecosystems: one way to build and test a project, and the ways of those whose build system decides it alone. Pure.
 
-`ECOSYSTEMS` is the whole knowledge. Rows of one ecosystem are in order of precedence: the first whose marks are all
-there counts. Rows of task runners (just, make) come last, for projects of a language that is not listed.
+`ECOSYSTEMS` is the whole knowledge about them: rows of one ecosystem are candidates, in order, if their marks are all
+there. Python and Node have rooms of their own, since their projects differ too much for marks. Rows of task runners
+(just, make) come last, for projects of a language that is not listed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 
 from garrison.frozen import frozen
+from garrison.project.files import ProjectFiles
+
+PYTHON, NODE, JAVA = "Python", "Node", "Java"
+WRAPPERS = ("just", "Make")
+"""Task runners: what they run is mostly that of the project's language."""
 
 
 @frozen
-class ProjectFiles:
-    """Files of a project, as far as marks look at them."""
+class Candidate:
+    """A command that prepares a fresh worktree and one that tests it.
 
-    paths: frozenset[str]
-    """Tracked files, relative to the top directory."""
-    texts: Mapping[str, str]
-    """Path → text, of those that a mark looks into."""
+    Candidates of a project are tried in order: the project's own tool first, then what needs less of the machine.
+    """
+
+    ecosystem: str
+    why: str
+    """What it goes by, in a few words: `uv.lock`, `.venv with the extra tests`."""
+    gate: str
+    setup: str = ""
+    makes: tuple[str, ...] = ()
+    """What set-up or gate leave in the worktree, and git should ignore."""
+    is_test: bool = True
+    """False if the gate runs no tests: the project has none that are known."""
+    shows_tests: bool = False
+    """Set if its log counts the tests that ran: a green one that counts none tested nothing."""
+    install: str = ""
+    """Command that adds packages to what set-up made; '' if there is none."""
+
+    def with_packages(self, packages: Sequence[str]) -> Candidate | None:
+        """Return it with further packages, which its tests turned out to need; None if it can install none."""
+        if not self.install or not packages:
+            return None
+        added = f"{self.install} {' '.join(shlex.quote(name) for name in packages)}"
+        return replace(self, setup=f"{self.setup} && {added}" if self.setup else added,
+                       why=f"{self.why} and {', '.join(packages)}")
+
+    def in_folder(self, folder: str) -> Candidate:
+        """Return it for a project in a folder of the repository, run from the top."""
+        if not folder:
+            return self
+        inside = f"cd {shlex.quote(folder)} && "
+        return replace(self, gate=f"({inside}{self.gate})", setup=f"({inside}{self.setup})" if self.setup else "",
+                       makes=tuple(f"{folder}/{name}" for name in self.makes))
+
+
+def join(parts: Sequence[Candidate]) -> Candidate:
+    """Return one that does all of several, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return Candidate(" and ".join(dict.fromkeys(part.ecosystem for part in parts)), "all of them",
+                     " && ".join(part.gate for part in parts), " && ".join(part.setup for part in parts if part.setup),
+                     tuple(name for part in parts for name in part.makes), any(part.is_test for part in parts))
 
 
 @frozen
 class Row:
-    """A way to build and test a project.
+    """A candidate and the marks that show it.
 
     A mark is a file's name or pattern (`*` matches `/` too); `PATTERN~REGEX` wants a line in it that matches; `A|B` is
-    either of two marks.
+    either of two marks, `!MARK` wants it absent.
     """
 
     ecosystem: str
@@ -36,56 +80,19 @@ class Row:
     gate: str
     setup: str = ""
     makes: tuple[str, ...] = ()
-    """What set-up or gate leave in the worktree, and git should ignore."""
     is_test: bool = True
-    """False if the gate runs no tests: the project has none that are known."""
 
 
-PYTHON, NODE, JAVA = "Python", "Node", "Java"
-_PYTEST = ("pytest.ini|conftest.py|*/conftest.py|pyproject.toml~pytest|setup.cfg~pytest|tox.ini~pytest"
-           "|requirements*.txt~^pytest|*test_*.py~^(import pytest|from pytest|def test_)")
-_VENV = "python3 -m venv .venv && echo '*' > .venv/.gitignore && .venv/bin/pip install -q"
-"""Begins a set-up with an environment of the worktree's own, which git ignores."""
-_POETRY = "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry"
-_PROJECT = "pyproject.toml~^\\[(project|build-system)\\]|setup.py"
+_TESTED = "CMakeLists.txt~(?i:enable_testing|include.{1,3}CTest|add_test)|*/CMakeLists.txt~(?i:enable_testing|add_test)"
 
 ECOSYSTEMS: tuple[Row, ...] = (
-    Row(PYTHON, ("uv.lock", _PYTEST), "uv run --no-sync pytest -q", "uv sync --locked"),
-    Row(PYTHON, ("uv.lock",), "uv run --no-sync python -m unittest -q", "uv sync --locked"),
-    Row(PYTHON, ("poetry.lock", _PYTEST), f"{_POETRY} run pytest -q", f"{_POETRY} install --no-interaction",
-        (".venv",)),
-    Row(PYTHON, ("tox.ini|pyproject.toml~^\\[tool\\.tox",), "tox -q", makes=(".tox",)),
-    Row(PYTHON, ("noxfile.py",), "nox", makes=(".nox",)),
-    Row(PYTHON, (_PYTEST, _PROJECT, "pyproject.toml~^tests *= *\\["), ".venv/bin/python -m pytest -q",
-        f"{_VENV} -e '.[tests]' pytest"),
-    Row(PYTHON, (_PYTEST, _PROJECT, "pyproject.toml~^test *= *\\["), ".venv/bin/python -m pytest -q",
-        f"{_VENV} -e '.[test]' pytest"),
-    Row(PYTHON, (_PYTEST, _PROJECT, "pyproject.toml~^dev *= *\\["), ".venv/bin/python -m pytest -q",
-        f"{_VENV} -e '.[dev]' pytest"),
-    Row(PYTHON, (_PYTEST, _PROJECT), ".venv/bin/python -m pytest -q", f"{_VENV} -e . pytest"),
-    Row(PYTHON, (_PYTEST, "requirements-dev.txt"), ".venv/bin/python -m pytest -q",
-        f"{_VENV} -r requirements-dev.txt pytest"),
-    Row(PYTHON, (_PYTEST, "requirements.txt"), ".venv/bin/python -m pytest -q", f"{_VENV} -r requirements.txt pytest"),
-    Row(PYTHON, (_PYTEST,), "python3 -m pytest -q"),
-    Row(PYTHON, ("*test_*.py~unittest",), "python3 -m unittest -q"),
-    Row(PYTHON, (f"{_PROJECT}|*.py",), "python3 -m compileall -q .", is_test=False),
-    Row(NODE, ("package.json~\"test\" *:", "pnpm-lock.yaml"), "pnpm test", "pnpm install --frozen-lockfile",
-        ("node_modules",)),
-    Row(NODE, ("package.json~\"test\" *:", "yarn.lock", ".yarnrc.yml"), "yarn test", "yarn install --immutable",
-        ("node_modules",)),
-    Row(NODE, ("package.json~\"test\" *:", "yarn.lock"), "yarn -s test", "yarn install --frozen-lockfile",
-        ("node_modules",)),
-    Row(NODE, ("package.json~\"test\" *:", "bun.lock|bun.lockb"), "bun run test", "bun install --frozen-lockfile",
-        ("node_modules",)),
-    Row(NODE, ("package.json", "bun.lock|bun.lockb"), "bun test", "bun install --frozen-lockfile", ("node_modules",)),
-    Row(NODE, ("package.json~\"test\" *:", "package-lock.json|npm-shrinkwrap.json"), "npm test", "npm ci",
-        ("node_modules",)),
-    Row(NODE, ("package.json~\"test\" *:", "package.json~\"(devD|d)ependencies\" *:"), "npm test", "npm install",
-        ("node_modules",)),
-    Row(NODE, ("package.json~\"test\" *:",), "npm test"),
+    Row("Rust", ("Cargo.toml", "Cargo.lock", "Cargo.toml~^\\[workspace\\]"), "cargo test --workspace --locked",
+        "cargo fetch --locked", ("target",)),
     Row("Rust", ("Cargo.toml", "Cargo.lock"), "cargo test --locked", "cargo fetch --locked", ("target",)),
     Row("Rust", ("Cargo.toml",), "cargo test", "cargo fetch", ("target",)),
+    Row("Go", ("go.mod", "vendor/modules.txt"), "go test ./..."),
     Row("Go", ("go.mod",), "go test ./...", "go mod download"),
+    Row("Go", ("go.work",), "go list -m -f '{{.Dir}}/...' | xargs go test"),
     Row(JAVA, ("gradlew",), "./gradlew test", makes=("build", ".gradle")),
     Row(JAVA, ("build.gradle|build.gradle.kts",), "gradle test", makes=("build", ".gradle")),
     Row(JAVA, ("mvnw", "pom.xml"), "./mvnw -q -B test", makes=("target",)),
@@ -96,48 +103,41 @@ ECOSYSTEMS: tuple[Row, ...] = (
         "composer install --no-interaction", ("vendor",)),
     Row("PHP", ("composer.json~\"test\" *:",), "composer test", "composer install --no-interaction", ("vendor",)),
     Row(".NET", ("*.sln|*.slnx|*.csproj|*.fsproj",), "dotnet test", "dotnet restore", ("bin", "obj")),
-    Row("CMake", ("CMakeLists.txt",), "cmake --build build && ctest --test-dir build --output-on-failure",
-        "cmake -S . -B build", ("build",)),
+    Row("CMake", ("CMakeLists.txt", _TESTED, "!build/*"),
+        "cmake --build build && ctest --test-dir build --output-on-failure", "cmake -S . -B build", ("build",)),
+    Row("CMake", ("CMakeLists.txt", _TESTED),
+        "cmake --build _build && ctest --test-dir _build --output-on-failure", "cmake -S . -B _build", ("_build",)),
+    Row("CMake", ("CMakeLists.txt", "!build/*"), "cmake --build build", "cmake -S . -B build", ("build",),
+        is_test=False),
+    Row("Meson", ("meson.build", "!build/*"), "meson test -C build", "meson setup build", ("build",)),
     Row("just", ("justfile~^test\\b|Justfile~^test\\b|.justfile~^test\\b",), "just test"),
+    Row("Make", ("configure", "Makefile.in|Makefile.am"), "make check", "./configure"),
+    Row("Make", ("configure.ac|configure.in", "Makefile.am"), "make check", "autoreconf -fi && ./configure"),
     Row("Make", ("Makefile~^test *:|GNUmakefile~^test *:|makefile~^test *:",), "make test"),
+    Row("Make", ("Makefile~^tests *:|GNUmakefile~^tests *:|makefile~^tests *:",), "make tests"),
     Row("Make", ("Makefile~^check *:|GNUmakefile~^check *:|makefile~^check *:",), "make check"),
+    Row("Make", ("Makefile|GNUmakefile|makefile",), "make", is_test=False),
 )
-"""Each way that is known, in order of precedence."""
+"""Each way that marks show, in order of precedence."""
 
-LOCK_FILES = ("uv.lock", "poetry.lock", "requirements.txt", "requirements-dev.txt", "pyproject.toml", "setup.py",
-              "package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "bun.lockb",
-              "package.json", "Cargo.lock", "Cargo.toml", "go.mod", "go.sum", "Gemfile.lock", "Gemfile",
-              "composer.lock", "composer.json", "CMakeLists.txt")
-"""Files whose change makes a set-up worth another run."""
-
-
-def detect(files: ProjectFiles) -> list[Row]:
-    """Return the way of each ecosystem that a project shows, in order of precedence; a gate without tests last."""
-    found: dict[str, Row] = {}
-    for row in ECOSYSTEMS:
-        if row.ecosystem not in found and all(_is_there(mark, files) for mark in row.marks):
-            found[row.ecosystem] = row
-    return sorted(found.values(), key=lambda row: not row.is_test)
+LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "requirements-dev.txt",
+              "pyproject.toml", "setup.py", "setup.cfg", "tox.ini", "tox.toml", "noxfile.py", "package-lock.json",
+              "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "bun.lockb", "package.json",
+              "Cargo.lock", "Cargo.toml", "go.mod", "go.sum", "Gemfile.lock", "Gemfile", "composer.lock",
+              "composer.json", "CMakeLists.txt", "meson.build", "configure.ac", "Makefile.am")
+"""Files whose change makes a set-up worth another run, besides those that it names."""
 
 
-def setup_key(row: Row, files: ProjectFiles) -> list[str]:
-    """Return the files of a project whose change makes its set-up run again."""
-    return [name for name in LOCK_FILES if name in files.paths] if row.setup else []
+def propose_by_marks(files: ProjectFiles) -> list[Candidate]:
+    """Return the candidates whose marks a project shows, in order of precedence."""
+    return [Candidate(row.ecosystem, row.marks[0].partition("~")[0].partition("|")[0], row.gate, row.setup, row.makes,
+                      row.is_test) for row in ECOSYSTEMS if all(_is_there(mark, files) for mark in row.marks)]
 
 
-def patterns_read() -> list[str]:
-    """Return the patterns of files whose text some mark looks into."""
-    marks = [mark for row in ECOSYSTEMS for either in row.marks for mark in _alternatives(either)]
-    return sorted({pattern for pattern, regex in marks if regex})
-
-
-def _is_there(either: str, files: ProjectFiles) -> bool:
-    for pattern, regex in _alternatives(either):
-        for path in files.paths:
-            if fnmatchcase(path, pattern) and (
-                    not regex or re.search(regex, files.texts.get(path, ""), re.MULTILINE)):
-                return True
-    return False
+def _is_there(mark: str, files: ProjectFiles) -> bool:
+    if mark.startswith("!"):
+        return not _is_there(mark[1:], files)
+    return any(files.any(pattern, regex) for pattern, regex in _alternatives(mark))
 
 
 def _alternatives(either: str) -> list[tuple[str, str]]:

@@ -1,23 +1,42 @@
-"""Trial of a proposed gate and set-up: once, on the target's tip, with a time limit, as a launch would run them."""
+"""Trials of the candidates of a project, in order until one passes: on the target's tip, as a launch would run them.
+
+What decides is pure: `find_passing` gets the trial itself, the clock and the PATH as functions.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
 
-from garrison.errors import PreflightRed
+from garrison.errors import ForeignImports, PreflightRed
 from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig
 from garrison.merge.failing_tests import find_failing
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
+from garrison.project.ecosystems import Candidate
 from garrison.system.terminal_text import clean_lines
 
 SETUP, GATE = "set-up", "gate"
 """What a trial can fail at."""
-_SETUP_FAILED = "fix the set-up"
+MAX_LEFT_OUT, MIN_RATIO = 10, 20
+"""Tests that a gate may leave out since they fail on the target, and how many must pass for each of them."""
+MAX_ADDITIONS = 4
+"""How often packages that tests miss are added to one project's candidates."""
 _COUNTS = re.compile(r"\b\d+ (?:failed|passed|errors?|skipped)\b|Ran \d+ tests?|\b\d+ tests?\b")
+_REGISTRIES = (("pypi.org", "files.pythonhosted.org"), ("registry.npmjs.org",), ("registry.yarnpkg.com",),
+               ("index.crates.io", "static.crates.io"), ("proxy.golang.org", "sum.golang.org"))
+"""Hosts of each registry. They are refused only where the machine resolves them to an address of its own network, and
+then all of one are."""
+_RAN = re.compile(r"\b[1-9]\d* (?:passed|failed|xfailed|skipped)\b|^Ran [1-9]\d* tests?\b|\b[1-9]\d* tests? passed",
+                  re.MULTILINE)
+"""Signs of Python's test runners that at least one test ran."""
+
+
+_MISSES_MODULE = re.compile(r"No module named|ImportError|Cannot find (module|package)|fixture '\w+' not found")
 
 
 @frozen
@@ -31,42 +50,201 @@ class TrialResult:
     """End of the log of one that failed."""
     failed: str = ""
     """What failed: `set-up` or `gate`."""
+    failing: tuple[str, ...] = ()
+    """Tests that failed, as far as the log names them."""
+    refused_hosts: tuple[str, ...] = ()
+    """Hosts that a set-up that failed was refused."""
+    absent: tuple[str, ...] = ()
+    """Programs whose absence kept every way from being tried."""
+    log: str = field(default="", repr=False)
+    """Whole output of the part that failed, or of a gate that passed."""
+
+
+@frozen
+class Attempt:
+    """A candidate and the result of its trial."""
+
+    candidate: Candidate
+    result: TrialResult
+
+
+@frozen
+class Means:
+    """What a search for a passing candidate needs of the world."""
+
+    try_one: Callable[[Candidate, float], TrialResult]
+    """Tries a candidate, its parts for at most so many seconds each."""
+    missing_programs: Callable[[Candidate], Sequence[str]]
+    """Programs of a candidate that are not on the PATH."""
+    missing_packages: Callable[[Candidate, str], Sequence[str]]
+    """Packages that a candidate's tests missed by their log."""
+    seconds: Callable[[], float]
+    """Clock."""
+    report: Callable[[str], None]
+
+
+def find_passing(candidates: Sequence[Candidate], means: Means, *, limit: float, end: float) -> Attempt:
+    """Try candidates in order until one passes, and tell why each other one did not; return the one that came furthest.
+
+    Args:
+        candidates: at least one.
+        limit: seconds that set-up and gate of a trial may take, each.
+        end: time by the clock of `means` at which no further trial is begun.
+    """
+    waiting, attempts, additions = list(candidates), list[Attempt](), 0
+    absent: dict[str, None] = {}
+    while waiting:
+        candidate = waiting.pop(0)
+        if missing := means.missing_programs(candidate):
+            if not absent.keys() >= set(missing):
+                means.report(f"skipped {candidate.why}: {explain_absent(missing)}")
+            absent.update(dict.fromkeys(missing))
+            continue
+        left = end - means.seconds()
+        if attempts and left <= 0:
+            means.report(f"the time for trials is up; {len(waiting) + 1} more ways were not tried; --timeout sets it")
+            break
+        result = _judge(candidate, means.try_one(candidate, min(limit, max(left, 1.0))))
+        attempts.append(Attempt(candidate, result))
+        if result.passed:
+            return attempts[-1]
+        means.report(f"{candidate.why}: {result.summary}")
+        if why := _why_no_other_way(attempts):
+            means.report(why)
+            break
+        if additions < MAX_ADDITIONS and (extended := _extend(candidate, result, means)) is not None:
+            additions += 1
+            waiting.insert(0, extended)
+    if not attempts:
+        return Attempt(candidates[0], TrialResult(False, explain_absent(list(absent)), failed=SETUP,
+                                                  absent=tuple(absent)))
+    return _leave_out_failing(max(attempts, key=_progress), means, limit)
+
+
+def _leave_out_failing(best: Attempt, means: Means, limit: float) -> Attempt:
+    """Return an attempt, or one that passes without the few tests that fail."""
+    reduced = without_failing_tests(best)
+    if reduced is None:
+        return best
+    result = _judge(reduced, means.try_one(reduced, limit))
+    if not result.passed:
+        return best
+    means.report(f"left out of the gate, since they fail already: {', '.join(best.result.failing)}; mend them, then "
+                 "take --deselect out of the gate")
+    return Attempt(reduced, result)
+
+
+def without_failing_tests(attempt: Attempt) -> Candidate | None:
+    """Return a candidate whose gate leaves out the tests that failed, if they are few among many; else None.
+
+    Only pytest is told which tests to leave out; a file that cannot be collected is no test.
+    """
+    candidate, result = attempt.candidate, attempt.result
+    passed = sum(int(number) for number in re.findall(r"\b(\d+) passed\b", result.log))
+    tests = dict.fromkeys(name.partition("[")[0] for name in result.failing if "::" in name)
+    few = 0 < len(result.failing) <= MAX_LEFT_OUT and passed >= MIN_RATIO * len(result.failing)
+    if not few or len(tests) < len({name.partition("[")[0] for name in result.failing}) or not \
+            candidate.gate.endswith("pytest -q"):
+        return None
+    options = "".join(f" --deselect {shlex.quote(name)}" for name in tests)
+    return replace(candidate, gate=candidate.gate + options)
+
+
+def _extend(candidate: Candidate, result: TrialResult, means: Means) -> Candidate | None:
+    return candidate.with_packages([name for name in means.missing_packages(candidate, result.log)
+                                    if name not in candidate.setup.split()])
+
+
+def _judge(candidate: Candidate, result: TrialResult) -> TrialResult:
+    """Return a result; that of a runner that should show its tests and shows none is no pass."""
+    if not result.passed or not (candidate.shows_tests and candidate.is_test) or _RAN.search(result.log):
+        return result
+    return TrialResult(False, "it passed, but its output shows no test that ran", failed=GATE, log=result.log)
+
+
+def _why_no_other_way(attempts: Sequence[Attempt]) -> str:
+    """Return why no other candidate can do better than the last one; '' if one might."""
+    if whole_registries(attempts[-1].result.refused_hosts):
+        return "no other way is tried: it would be refused as well"
+    candidate, result = attempts[-1].candidate, attempts[-1].result
+    if not candidate.setup and result.failing and not _MISSES_MODULE.search(result.log):
+        return "the tests fail and miss nothing that a set-up could bring; no other way is tried"
+    if _is_repeated(attempts):
+        return "the same tests fail in another environment, so the tests are to blame; no other way is tried"
+    return ""
+
+
+def explain_absent(programs: Sequence[str]) -> str:
+    """Return that programs are not on the PATH."""
+    return f"{' and '.join(programs)} {'is' if len(programs) == 1 else 'are'} not on your PATH"
+
+
+def whole_registries(refused: Sequence[str]) -> tuple[str, ...]:
+    """Return all hosts of the registries of which one was refused; `refused` are hosts, perhaps with ports."""
+    names = {place.partition(":")[0] for place in refused}
+    return tuple(host for registry in _REGISTRIES if names & set(registry) for host in registry)
+
+
+def _is_repeated(attempts: Sequence[Attempt]) -> bool:
+    """Return whether the last two gates ran tests and named the same failing ones, some others having passed."""
+    results = [attempt.result for attempt in attempts[-2:]]
+    return (len(results) == 2 and bool(results[0].failing) and results[0].failing == results[1].failing
+            and all(re.search(r"\b[1-9]\d* passed\b|^ok ", result.log, re.MULTILINE) for result in results))
+
+
+def _progress(attempt: Attempt) -> tuple[int, int]:
+    """Return how far an attempt came: set-up failed, gate failed, tests ran; the fewer failed, the further."""
+    result = attempt.result
+    if result.refused_hosts:
+        return (3, 0)  # with the hosts admitted, it is the first to try again
+    if result.failed == SETUP:
+        return (0, 0)
+    return (2, -len(result.failing)) if result.failing and _COUNTS.search(result.log) else (1, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------- one trial
 
 
 def try_gate(queue: MergeQueue, *, gate: str | None, setup: str | None, setup_key: Sequence[str], trees: Path,
              environment: Mapping[str, str], limit: float, progress: Callable[[str], None]) -> TrialResult:
-    """Run set-up and gate once; Refused if the repository is not fit for that."""
+    """Run set-up and gate once, in a fresh slot; Refused if the repository is not fit for that."""
     config = QueueConfig(gate, setup, no_gate=gate is None, timeout=limit, lock_files=tuple(setup_key))
     log = queue.folder / "logs" / "preflight-hand.log"
+    queue.remove_idle_slots(trees)
     try:
         result = preflight(queue, config, trees=trees, environment=environment, progress=progress)
     except PreflightRed as error:
-        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else error.tail
-        return TrialResult(False, describe_failure(queue.target, str(error), text), tuple(clean_lines(error.tail)),
-                           SETUP if _SETUP_FAILED in str(error) else GATE)
+        part = SETUP if error.result == "setup" else GATE
+        where = log.with_suffix(".setup.log") if part == SETUP else log
+        text = _read(where) or error.tail
+        failing = () if part == SETUP else tuple(find_failing(text))
+        return TrialResult(False, describe_failure(queue.target, error.reason, part, text, failing),
+                           tuple(clean_lines(error.tail)), part, failing,
+                           error.refused_hosts if part == SETUP else (), log=text)
+    except ForeignImports as error:
+        return TrialResult(False, str(error), failed=GATE)
     finally:
         queue.remove_idle_slots(trees)
-    return TrialResult(True, f"passed on {queue.target} in {result.seconds:.0f} s")
+    return TrialResult(True, f"passed on {queue.target} in {result.seconds:.0f} s", log=_read(log))
 
 
-def describe_failure(target: str, reason: str, log: str) -> str:
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+
+
+def describe_failure(target: str, reason: str, part: str, log: str, failing: Sequence[str] = ()) -> str:
     """Return in one line why a trial failed. Pure.
 
     Args:
-        reason: message of the pre-flight.
+        reason: of the verdict.
+        part: what failed, set-up or gate.
         log: whole output of the gate.
     """
-    if _SETUP_FAILED in reason:
-        return f"set-up fails on {target}: {_middle(reason)}"
-    names = find_failing(log)
-    if not names:
-        return f"the gate fails on {target}: {_middle(reason)}"
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    if part == SETUP:
+        return f"set-up fails on {target}: {reason}"
+    if not failing:
+        return f"the gate fails on {target}: {reason}"
+    shown = ", ".join(failing[:3]) + (f" and {len(failing) - 3} more" if len(failing) > 3 else "")
     counts = next((", ".join(found) for line in reversed(log.splitlines())
-                   if (found := _COUNTS.findall(line)) and "failed" in line), f"{len(names)} failed")
+                   if (found := _COUNTS.findall(line)) and "failed" in line), f"{len(failing)} failed")
     return f"your tests fail on {target}: {counts} ({shown})"
-
-
-def _middle(reason: str) -> str:
-    """Return what the message of a pre-flight says of the cause."""
-    return reason.partition("on the bare target ")[2].partition("; fix the")[0] or reason

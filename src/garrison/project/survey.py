@@ -1,0 +1,158 @@
+"""Survey: the projects of a repository, at its top and in its folders, and which of them a gate should test. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from garrison.frozen import frozen
+from garrison.project import node_project, python_project
+from garrison.project.ecosystems import (
+    JAVA,
+    LOCK_FILES,
+    NODE,
+    PYTHON,
+    WRAPPERS,
+    Candidate,
+    join,
+    propose_by_marks,
+)
+from garrison.project.files import ProjectFiles, read_json, read_toml, table
+
+MAX_DEPTH, MAX_NESTED = 3, 12
+"""Folders below the top directory in which projects are looked for, and how many are named."""
+_OWN_MANIFEST = {
+    "pyproject.toml": PYTHON, "setup.py": PYTHON, "requirements.txt": PYTHON, "package.json": NODE,
+    "Cargo.toml": "Rust", "go.mod": "Go", "pom.xml": JAVA, "build.gradle": JAVA, "build.gradle.kts": JAVA,
+    "composer.json": "PHP", "Gemfile": "Ruby",
+}
+"""File that makes its folder a project → ecosystem."""
+_NO_PROJECTS = re.compile(
+    r"(^|/)(\.[^/]*|node_modules|vendor|third_?party|external|deps|docs?|tests?|__tests__|spec|fixtures?|testdata|data|"
+    r"templates?|examples?|typing-examples|samples?|demos?|bench(marks?)?|dist|build|requirements)(/|$)")
+
+
+@frozen
+class Project:
+    """A project in a folder of a repository, '' for its top, with the ways to test it in the order of trial."""
+
+    folder: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def ecosystem(self) -> str:
+        """Return its ecosystem, that of its first way."""
+        return self.candidates[0].ecosystem
+
+    @property
+    def is_tested(self) -> bool:
+        """Return whether it has tests that are known."""
+        return self.candidates[0].is_test
+
+    @property
+    def title(self) -> str:
+        """Return what it is and where, for people."""
+        return f"{self.ecosystem} in {self.folder}" if self.folder else self.ecosystem
+
+
+@frozen
+class Survey:
+    """Projects that the gate tests, and the others."""
+
+    tested: tuple[Project, ...]
+    """At the top, the first counts and others are joined if they pass; in folders, all count."""
+    others: tuple[Project, ...]
+
+
+def survey(files: ProjectFiles, version: tuple[int, int] = (3, 11)) -> Survey:
+    """Return the projects of a repository.
+
+    Args:
+        version: of the `python3` on the PATH.
+    """
+    folders = _nested(files)
+    own = frozenset(path for path in files.paths if not path.startswith(tuple(f"{folder}/" for folder in folders)))
+    top = _projects(ProjectFiles(own, files.texts), "", version)
+    nested = [project for folder in folders for project in _projects(files.below(folder), folder, version)[:1]]
+    for chosen in ([each for each in top if each.is_tested], [each for each in nested if each.is_tested], top[:1],
+                   nested[:1]):
+        if chosen:
+            return Survey(tuple(chosen), tuple(each for each in [*top, *nested] if each not in chosen))
+    return Survey((), ())
+
+
+def setup_key(files: ProjectFiles, setup: str | None) -> list[str]:
+    """Return the files whose change makes a set-up run again: lock files and manifests, and files that it names."""
+    if not setup:
+        return []
+    named = [word for word in re.findall(r"[\w./-]+", setup) if word in files.paths and "." in word]
+    folders = ["", *(f"{folder}/" for folder in re.findall(r"\(cd ([\w./-]+) &&", setup))]
+    known = [f"{folder}{name}" for folder in folders for name in LOCK_FILES if f"{folder}{name}" in files.paths]
+    return list(dict.fromkeys([*known, *named]))
+
+
+def _projects(files: ProjectFiles, folder: str, version: tuple[int, int]) -> list[Project]:
+    """Return the projects of one folder, those with tests first; a task runner alone counts as one."""
+    found: dict[str, list[Candidate]] = {}
+    for candidate in [*python_project.propose_python(files, version), *node_project.propose_node(files),
+                      *propose_by_marks(files)]:
+        found.setdefault(candidate.ecosystem, []).append(candidate)
+    wrappers = [each for name in WRAPPERS for each in found.get(name, ()) if each.is_test]
+    languages = [name for name in found if name not in WRAPPERS and found[name][0].is_test]
+    if languages:
+        found[languages[0]] += wrappers
+        found = {name: ways for name, ways in found.items() if name not in WRAPPERS}
+    projects = [Project(folder, tuple(ways)) for ways in found.values()]
+    return sorted(projects, key=lambda project: not project.is_tested)
+
+
+def _nested(files: ProjectFiles) -> list[str]:
+    """Return the folders that hold a project of their own, and are no member of one above."""
+    top = {ecosystem for name, ecosystem in _OWN_MANIFEST.items() if files.has(name)}
+    members = _kinds_with_members(files)
+    found: dict[str, str] = {}
+    for path in sorted(files.paths, key=lambda path: (path.count("/"), path)):
+        folder, _, name = path.rpartition("/")
+        ecosystem = _OWN_MANIFEST.get(name)
+        if not folder or ecosystem is None or path.count("/") > MAX_DEPTH or _NO_PROJECTS.search(folder):
+            continue
+        if ecosystem in members or (name == "requirements.txt" and ecosystem in top) or not _is_project(files, path):
+            continue
+        if not any(folder == other or folder.startswith(f"{other}/") for other in found):
+            found[folder] = ecosystem
+    return list(found)[:MAX_NESTED]
+
+
+def _is_project(files: ProjectFiles, path: str) -> bool:
+    """Return whether a manifest is more than settings of tools, or a marker of a module's kind."""
+    if path.endswith("pyproject.toml"):
+        document = read_toml(files.text(path))
+        return bool(table(document, "project") or table(document, "build-system") or table(document, "tool", "poetry"))
+    if path.endswith("package.json"):
+        package = read_json(files.text(path))
+        return bool(table(package, "scripts") or table(package, "dependencies") or package.get("name"))
+    return True
+
+
+def _kinds_with_members(files: ProjectFiles) -> set[str]:
+    """Return the ecosystems whose project at the top has those in folders as its members."""
+    members = {"Rust"} if files.has("Cargo.toml") else set()
+    if files.has("pom.xml", "build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "gradlew"):
+        members.add(JAVA)
+    if read_json(files.text("package.json")).get("workspaces") or files.has("pnpm-workspace.yaml"):
+        members.add(NODE)
+    if files.has("go.work"):
+        members.add("Go")
+    if table(read_toml(files.text("pyproject.toml")), "tool", "uv", "workspace"):
+        members.add(PYTHON)
+    return members
+
+
+def propose_gate(found: Survey) -> Candidate | None:
+    """Return the likeliest way to test a repository as a whole, untried; None if nothing is known of it."""
+    tested = found.tested[:1] if found.tested and not found.tested[0].folder else found.tested
+    return join([project.candidates[0].in_folder(project.folder) for project in tested]) if tested else None
+
+
+CONFLICT_MARKERS = Candidate("no build system", "a search for conflict markers, since nothing else is known",
+                             "! git grep -nE '^(<<<<<<<|>>>>>>>) '", is_test=False)
+"""Way to check a repository of which nothing is known."""

@@ -3,12 +3,13 @@ and the committer. Each test types what a user types, and looks at the exit code
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from support import Place, git, make_repository
+from support import Place, git, make_repository, wait_for
 
 
 def run(place: Place, repo: Path, name: str, command: str = "", *more: str) -> subprocess.CompletedProcess[str]:
@@ -112,3 +113,47 @@ def test_a_run_is_not_misled_by_tags_branches_and_remotes_of_the_names_it_uses(p
     assert git(repo, "rev-parse", "refs/heads/main-again^1") == git(repo, "rev-parse", "refs/heads/main")
     assert place.command("clean", "--all-done", "-y").returncode == 0
     assert not git(repo, "for-each-ref", "refs/heads/garrison")
+
+
+# --- who commits what lands, and its signature ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_what_lands_is_the_users_commit_and_signed_as_their_own(place):
+    repo, key = place.repo, place.user / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    (place.user / "allowed").write_text(f"user@example.org {key.with_suffix('.pub').read_text()}")
+    for name, value in (("commit.gpgsign", "true"), ("gpg.format", "ssh"), ("user.signingkey", f"{key}.pub"),
+                        ("gpg.ssh.allowedSignersFile", str(place.user / "allowed"))):
+        git(repo, "config", name, value)
+    done = run(place, repo, "news")
+    assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
+    assert "signed" not in done.stdout + done.stderr
+    assert git(repo, "log", "--first-parent", "-1", "--format=%G? %an <%ae> %cn <%ce>") == (
+        "G A User <user@example.org> A User <user@example.org>")
+    assert git(repo, "status", "--porcelain") == ""
+
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "a secret", "-f", str(key)], check=True)
+    done = run(place, repo, "more")
+    assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
+    assert "note: what lands will not be signed, although commit.gpgsign is set: " in done.stderr
+    assert git(repo, "log", "-1", "--format=%G? %cn") == "N A User"
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_what_cannot_be_signed_any_more_waits_and_says_so_until_it_can(place):
+    repo, key = place.repo, place.user / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    for name, value in (("commit.gpgsign", "true"), ("gpg.format", "ssh"), ("user.signingkey", f"{key}.pub")):
+        git(repo, "config", name, value)
+    child = place.begin("run", "Add it", "--target-dir", repo, "--no-gate", "--run", "r1", "--terminal", "process",
+                        "--command", f"{place.hold('it')}; echo it > it; git add it; git commit -qm It")
+    place.wait_until_held("it")
+    key.rename(place.user / "away")
+    place.release("it")
+    wait_for("the landing waits", lambda: "it cannot be signed (" in (place.root / "out").read_text(), 60)
+    told = place.command("status", "r1").stdout
+    assert "garrison merge-queue config --no-sign" in told
+    assert place.command("merge-queue", "config", "--no-sign", "--repo-root", repo).returncode == 0
+    assert place.finish(child) == 0
+    assert git(repo, "log", "-1", "--format=%G? %cn") == "N A User"

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from garrison.merge import commands, hooks
 from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import BATCH_HISTORY, CLEANING, QueueConfig
 from garrison.merge.entry import STRATEGIES, MergeEntry
+from garrison.merge.preflight import identify
 from garrison.merge.queue import QueueReader, list_queues, target_of_folder
 from garrison.merge.state import QueueState
 from garrison.system.git import Git
@@ -393,6 +395,7 @@ def _unpause(repo_root: str | None, target: str | None, home: str | None) -> Non
               help="Files that the gate sees as the target has them, not the branch (repeatable); '' for none.")
 @click.option("--with-hooks/--without-hooks", default=None,
               help="Ask your reference-transaction hook, as it is now, before each landing.")
+@click.option("--sign/--no-sign", default=None, help="Sign what lands as your own git would, or leave it unsigned.")
 @click.option("--guard/--no-guard", default=None, help="Prevent other moves of the target, with a git hook.")
 @json_option
 @home_option
@@ -407,6 +410,8 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
     changes = _config_changes(given)
     if given["with_hooks"] is not None:
         changes["hooks"] = hooks.record(queue.git) if given["with_hooks"] else ""
+    if given["sign"] is not None:
+        changes["signer"] = identify(queue.git, os.environ, print_message)[1] if given["sign"] else None
     config = commands.reconfigure(queue, **changes) if changes else queue.state.config or QueueConfig()
     if as_json or changes:
         print_json({"repository": str(queue.repo), "target": queue.target, "recorded": queue.state.config is not None,

@@ -27,6 +27,7 @@ from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, EntryOptions, MergeEntry
+from garrison.merge.preflight import identify
 from garrison.merge.queue import MergeQueue, Progress, Wait
 from garrison.merge.target import check_target
 from garrison.records import hook as hooks
@@ -123,9 +124,10 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
             _report_other_queues(queue.home, queue.folder, report)
         if gate or no_gate or setup:
             recorded = queue.state.config
+            committer, signer = identify(queue.git, os.environ, report)
             queue.configure(QueueConfig(gate or (recorded.gate if recorded and not no_gate else None),
                                         setup or (recorded.setup if recorded else None), no_gate,
-                                        Timing.read(os.environ).gate_timeout))
+                                        Timing.read(os.environ).gate_timeout, committer=committer, signer=signer))
     except UsageError:
         raise
     except GarrisonError as error:

@@ -1,9 +1,9 @@
 """Candidates: commits that the target would become, built by each entry's strategy: merge, squash, rebase or ff-only.
 
 A candidate depends on nothing but the entries, the tip and the gate: the same entry on the same base with the same
-trailers gives the same commits, byte for byte. Authors and their dates are kept, garrison is the committer. No checkout
-is involved, and the tree that is tested is the tree that lands. The last commit of an entry bears the queue's trailers,
-except with ff-only, which makes no commit.
+trailers gives the same commits, byte for byte. Authors and their dates are kept, the user is the committer. Only the
+commits that land are signed. No checkout is involved, and the tree that is tested is the tree that lands. The last
+commit of an entry bears the queue's trailers, except with ff-only, which makes no commit.
 
 The entries of a set are stacked on the tip in their order, and tested as they are there. What lands
 gets commits of its own, with the same trees, whose trailers say which entries landed together and that the last one's
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, UsageError
@@ -32,6 +33,8 @@ from garrison.system.clock import from_iso
 from garrison.system.git import GitError
 from garrison.system.git.commits import MergeResult
 from garrison.system.git.landable import explain_refusal
+from garrison.system.git.repository import EMAIL, NAME
+from garrison.system.git.signing import SigningFailed, parse_ident
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,6 +91,8 @@ class CandidateBuilder:
         """True once a batch was built whose objects are whole: from then on nothing is left of a dead processor."""
         self._dropped: set[str] = set()
         """Objects that were set aside, or were missing, when a batch was built."""
+        self._signed: tuple[tuple[object, ...], tuple[str, ...]] = ((), ())
+        """What was last signed, and its commits: a landing that was held up is not signed again."""
 
     # --- a set ------------------------------------------------------------------------------------------------------
 
@@ -95,6 +100,7 @@ class CandidateBuilder:
         """Stack the wanted entries on the tip, but those that do not merge with the ones before; or settle the first
         if it cannot be built on the tip. Those that waited become candidates.
         """
+        self._name_committer()
         chosen: list[MergeEntry] = []
         built: list[Candidate] = []
         names = tuple(entry.id for entry in wanted)
@@ -224,6 +230,7 @@ class CandidateBuilder:
 
     def chain(self, tip: str, batch: Sequence[MergeEntry]) -> CandidateChain | None:
         """Return the batch stacked on the tip, from memory if possible; None if it no longer merges."""
+        self._name_committer()
         names = tuple(entry.id for entry in batch)
         for kept in self._chains:
             if kept.base == tip and tuple(entry.id for entry in kept.entries[:len(names)]) == names:
@@ -270,10 +277,26 @@ class CandidateBuilder:
         return chain.commits[count]
 
     def pin_landing(self, chain: CandidateChain, count: int) -> LandingCommits:
-        """Pin and return the commits with which the chain's first `count` entries land as a batch."""
-        names = tuple(entry.id for entry in chain.entries[:count])
+        """Pin and return the commits with which the chain's first `count` entries land as a batch, signed if the user
+        signs theirs: only what is about to land is. SigningFailed if that cannot be done now."""
+        self._name_committer()
+        config = self.queue.state.config
+        self.git.signer = config.signer if config is not None else None
+        try:
+            commits = self._build_landing(chain, tuple(entry.id for entry in chain.entries[:count]))
+        finally:
+            self.git.signer = None
+        self._pin(chain.entries[count - 1], commits[-1])
+        return LandingCommits(commits[-1], commits[:count])
+
+    def _build_landing(self, chain: CandidateChain, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the commits of a landing in the order of its entries; the last one is the target's new tip."""
+        count = len(names)
+        known_by = (chain.base, names, chain.trees[:count + 1], self.queue.state.config)
+        if self.git.signer is not None and self._signed[0] == known_by:
+            return self._signed[1]
         commits = chain.commits[1:count + 1]
-        if names != chain.exact:
+        if names != chain.exact or self.git.signer is not None:
             rebuilt = [chain.base]
             for position, entry in enumerate(chain.entries[:count], 1):
                 candidate = build_candidate(self.git, entry, rebuilt[-1], self._trailers(entry, names, position),
@@ -283,9 +306,20 @@ class CandidateBuilder:
                     raise GarrisonError(f"{entry.id} gave another tree than was tested; building it again")
                 rebuilt.append(candidate.commit)
             commits = tuple(rebuilt[1:])
-        new = self._merge_batch(chain, names, commits[-1]) if count > 1 and self._is_merged_at_tip else commits[-1]
-        self._pin(chain.entries[count - 1], new)
-        return LandingCommits(new, commits)
+        if count > 1 and self._is_merged_at_tip:
+            commits = (*commits, self._merge_batch(chain, names, commits[-1]))
+        self._signed = (known_by, commits)
+        return commits
+
+    def _name_committer(self) -> None:
+        """Let git's commits be the user's: of whom a launch has recorded, else of whom the checkout names now."""
+        config = self.queue.state.config
+        recorded = parse_ident(config.committer) if config is not None else None
+        self.git.committer = recorded or self._named_here or (NAME, EMAIL)
+
+    @cached_property
+    def _named_here(self) -> tuple[str, str] | None:
+        return parse_ident(self.git.find_committer({}))
 
     def _merge_batch(self, chain: CandidateChain, names: Sequence[str], top: str) -> str:
         """Return the commit that merges a batch whose last commit is `top` into the target, with the tested tree."""
@@ -374,7 +408,7 @@ def _installed(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Ca
             raise UsageError(f"no installed package offers the merge strategy {name}; install it again, or enqueue "
                              f"{entry.branch} with another strategy")
         made = load(Group.STRATEGIES, name)(git, entry, base, trailers)
-    except GitError:
+    except (GitError, SigningFailed):
         raise
     except Exception as error:  # a package's code may raise anything
         text = " ".join(str(error).split())
@@ -435,7 +469,8 @@ def _rebase(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candi
 
 def _cherry_pick(git: Git, commit: Commit, tree: str) -> MergeResult:
     """Apply what `commit` changed on top of `tree`: a merge whose base is its parent."""
-    return git.merge_tree(git.commit_tree(tree, commit.parents, "base of a rebase\n", date=0), commit.oid)
+    base = git.commit_tree(tree, commit.parents, "base of a rebase\n", date=0, signed=False)
+    return git.merge_tree(base, commit.oid)
 
 
 def _ff_only(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:

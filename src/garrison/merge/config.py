@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.frozen import frozen
 from garrison.merge.entry import STRATEGIES
+from garrison.system.git.signing import Signer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,12 +57,17 @@ class QueueConfig:
     """Entries to test together at most; 0: as many as the queue chooses."""
     beliefs: bool = True
     """Set if the history of the queue decides which entries are tested with which; else all count alike."""
+    committer: str = ""
+    """Who commits what lands, `Name <address>`; '': garrison, which knows no name of the user's."""
+    signer: Signer | None = None
+    """How what lands is signed; None: not at all."""
 
     @classmethod
     def from_launch(cls, launch: Launch, timeout: float = DEFAULT_TIMEOUT) -> QueueConfig:
         """Return the configuration with which a launch tests what lands on its target."""
         return cls(launch.gate, launch.setup, launch.no_gate, timeout, tuple(launch.lock_files), hooks=launch.hooks,
-                   gate_from_target=tuple(launch.gate_from_target))
+                   gate_from_target=tuple(launch.gate_from_target), committer=launch.committer,
+                   signer=read_signer(launch.signer))
 
     @property
     def is_ready(self) -> bool:
@@ -97,7 +103,8 @@ class QueueConfig:
         timeout = self.timeout if launched.timeout == DEFAULT_TIMEOUT else launched.timeout
         return replace(self, gate=launched.gate, setup=launched.setup, no_gate=launched.no_gate, timeout=timeout,
                        lock_files=launched.lock_files, hooks=launched.hooks or self.hooks,
-                       gate_from_target=launched.gate_from_target or self.gate_from_target)
+                       gate_from_target=launched.gate_from_target or self.gate_from_target,
+                       committer=launched.committer or self.committer, signer=launched.signer)
 
     def describe(self) -> str:
         """Return gate and set-up in one line for people."""
@@ -116,7 +123,12 @@ class QueueConfig:
         stored = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
                                   for name, value in stored.items()}
-        return cls(**values)
+        return cls(**{**values, "signer": read_signer(values.get("signer"))})
+
+
+def read_signer(data: Mapping[str, Any] | None) -> Signer | None:
+    """Return a signer as a record holds it; None for none."""
+    return Signer(**data) if data else None
 
 
 def explain_gate_mismatch(recorded: QueueConfig | None, new: QueueConfig, *, unfinished: int, processor: bool,

@@ -25,12 +25,18 @@ from garrison.merge.records import (
 )
 from garrison.system import failpoint
 from garrison.system.git import GitError
+from garrison.system.git.signing import SigningFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from garrison.merge.candidates import CandidateChain, LandingCommits
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import QueueWriter
     from garrison.merge.state import QueueState, StaleCheckout
+
+SIGNING_PAUSE = 30.0
+"""Seconds between two tries to sign, after one has failed."""
 
 
 class Lander:
@@ -40,6 +46,8 @@ class Lander:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self.retried_at = float("-inf")
         """Monotonic seconds at which blocked entries were last retried."""
+        self._unsigned_at = float("-inf")
+        """Monotonic seconds at which a signature last failed."""
 
     # --- a landing --------------------------------------------------------------------------------------------------
 
@@ -159,6 +167,27 @@ class Lander:
             self.writer.append(StatusChanged(others, "queued", "built again without the entries that cannot land now"))
         return Progress("landing_blocked", touching[0])
 
+    def wait_for_signature(self, names: Sequence[str], why: str) -> Progress:
+        """Block entries that cannot be signed as the launch found they could; they land once they can."""
+        self._unsigned_at = self.writer.clock.monotonic()
+        self.writer.append(StatusChanged(tuple(names), "landing_blocked",
+                                         f"it cannot be signed ({why}); unlock the key, or let it land unsigned: "
+                                         "garrison merge-queue config --no-sign"), sync=True)
+        return Progress("landing_blocked", names[0])
+
+    def _can_sign(self) -> bool:
+        config, now = self.queue.state.config, self.writer.clock.monotonic()
+        if config is None or config.signer is None:
+            return True
+        if now - self._unsigned_at < SIGNING_PAUSE:
+            return False
+        try:
+            config.signer.sign(b"trial\n")
+        except SigningFailed:
+            self._unsigned_at = now
+            return False
+        return True
+
     def retry_blocked(self, state: QueueState) -> Progress | None:
         """Update stale checkouts, and requeue blocked entries that can land now; at most once a second."""
         now = self.writer.clock.monotonic()
@@ -192,7 +221,7 @@ class Lander:
         if self._find_stale_blocker(self.queue.state, checkouts.find_checkouts(self.git, self.queue.target)[0]):
             return False
         tree = entry.tree if tip == entry.base else build_candidate(self.git, entry, tip, lambda _: ()).tree
-        return not tree or checkouts.rehearse(self.git, self.queue.target, tip, tree) is None
+        return (not tree or checkouts.rehearse(self.git, self.queue.target, tip, tree) is None) and self._can_sign()
 
     def _find_stale_blocker(self, state: QueueState, paths: list[Path]) -> Blocked | None:
         """Return the checkout that blocks the next landing because it still shows an older commit of the target."""

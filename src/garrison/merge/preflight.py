@@ -35,7 +35,8 @@ from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.system.clock import format_age
 from garrison.system.environment import child_environment
-from garrison.system.git import GitError
+from garrison.system.git import Git, GitError, trust
+from garrison.system.git.signing import TRIAL_SECONDS, Signer, SigningFailed, find_signer
 from garrison.system.worktree_files import count_lfs_pointers
 
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
@@ -107,6 +108,28 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
         queue.record_green(tree, config.verdict_key(environment, files), FOREIGN if allow_foreign_imports else "")
     queue.resume_own_pause("pre-flight passed")
     return PreflightResult(commit, tree, time.monotonic() - started, log)
+
+
+def identify(git: Git, environ: Mapping[str, str], report: Callable[[str], None]) -> tuple[str, Signer | None]:
+    """Return who commits what lands ('' for garrison itself), and how it is signed: as the user's own git would.
+
+    A signature is tried once, without a person. What will be different from the user's own commits is reported.
+    """
+    committer = git.find_committer(environ)
+    if not committer:
+        report("note: git knows no name of yours, so garrison itself commits what lands; `git config --global "
+               "user.name NAME` and `user.email` change that")
+    recorded = trust.read(git.home, git.common) if git.home is not None else None
+    trusted = {each.key: each.value for each in git.settings()
+               if recorded is None or (each.key, each.value) in recorded.settings}
+    try:
+        signer = find_signer(trusted, committer, git.root, environ)
+        if signer is not None:
+            signer.sign(b"trial\n", TRIAL_SECONDS)
+    except SigningFailed as error:
+        report(f"note: what lands will not be signed, although commit.gpgsign is set: {error}")
+        return committer, None
+    return committer, signer
 
 
 def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,

@@ -43,6 +43,7 @@ from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.system import disk_space, failpoint, shortage
 from garrison.system.git.repository import GitError, is_gc_running
+from garrison.system.git.signing import SigningFailed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -500,7 +501,10 @@ class MergeProcessor:
                 return Progress("verdict", names[0])
         if chain is None:
             return self._requeue(entries, "its candidate no longer fits the target")
-        commits = self.builder.pin_landing(chain, len(names))
+        try:
+            commits = self.builder.pin_landing(chain, len(names))
+        except SigningFailed as error:
+            return self.lander.wait_for_signature(names, str(error))
         result = self.lander.land(chain, commits)
         if isinstance(result, Progress) and result.what == "landed":
             self.builder.advance(chain, len(names), commits.new)

@@ -68,7 +68,8 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
     rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
     if mode_here(rights.mode) is Mode.BUBBLEWRAP:
         return {}
-    settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "batch")]
+    settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "batch"),
+                ("commit.gpgSign", "false"), ("tag.gpgSign", "false")]  # the key is the user's alone
     if excluded is not None:
         settings.append((excludes.SETTING, str(excluded)))
     if not rights.push:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,8 @@ from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.frozen import frozen
 from garrison.merge import hooks
 from garrison.merge.checkouts import find_checkouts
-from garrison.merge.config import QueueConfig, explain_gate_mismatch
-from garrison.merge.preflight import preflight
+from garrison.merge.config import QueueConfig, explain_gate_mismatch, read_signer
+from garrison.merge.preflight import identify, preflight
 from garrison.pipeline.dot_writer import graph_digest
 from garrison.pipeline.graph import DialectError
 from garrison.pipeline.lint import lint
@@ -109,6 +109,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     land = _land(request, plan, report)
     report_land(plan, land, defaults, report)
     base, remote, base_oid = _base(runtime, request, git, land)
+    committer, signer = ("", None) if land == LAND_NONE else identify(git, runtime.environ, report)
     launch = Launch(
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=runtime.clock.utc(),
         trees=str(trees_root(runtime.environ)), base_oid=base_oid,
@@ -123,7 +124,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         auto_approve=request.auto_approve, max_steps=request.max_steps, land=land, remote=remote,
         issue=request.issue,
         node_gate=plan.node_gate, approve=request.approve,
-        failover=_stated_failover(request.failover, plan), hosts=_stated_hosts(request))
+        failover=_stated_failover(request.failover, plan), hosts=_stated_hosts(request),
+        committer=committer, signer=asdict(signer) if signer is not None else {})
     if request.terminal not in KINDS:
         choose_terminal(request.terminal, runtime.home)  # of a package
     agents = used_agents(here, agent, runtime.home, launch.failover)
@@ -400,7 +402,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
     fixed = request.gate_from_target or (list(recorded.gate_from_target) if recorded else [])
     asked = hooks.record(git) if request.with_hooks else recorded.hooks if recorded else ""
     config = QueueConfig(gate, setup, request.no_gate, runtime.timing.gate_timeout, tuple(lock_files), hooks=asked,
-                         gate_from_target=tuple(fixed))
+                         gate_from_target=tuple(fixed), committer=launch.committer, signer=read_signer(launch.signer))
     why = explain_gate_mismatch(recorded, config, unfinished=len(queue.state.unfinished()),
                                 processor=queue.is_processor_running())
     if why:

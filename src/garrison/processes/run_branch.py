@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.merge.config import QueueConfig
+from garrison.merge.config import QueueConfig, read_signer
 from garrison.merge.queue import MergeQueue
 from garrison.records.names import INTEGRATION, tested_branch
 from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN, list_runs
@@ -75,7 +75,8 @@ def begin_test(queue: MergeQueue, base: str) -> None:
 def configure(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
     """Record the gate of the run's own branch."""
     queue.configure(QueueConfig(launch.node_gate, launch.setup, launch.node_gate is None, gate_timeout,
-                                tuple(launch.lock_files), gate_from_target=tuple(launch.gate_from_target)))
+                                tuple(launch.lock_files), gate_from_target=tuple(launch.gate_from_target),
+                                committer=launch.committer, signer=read_signer(launch.signer)))
 
 
 def rebuild_queue(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:

@@ -92,6 +92,10 @@ class Launch:
     """Where nodes are done that do not say it themselves: names of hosts, or one label; empty: on this machine."""
     claimed_for: str = ""
     """Attempt of another home's run that this run does as a host, '' for none: only who has the claim continues it."""
+    committer: str = ""
+    """Who commits what lands, `Name <address>`; '' if git knows no name, and in older runs: garrison itself."""
+    signer: dict[str, Any] = field(default_factory=dict)
+    """How what lands is signed, as the merge queue records it; empty: not at all."""
 
     @property
     def stated_sandbox_mode(self) -> str:

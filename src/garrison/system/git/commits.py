@@ -17,16 +17,8 @@ from garrison.errors import Refused
 from garrison.system import disk_space, processes
 from garrison.system.git import abandoned_locks
 from garrison.system.git.configuration import find_git_dirs
-from garrison.system.git.repository import (
-    EMAIL,
-    NAME,
-    Answer,
-    GitError,
-    Repository,
-    attempts,
-    pair,
-    split,
-)
+from garrison.system.git.repository import Answer, GitError, Repository, attempts, pair, split
+from garrison.system.git.signing import parse_ident, with_signature
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,6 +91,19 @@ class Commits(Repository):
         ref = f"refs/heads/{branch}"
         return self._read_loose(ref) is not None or \
             self.run("show-ref", "--verify", "--quiet", ref, check=False).code == 0
+
+    def find_committer(self, environ: Mapping[str, str]) -> str:
+        """Return who the user is to git in this checkout, `Name <address>`; '' if nothing says so.
+
+        What git would make up from the machine's name does not count.
+
+        Args:
+            environ: the user's variables, which git asks first.
+        """
+        stated = {name: environ[name] for name in ("GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL") if environ.get(name)}
+        answer = self.run("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT", check=False, extra=stated)
+        ident = parse_ident(answer.out.strip().rpartition(" ")[0].rpartition(" ")[0])
+        return f"{ident[0]} <{ident[1]}>" if answer.code == 0 and ident is not None and all(ident) else ""
 
     def current_branch(self, path: Path | None = None) -> str | None:
         """Return the name of the branch checked out at `path`, None when detached.
@@ -295,20 +300,25 @@ class Commits(Repository):
         return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
 
     def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
-                    author: Ident | None = None) -> str:
-        """Write a commit that depends on nothing but the arguments, durably; return its oid.
+                    author: Ident | None = None, signed: bool = True) -> str:
+        """Write a commit that depends on nothing but the arguments and `committer`, durably; return its oid.
 
-        garrison is the committer, and the author unless another is named. Tree and parents need not exist.
+        The committer is also the author unless another is named. Tree and parents need not exist. SigningFailed if the
+        `signer` cannot sign it.
 
         Args:
             date: seconds since 1970, UTC.
+            signed: the signer, if there is one, signs it.
         """
-        ident = author or Ident(NAME, EMAIL, f"{date} +0000")
+        ident = author or Ident(*self.committer, f"{date} +0000")
         name = ident.name if any(letter.isalnum() for letter in ident.name) else "unknown"
+        committer, address = map(_strip_forbidden, self.committer)
         lines = [f"tree {tree}", *(f"parent {parent}" for parent in dict.fromkeys(parents)),
                  f"author {_strip_forbidden(name)} <{_strip_forbidden(ident.email)}> {ident.date}",
-                 f"committer {NAME} <{EMAIL}> {date} +0000"]
+                 f"committer {committer} <{address}> {date} +0000"]
         text = "\n".join([*lines, "", message]).encode(errors="backslashreplace").decode()
+        if signed and self.signer is not None:
+            text = with_signature(text, self.signer.sign(text.encode()))
         commit = self.run("hash-object", "-t", "commit", "-w", "--stdin", text=text, durable=True).out.strip()
         self._trees[commit] = tree
         return commit

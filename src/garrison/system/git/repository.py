@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from garrison.system.git.neutral import Setting
+    from garrison.system.git.signing import Signer
 
 DURABLE = ("-c", "core.fsync=committed,loose-object,reference")
 """Added where objects or refs must survive a power cut."""
 NAME, EMAIL = "garrison", "garrison@localhost"
-"""Author of commits where the user has no name, and of all merge commits."""
+"""Author and committer where git knows no name of the user's."""
 CONTENTION = re.compile(r"(could not lock|cannot lock|unable to create .*\.lock|file exists|"
                         r"failed to (read|write) .*worktrees|commondir)", re.IGNORECASE)
 """Messages of git when another git holds a lock at this moment."""
@@ -73,6 +74,10 @@ class Repository:
         self.environment = environment(environ)
         self.pinned: Mapping[str, str] = {}
         """Variables of every call that name its git directory, where what lies in `root` shall not."""
+        self.committer = (NAME, EMAIL)
+        """Name and address of who commits what lands, and is the author of merges."""
+        self.signer: Signer | None = None
+        """Signs what is committed for a landing; None: nothing is signed."""
         self.outer: Path | None = None
         """Common directory of the repository in whose worktree this one is, if it is in one."""
         if common is not None:

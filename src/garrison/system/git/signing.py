@@ -1,0 +1,158 @@
+"""Signing: who commits what lands, and with which key, as the user's git would, without ever asking a person.
+
+The signing program is run here, not by git: so nothing that an agent writes into a repository's configuration can
+choose the program or the key. Both are taken from the settings that a launch trusts, and recorded with the queue. A
+program that would ask for a passphrase has neither a terminal nor a display, and is killed at a time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError
+from garrison.frozen import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TRIAL_SECONDS = 8.0
+"""Time in which a launch's trial must be signed; more means that somebody is asked."""
+SECONDS = 30.0
+"""Time for the signature of a landing."""
+_PROGRAMS = {"openpgp": "gpg", "x509": "gpgsm", "ssh": "ssh-keygen"}
+"""Formats, as `gpg.format` names them, with the program that git takes for each."""
+_TRUE = frozenset({"true", "yes", "on", "1", ""})
+_VARIABLES = ("HOME", "GNUPGHOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
+"""Variables that lead to the user's keys. None of them is a secret."""
+_IDENT = re.compile(r"([^<>\n]+?) <([^<>\n]*)>")
+
+
+class SigningFailed(GarrisonError):
+    """A signature that could not be made without a person; the text says why."""
+
+
+@frozen
+class Signer:
+    """Key and program with which landings are signed, and the variables that lead to the key."""
+
+    format: str
+    program: str
+    key: str
+    variables: dict[str, str]
+
+    def sign(self, payload: bytes, limit: float = SECONDS) -> str:
+        """Return the signature of a commit's content; SigningFailed if there is none within `limit` seconds."""
+        if self.format == "ssh":
+            return self._sign_by_ssh(payload, limit)
+        argv = [self.program, "--batch", "--pinentry-mode", "error", "--status-fd=2", "-bsau", self.key]
+        out, told = self._run(argv, payload, limit)
+        if "[GNUPG:] SIG_CREATED " not in told:
+            raise SigningFailed(f"{self.program} made no signature")
+        return out
+
+    def _sign_by_ssh(self, payload: bytes, limit: float) -> str:
+        with tempfile.TemporaryDirectory(prefix="garrison-sign-") as folder:
+            content, key, more = Path(folder, "commit"), self.key, []
+            content.write_bytes(payload)
+            if literal := _literal_key(key):
+                key, more = f"{folder}/key.pub", ["-U"]
+                Path(key).write_text(f"{literal}\n")
+            self._run([self.program, "-Y", "sign", "-n", "git", "-f", key, *more, str(content)], b"", limit)
+            try:
+                return content.with_name("commit.sig").read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise SigningFailed(f"{self.program} left no signature") from error
+
+    def _run(self, argv: Sequence[str], text: bytes, limit: float) -> tuple[str, str]:
+        """Run the program where no person can be asked; return what it printed on both streams."""
+        env = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never",
+               **self.variables}
+        try:
+            child = subprocess.Popen(argv, env=env, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE, start_new_session=True)
+        except OSError as error:
+            raise SigningFailed(f"{argv[0]}: {error.strerror}") from error
+        try:
+            out, told = child.communicate(text, timeout=limit)
+        except subprocess.TimeoutExpired as error:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            for stream in (child.stdin, child.stdout, child.stderr):
+                if stream is not None:
+                    stream.close()
+            name = Path(argv[0]).name
+            raise SigningFailed(f"{name} did not end within {limit:g} s: it waits for somebody") from error
+        lines = told.decode(errors="replace").splitlines()
+        if child.returncode:
+            said = [line for line in lines if line.strip() and not line.startswith("[GNUPG:]")]
+            raise SigningFailed(said[-1].strip() if said else f"{argv[0]}: exit code {child.returncode}")
+        return out.decode(errors="replace").replace("\r", ""), "\n".join(lines)
+
+
+def _literal_key(key: str) -> str:
+    """Return the public key that the setting itself holds, '' if it names a file."""
+    return key.removeprefix("key::") if key.startswith("key::") else key if key.startswith("ssh-") else ""
+
+
+def with_signature(commit: str, signature: str) -> str:
+    """Return a commit's content with its signature as git keeps it: the last header, its lines indented. Pure."""
+    header, _, message = commit.partition("\n\n")
+    is_sha256 = len(header.partition("\n")[0]) > len("tree ") + 40
+    name = "gpgsig-sha256" if is_sha256 else "gpgsig"
+    indented = signature.rstrip("\n").replace("\n", "\n ")
+    return f"{header}\n{name} {indented}\n\n{message}"
+
+
+def parse_ident(text: str) -> tuple[str, str] | None:
+    """Return name and address of `Name <address>`, None for anything else. Pure."""
+    match = _IDENT.fullmatch(text)
+    return (match[1], match[2]) if match else None
+
+
+# ------------------------------------------------------------------------------------------------------- at a launch
+
+
+def find_signer(settings: Mapping[str, str], committer: str, root: Path, environ: Mapping[str, str]) -> Signer | None:
+    """Return how the user signs commits, None if they do not; SigningFailed if that cannot be done for them here.
+
+    Args:
+        settings: what the launch trusts, by key.
+        committer: whose key it is where no `user.signingkey` is set, `Name <address>`.
+        root: the checkout, to which agents' work lands: neither program nor key may lie there.
+    """
+    if settings.get("commit.gpgsign", "false").lower() not in _TRUE:
+        return None
+    kind = settings.get("gpg.format", "openpgp").lower()
+    if kind not in _PROGRAMS:
+        raise SigningFailed(f"gpg.format is {kind}, which is not known")
+    named = settings.get(f"gpg.{kind}.program") or (settings.get("gpg.program") if kind == "openpgp" else None)
+    named = _expand(named or _PROGRAMS[kind], environ)
+    program = shutil.which(named, path=environ.get("PATH", os.defpath))
+    if program is None:
+        raise SigningFailed(f"{named} is not installed")
+    key = settings.get("user.signingkey", "") or ("" if kind == "ssh" else committer)
+    if not key:
+        raise SigningFailed("no user.signingkey is set")
+    if kind == "ssh" and not _literal_key(key):
+        key = _expand(key, environ)
+        _refuse_inside(key, root, "user.signingkey")
+    _refuse_inside(program, root, "the signing program")
+    return Signer(kind, program, key, {name: environ[name] for name in _VARIABLES if environ.get(name)})
+
+
+def _expand(path: str, environ: Mapping[str, str]) -> str:
+    return f"{environ['HOME']}{path[1:]}" if path.startswith("~/") and environ.get("HOME") else path
+
+
+def _refuse_inside(path: str, root: Path, what: str) -> None:
+    if not os.path.isabs(path) or Path(path).resolve().is_relative_to(root.resolve()):  # noqa: PTH117
+        raise SigningFailed(f"{what}, {path}, lies in the repository, where agents' work lands")

@@ -1,0 +1,160 @@
+"""Signatures of what lands, made by the real programs, without a person."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from garrison.merge.preflight import identify
+from garrison.system.git import Git, trust
+from garrison.system.git.signing import Signer, SigningFailed, find_signer, with_signature
+from support import git, make_repository, processes
+
+needs_gpg = pytest.mark.skipif(shutil.which("gpg") is None, reason="gpg is not installed")
+needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+USER = "A User <user@example.org>"
+
+
+@pytest.fixture
+def repo(tmp_path) -> Path:
+    make_repository(tmp_path / "repo")
+    git(tmp_path / "repo", "config", "commit.gpgsign", "true")
+    return tmp_path / "repo"
+
+
+@pytest.fixture
+def keys() -> Iterator[Path]:
+    """Yield a folder of keys with a short path, as gpg's agent has its socket there; the agent is ended."""
+    folder = Path(tempfile.mkdtemp(prefix="g"))
+    (folder / "gpg-agent.conf").write_text("s2k-count 65536\n")  # else a passphrase takes seconds
+    yield folder
+    if shutil.which("gpgconf"):
+        subprocess.run(["gpgconf", "--kill", "all"], env={**os.environ, "GNUPGHOME": str(folder)}, check=False)
+    shutil.rmtree(folder, ignore_errors=True)  # the agent removes its sockets
+
+
+def gpg_key(keys: Path, passphrase: str) -> dict[str, str]:
+    env = {"PATH": os.environ["PATH"], "HOME": str(keys), "GNUPGHOME": str(keys)}
+    subprocess.run(["gpg", "--batch", "-q", "--pinentry-mode", "loopback", "--passphrase", passphrase,
+                    "--quick-gen-key", USER, "ed25519", "sign", "never"], env=env, check=True, capture_output=True)
+    return env
+
+
+def ssh_key(repo: Path, keys: Path, passphrase: str) -> dict[str, str]:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(keys / "key")], check=True)
+    (keys / "allowed").write_text(f"user@example.org {(keys / 'key.pub').read_text()}")
+    for key, value in (("gpg.format", "ssh"), ("user.signingKey", "~/key.pub"),
+                       ("gpg.ssh.allowedSignersFile", str(keys / "allowed"))):
+        git(repo, "config", key, value)
+    return {"PATH": os.environ["PATH"], "HOME": str(keys)}
+
+
+def identity(repo: Path, environ: dict[str, str]) -> tuple[str, Signer | None, list[str]]:
+    notes: list[str] = []
+    return *identify(Git(repo, environ), environ, notes.append), notes
+
+
+def signed_commit(repo: Path, signer: Signer) -> str:
+    ours = Git(repo)
+    ours.committer, ours.signer = ("A User", "user@example.org"), signer
+    return ours.commit_tree(ours.tree_of("HEAD"), [git(repo, "rev-parse", "HEAD")], "Lénd\n\nbody\n", date=1700000000)
+
+
+def verifies(repo: Path, commit: str, environ: dict[str, str]) -> bool:
+    return subprocess.run(["git", "verify-commit", commit], cwd=repo, env=environ, capture_output=True,
+                          check=False).returncode == 0
+
+
+@needs_gpg
+def test_git_accepts_what_gpg_signs(repo, keys):
+    environ = gpg_key(keys, "")
+    committer, signer, notes = identity(repo, environ)
+    assert (committer, notes) == (USER, [])
+    commit = signed_commit(repo, signer)
+    assert verifies(repo, commit, environ)
+    assert git(repo, "show", "-s", "--format=%cn <%ce> %s", commit) == f"{USER} Lénd"
+    git(repo, "fsck", "--strict")
+
+
+@needs_gpg
+@pytest.mark.parametrize("unlocked", [False, True])
+def test_a_key_with_a_passphrase_signs_only_while_gpgs_agent_has_it(repo, keys, unlocked):
+    environ = gpg_key(keys, "secret")
+    subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=environ, check=True)
+    if unlocked:
+        subprocess.run(["gpg", "--batch", "--pinentry-mode", "loopback", "--passphrase", "secret", "--sign"],
+                       env=environ, check=True, input=b"", capture_output=True)
+    _, signer, notes = identity(repo, environ)
+    assert (signer is not None, len(notes)) == (unlocked, not unlocked)
+    assert all(note.startswith("note: what lands will not be signed, although commit.gpgsign is set: gpg: ")
+               for note in notes)
+
+
+@needs_ssh
+@pytest.mark.parametrize("passphrase", ["", "a secret"])
+def test_ssh_signs_with_a_key_that_asks_for_nothing(repo, keys, passphrase):
+    environ = ssh_key(repo, keys, passphrase)
+    _, signer, notes = identity(repo, environ)
+    assert (signer is None, len(notes)) == (bool(passphrase), int(bool(passphrase)))
+    if signer is not None:
+        assert verifies(repo, signed_commit(repo, signer), environ)
+
+
+def test_a_program_that_waits_for_somebody_is_ended_with_all_it_started(tmp_path):
+    program = tmp_path / "asks"
+    program.write_text(f"#!/bin/sh\n(while true; do sleep 1; done; : {tmp_path}) &\nwait\n")
+    program.chmod(0o755)
+    with pytest.raises(SigningFailed, match=r"asks did not end within 1 s: it waits for somebody"):
+        Signer("openpgp", str(program), "key", {}).sign(b"text", 1.0)
+    assert not [process for process in processes(str(program)) if process.living]
+
+
+@pytest.mark.parametrize(("settings", "why"), [
+    ({"gpg.program": "{root}/gpg"}, "lies in the repository"),
+    ({"gpg.program": "no-such-gpg"}, "no-such-gpg is not installed"),
+    ({"gpg.format": "smoke"}, "gpg.format is smoke"),
+    ({"gpg.format": "ssh", "gpg.ssh.program": "true"}, r"no user.signingkey is set"),
+    ({"gpg.format": "ssh", "gpg.ssh.program": "true", "user.signingkey": "keys/id.pub"}, "lies in the repository"),
+])
+def test_what_cannot_sign_is_refused_with_its_reason(settings, why, tmp_path):
+    (tmp_path / "gpg").write_text("#!/bin/sh\n")
+    (tmp_path / "gpg").chmod(0o755)
+    given = {key: value.format(root=tmp_path) for key, value in settings.items()} | {"commit.gpgsign": "yes"}
+    with pytest.raises(SigningFailed, match=why):
+        find_signer(given, USER, tmp_path, {"PATH": os.environ["PATH"]})
+    assert find_signer({**given, "commit.gpgsign": "no"}, USER, tmp_path, {}) is None
+
+
+def test_what_an_agent_planted_chooses_neither_program_nor_key(repo, tmp_path):
+    home = tmp_path / "home"
+    ours = Git(repo, home=home)
+    trusted = [(each.key, each.value) for each in ours.settings()]
+    trust.path_of(home, ours.common).parent.mkdir(parents=True)
+    trust.path_of(home, ours.common).write_text(trust.to_text(trusted, [], {}))
+    (tmp_path / "evil").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "evil").chmod(0o755)
+    git(repo, "config", "gpg.program", str(tmp_path / "evil"))
+    git(repo, "config", "user.signingkey", "somebody@else")
+    assert "somebody@else" in [each.value for each in ours.settings()]
+    identify(ours, {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, lambda line: None)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_nobody_is_named_for_whom_git_knows_no_name(repo):
+    git(repo, "config", "--unset", "user.email")
+    committer, _, notes = identity(repo, {"PATH": os.environ["PATH"], "HOME": "/nowhere"})
+    assert committer == ""
+    assert notes[0].startswith("note: git knows no name of yours, so garrison itself commits what lands")
+    named = {"GIT_COMMITTER_NAME": "Other", "GIT_COMMITTER_EMAIL": "other@example.org"}
+    assert Git(repo).find_committer(named) == "Other <other@example.org>"
+
+
+def test_a_signature_is_the_last_header():
+    assert with_signature("tree 1\ncommitter x\n\nA\n\nB\n", "-----BEGIN\nabc\n-----END\n") == (
+        "tree 1\ncommitter x\ngpgsig -----BEGIN\n abc\n -----END\n\nA\n\nB\n")

@@ -90,6 +90,8 @@ class Assignment:
     """Place of its processes in the sandbox; None: they are not confined."""
     lends_terminal: bool = False
     """Set if the terminal of this process, if it has one, is for the agent's program: it does nothing else."""
+    programs: tuple[str, ...] = ()
+    """Programs that were on the PATH when the run was launched: one of them that is gone is waited for."""
     reports: ReportedResult | None = None
     """Where a result arrives that the agent reports through its socket; None if it has no socket."""
 

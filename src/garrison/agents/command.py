@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -41,10 +42,10 @@ from garrison.system.pseudo_terminal import PseudoTerminal
 from garrison.system.terminal_text import clean, clean_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from garrison.agents.base import Assignment
-    from garrison.agents.program_stream import ProgramStream
+    from garrison.agents.program_stream import ProgramStream, Told
 
 _RECORDING = """\
 exec 3>&2 2>/dev/null
@@ -62,12 +63,15 @@ MAX_EXIT = 100
 """Bytes of a recorded exit code."""
 _PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file|session)\}")
 _VARIABLE = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
+_SEPARATORS = re.compile(r"[\s;&|()]+")
 _LAUNCHER = Path(__file__).resolve().parents[1] / "sandbox" / "pty_launcher.py"
 _TERM = "xterm-256color"
 """Kind of a terminal where the caller's environment names none."""
 _PACE = 0.25
 """Seconds between two looks at a stream that grows."""
 _MAX_REASON = 300
+_MAX_LAST, _MAX_LAST_BYTES = 80, 16_000
+"""Lines and bytes at the end of the output in which a program may say what keeps it from working."""
 _MAX_NOTES = 4000
 """Characters of a last message that become the summary of work without a report."""
 
@@ -79,15 +83,20 @@ class CommandAgent:
         self.profile = profile
         self.name = profile.name
 
-    def start(self, assignment: Assignment, now: float) -> CommandWork:
-        """Start the program in the worktree; Refused if the node gives it no command."""
+    def start(self, assignment: Assignment, now: float) -> Work:
+        """Start the program in the worktree, unless it still has to wait; Refused if the node gives it no command."""
+        if "{command}" in self.profile.argv and not assignment.task.command:
+            raise Refused(f"node {assignment.task.node} has no command=; give it one, or an agent that needs none")
+        from garrison.agents.command_attempt import CommandAttempt
+
+        return CommandAttempt(self, assignment, now)
+
+    def run(self, assignment: Assignment, now: float) -> CommandWork:
+        """Start the program once; GarrisonError if it cannot be started."""
         task = assignment.task
-        if "{command}" in self.profile.argv and not task.command:
-            raise Refused(f"node {task.node} has no command=; give it one, or an agent that needs none")
         result_file = assignment.result_file
-        is_own_command = self.profile.argv == SHELL.argv and not self.profile.has_own_input
-        what = f"command {quote_command(task.command or '')}" if "{command}" in self.profile.argv else \
-            f"agent {self.name}"
+        is_own_command, what = self.is_own_command, self.describe(task.command)
+        printed = assignment.output.stat().st_size if assignment.output.exists() else 0
         if is_own_command and (code := recorded_exit_code(assignment)) is not None:
             ended = EndedJob(JobResult(code, False, 0.0))
             if assignment.reports is not None:
@@ -102,11 +111,11 @@ class CommandAgent:
         if is_own_command:
             argv = ("/bin/sh", "-c", _RECORDING, "sh", task.command or "", str(task.attempt),
                     str(assignment.incarnation), str(assignment.exit_file))
-            return CommandWork(self._launch(assignment, argv, now), assignment, self.profile, what)
+            return CommandWork(self._launch(assignment, argv, now), assignment, self.profile, what,
+                               Beside(printed=printed))
         stream = self._open_stream(assignment)
         session = stream.told.session if stream is not None and self.profile.resume_argv else ""
         terminal = PseudoTerminal(assignment.output, is_lent=assignment.lends_terminal) if self.profile.tty else None
-        printed = assignment.output.stat().st_size if assignment.output.exists() else 0
         job = self._launch(assignment, self._words(assignment, session), now, terminal, stream)
 
         def start_anew(later: float) -> Job:
@@ -114,6 +123,24 @@ class CommandAgent:
 
         return CommandWork(job, assignment, self.profile, what, Beside(
             terminal, stream, start_anew if session else None, printed))
+
+    @property
+    def is_own_command(self) -> bool:
+        """Return whether it runs the node's own command, and nothing that is known to be an agent."""
+        return self.profile.argv == SHELL.argv and not self.profile.has_own_input
+
+    def programs(self, command: str | None) -> list[str]:
+        """Return the programs that it may run for a node with that `command`."""
+        return programs_of(self.profile.argv, command)
+
+    def not_run(self, assignment: Assignment) -> CommandWork:
+        """Return the work of a program that is not there, as a shell reports it."""
+        what = self.describe(assignment.task.command)
+        return CommandWork(EndedJob(JobResult(127, False, 0.0)), assignment, self.profile, what)
+
+    def describe(self, command: str | None) -> str:
+        """Return its program, or the node's `command`, as a reason names it."""
+        return f"command {quote_command(command or '')}" if "{command}" in self.profile.argv else f"agent {self.name}"
 
     def _open_stream(self, assignment: Assignment) -> ProgramStream | None:
         """Open the stream where the predecessor's program ended; None for an agent that prints none."""
@@ -251,7 +278,7 @@ class CommandWork(Work):
         self._job, self._assignment, self._profile = job, assignment, profile
         self._terminal, self._stream, self._start_anew = beside.terminal, beside.stream, beside.start_anew
         self._printed = beside.printed
-        self._is_stopping = False
+        self._is_stopping = self.timed_out = False
         self._read_next: float | None = None
         """When a stream that grows is read next: not at each line."""
 
@@ -264,6 +291,7 @@ class CommandWork(Work):
             self._read_next = now + _PACE if self._stream.offset != before else None
         if result is None:
             return None
+        self.timed_out = result.timed_out
         if self._stream is not None:
             self._stream.finish()
         if self._terminal is not None:
@@ -359,6 +387,16 @@ class CommandWork(Work):
         """Return its stream."""
         return (self._stream.files.lines,) if self._stream is not None and self._read_next is None else ()
 
+    @property
+    def last_words(self) -> str:
+        """Return the end of what it printed, one line for each."""
+        return read_tail(self._assignment.output, _MAX_LAST, _MAX_LAST_BYTES, self._printed)
+
+    @property
+    def told(self) -> Told | None:
+        """Return what its stream told; None for a program that prints none."""
+        return self._stream.told if self._stream is not None else None
+
     def forget(self) -> None:
         """Remove the recorded exit code."""
         untrusted.remove(self._assignment.exchange, EXIT)
@@ -381,6 +419,19 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path, sess
         return assignment.read_prompt() if name == "prompt" else values[name]
 
     return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that holds {node} is not filled again
+
+
+def programs_of(argv: Sequence[str], command: str | None) -> list[str]:
+    """Return the programs that an agent's command line, or the node's own `command`, may run. Pure."""
+    if "{command}" not in argv:
+        return [argv[0]] if argv and "{" not in argv[0] else []
+    words = (word.strip("\"'") for word in _SEPARATORS.split(command or ""))
+    return list(dict.fromkeys(word for word in words if re.fullmatch(r"/?[\w.+-]+", word) and not word.startswith("-")))
+
+
+def find_programs(words: Iterable[str], environment: Mapping[str, str]) -> list[str]:
+    """Return those of the words that are programs on the PATH now, each once."""
+    return [word for word in sorted(set(words)) if shutil.which(word, path=environment.get("PATH", os.defpath))]
 
 
 def outcome_of(profile: CommandProfile, result_file: Path, result: JobResult, output: str, what: str = "the command",

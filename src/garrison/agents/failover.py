@@ -7,11 +7,10 @@ of a wait or a question to a person. An agent's verdict on the task (it failed, 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from garrison.agents.base import Trouble
-from garrison.agents.claude import failures
+from garrison.agents.trouble import TABLE, Rule, TroubleKind, find_witness
 from garrison.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
     from garrison.records.failover import Failover
 
-START, PROTOCOL = "start", "protocol"
-"""Failures besides those of sessions: a program that does not start, an ACP agent that breaks the protocol."""
+START = TroubleKind.START
 MAX_FAILOVERS = 20
 """Failovers of one attempt: agents whose limits are reset in turn could pass the work round for ever."""
 CANNOT_START = (126, 127)
@@ -28,27 +26,7 @@ CANNOT_START = (126, 127)
 NO_OTHER = ("none", "")
 
 
-class Rule(StrEnum):
-    """Rule for a class of failures."""
-
-    AT_ONCE = "at once"
-    PATIENT = "after patience"
-    """Once the wait for its end is longer than the patience, or the agent has been given up."""
-    GIVEN_UP = "given up"
-    """Once the agent has been given up: it is tried again by itself before."""
-    NEVER = "never"
-
-
-RULES: Mapping[str, Rule] = {
-    failures.RATE_LIMIT: Rule.PATIENT, failures.OVERLOADED: Rule.PATIENT, failures.SERVER: Rule.PATIENT,
-    failures.NETWORK: Rule.PATIENT, failures.AUTHENTICATION: Rule.AT_ONCE, failures.BILLING: Rule.AT_ONCE,
-    START: Rule.AT_ONCE, PROTOCOL: Rule.AT_ONCE, failures.INVALID: Rule.AT_ONCE, failures.HANG: Rule.GIVEN_UP,
-    failures.UNKNOWN_SESSION: Rule.GIVEN_UP, failures.CRASH: Rule.GIVEN_UP,
-    # The next agent would spend what a person has limited, or ask another model for what the first one refused.
-    failures.BUDGET: Rule.NEVER, failures.RESERVED: Rule.NEVER, failures.REFUSED: Rule.NEVER,
-    failures.CONTEXT: Rule.NEVER, failures.MAX_TURNS: Rule.NEVER, failures.TOO_LONG: Rule.NEVER,
-    failures.LOOP: Rule.NEVER,
-}
+RULES: Mapping[str, Rule] = {kind: each.failover for kind, each in TABLE.items()}
 """Class of a failure → when another agent goes on; a class that is not here, never."""
 
 
@@ -69,15 +47,11 @@ def find_trouble(exit_code: int | None, output: str) -> Trouble | None:
     """
     if exit_code is None or exit_code < 0:
         return None
-    line = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
     if exit_code in CANNOT_START:
+        line = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
         return Trouble(START, line, given_up=True)
-    kind = failures.classify_text(output)
-    return Trouble(kind, line, given_up=True) if kind in _TOLD else None
-
-
-_TOLD = frozenset({failures.RATE_LIMIT, failures.OVERLOADED, failures.AUTHENTICATION, failures.BILLING})
-"""Failures in which the words of a program are believed; of a network it may speak for many reasons."""
+    witness = find_witness(output)
+    return Trouble(witness.kind, witness.line, given_up=True) if witness is not None else None
 
 
 def order(first: str, others: Iterable[str]) -> tuple[str, ...]:

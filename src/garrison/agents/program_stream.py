@@ -34,7 +34,7 @@ _MAX_ID = 200
 _MAX_BLOCKS = 200
 _MAX_MESSAGES = 10_000
 """Messages of a turn whose tokens are compared with the turn's."""
-_MAX_USD = 1e6
+_MAX_USD, _MAX_TIME = 1e6, 4e9
 _COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,199}")
@@ -57,6 +57,12 @@ class Told:
     """The object that ended its last turn."""
     failure: str = ""
     """Why its last turn failed, '' if it did not."""
+    status: int | None = None
+    """HTTP status of the answer that failed its last turn, None if it names none."""
+    error: str = ""
+    """Its own name of that failure, '' for none."""
+    resets_at: float | None = None
+    """When a limit that refused it is reset, in seconds since 1970, if it has told that."""
     response: str = ""
     """Id of the message whose tokens are told piece by piece."""
     usage: dict[str, Any] = field(default_factory=dict)
@@ -89,6 +95,7 @@ class ClaudeStream(StreamFormat):
             if (usage := _object(message.get("usage"))) and message_id != told.response:
                 yield {"kind": "usage", "message": message_id, "usage": usage,
                        "model": _text(message.get("model"))[:_MAX_ID]}
+            told.error = _text(body.get("error"))[:_MAX_ID]
             yield from self._blocks(told, message)
         elif kind == "stream_event":
             yield from self._piece(told, _object(body.get("event")))
@@ -97,7 +104,12 @@ class ClaudeStream(StreamFormat):
                 if block.get("type") == "tool_result":
                     yield {"kind": "tool_result", "id": "", "text": cut(_content(block.get("content"))),
                            "error": block.get("is_error") is True}
+        elif kind == "rate_limit_event":
+            info = _object(body.get("rate_limit_info"))
+            told.resets_at = _amount(info.get("resetsAt"), _MAX_TIME) if info.get("status") == "rejected" else None
         elif kind == "result":
+            status = body.get("api_error_status")
+            told.status = status if type(status) is int and 400 <= status < 600 else None
             told.result, told.message = dict(body), _text(body.get("result"))[-_MAX_TEXT:] or told.message
             failed = body.get("is_error") is True
             told.failure = (told.message or _text(body.get("subtype")) or "no reason") if failed else ""
@@ -322,11 +334,11 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _amount(value: object) -> float | None:
-    """Return an amount of US dollars that can be one."""
+def _amount(value: object, limit: float = _MAX_USD) -> float | None:
+    """Return a number from 0 up to a limit, of US dollars or of seconds since 1970; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if 0 <= value < _MAX_USD else None
+    return float(value) if 0 <= value < limit else None
 
 
 def _content(value: object) -> str:

@@ -51,7 +51,7 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
     words = fill_session(settings.takeover, session, assignment.environment, f"[agents.{agent}]: takeover")
     profile = CommandProfile(agent, words, set=settings.set, tty=True)
     files.add_ending(Ending(policy.PERSON, time.time(), "a person took the session over"))
-    work = CommandAgent(profile).start(replace(assignment, lends_terminal=True), time.monotonic())
+    work = CommandAgent(profile).run(replace(assignment, lends_terminal=True), time.monotonic())
     cli_process.record_process(files, (work.process() or (0, 0))[0], 0)
     try:
         while (outcome := work.poll(time.monotonic())) is None:

@@ -37,6 +37,7 @@ from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
 from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
 from garrison.agents.command import CommandAgent, fill_variables
+from garrison.agents.command import programs_of as command_programs
 from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
 from garrison.agents.failover import parse_failover
 from garrison.agents.plugin_kinds import PluginAgent, PluginProfile
@@ -389,6 +390,12 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
         where = f"{found}, a link to {hidden}," if str(hidden) != found else found
         raise Refused(f"agent {profile.name} runs {where} which its sandbox does not show; add read = "
                       f'["{installation_of(hidden)}"] to [agents.{name}] in {config_path(home)}')
+
+
+def programs_of(name: str, home: Path, command: str | None) -> list[str]:
+    """Return the programs that a command agent may run for a node with that `command`; none for another kind."""
+    profile = find_profile(name, home)
+    return command_programs(profile.argv, command) if isinstance(profile, CommandProfile) else []
 
 
 def installation_of(program: Path) -> Path:

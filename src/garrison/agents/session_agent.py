@@ -51,7 +51,7 @@ class SessionAgent(CommandAgent):
         super().__init__(CommandProfile(name, PROGRAM, success="result_file"))
         self.settings, self.defaults = settings, defaults
 
-    def start(self, assignment: Assignment, now: float) -> SessionAttempt:  # type: ignore[override]
+    def start(self, assignment: Assignment, now: float) -> SessionAttempt:
         """Write the program's job file and start it, unless it has to wait; UsageError if a graph is missing."""
         task = assignment.task
         options = read_options(f"node {task.node}", task.attributes, self.defaults)
@@ -71,7 +71,7 @@ class SessionAgent(CommandAgent):
         # Its program writes the result that the session's model reported by a tool.
         home, order = Path(assignment.environment["GARRISON_HOME"]), assignment.folder / ORDER
         place = session_place(assignment.place, home, order)
-        return SessionAttempt(assignment, partial(super().start, replace(assignment, reports=None, place=place)), now)
+        return SessionAttempt(assignment, partial(self.run, replace(assignment, reports=None, place=place)), now)
 
 
 class SessionAttempt(SuspendableAttempt):

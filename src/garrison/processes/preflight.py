@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
+from garrison.agents.command import find_programs
 from garrison.agents.config_check import check_configuration
 from garrison.agents.failover import parse_failover
 from garrison.agents.limits import describe_limits
@@ -137,6 +138,10 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     if request.run and launch.onto != launch.base and git.branch_exists(launch.onto):
         raise Refused(f"{repo} has the branch {launch.onto} of an earlier run, whose work would land with this one; "
                       f"choose another id with --run, or rename it: `git branch -m {launch.onto} NAME`")
+    words = {word for task in here.tasks.values() for word in registry.programs_of(
+        task.agent or (COMMAND if task.command else agent), runtime.home, task.command)}
+    words |= {word for name in agents for word in registry.programs_of(name, runtime.home, None)}
+    launch = replace(launch, programs=find_programs(words, runtime.environ))
     launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)

@@ -97,6 +97,10 @@ class Launch:
     signer: dict[str, Any] = field(default_factory=dict)
     """How what lands is signed, as the merge queue records it; empty: not at all."""
 
+    programs: list[str] = field(default_factory=list)
+    """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
+    waited for, since an update puts it back."""
+
     @property
     def stated_sandbox_mode(self) -> str:
         """Return the mode of the sandbox that this run keeps, '' for the configured one.

@@ -33,10 +33,14 @@ CONNECTION = (sys.executable, "-P", "-m", "garrison.agents.claude.connection")
 class SuspendableAttempt(Work):
     """An attempt's session in one incarnation of its orchestrator."""
 
+    makes_files = True
+    """False if it has files only once it has waited."""
+
     def __init__(self, assignment: Assignment, now: float, *, wall: Callable[[], float] = time.time) -> None:
         self.assignment, self._wall = assignment, wall
         self.files = AttemptFiles(assignment.folder)
-        self.files.make()
+        if self.makes_files:
+            self.files.make()
         self.endings = self.files.read_endings()
         self.program: Work | None = None
         self.outcome: Outcome | None = None

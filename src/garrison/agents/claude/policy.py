@@ -7,11 +7,13 @@ was killed ends the orchestrator's incarnation, and its runner's restart policy 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 from garrison.agents.base import Trouble
 from garrison.agents.claude import failures
+from garrison.agents.trouble import LIMITS, MAX_WAIT, TRANSIENT, Backoff
 from garrison.frozen import frozen
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
@@ -75,34 +77,9 @@ class Decision:
 RESUME = Decision(Step.CONNECT)
 
 
-@frozen
-class Backoff:
-    """Waits between failures of one class: first × 2ⁿ⁻¹ seconds, at most `cap`."""
+__all__ = ["MAX_WAIT", "TRANSIENT", "Backoff", "Decision", "Ending", "Prompt", "Step", "decide",
+           "decide_program", "find_trouble"]
 
-    first: float
-    cap: float
-    max_consecutive: int
-    """Consecutive failures after which the attempt has failed."""
-    max_total: int
-    """Failures of one attempt after which it has failed, whatever progress it made in between: each costs a call."""
-
-    def delay(self, failure: int) -> float:
-        """Return the seconds to wait after the n-th consecutive failure."""
-        return float(min(self.cap, self.first * 2.0 ** (failure - 1)))
-
-
-TRANSIENT: Mapping[str, Backoff] = {
-    failures.RATE_LIMIT: Backoff(30.0, 900.0, 1_000, 10_000),
-    failures.OVERLOADED: Backoff(2.0, 120.0, 20, 400),
-    failures.SERVER: Backoff(2.0, 60.0, 8, 80),
-    failures.NETWORK: Backoff(1.0, 60.0, 12, 240),
-    failures.HANG: Backoff(0.5, 10.0, 3, 8),
-    failures.RESERVED: Backoff(2.0, 30.0, 1_000, 10_000),
-    failures.TOO_LONG: Backoff(0.5, 10.0, 3, 3),
-}
-"""Failures that pass without help. After a rate limit the wait ends when the limit resets, if that time is known."""
-MAX_WAIT = 8 * 86_400.0
-"""Longest wait for a reset, in seconds: a weekly limit plus one day."""
 _COUNTED = frozenset(kind for kind in TRANSIENT if failures.ruling(kind).counts)
 MAX_CONSECUTIVE = max(TRANSIENT[kind].max_consecutive for kind in _COUNTED)
 """Consecutive failures, of any class but rate limits, after which an attempt has failed."""
@@ -127,6 +104,38 @@ def decide(endings: Sequence[Ending], answered: bool = False) -> Decision:
     if last.kind in NEEDS_PERSON:
         return Decision(Step.PARK, reason=f"{failures.WHAT_TO_DO[last.kind]} ({last.reason})")
     return _AFTER.get(last.kind, _after_other)(endings, answered)
+
+
+def decide_program(endings: Sequence[Ending]) -> Decision:
+    """Decide what follows the last of the failed runs of an agent's program, which knows no session: another run after
+    a pause that grows up to a cap, as long as the trouble lasts, unless its class bounds that."""
+    last = endings[-1]
+    backoff = TRANSIENT.get(last.kind)
+    if backoff is None:
+        return RESUME
+    row = list(_row(endings))
+    if backoff.max_seconds is not None and last.at - row[-1].at >= backoff.max_seconds:
+        return Decision(Step.FINISH, reason=f"{last.reason}; it was waited for {_length(last.at - row[-1].at)}")
+    pause = _pause(endings)
+    if last.kind in LIMITS and last.resets_at and last.resets_at > last.at:
+        return pause
+    bound = f", at most {_length(backoff.max_seconds)}" if backoff.max_seconds is not None else ""
+    times = f"tried {len(row)} times, " if len(row) > 1 else ""
+    return replace(pause, reason=f"{pause.reason} ({times}again at least every {_length(backoff.cap)}{bound})")
+
+
+def _row(endings: Sequence[Ending]) -> Iterator[Ending]:
+    """Yield the latest consecutive endings of the last one's class, newest first, up to one with progress."""
+    for ending in reversed(endings):
+        if ending.kind != endings[-1].kind:
+            return
+        yield ending
+        if ending.progress:
+            return
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 def consecutive(endings: Sequence[Ending], kinds: Collection[str]) -> int:
@@ -180,7 +189,14 @@ def _after_transient(endings: Sequence[Ending]) -> Decision:
         return Decision(Step.FINISH, reason=f"{counted} failures in a row, the last {last.kind}: {last.reason}")
     if total > backoff.max_total:
         return Decision(Step.FINISH, reason=f"{last.kind} {total} times in one attempt: {last.reason}")
-    until = last.at + backoff.delay(counted if last.kind in _COUNTED else same)
+    return _pause(endings)
+
+
+def _pause(endings: Sequence[Ending]) -> Decision:
+    """Return the wait after a failure that passes: until its limit is reset, else longer each time."""
+    last = endings[-1]
+    failures_in_row = consecutive(endings, _COUNTED if last.kind in _COUNTED else {last.kind})
+    until = last.at + TRANSIENT[last.kind].delay(failures_in_row)
     if last.resets_at and last.resets_at > last.at:  # a reset in the past would make this a busy loop
         until = min(last.resets_at, last.at + MAX_WAIT)
     return Decision(Step.WAIT, until=until, reason=f"{last.kind}: {last.reason}")

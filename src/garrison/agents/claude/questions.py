@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from garrison.agents.claude.attempt_files import AttemptFiles
     from garrison.agents.claude.policy import Ending
 
+_SAME_DAY = 20 * 3600.0
+"""Seconds up to which a time of day says when a wait ends."""
 _FAILURE = "trouble-"
 """Prefix of the ids of garrison's own questions, about failures; the id of an agent's question has no dash."""
 
@@ -104,7 +106,9 @@ def is_resolved(files: AttemptFiles, endings: Sequence[Ending]) -> bool:
 def waiting_for(files: AttemptFiles, endings: Sequence[Ending], decision: Decision, now: float) -> str:
     """Describe what a decision still waits for, '' for nothing; `now` is in seconds since 1970."""
     if decision.step is Step.WAIT and now < decision.until:
-        return f"until {datetime.fromtimestamp(decision.until, UTC):%H:%M:%S UTC}: {decision.reason}"
+        moment = datetime.fromtimestamp(decision.until, UTC)
+        day = f"{moment:%Y-%m-%d} " if decision.until - now > _SAME_DAY else ""
+        return f"until {day}{moment:%H:%M:%S UTC}: {decision.reason}"
     if decision.step is Step.ASK and not is_answered(files):
         return f"for an answer: {decision.reason}"
     if decision.step is Step.PARK and not is_resolved(files, endings):

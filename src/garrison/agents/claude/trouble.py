@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.claude import failures
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.policy import REPORTED, SILENT, TRANSIENT
+from garrison.agents.claude.policy import REPORTED, SILENT
+from garrison.agents.trouble import TABLE, TRANSIENT
 from garrison.records.failover import session_holders
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from garrison.agents.claude.policy import Ending
 
-_WORDS = {failures.HANG: "interrupted", failures.LOOP: "interrupted, it goes round", failures.CONTEXT: "context full",
-          failures.RATE_LIMIT: "rate limit", failures.OVERLOADED: "API overloaded", failures.SERVER: "API failing",
-          failures.NETWORK: "API not reachable", failures.TOO_LONG: "response too long", SILENT: "no report",
-          failures.RESERVED: "waits for the budget", failures.UNKNOWN_SESSION: "session lost"}
+_WORDS: Mapping[str, str] = {**{kind: each.words for kind, each in TABLE.items() if each.words}, SILENT: "no report"}
 """Ending of a connection that is trouble → its words."""
 
 

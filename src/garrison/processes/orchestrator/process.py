@@ -114,7 +114,8 @@ class Orchestrator:
         if self.channel is not None:
             environment[VARIABLE] = str(self.channel.path)
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
-                                     attempts=folder.parent.parent, lends_terminal=True, reports=self.reports)
+                                     attempts=folder.parent.parent, lends_terminal=True,
+                                     programs=tuple(launch.programs), reports=self.reports)
         environment["GARRISON_SIGNALS_FILE"] = str(self.assignment.signals_file)
         self.mailbox = Mailbox(runtime, incarnation, launch)
         self.work: Work | None = None

@@ -439,7 +439,8 @@ class ValidatorJob:
             environment[VARIABLE] = str(self.channel.path)
         rights = read_rights(runtime.home, Role.VALIDATOR, agent, runtime.environ)
         can_run = mode_here(rights.mode) is Mode.BUBBLEWRAP
-        assignment = Assignment(judged, worktree, folder, environment, incarnation.number, can_run=can_run)
+        assignment = Assignment(judged, worktree, folder, environment, incarnation.number, can_run=can_run,
+                                programs=tuple(launch.programs))
         from garrison.processes.briefing import read_judgement  # here: few runners ever validate
 
         judgement = read_judgement(runtime, launch, task, git, head, assignment.diff_file, can_run=can_run)

@@ -1,0 +1,241 @@
+"""Attempt of a program: its runs, and the waits between them while something else keeps it from working.
+
+A program that ends for a limit, an overload, an unreachable API or because an update has just taken it away proves
+nothing about the task. How it ended is recorded as a session's endings are (`claude.attempt_files`), so whoever is
+killed meanwhile, the wait goes on where it was; `claude.policy.decide_program` says until when, from the table of
+`agents.trouble`. Nothing runs while it waits, and no attempt, rework or restart is spent.
+
+Only a failed run counts, and of that only its last words, or the error event that ends its stream. A program that
+reports its own status is believed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from garrison.agents import template
+from garrison.agents.base import Outcome, Trouble, Work
+from garrison.agents.claude import policy
+from garrison.agents.claude.attempt import SuspendableAttempt
+from garrison.agents.claude.policy import Ending, Step
+from garrison.agents.failover import CANNOT_START
+from garrison.agents.trouble import TRANSIENT, TroubleKind, Witness, find_witness, hosts_of, read_reset, read_told
+from garrison.errors import GarrisonError
+from garrison.system.terminal_text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from garrison.agents.base import Assignment
+    from garrison.agents.claude.policy import Decision
+    from garrison.agents.program_stream import Told
+
+PROGRESS_AFTER = 60.0
+"""Seconds of work after which the next trouble is a new one: its pauses begin anew."""
+_START_SECONDS = 15.0
+"""Seconds within which a program that lacks a part of itself fails."""
+_MAX_REASON = 300
+_BROKEN = re.compile(r"cannot find (?:module|package)|ERR_MODULE_NOT_FOUND|ModuleNotFoundError|No module named|"
+                     r"text file busy|bad interpreter|exec format error|bwrap: (?:execvp|Can't find source path)|"
+                     r"cannot execute", re.IGNORECASE)
+"""What a program says that is being replaced."""
+
+
+class Run(Work, Protocol):
+    """One run of a program (`command.CommandWork`)."""
+
+    timed_out: bool
+    """Set if it was ended because its time was up."""
+
+    @property
+    def last_words(self) -> str:
+        """Return the end of what it printed."""
+        ...
+
+    @property
+    def told(self) -> Told | None:
+        """Return what its stream told; None for a program that prints none."""
+        ...
+
+
+class Program(Protocol):
+    """Program of an agent (`command.CommandAgent`)."""
+
+    @property
+    def is_own_command(self) -> bool:
+        """Return whether it runs the node's own command, and nothing that is known to be an agent."""
+        ...
+
+    def programs(self, command: str | None) -> list[str]:
+        """Return the programs that it may run for a node with that `command`."""
+        ...
+
+    def run(self, assignment: Assignment, now: float) -> Run:
+        """Start it; GarrisonError if it cannot be started."""
+        ...
+
+    def not_run(self, assignment: Assignment) -> Run:
+        """Return the run of a program that is not there."""
+        ...
+
+
+class CommandAttempt(SuspendableAttempt):
+    """An attempt's runs of one program."""
+
+    makes_files = False
+
+    def __init__(self, agent: Program, assignment: Assignment, now: float, *,
+                 wall: Callable[[], float] = time.time) -> None:
+        self._agent, self._begun = agent, now
+        self._ran: Run | None = None
+        """The run that works, or worked last."""
+        self._trouble: Trouble | None = None
+        """What its last run failed of, if it is not waited for."""
+        self._prompt = ""
+        """The prompt as the orchestrator wrote it, once it has been added to."""
+        super().__init__(assignment, now, wall=wall)
+
+    # ---- what a suspendable attempt asks
+
+    def _decide(self) -> Decision:
+        return policy.decide_program(self.endings) if self.endings else policy.RESUME
+
+    def _start(self, decision: Decision, now: float) -> Work:
+        """Start the program, unless it is still gone."""
+        self._begun = now
+        if self.endings and not self._agent.is_own_command:
+            self._tell_why(self.endings[-1])
+        if self.endings and self.endings[-1].kind == TroubleKind.VANISHED and self._missing():
+            self._ran = self._agent.not_run(self.assignment)
+        else:
+            try:
+                self._ran = self._agent.run(self.assignment, now)
+            except GarrisonError:
+                if not self._missing():
+                    raise
+                self._ran = self._agent.not_run(self.assignment)
+        return self._ran
+
+    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
+        witness = self._find_witness(ended)
+        if witness is None:
+            return ended
+        at = self._wall()
+        reason = clean(witness.line)[:_MAX_REASON]
+        if witness.kind not in TRANSIENT:
+            self._trouble = Trouble(witness.kind, reason, at, given_up=True)
+            return ended
+        told = self._ran.told if self._ran is not None else None
+        resets_at = (told.resets_at if told is not None else None) or \
+            read_reset(witness.around, at, datetime.now().astimezone().tzinfo)  # type: ignore[arg-type]
+        seconds = time.monotonic() - self._begun
+        ending = Ending(witness.kind, at, reason, resets_at=resets_at if witness.kind != TroubleKind.VANISHED else None,
+                        progress=seconds >= PROGRESS_AFTER)
+        if self._ran is not None:
+            self._ran.forget()  # it will be run again
+        self.files.make()
+        self.files.add_ending(ending)
+        self.endings.append(ending)
+        if policy.decide_program(self.endings).step is Step.FINISH:
+            self._trouble = Trouble(witness.kind, reason, at, given_up=True)
+            return replace(ended, reason=policy.decide_program(self.endings).reason)
+        self.decision = self._decide()
+        return None
+
+    # ---- what keeps it from working
+
+    def _find_witness(self, ended: Outcome) -> Witness | None:
+        """Return what a failed run says about why it could not work; None for a verdict on the task."""
+        work = self._ran
+        if self._stopping or work is None or ended.status == "success" or ended.killed or work.timed_out \
+                or ended.report.get("status"):
+            return None
+        if gone := self._find_gone(ended, work):
+            return Witness(TroubleKind.VANISHED, gone, "")
+        told = work.told
+        if told is not None and told.failure:
+            return read_told(told.status, told.error, told.failure)
+        output = work.last_words if ended.exit_code else f"{work.last_words}\n{ended.reason}"
+        return find_witness(output, is_agent=not self._agent.is_own_command,
+                            hosts=hosts_of(self.assignment.environment))
+
+    def _find_gone(self, ended: Outcome, work: Run) -> str:
+        """Return which program is gone that the launch saw, or lacks a part of itself; '' for none."""
+        if not ended.exit_code:
+            return ""
+        if missing := self._missing():
+            return f"{missing} is not on the PATH any more; waiting until it is back"
+        seen = self._seen()
+        if not seen:
+            return ""
+        last = next((line for line in reversed(work.last_words.splitlines()) if line.strip()), "")
+        if self._agent.is_own_command:
+            name = next((name for name in seen if re.search(rf"(?:^|[\s/]){re.escape(name)}: ", last)), "")
+            return f"{name} could not be run; waiting until it can" \
+                if name and ended.exit_code in CANNOT_START else ""
+        is_broken = ended.exit_code in CANNOT_START or any(
+            _BROKEN.search(line) for line in work.last_words.splitlines())
+        is_early = time.monotonic() - self._begun < _START_SECONDS and not (work.told and work.told.has_begun)
+        return f"{seen[0]} cannot be run now ({clean(last)[:120]}); waiting until it can" \
+            if is_broken and is_early else ""
+
+    def _seen(self) -> list[str]:
+        """Return the programs of this attempt that the launch saw."""
+        words = self._agent.programs(self.assignment.task.command)
+        return [word for word in words if word in self.assignment.programs]
+
+    def _missing(self) -> str:
+        """Return a program that the launch saw and that is gone; '' for none."""
+        path = self.assignment.environment.get("PATH", os.defpath)
+        return next((name for name in self._seen() if shutil.which(name, path=path) is None), "")
+
+    def _tell_why(self, ending: Ending) -> None:
+        """Add to the prompt what became of the run before: its work is there."""
+        self._prompt = self._prompt or self.assignment.read_prompt()
+        self.assignment.write_prompt(
+            f"{self._prompt.rstrip()}\n\n" + template.fill("command_waited.md", why=ending.reason))
+
+    # ---- the protocol `Work`
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Return what keeps the program from working: it has tried again by itself before it ended, so another agent
+        may go on at once. Only a network comes back for all of them."""
+        if self._trouble is not None:
+            return self._trouble
+        if self.program is not None or self.outcome is not None or self.decision.step is not Step.WAIT:
+            return None
+        found = policy.find_trouble(self.endings, self.decision)
+        return replace(found, given_up=found.kind != TroubleKind.NETWORK) if found is not None else None
+
+    @property
+    def session(self) -> str | None:
+        """Return the id of the session that its stream told."""
+        return self._ran.session if self._ran is not None else None
+
+    @property
+    def has_keyboard(self) -> bool:
+        """Return whether what a person types reaches the program."""
+        return self._ran is not None and (self.program is not None or self.outcome is not None) \
+            and self._ran.has_keyboard
+
+    @property
+    def watched_files(self) -> tuple[Path, ...]:
+        """Return its stream."""
+        return self._ran.watched_files if self._ran is not None and self.program is not None else ()
+
+    def process(self) -> tuple[int, int] | None:
+        """Return the program; None while it waits."""
+        return self.program.process() if self.program is not None else None
+
+    def forget(self) -> None:
+        """Remove the recorded exit code."""
+        if self._ran is not None:
+            self._ran.forget()

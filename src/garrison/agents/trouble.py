@@ -1,0 +1,467 @@
+"""What keeps agents from working: one table of classes for sessions and programs alike, and how their words are read.
+
+A class says whether its end is waited for, and with which pauses; when another agent goes on instead (`failover`); what
+it means for the restart policy; and its words in `status`. Sessions (`claude.policy`) and programs (`command`) act on
+the table; which class a failure has is told by a status, by the name that an API or a CLI gives it, or by its text.
+
+Of a *program* only its last words count, and only of a run that has failed: its output is an agent's, which may speak
+about limits for a hundred reasons (its task is a rate limiter, a test has `429` in its name). `find_witness` therefore
+looks for an error as clients print it, from the end, and stops at the first line that names another reason.
+
+Everything here is pure: `now` is an argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+from garrison.frozen import frozen
+from garrison.supervise import death_classes
+
+
+class TroubleKind(StrEnum):
+    """Classes of what keeps an agent from working; the values stand in records."""
+
+    RATE_LIMIT = "rate_limit"
+    QUOTA = "quota"
+    """What the account may use is used up: for a day or a month, or until a person raises it."""
+    OVERLOADED = "overloaded"
+    SERVER = "server"
+    NETWORK = "network"
+    VANISHED = "vanished"
+    """The agent's program is gone that was there when the run was launched: an update replaces it, mostly."""
+    AUTHENTICATION = "authentication"
+    BILLING = "billing"
+    BUDGET = "budget"
+    RESERVED = "reserved"
+    """Calls of other sessions may cost what is left of a budget."""
+    CONTEXT = "context"
+    UNKNOWN_SESSION = "unknown_session"
+    INVALID = "invalid"
+    MAX_TURNS = "max_turns"
+    TOO_LONG = "too_long"
+    """An answer reaches the model's output limit."""
+    REFUSED = "refused"
+    """The model refuses the task."""
+    CRASH = "crash"
+    HANG = "hang"
+    LOOP = "loop"
+    """The session goes round (`claude.loop_detector`)."""
+    START = "start"
+    """The program does not start."""
+    PROTOCOL = "protocol"
+    """An ACP agent breaks the protocol."""
+
+
+class Rule(StrEnum):
+    """When another agent goes on, if one is named."""
+
+    AT_ONCE = "at once"
+    PATIENT = "after patience"
+    """Once the wait for its end is longer than the patience, or the agent has been given up."""
+    GIVEN_UP = "given up"
+    """Once the agent has been given up: it is tried again by itself before."""
+    NEVER = "never"
+
+
+@frozen
+class Backoff:
+    """Pauses between failures of one class: first × 2ⁿ⁻¹ seconds, at most `cap`."""
+
+    first: float
+    cap: float
+    max_consecutive: int
+    """Consecutive failures after which a session's attempt has failed. A program's never fails for them."""
+    max_total: int
+    """Failures of one attempt after which it has failed, whatever progress it made in between: each costs a call."""
+    max_seconds: float | None = None
+    """Longest wait for its end in seconds, None for none: then the attempt fails, a program's too."""
+
+    def delay(self, failure: int) -> float:
+        """Return the seconds to wait after the n-th consecutive failure."""
+        return float(min(self.cap, self.first * 2.0 ** min(failure - 1, 60)))
+
+
+@frozen
+class Handling:
+    """What follows a class of trouble."""
+
+    failover: Rule
+    backoff: Backoff | None = None
+    """Pauses after which the same agent is tried again by itself; None: it is not."""
+    death: str = death_classes.CRASH
+    """Its class in the restart policy."""
+    words: str = ""
+    """What `status` calls it, '' for what is no interruption."""
+
+
+TABLE: Mapping[TroubleKind, Handling] = {
+    TroubleKind.RATE_LIMIT: Handling(Rule.PATIENT, Backoff(30.0, 900.0, 1_000, 10_000), death_classes.RATE_LIMIT,
+                                     "rate limit"),
+    TroubleKind.QUOTA: Handling(Rule.AT_ONCE, Backoff(60.0, 900.0, 1_000, 10_000), death_classes.RATE_LIMIT,
+                                "quota used up"),
+    TroubleKind.OVERLOADED: Handling(Rule.PATIENT, Backoff(2.0, 120.0, 20, 400), words="API overloaded"),
+    TroubleKind.SERVER: Handling(Rule.PATIENT, Backoff(2.0, 60.0, 8, 80), words="API failing"),
+    TroubleKind.NETWORK: Handling(Rule.PATIENT, Backoff(1.0, 60.0, 12, 240), words="API not reachable"),
+    TroubleKind.VANISHED: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0, 1_000, 10_000, 600.0), words="program gone"),
+    TroubleKind.HANG: Handling(Rule.GIVEN_UP, Backoff(0.5, 10.0, 3, 8), death_classes.HUNG, "interrupted"),
+    TroubleKind.TOO_LONG: Handling(Rule.NEVER, Backoff(0.5, 10.0, 3, 3), words="response too long"),
+    TroubleKind.RESERVED: Handling(Rule.NEVER, Backoff(2.0, 30.0, 1_000, 10_000), death_classes.RATE_LIMIT,
+                                   "waits for the budget"),
+    TroubleKind.AUTHENTICATION: Handling(Rule.AT_ONCE, None, death_classes.AUTHENTICATION),
+    TroubleKind.BILLING: Handling(Rule.AT_ONCE, None, death_classes.BILLING),
+    # The next agent would spend what a person has limited, or ask another model for what the first one refused.
+    TroubleKind.BUDGET: Handling(Rule.NEVER, None, death_classes.BUDGET),
+    TroubleKind.REFUSED: Handling(Rule.NEVER),
+    TroubleKind.MAX_TURNS: Handling(Rule.NEVER),
+    TroubleKind.CONTEXT: Handling(Rule.NEVER, None, death_classes.CHURN, "context full"),
+    TroubleKind.LOOP: Handling(Rule.NEVER, words="interrupted, it goes round"),
+    TroubleKind.UNKNOWN_SESSION: Handling(Rule.GIVEN_UP, words="session lost"),
+    TroubleKind.CRASH: Handling(Rule.GIVEN_UP),
+    TroubleKind.INVALID: Handling(Rule.AT_ONCE),
+    TroubleKind.START: Handling(Rule.AT_ONCE),
+    TroubleKind.PROTOCOL: Handling(Rule.AT_ONCE),
+}
+"""Class → what follows it; every class has its line."""
+TRANSIENT: Mapping[str, Backoff] = {kind: each.backoff for kind, each in TABLE.items() if each.backoff is not None}
+"""Classes that pass without help, with their pauses."""
+LIMITS = frozenset({TroubleKind.RATE_LIMIT, TroubleKind.QUOTA})
+"""Classes that end at a time that may be known."""
+MAX_WAIT = 8 * 86_400.0
+"""Longest wait for a reset that a record names, in seconds: a weekly limit plus one day."""
+MAX_RESET = 7 * 86_400.0
+"""Longest wait for a reset that a text names, in seconds."""
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.IGNORECASE)
+
+
+# ---- which class a failure has
+
+_STATUSES: Mapping[int, TroubleKind] = {
+    401: TroubleKind.AUTHENTICATION, 402: TroubleKind.BILLING, 403: TroubleKind.AUTHENTICATION,
+    408: TroubleKind.NETWORK, 413: TroubleKind.CONTEXT, 429: TroubleKind.RATE_LIMIT, 529: TroubleKind.OVERLOADED}
+_QUOTA = (r"insufficient[_ ]quota|exceeded your current quota|specified api usage limits|you will regain access|"
+          r"(?:daily|monthly|free.tier) (?:quota|limit|usage|requests?)\b.{0,30}(?:exceeded|exhausted|reached|used up)|"
+          r"(?:quota|credits?) (?:is |are |has been )?(?:used up|exhausted)|out of (?:quota|credits)")
+_RATE_LIMIT = (r"too many requests|rate.?limit.?(?:error|exceeded|reached|hit)|rate.?limit(?:ed)?\b.{0,60}\b(?:exceeded"
+               r"|reached|hit|error|exhausted|429|again|retry|wait|for (?:model|requests|tokens|this))|"
+               r"exceeded.{0,30}rate.?limit|\brate.?limited\b|\blimit (?:has been )?(?:reached|exceeded)|"
+               r"\b(?:hit|reached|exceeded|exhausted) (?:your|the|its|this model's|all (?:of )?your)\b.{0,50}"
+               r"\b(?:limit|quota)|\blimit will reset|resource[_ ](?:has been )?exhausted|"
+               r"quota (?:has been )?(?:exceeded|reached)|exceeded your .{0,30}quota|quota exceeded")
+_OVERLOADED = (r"overloaded_error|\b529\b|\b(?:is|are|was|currently|temporarily|servers?|models?|api|service)\b[^\n]{0,"
+               r"30}\boverloaded\b|(?:^|[\"':({\[])\s*overloaded\b(?!\s+(?:function|method|operator|constructor))|"
+               r"\b(?:at|over) capacity\b|experiencing high (?:demand|load)")
+_NETWORK = (r"connection (?:error|refused|reset|closed|timed out|aborted)|econn(?:refused|reset|aborted)|etimedout|"
+            r"enotfound|eai_again|getaddrinfo|could not resolve|name or service not known|name resolution|dns error|"
+            r"no such host|network (?:is |error|failure)|e(?:host|net)unreach|no route to host|fetch failed|"
+            r"socket hang up|unable to connect|(?:failed|cannot|could not) (?:to )?connect|"
+            r"(?:request|connect(?:ion)?|read) ?time(?:d )?.?out")
+_BY_TEXT = tuple((kind, _pattern(pattern)) for kind, pattern in (
+    (TroubleKind.UNKNOWN_SESSION, r"no conversation found|session .{0,60}not found"),
+    (TroubleKind.CONTEXT, r"prompt is too long|context (?:window|length|limit)|input length and .?max_tokens|"
+                          r"request_too_large"),
+    (TroubleKind.QUOTA, _QUOTA),
+    (TroubleKind.BILLING, r"billing|credit balance|payment|insufficient (?:credit|balance|funds)"),
+    (TroubleKind.AUTHENTICATION, r"authentication|invalid (?:x-)?api.?key|incorrect api key|api key not valid|"
+                                 r"unauthori[sz]ed|permission_error|not logged in|please run /login|"
+                                 r"oauth token (?:has )?(?:expired|revoked)"),
+    (TroubleKind.RATE_LIMIT, rf"rate.?limit|usage limit|{_RATE_LIMIT}"),
+    (TroubleKind.OVERLOADED, r"overloaded|\bat capacity\b"),
+    (TroubleKind.NETWORK, rf"{_NETWORK}|timed? ?out|socket|network"),
+))
+_BY_ERROR: Mapping[str, TroubleKind] = {
+    "max_output_tokens": TroubleKind.TOO_LONG, "authentication_failed": TroubleKind.AUTHENTICATION,
+    "billing_error": TroubleKind.BILLING, "rate_limit": TroubleKind.RATE_LIMIT,
+    "model_not_found": TroubleKind.INVALID, "invalid_request": TroubleKind.INVALID,
+    "error_max_turns": TroubleKind.MAX_TURNS, "error_max_budget_usd": TroubleKind.BUDGET,
+    "budget": TroubleKind.BUDGET, "refusal": TroubleKind.REFUSED}
+"""Class by the CLI's name of a failure, in its result or in the message before it."""
+_BUDGET = _pattern("garrison: budget used up")
+"""Of garrison's own proxy, which refuses calls beyond a budget."""
+_SPENT = frozenset({TroubleKind.BILLING, TroubleKind.QUOTA})
+
+
+def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
+    """Return the class of an API failure.
+
+    Args:
+        status: HTTP status, None if not known.
+        text: the message that came with it.
+        error: the CLI's own name of the failure.
+    """
+    if status == 402 and _BUDGET.search(text):
+        return TroubleKind.BUDGET
+    if status == 400:
+        by_text = classify_text(text)
+        return by_text if by_text in (TroubleKind.CONTEXT, *_SPENT) else TroubleKind.INVALID
+    if status == 403 and (by_text := classify_text(text)) in _SPENT:
+        return by_text
+    if status is not None and status in _STATUSES:
+        return _STATUSES[status]
+    if status is not None and status >= 500:
+        return TroubleKind.SERVER
+    if status is not None and status >= 400:
+        return TroubleKind.INVALID
+    return _BY_ERROR.get(error) or classify_text(text) or TroubleKind.SERVER
+
+
+def classify_text(text: str) -> TroubleKind | None:
+    """Return the class of a failure of an API by the words of its message alone, None for none of the known."""
+    return next((kind for kind, pattern in _BY_TEXT if pattern.search(text)), None)
+
+
+# ---- the last words of a program
+
+_STATUS = _pattern(
+    r"(?:api error|\bhttp(?:/[\d.]+)?|\bstatus(?:[ _]?code)?|\berror(?:[ _]code)?|\bcode|server (?:returned|answered))"
+    r"[\s:=(\[\"']{1,4}(?:is |was |of )?[\"']?([45]\d\d)\b|"
+    r"\b(429|529)[\s:]{1,2}(?:\{|too many|overloaded|rate|site|resource|sorry|you)|^\W*(429|529)\b")
+_STRICT = tuple((kind, _pattern(pattern)) for kind, pattern in (
+    (TroubleKind.QUOTA, _QUOTA), (TroubleKind.RATE_LIMIT, _RATE_LIMIT), (TroubleKind.OVERLOADED, _OVERLOADED),
+    (TroubleKind.BILLING, r"credit balance|billing_error|insufficient (?:credit|balance|funds)"),
+    (TroubleKind.AUTHENTICATION, r"authentication[_ ](?:error|failed)|invalid (?:x-)?api.?key|incorrect api key|"
+                                 r"api key not valid|401 unauthori[sz]ed|permission_error|not logged in|"
+                                 r"please run /login|oauth token (?:has )?(?:expired|revoked)"),
+))
+_SERVICE = _pattern(r"internal server error|service (?:is )?(?:temporarily |currently )?unavailable|bad gateway|"
+                      r"gateway time.?out|\bUNAVAILABLE\b|server_error|upstream connect")
+_REACH = _pattern(rf"{_NETWORK}|stream disconnected|error sending request")
+_MODEL = _pattern(r"\bapi\b|api(?:connection|timeout|status)?error|anthropic|openai|claude|codex|gemini|googleapis|"
+                    r"openrouter|mistral|deepseek|groq|litellm|bedrock|vertex|chatgpt|\bx\.ai\b|\bllm\b|\bmodels?\b|"
+                    r"ollama|stream (?:error|disconnected)")
+"""Says that a line is about a model's API."""
+_LOOPBACK = _pattern(r"\blocalhost\b|\b127\.\d+\.\d+\.\d+|\[?::1\b|\b0\.0\.0\.0\b")
+_ANOTHER_MATTER = re.compile(r"\bassert|\bexpected\b|\bexpect\(|::test|\btest_\w|\btests?[/\\]|"
+                             r"\b\d+ (?:tests? )?failed|^\W*(?:not ok|ok|FAIL(?:ED)?|PASS(?:ED)?)\b|"
+                             r"\.(?:py|[jt]sx?|rs|go|c|cc|cpp|java):\d+:")
+"""Lines of compilers and of tests: what they quote is no trouble of the agent's."""
+_EMPTY = _pattern(r"^[\W_]*$|^\s*at\s|^\s*File \"|^\s*node:|^Node\.js v|^── |^\s*[\w$'\"-]+:\s.*,$|^\s*\d+: 0x|"
+                    r"^\W*request id\b|^\W*tokens? used|^\s*\^+|^\s*\d[\d,]*$")
+"""Lines that say nothing: frames of a stack, brackets, and what clients print below an error."""
+_OTHER_FAILURE = _pattern(r"\b(?:error|failed|failure|fatal|exception|traceback|panic(?:ked)?|denied|not found|cannot|"
+                            r"undefined|unexpected|mismatch|conflict|abort(?:ed)?)\b|\w(?:Error|Exception)\b")
+_GENERIC = _pattern(r"^\W*(?:(?:npm|fatal|error|ERR!|warn\w*)\W+)*(?:the |a |an )?(?:command|process|program|agent|run|"
+                      r"task|session|request|turn|script|recipe|make\S*|execution|job|lifecycle|elifecycle|exit\w*|"
+                      r"code|critical|giving up)\b[^.]{0,80}$|^\W*(?:traceback|exception|error)\W*$")
+"""Lines that say that something failed, but not what."""
+_AN_ERROR = _pattern(r"\berrors?\b|Error\b|exception|\bfatal\b|\bfailed\b|^\W*(?:you(?:'|’)?(?:ve|r| have)\b|claude|"
+                       r"usage|rate|429|529|too many|overloaded|quota|resource|stream|exceeded|unexpected status|"
+                       r"the model|model|api|http|limit)")
+_EARLY = 40
+"""Characters of a line in which its cause stands, unless it calls itself an error: prose mentions it later."""
+_MAX_LINES, _MAX_LINE, _MAX_OTHERS = 80, 2_000, 3
+
+
+@frozen
+class Witness:
+    """What a program's last words say."""
+
+    kind: TroubleKind
+    line: str
+    around: str
+    """The line with what follows and precedes it, where a client may say until when."""
+
+
+def find_witness(output: str, *, is_agent: bool = True, hosts: Collection[str] = (), is_told: bool = False,
+                 ) -> Witness | None:
+    """Return what the last words of a program that has failed say about its model's API; None for nothing.
+
+    Args:
+        output: the end of what it printed.
+        is_agent: it is an agent's own program. Any other command may fail to connect to anything.
+        hosts: `host:port` of its model's API, as its environment names it.
+        is_told: the output is the message of an error event, which speaks of nothing but its model's API.
+    """
+    hosts = ("",) if is_told else hosts
+    lines = [line[:_MAX_LINE] for line in output.splitlines()][-_MAX_LINES:]
+    others = 0
+    for at in range(len(lines) - 1, -1, -1):
+        line = lines[at]
+        if _EMPTY.search(line) and not _STATUS.search(line):
+            continue
+        if (kind := _classify_line(line, is_agent, hosts)) is not None:
+            around = "\n".join((*lines[at:at + 8], *lines[max(0, at - 3):at]))
+            return Witness(kind, line.strip(), around)
+        others += 1
+        if others > _MAX_OTHERS or (_OTHER_FAILURE.search(line) and not _GENERIC.search(line)):
+            return None
+    return None
+
+
+def _classify_line(line: str, is_agent: bool, hosts: Collection[str]) -> TroubleKind | None:
+    if _ANOTHER_MATTER.search(line) or _BUDGET.search(line):
+        return None
+    is_error = _AN_ERROR.search(line) is not None
+    for kind, pattern in _STRICT:
+        if (found := pattern.search(line)) and (is_error or found.start() <= _EARLY):
+            return kind
+    about_model = _MODEL.search(line) is not None or any(host in line for host in hosts)
+    if (found := _STATUS.search(line)) and (is_error or found.start() <= _EARLY):
+        status = int(next(filter(None, found.groups())))
+        if status in (429, 529):
+            return _STATUSES[status]
+        if status >= 500 and about_model:
+            return TroubleKind.SERVER
+    if about_model and is_error and _SERVICE.search(line):
+        return TroubleKind.SERVER
+    if _REACH.search(line) and (about_model or (is_agent and not _LOOPBACK.search(line))):
+        return TroubleKind.NETWORK
+    return None
+
+
+# ---- when a limit is reset
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_UNIT = r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|hr|h|days?|d|weeks?|w)"
+_AMOUNT = _pattern(rf"(\d+(?:\.\d+)?)\s*({_UNIT})(?![a-z])")
+_DURATION = rf"\d+(?:\.\d+)?\s*{_UNIT}(?:[\s,]*(?:and\s+)?\d+(?:\.\d+)?\s*{_UNIT})*(?![a-z])"
+_LEAD = (r"(?:\bagain|\bretry\b|\bresets?|\bresume\w*|\bavailable|\baccess|\brenews?|\bwait|\brefresh\w*|"
+         r"\bunblocked|\blifted|\bexpires?)")
+_IN = _pattern(rf"{_LEAD}[^\n\d]{{0,40}}?\b(?:in|after|for|within|wait)\W{{0,4}}(?:about |approximately )?"
+               rf"({_DURATION})|\bwait ({_DURATION})|"
+               rf"(?:retry[-_ ]?delay|retry[-_ ]?after|reset[-_ ]?after)\W{{1,8}}({_DURATION})")
+_SOON = _pattern(rf"{_LEAD}[^\n\d]{{0,40}}?\b(?:in|after) (?:less than )?(a|an|one) (minute|hour|day)\b")
+_RETRY_AFTER = _pattern(r"retry[-_ ]?after(_ms|-ms)?\W{1,5}(\d+(?:\.\d+)?)(?![\d.]*\s*[a-z:-]|\d)")
+_EPOCH = _pattern(r"(?:\||\bresets?(?:[-_ ]?at)?\W{1,5}|resetsAt\W{1,5}|x-ratelimit-reset\W{1,5}|\bat )"
+                    r"(1[5-9]\d{8}|[2-4]\d{9})(\d{3})?(?:\.\d+)?(?!\d)")
+_ISO = _pattern(r"(\d{4})-(\d\d)-(\d\d)(?:[T ]| at )(\d\d):(\d\d)(?::(\d\d))?(?:\.\d+)?\s*"
+                r"(Z\b|UTC|GMT|[+-]\d\d:?\d\d)?")
+_MONTHS = {name: number for number, name in enumerate(
+    ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1)}
+_DAYS = {name: number for number, name in enumerate(("mon", "tue", "wed", "thu", "fri", "sat", "sun"))}
+_MONTH, _WEEKDAY = f"(?:{'|'.join(_MONTHS)})[a-z]*", f"(?:{'|'.join(_DAYS)})[a-z]*"
+_DATE = (rf"(?:(?P<month>{_MONTH})\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?|(?P<day2>\d{{1,2}})(?:st|nd|rd|th)? "
+         rf"(?P<month2>{_MONTH})\.?|(?P<weekday>\b{_WEEKDAY})|(?P<tomorrow>tomorrow))(?:,? (?P<year>\d{{4}}))?")
+_TIME = (r"(?:(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?(?::\d\d)?\s*(?P<half>[ap]\.?m\b\.?)|"
+         r"(?P<hour24>\d{1,2}):(?P<minute24>\d\d)(?::\d\d)?|(?P<named>midnight|noon))")
+_ZONE = r"(?:\s*\(?(?P<zone>[A-Z][A-Za-z_]+/[A-Za-z_+\-0-9/]+|UTC|GMT|Z\b|[A-Z]{2,4}T\b|[+-]\d\d:?\d\d|Pacific)\)?)?"
+_CLOCK = _pattern(rf"(?:{_LEAD}|\buntil|\bat|\blimit)[^\n\d]{{0,40}}?(?:{_DATE})?[\s,]*(?:at\b\s*)?{_TIME}{_ZONE}")
+_DAY_ONLY = _pattern(rf"{_LEAD}[^\n\d]{{0,30}}?{_DATE}{_ZONE}")
+_SLASHED = _pattern(rf"{_LEAD}[^\n\d]{{0,60}}?\b(\d{{1,2}})/(\d{{1,2}})/(\d{{4}})\b")
+_ZONES = {"utc": 0, "gmt": 0, "z": 0, "pst": -8, "pdt": -7, "mst": -7, "mdt": -6, "cst": -6, "cdt": -5, "est": -5,
+          "edt": -4, "bst": 1, "cet": 1, "cest": 2, "eet": 2, "eest": 3, "ist": 5.5, "jst": 9, "kst": 9, "aest": 10,
+          "aedt": 11}
+_PAST = timedelta(minutes=30)
+"""How long ago a time without a date may be: a message is read a moment after it was printed."""
+
+
+def read_reset(text: str, now: float, zone: tzinfo = UTC) -> float | None:
+    """Return when a message says that a limit is reset, in seconds since 1970; None if it names no time.
+
+    A time in the past is returned as it is: then the limit may be gone. One later than `MAX_RESET` from now is cut.
+
+    Args:
+        now: seconds since 1970.
+        zone: of a time that names none.
+    """
+    try:
+        found = _read_reset(text, now, zone)
+    except (ValueError, OverflowError):
+        return None
+    return None if found is None else min(found, now + MAX_RESET)
+
+
+def _read_reset(text: str, now: float, zone: tzinfo) -> float | None:
+    if found := _EPOCH.search(text):
+        return float(found[1])
+    today = datetime.fromtimestamp(now, zone)
+    if found := _ISO.search(text):
+        year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+        return datetime(year, month, day, hour, minute, second, tzinfo=_zone_of(found[7], zone)).timestamp()
+    if found := _IN.search(text):
+        amounts = _AMOUNT.findall(found[1] or found[2] or found[3])
+        return now + sum(float(number) * _UNITS[_short(unit)] for number, unit in amounts)
+    if found := _SOON.search(text):
+        return now + _UNITS[found[2][0].lower()]
+    if found := _RETRY_AFTER.search(text):
+        return now + float(found[2]) * (0.001 if found[1] else 1.0)
+    if found := _CLOCK.search(text):
+        return _clock(found, today)
+    if found := _SLASHED.search(text):
+        return datetime(int(found[3]), int(found[1]), int(found[2]), tzinfo=zone).timestamp()
+    if found := _DAY_ONLY.search(text):
+        return _at(found, today.astimezone(_zone_of(found["zone"], zone)), 0, 0).timestamp()
+    return None
+
+
+def _short(unit: str) -> str:
+    unit = unit.lower()
+    return "ms" if unit.startswith(("ms", "milli")) else unit[0]
+
+
+def _clock(found: re.Match[str], today: datetime) -> float:
+    """Return the moment that a clock time means: the next one, unless it has just passed."""
+    assert today.tzinfo is not None
+    local = today.astimezone(_zone_of(found["zone"], today.tzinfo))
+    if found["named"]:
+        hour, minute = (0 if found["named"].lower() == "midnight" else 12), 0
+    elif found["half"]:
+        hour = int(found["hour"]) % 12 + (12 if found["half"].lower().startswith("p") else 0)
+        minute = int(found["minute"] or 0)
+    else:
+        hour, minute = int(found["hour24"]), int(found["minute24"])
+    moment = _at(found, local, hour, minute)
+    dated = any(found[name] for name in ("month", "month2", "weekday", "tomorrow"))
+    if not dated and moment < local - _PAST:
+        moment = _at(found, local + timedelta(days=1), hour, minute)
+    return moment.timestamp()
+
+
+def _at(found: re.Match[str], local: datetime, hour: int, minute: int) -> datetime:
+    """Return that time on the day that the match names, else on the day of `local`."""
+    moment = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    month, day = found["month"] or found["month2"], found["day"] or found["day2"]
+    if found["tomorrow"]:
+        return moment + timedelta(days=1)
+    if found["weekday"]:
+        ahead = (_DAYS[found["weekday"][:3].lower()] - local.weekday()) % 7
+        moment += timedelta(days=ahead)
+        return moment if ahead or moment >= local - _PAST else moment + timedelta(days=7)
+    if not month:
+        return moment
+    moment = moment.replace(month=_MONTHS[month[:3].lower()], day=int(day))
+    if found["year"]:
+        return moment.replace(year=int(found["year"]))
+    return moment if moment > local - timedelta(days=180) else moment.replace(year=moment.year + 1)
+
+
+def _zone_of(name: str | None, default: tzinfo) -> tzinfo:
+    if not name:
+        return default
+    if name.lower() in _ZONES:
+        return timezone(timedelta(hours=_ZONES[name.lower()]))
+    if name[0] in "+-":
+        sign, digits = (-1 if name[0] == "-" else 1), name[1:].replace(":", "")
+        return timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
+    try:
+        return ZoneInfo("America/Los_Angeles" if name.lower() == "pacific" else name)
+    except (KeyError, ValueError, OSError):  # no such zone, or a machine without zones
+        return default
+
+
+def read_told(status: int | None, error: str, message: str) -> Witness | None:
+    """Return what the error event at the end of a program's stream says; None if that is no trouble of its API.
+
+    Args:
+        status: HTTP status, None if it names none.
+        error: name that the program gives the failure, '' for none.
+        message: its text.
+    """
+    line = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    if status is not None or error in _BY_ERROR:
+        return Witness(classify(status, message, error), line or f"status {status}", message)
+    return find_witness(message, is_told=True)
+
+
+def hosts_of(environment: Mapping[str, str]) -> Sequence[str]:
+    """Return `host:port` of the model APIs that an environment names."""
+    urls = (value for name, value in environment.items()
+            if name.endswith(("_BASE_URL", "_API_BASE", "_ENDPOINT", "_API_URL")))
+    return tuple(url.partition("://")[2].partition("/")[0] for url in urls if "://" in url)

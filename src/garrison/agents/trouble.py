@@ -238,7 +238,7 @@ _MODEL = _pattern(r"\bapi\b|api(?:connection|timeout|status)?error|anthropic|ope
                     r"ollama|stream (?:error|disconnected)")
 """Says that a line is about a model's API."""
 _LOOPBACK = _pattern(r"\blocalhost\b|\b127\.\d+\.\d+\.\d+|\[?::1\b|\b0\.0\.0\.0\b")
-_ANOTHER_MATTER = re.compile(r"\bassert|\bexpected\b|\bexpect\(|::test|\btest_\w|\btests?[/\\]|"
+_ANOTHER_MATTER = re.compile(r"^\W*(?:I|We) [a-z]|\bassert|\bexpected\b|\bexpect\(|::test|\btest_\w|\btests?[/\\]|"
                              r"\b\d+ (?:tests? )?failed|^\W*(?:not ok|ok|FAIL(?:ED)?|PASS(?:ED)?)\b|"
                              r"\.(?:py|[jt]sx?|rs|go|c|cc|cpp|java):\d+:")
 """Lines of compilers and of tests: what they quote is no trouble of the agent's."""

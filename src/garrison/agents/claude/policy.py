@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from garrison.agents.base import Trouble
 from garrison.agents.claude import failures
-from garrison.agents.trouble import LIMITS, MAX_WAIT, TRANSIENT, Backoff
+from garrison.agents.trouble import LIMITS, MAX_WAIT, TABLE, TRANSIENT, Backoff, TroubleKind
 from garrison.frozen import frozen
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
@@ -115,13 +115,15 @@ def decide_program(endings: Sequence[Ending]) -> Decision:
         return RESUME
     row = list(_row(endings))
     if backoff.max_seconds is not None and last.at - row[-1].at >= backoff.max_seconds:
-        return Decision(Step.FINISH, reason=f"{last.reason}; it was waited for {_length(last.at - row[-1].at)}")
-    pause = _pause(endings)
+        reason = f"{last.reason.partition(';')[0]}; it was waited for {_length(last.at - row[-1].at)}"
+        return Decision(Step.FINISH, reason=reason)
+    pause, words = _pause(endings), TABLE[TroubleKind(last.kind)].words
     if last.kind in LIMITS and last.resets_at and last.resets_at > last.at:
-        return pause
-    bound = f", at most {_length(backoff.max_seconds)}" if backoff.max_seconds is not None else ""
+        return replace(pause, reason=f"{words}: {last.reason}")
+    if backoff.max_seconds is not None:
+        return replace(pause, reason=f"{last.reason}, at most {_length(backoff.max_seconds)}")
     times = f"tried {len(row)} times, " if len(row) > 1 else ""
-    return replace(pause, reason=f"{pause.reason} ({times}again at least every {_length(backoff.cap)}{bound})")
+    return replace(pause, reason=f"{words}: {last.reason} ({times}again at least every {_length(backoff.cap)})")
 
 
 def _row(endings: Sequence[Ending]) -> Iterator[Ending]:

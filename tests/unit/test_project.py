@@ -182,6 +182,7 @@ def test_every_row_has_a_project_here() -> None:
       **DOUBLE}, PYTEST, f"{VENV} -e . 'mock>=1' pytest"),
     ({"tox.ini": "[testenv]\ncommands = pytest\n", "setup.py": "", **DOUBLE}, ".venv/bin/tox -q -e py311",
      f"{VENV} tox && .venv/bin/tox -q -e py311 --notest"),
+    ({"uv.lock": "", "a.py": "", **DOUBLE}, "uv run --no-sync python -m pytest -q", "uv sync --locked"),
     ({"setup.py": "", "requirements.txt": "six\n", **DOUBLE}, PYTEST, f"{VENV} -e . -r requirements.txt pytest"),
     ({"pyproject.toml": f"{PYPROJECT}dependencies = ['six']\n", "src/x.py": "", **DOUBLE},
      f"PYTHONPATH=src {PYTEST}", f"{VENV} six pytest"),

@@ -52,6 +52,9 @@ class Paths:
     def own_entries(self, folder: Path) -> list[str]:
         return [Path(name).name for name in self.folders if Path(name).parent == folder]
 
+    def link_targets(self, folder: Path) -> list[Path]:
+        return [Path(target) for name, target in self.links.items() if Path(name).parent == folder]
+
     def private_entries(self, folder: Path) -> list[Path]:
         return [Path(name) for name in self.private if Path(name).parent == folder]
 
@@ -85,6 +88,15 @@ def test_toolchains_are_found_by_name_and_by_the_search_path() -> None:
     shown = targets(build(PLACE, Surroundings(HOME, tuple(search)), machine), Step.READ)
     assert shown == ["/home/ada/.pyenv", "/home/ada/bin", "/home/ada/tools", "/home/ada/.local/bin",
                      "/home/ada/.local/lib", "/home/ada/project/bin"]
+
+
+def test_a_tool_that_is_linked_into_the_search_path_is_shown_with_its_environment() -> None:
+    venv, script, own = "/home/ada/.local/pipx/venvs/uv", "/home/ada/src/tools/run.sh", "/srv/repo/bin/x"
+    machine = Paths(["/home/ada/.local/bin", venv, f"{venv}/bin", f"{venv}/lib", "/usr"], [script, own],
+                    {"/home/ada/.local/bin/uv": f"{venv}/bin/uv", "/home/ada/.local/bin/run": script,
+                     "/home/ada/.local/bin/x": own, "/home/ada/.local/bin/ls": "/usr/bin/ls"})
+    around = Surroundings(HOME, (Path("/home/ada/.local/bin"),), secret=(Path("/srv/repo"),))
+    assert targets(build(PLACE, around, machine), Step.READ) == ["/usr", "/home/ada/.local/bin", script, venv]
 
 
 def test_a_folder_of_the_search_path_does_not_show_garrisons_home_or_the_repository() -> None:

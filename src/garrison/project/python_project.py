@@ -201,25 +201,18 @@ def _has_runner(requirements: Sequence[str]) -> bool:
 
 def _with_own_tool(project: _Project, version: tuple[int, int]) -> Iterator[Candidate]:
     files = project.files
-    runner = "pytest -q" if project.uses_pytest else _unittest(project, "python")
+    # `python -m pytest` finds modules in the top directory, which only an installed project has without it
+    runners = ("pytest -q", "python -m pytest -q") if project.uses_pytest else (_unittest(project, "python"),)
     if files.has("uv.lock"):
         every = " --all-packages" if table(project.pyproject, "tool", "uv", "workspace") else ""
-        for why, options in _uv_options(project):
-            yield Candidate(PYTHON, why, f"uv run --no-sync {runner}", f"uv sync{options}{every}",
-                            shows_tests=True, install="uv pip install -q")
-    if files.has("poetry.lock"):
-        extras = "".join(f" --extras {shlex.quote(name)}" for name in _test_sets(project.extras)[:1])
-        optional = [name for name, group in table(project.pyproject, "tool", "poetry", "group").items()
-                    if table(group).get("optional") and _is_for_tests(name)]
-        groups = f" --with {','.join(optional)}" if optional else ""
-        yield Candidate(PYTHON, "poetry.lock", f"{POETRY} run {runner}",
-                        f"{POETRY} install --no-interaction{groups}{extras}", (".venv",), shows_tests=True,
-                        install=f"{POETRY} run pip install -q")
-    if files.has("pdm.lock"):
-        yield Candidate(PYTHON, "pdm.lock", f"pdm run {runner}", "pdm sync -d", (".venv",), shows_tests=True)
-    if files.has("Pipfile.lock"):
-        yield Candidate(PYTHON, "Pipfile.lock", f"{PIPENV} run {runner}", f"{PIPENV} sync --dev", (".venv",),
-                        shows_tests=True)
+        for number, (why, options) in enumerate(_uv_options(project)):
+            for runner in runners if not number else runners[:1]:
+                yield Candidate(PYTHON, _with_runner(why, runner), f"uv run --no-sync {runner}",
+                                f"uv sync{options}{every}", shows_tests=True, install="uv pip install -q")
+    for lock, run, setup, install in _locked(project):
+        for runner in runners if files.has(lock) else ():
+            yield Candidate(PYTHON, _with_runner(lock, runner), f"{run} {runner}", setup, (".venv",), shows_tests=True,
+                            install=install)
     environment = find_tox_environment(files, version)
     if environment is not None:
         yield Candidate(PYTHON, f"tox's environment {environment}", f"tox -q -e {environment}",
@@ -229,6 +222,22 @@ def _with_own_tool(project: _Project, version: tuple[int, int]) -> Iterator[Cand
         chosen = f" -s {session}" if session else ""
         yield Candidate(PYTHON, f"nox's session {session}" if session else "noxfile.py", f"nox -r{chosen}",
                         f"nox -r --install-only{chosen}", (".nox",), shows_tests=True)
+
+
+def _with_runner(why: str, runner: str) -> str:
+    return f"{why} with python -m pytest" if runner.startswith("python -m pytest") else why
+
+
+def _locked(project: _Project) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the lock file of each tool, how it runs a program, its set-up, and how a package is added to that."""
+    extras = "".join(f" --extras {shlex.quote(name)}" for name in _test_sets(project.extras)[:1])
+    optional = [name for name, group in table(project.pyproject, "tool", "poetry", "group").items()
+                if table(group).get("optional") and _is_for_tests(name)]
+    groups = f" --with {','.join(optional)}" if optional else ""
+    yield ("poetry.lock", f"{POETRY} run", f"{POETRY} install --no-interaction{groups}{extras}",
+           f"{POETRY} run pip install -q")
+    yield "pdm.lock", "pdm run", "pdm sync -d", ""
+    yield "Pipfile.lock", f"{PIPENV} run", f"{PIPENV} sync --dev", ""
 
 
 def _uv_options(project: _Project) -> Iterator[tuple[str, str]]:

@@ -202,6 +202,14 @@ class RealPaths:
         except OSError:
             return []
 
+    def link_targets(self, folder: Path) -> list[Path]:
+        """Return the files that symbolic links in a folder lead to; nothing if there is no such folder."""
+        try:
+            links = [entry.path for entry in os.scandir(folder) if entry.is_symlink()]
+        except OSError:
+            return []
+        return [target for link in sorted(links) if (target := Path(os.path.realpath(link))).is_file()]
+
     def private_entries(self, folder: Path) -> list[Path]:
         """Return what lies in a folder and may not be read by everybody."""
         found = []

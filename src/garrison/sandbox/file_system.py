@@ -62,6 +62,10 @@ class MachinePaths(Protocol):
         """Return the names in a folder, without symbolic links; nothing if there is no such folder."""
         ...
 
+    def link_targets(self, folder: Path) -> list[Path]:
+        """Return the files that symbolic links in a folder lead to; nothing if there is no such folder."""
+        ...
+
     def private_entries(self, folder: Path) -> list[Path]:
         """Return what lies in a folder and may not be read by everybody."""
         ...
@@ -198,16 +202,26 @@ def _resolver(machine: MachinePaths) -> Iterator[FileSystemStep]:
 
 def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
     yield from (around.user_home / name for name in TOOLCHAINS)
-    for folder in around.search_path:
+    for folder in dict.fromkeys((around.user_home / ".local/bin", *around.search_path)):
         path = Path(folder)
         is_covered = _is_system(path) and not is_within(path, around.user_home)
         if not path.is_absolute() or is_covered or _shows_secrets(path, around):
             continue
-        prefix = path.parent
-        is_installation = path.name in ("bin", "sbin") and not _shows_secrets(prefix, around) \
-            and any(machine.is_folder(prefix / sign) for sign in _PREFIX_SIGNS) \
-            and not machine.exists(prefix / ".git") and prefix != around.user_home / ".local"
-        yield prefix if is_installation else path
+        yield _installation(path, around, machine)
+        # a tool that pipx, Poetry's installer or a person put into an environment of its own, and linked here
+        for program in machine.link_targets(path):
+            if not _is_system(program) and not any(is_within(program, secret) for secret in around.secret):
+                within = _installation(program.parent, around, machine)
+                yield within if within != program.parent else program
+
+
+def _installation(path: Path, around: Surroundings, machine: MachinePaths) -> Path:
+    """Return the installation whose programs a folder has; the folder itself if it is none."""
+    prefix = path.parent
+    is_installation = path.name in ("bin", "sbin") and not _shows_secrets(prefix, around) \
+        and any(machine.is_folder(prefix / sign) for sign in _PREFIX_SIGNS) \
+        and not machine.exists(prefix / ".git") and prefix != around.user_home / ".local"
+    return prefix if is_installation else path
 
 
 def _is_in_worktree(path: Path, place: Place, machine: MachinePaths) -> bool:

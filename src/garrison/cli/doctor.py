@@ -17,6 +17,7 @@ from garrison.doctor.examine import CHECK_NAMES, apply_fixes, examine
 from garrison.doctor.findings import Finding
 from garrison.processes.runtime import Runtime
 from garrison.sandbox.landlock import gaps
+from garrison.sandbox.layers import describe_means
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import describe_mode, machine
 from garrison.sandbox.rights import read_rights
@@ -60,10 +61,13 @@ def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
         proof = prove(rights, runtime.environ)
     if as_json:
         print_json({"mode": proof.mode, "network": rights.network,
+                    "layers": proof.means.way if proof.means is not None else None,
                     "escapes": {escape.key: verdict for escape, verdict in proof.verdicts}})
     else:
         print_table(("ESCAPE", "RESULT"), [(escape.text, verdict) for escape, verdict in proof.verdicts])
         print_message(describe_mode(proof.mode, machine()))
+        if proof.means is not None:
+            print_message(describe_means(proof.means))
         if proof.mode is Mode.LANDLOCK:
             for gap in gaps(machine().landlock):
                 print_message(f"not held: {gap}")

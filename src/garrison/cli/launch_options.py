@@ -14,8 +14,8 @@ from garrison.processes.launch_request import LaunchRequest
 
 OPTION_GROUPS = {
     "Run and repository": ("target_dir", "base", "run", "pipeline_id", "new"),
-    "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "gate_from_target", "with_hooks", "land",
-                                     "approve", "allow_foreign_imports", "trust_git_config"),
+    "Worktrees, tests and landing": ("setup", "setup_key", "fresh_setup", "gate", "no_gate", "gate_from_target",
+                                     "with_hooks", "land", "approve", "allow_foreign_imports", "trust_git_config"),
     "Flow": ("auto_approve", "max_steps"),
     "Agents": ("agent", "failover", "hosts", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
 }
@@ -32,6 +32,8 @@ _OPTIONS = (
     click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree for agents and tests."),
     click.option("--setup-key", multiple=True, metavar="FILE",
                  help="File whose change makes set-up run again (repeatable; default: the common lock files)."),
+    click.option("--fresh-setup", is_flag=True,
+                 help="Run set-up again even if what an earlier one left is kept."),
     click.option("--gate", metavar="CMD", help="Command that tests a merged tree; only what passes lands."),
     click.option("--no-gate", is_flag=True, help="Land without testing."),
     click.option("--gate-from-target", multiple=True, metavar="GLOB",

@@ -13,14 +13,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from garrison.config import read_config
+from garrison.config import read_config, trees_root
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.errors import GarrisonError, Refused
 from garrison.frozen import frozen
 from garrison.sandbox import escape_attempts
 from garrison.sandbox.confine import confine
-from garrison.sandbox.escape_attempts import Facts
+from garrison.sandbox.escape_attempts import LEFT, Facts
 from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
+from garrison.sandbox.layers import Means, way_at
 from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
@@ -37,6 +38,8 @@ class Proof:
 
     mode: Mode
     verdicts: tuple[tuple[Escape, Verdict], ...]
+    means: Means | None = None
+    """How what a set-up left is laid under worktrees; None where nothing is."""
 
     @property
     def escaped(self) -> list[Escape]:
@@ -54,7 +57,16 @@ def prove(rights: Rights, environ: Mapping[str, str]) -> Proof:
     mode = choose_mode(rights.mode, machine())
     succeeded = _try_all(rights, environ)
     return Proof(mode, tuple((escape, judge(escape, succeeded[escape.key], mode, rights.network, machine()))
-                             for escape in ESCAPES))
+                             for escape in ESCAPES), _means(mode, environ))
+
+
+def _means(mode: Mode, environ: Mapping[str, str]) -> Means | None:
+    if mode is not Mode.BUBBLEWRAP:
+        return None
+    folder = trees_root(environ)
+    while not folder.is_dir():
+        folder = folder.parent
+    return way_at(folder)
 
 
 def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
@@ -63,7 +75,7 @@ def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
         facts = stack.enter_context(_targets(root))
         worktree = root / "trees/node"
         worktree.mkdir(parents=True)
-        place = Place(Role.AGENT, rights, worktree, root / "trees/.node.sandbox")
+        place = Place(Role.AGENT, rights, worktree, root / "trees/.node.sandbox", under_home=(Path(facts["setup"]),))
         env = {**environ, "HOME": str(root / "user"), "GARRISON_HOME": str(root / "home"),
                "GARRISON_TREES": str(root / "trees"), "PATH": environ.get("PATH", os.defpath)}
         confined = confine([sys.executable, "-I", str(ATTEMPTS), json.dumps(facts)], env, place)
@@ -78,6 +90,8 @@ def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
         for key, folder in (("write_sibling", facts["sibling"]), ("write_home", facts["home"]),
                             ("write_user", facts["user"])):
             succeeded[key] = Path(folder, "escaped").exists()
+        left = Path(facts["setup"])
+        succeeded["write_setup"] = (left / "escaped").exists() or (left / LEFT).read_text() != "secret"
         succeeded["daemon"] = _is_left(facts["daemon"])
         return succeeded
 
@@ -112,6 +126,9 @@ def examine_sandbox(scope: Scope) -> Iterator[Finding]:
 def _targets(root: Path) -> Iterator[Facts]:
     """Make what the attempts try to reach: folders with a secret, a process, and servers."""
     sibling, home, user = folders = root / "trees/sibling", root / "home", root / "user"
+    setup = root / "trees/setups/kept"
+    setup.mkdir(parents=True)
+    (setup / LEFT).write_text("secret")
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "secret").write_text("secret")
@@ -125,7 +142,8 @@ def _targets(root: Path) -> Iterator[Facts]:
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         stack.callback(outside.wait)
         stack.callback(outside.kill)
-        yield {"sibling": str(sibling), "home": str(home), "user": str(user), "pid": outside.pid, "mark": _MARK,
+        yield {"sibling": str(sibling), "home": str(home), "user": str(user), "setup": str(setup),
+               "pid": outside.pid, "mark": _MARK,
                "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": str(root),
                "port": server.getsockname()[1]}
 

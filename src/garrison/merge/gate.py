@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.config import Timing
+from garrison.config import Timing, read_config
 from garrison.errors import Fenced, GarrisonError, Refused
 from garrison.frozen import frozen
 from garrison.merge.attestations import open_attestations
@@ -340,7 +340,9 @@ class GateRun:
                      git_mounts(git, self.slot.path, rights, role, checkout=checkout), checkout=checkout,
                      secret=(git.root, git.common),
                      under_home=(left,) if role is Role.GATE else (),
-                     under_worktree=() if layer is None else (layer.tree,))
+                     under_worktree=() if layer is None else (layer.tree,),
+                     caches=read_config(self.home).setup().caches,
+                     under_caches=None if layer is None else layer.caches)
 
     def adopt(self, now: float) -> bool:
         """Adopt the run that an earlier processor started in this folder; return False if there is none.

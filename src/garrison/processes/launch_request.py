@@ -55,6 +55,8 @@ class LaunchRequest:
     approve: bool = False
     gate_from_target: list[str] = field(default_factory=list)
     with_hooks: bool = False
+    fresh_setup: bool = False
+    """Use nothing that is kept of an earlier set-up."""
     trust_git_config: bool = False
     failover: str | None = None
     hosts: str | None = None

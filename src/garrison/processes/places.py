@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.config import read_config
 from garrison.sandbox import setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.git_config import NO_PUSH
@@ -52,7 +53,8 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     shown = git_mounts(git, worktree, rights, role, str(task.attempt), checkout)
     return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,
                  under_home=() if role is Role.SETUP else (setup / "home" if layer is None else layer.home,),
-                 under_worktree=() if layer is None else (layer.tree,), checkout=checkout,
+                 under_worktree=() if layer is None else (layer.tree,), caches=read_config(runtime.home).setup().caches,
+                 under_caches=None if layer is None else layer.caches, checkout=checkout,
                  secret=(git.root, git.common))
 
 

@@ -49,6 +49,7 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
 from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_run, launcher_key, quote, to_name
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
+from garrison.sandbox import setups
 from garrison.sandbox.place import MODE_VARIABLE
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import capacity
@@ -413,10 +414,13 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
     if why:
         raise Refused(why)
     launch = replace(launch, gate=gate, setup=setup, lock_files=lock_files, gate_from_target=fixed, hooks=asked)
+    if request.fresh_setup:
+        setups.make_anew(setups.store_of(Path(launch.trees) / git.key))
     try:
         preflight(queue, config, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
                   run=launch.run_id, held_back=launch.held_back, base=launch.base_ref,
-                  allow_foreign_imports=request.allow_foreign_imports, recent=RECENT_PREFLIGHT, progress=report)
+                  allow_foreign_imports=request.allow_foreign_imports,
+                  recent=0.0 if request.fresh_setup else RECENT_PREFLIGHT, progress=report)
     except BaseException:
         queue.remove_idle_slots(Path(launch.trees))
         raise

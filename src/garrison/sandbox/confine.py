@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -11,16 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from garrison.frozen import frozen
+from garrison.records import atomic
 from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
 from garrison.sandbox.keyring import leave_session_keyring
-from garrison.sandbox.layers import Layer, Means, Way, copy_in, overlay_words, way_at
-from garrison.sandbox.place import Mode, Network, Place, Rights, Role
+from garrison.sandbox.layers import Layer, Means, Way, cache_layers, copy_in, overlay_words, way_at
+from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.user_git_config import copy_settings
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of the package `garrison`."""
+MOUNT_POINTS = "mount-points.json"
+"""File of a set-up's place: paths below its home at which something was mounted, which it therefore did not leave."""
 _NOT_INSIDE = ("TMPDIR", "XDG_RUNTIME_DIR")
 """Variables that name folders which do not exist inside."""
 
@@ -49,10 +53,16 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     around = surroundings(env, place)
     copy_settings(env, around.user_home, place.home)
     layers = layers_of(place)
-    means = way_at(place.private) if layers else Means(Way.COPY)
+    means = way_at(place.private) if layers or place.caches else Means(Way.COPY)
     if means.way is not Way.OVERLAY or mode is Mode.LANDLOCK:
         copy_in(layers, place.private, means.way)
         layers = []
+    elif place.caches:
+        caches = cache_layers(place.private, place.under_caches, around.user_home)
+        inside = file_system.home_inside(around.user_home)
+        place = replace(place, mounts=(*(Mount(layer.upper, inside / path, writable=True)
+                                         for path, layer in caches.items()), *place.mounts))
+        layers += caches.values()
     if mode is Mode.LANDLOCK:
         _link_toolchains(place, around)
         own = {"HOME": str(place.home), "TMPDIR": str(place.tmp)}
@@ -60,6 +70,8 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
         return Confined((*place.entry, *landlock.command_line(argv, place, readable)), _environment(env, own), mode)
     steps = file_system.build(place, around, RealPaths())
     _clear_mount_points(steps, layers)
+    if place.role is Role.SETUP:
+        atomic.write(place.private / MOUNT_POINTS, json.dumps(_points_below_home(steps, place)).encode(), durable=False)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.checkout)
     home = str(file_system.home_inside(around.user_home))
@@ -138,6 +150,13 @@ def _clear_mount_points(steps: Sequence[FileSystemStep], layers: Sequence[Layer]
                 _cover_path(Path(lower.source), folder, parts)
         if step.step is Step.WRITE and Path(step.source).is_dir():
             writable.append(step)
+
+
+def _points_below_home(steps: Sequence[FileSystemStep], place: Place) -> list[str]:
+    """Return the paths below the home inside at which something else is mounted."""
+    home = next(step.target for step in steps if step.source == str(place.home))
+    return [str(step.target.relative_to(home)) for step in steps
+            if step.target != home and file_system.is_within(step.target, home)]
 
 
 def _clear_path(folder: Path, parts: Sequence[str]) -> None:

@@ -21,6 +21,9 @@ from typing import Any, TypedDict
 _PTRACE_SEIZE, _PR_GET_NO_NEW_PRIVS, _CLONE_NEWUSER = 0x4206, 39, 0x10000000
 
 
+LEFT = "left-by-setup"
+
+
 class Facts(TypedDict):
     """Targets of the attempts outside."""
 
@@ -28,6 +31,8 @@ class Facts(TypedDict):
     """Folder of another worktree; it, garrison's home and the user's have a file `secret`."""
     home: str
     user: str
+    setup: str
+    """Folder of what a set-up left in its home, which lies under this one's: a file `LEFT`."""
     pid: int
     """A process outside, whose command line has the word `mark`."""
     mark: str
@@ -48,6 +53,13 @@ def write(path: str) -> bool:
 def read(path: str) -> bool:
     """Return whether the secret in a folder can be read."""
     return Path(path, "secret").read_text() == "secret"
+
+
+def _write_setup(facts: Facts) -> bool:
+    for path in (Path(os.environ["HOME"], LEFT), Path(facts["setup"], LEFT)):
+        with suppress(OSError):
+            path.write_text("changed")
+    return write(facts["setup"])
 
 
 def _link_out(facts: Facts) -> bool:
@@ -141,7 +153,7 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     "write_sibling": lambda facts: write(facts["sibling"]), "read_sibling": lambda facts: read(facts["sibling"]),
     "write_home": lambda facts: write(facts["home"]), "read_home": lambda facts: read(facts["home"]),
     "write_user": lambda facts: write(facts["user"]), "read_user": lambda facts: read(facts["user"]),
-    "link_out": _link_out, "write_system": lambda _: write("/usr/local"),
+    "link_out": _link_out, "write_setup": _write_setup, "write_system": lambda _: write("/usr/local"),
     "read_shadow": lambda _: bool(Path("/etc/shadow").read_bytes()), "see_process": _is_outer,
     "signal_process": _signal,
     "read_environment": lambda facts: _is_outer(facts) and bool(Path(f"/proc/{facts['pid']}/environ").read_bytes()),

@@ -44,6 +44,7 @@ ESCAPES = (
     Escape("write_user", "write into the user's home"),
     Escape("read_user", "read the user's home"),
     Escape("link_out", "write through a symbolic link that leads out"),
+    Escape("write_setup", "change what a set-up left for other worktrees"),
     Escape("write_system", "write into a system folder"),
     Escape("read_shadow", "read the passwords' file"),
     Escape(SEE_PROCESS, "see a process outside", _ONLY_BUBBLEWRAP),

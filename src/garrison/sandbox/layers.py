@@ -35,6 +35,12 @@ from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.system import processes, untrusted
 
+CACHES = {"pip": ".cache/pip", "uv": ".cache/uv", "npm": ".npm/_cacache", "pnpm": ".local/share/pnpm/store",
+          "yarn": ".cache/yarn", "cargo": ".cargo/registry", "go": "go/pkg/mod"}
+"""Caches of package managers → folder of the user's home; none holds credentials."""
+CACHE_LAYERS = "caches"
+"""Folder of a place, and of what a set-up left, with what was written into each cache."""
+
 
 class Way(StrEnum):
     """How a layer comes to lie under a folder."""
@@ -105,6 +111,32 @@ def overlay_words(layers: Sequence[Layer], folder: Path) -> list[str]:
             "garrison-layers", str(links), str(len(layers))]
 
 
+def cache_layers(folder: Path, left: Path | None, user_home: Path) -> dict[str, Layer]:
+    """Return folder of the home → layer of each cache that the user has: what is read, and not written, is theirs.
+
+    Args:
+        folder: private folder of the place.
+        left: folder with what a set-up wrote into them.
+    """
+    found = {}
+    for name, path in CACHES.items():
+        own = user_home / path
+        lowers = (*((left / name,) if left is not None and (left / name).is_dir() else ()),
+                  *((own,) if _is_own_folder(own) else ()))
+        if lowers:
+            found[path] = Layer(atomic.make_directory(folder / CACHE_LAYERS / name), lowers)
+    return found
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Return whether a folder is this user's: the kernel cannot change files of others in an overlay."""
+    try:
+        state = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and os.access(path, os.R_OK | os.X_OK)
+
+
 def remove_links(folder: Path) -> None:
     """Remove what overlays of a place left: the kernel's work folders, which not even their owner may look into."""
     links = folder / _LINKS
@@ -148,6 +180,15 @@ class Means:
 
     way: Way
     why: str = ""
+
+
+def describe_means(means: Means) -> str:
+    """Return a line that says how what a set-up left comes to many worktrees, and what that costs. Pure."""
+    if means.way is Way.OVERLAY:
+        return "set-up: an overlay lays what it left under each worktree: agents share its space on disk"
+    cost = ("a copy that shares blocks: agents share its space on disk until they write" if means.way is Way.REFLINK
+            else "a copy: each agent and gate takes as much space on disk again")
+    return f"set-up: each worktree gets {cost}; no overlay here: {means.why}"
 
 
 def way_at(folder: Path) -> Means:

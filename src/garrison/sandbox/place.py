@@ -96,6 +96,10 @@ class Place:
     """What set-up left in its home, which lies under the home inside: writable, and private to this tree."""
     under_worktree: tuple[Path, ...] = ()
     """What set-up made in its worktree, which lies under this one."""
+    caches: bool = False
+    """Whether the user's caches of package managers lie under the home inside, too."""
+    under_caches: Path | None = None
+    """Folder with what set-up left in those."""
     checkout: Path | None = None
     """Path of the user's checkout, where the worktree stands inside; None: at its own path."""
     secret: tuple[Path, ...] = ()

@@ -1,6 +1,7 @@
 """Set-ups that are kept: what one left, as a layer for every worktree and gate slot of its repository.
 
     <trees>/<repository key>/setups/<digest>/   home/       what it left in its home
+                                                caches/     what it wrote into caches of package managers
                                                 tree/       untracked files that it made in its worktree
                                                 setup.json  what, when, how long
     <trees>/<repository key>/setups/<digest>.lock           held by the process that makes it
@@ -37,9 +38,9 @@ from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.sandbox.file_system import TOOLCHAINS
+from garrison.sandbox.confine import MOUNT_POINTS
 from garrison.sandbox.git_view import sandbox_folder
-from garrison.sandbox.layers import forget_written, is_removed
+from garrison.sandbox.layers import CACHE_LAYERS, forget_written, is_removed
 from garrison.sandbox.named_files import named_programs, words_of
 from garrison.sandbox.user_git_config import NAME as GIT_CONFIG
 from garrison.system import failpoint, untrusted
@@ -88,6 +89,11 @@ class SetupLayer:
     def home(self) -> Path:
         """Return the folder that lies under homes."""
         return Path(self.folder) / _HOME
+
+    @property
+    def caches(self) -> Path:
+        """Return the folder with what it wrote into caches of package managers."""
+        return Path(self.folder) / CACHE_LAYERS
 
     @property
     def tree(self) -> Path:
@@ -268,7 +274,7 @@ def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: 
     new = atomic.make_directory(parent / f"{_NEW}{os.getpid()}-{name}")
     untrusted.remove(new.parent, new.name)
     atomic.make_directory(new / _TREE)
-    _clean_home(home)
+    _clean_home(home, _read_mount_points(home))
     for path in made:
         target = new / _TREE / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -277,6 +283,8 @@ def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: 
     failpoint.here("setup:moved")
     if home.is_dir():
         home.rename(new / _HOME)
+    if (caches := home.with_name(CACHE_LAYERS)).is_dir():
+        caches.rename(new / CACHE_LAYERS)
     atomic.make_directory(new / _HOME)
     folder = parent / name
     done = SetupLayer(str(folder), layer.digest, layer.command, made, shown, changed, time.time(), layer.seconds,
@@ -333,22 +341,37 @@ def _not_ignored(git: Git, worktree: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in shown or any(each.startswith(f"{name}/") for each in shown)]
 
 
-def _clean_home(home: Path) -> None:
+def _read_mount_points(home: Path) -> list[str]:
+    """Return the paths below its home at which something was mounted while a set-up ran."""
+    return [str(name) for name in json.loads(atomic.read(home.with_name(MOUNT_POINTS)) or b"[]")]
+
+
+def _clean_home(home: Path, points: Sequence[str]) -> None:
     """Remove from a set-up's home what it did not leave: mount points, and the settings of git that garrison put there.
 
-    Bubblewrap makes a missing mount point as an empty folder or file, which is no sign of a program.
+    Bubblewrap makes a missing mount point as an empty folder or file.
     """
     if not home.is_dir():
         return
     with suppress(OSError, untrusted.UnsafeFile):
         (home / GIT_CONFIG).unlink(missing_ok=True)
-    for path, folders, files in os.walk(home, topdown=False, followlinks=False):
-        if not folders and not files and path != str(home):
-            with suppress(OSError):
-                Path(path).rmdir()
-    for name in TOOLCHAINS:  # where one is shown, only a link of the set-up's could lead elsewhere
-        if (home / name).is_symlink():
-            (home / name).unlink()
+    for point in points:
+        parts = point.split("/")
+        for depth in range(len(parts), 0, -1):
+            _remove_empty(home, "/".join(parts[:depth]))
+
+
+def _remove_empty(home: Path, name: str) -> None:
+    """Remove a link, an empty file or an empty folder; no link on the way is followed."""
+    folder, _, last = name.rpartition("/")
+    with suppress(OSError, untrusted.UnsafeFile), untrusted.open_directory(home, folder) as directory:
+        if directory is None:
+            return
+        state = os.lstat(last, dir_fd=directory)
+        if stat.S_ISDIR(state.st_mode):
+            os.rmdir(last, dir_fd=directory)
+        elif stat.S_ISLNK(state.st_mode) or state.st_size == 0:
+            os.unlink(last, dir_fd=directory)
 
 
 def _size_of(folder: Path) -> int:

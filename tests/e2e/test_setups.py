@@ -1,0 +1,60 @@
+"""What a set-up left, through whole runs: made once, everybody's own, and nothing of one branch in another."""
+
+from __future__ import annotations
+
+from support import Node, Place, git
+
+
+def commit(name: str, script: str) -> Node:
+    """Return a node whose command needs nothing outside of its sandbox."""
+    return Node(name, command=f'set -e; {script}; echo {name} > {name}-"$GARRISON_RUN".txt')
+
+
+def confine_wholly(place: Place) -> None:
+    """Let commands write nothing of the test's own folders, in which their home is, too."""
+    (place.home / "config.toml").write_text('[sandbox]\nnetwork = "open"\n')
+
+
+def stamps(place: Place, run: str) -> set[str]:
+    return {path.read_text().splitlines()[0] for path in place.home.glob(f"runs/{run}/**/output.log")}
+
+
+def test_a_set_up_runs_once_for_all_worktrees_and_again_when_asked(place: Place) -> None:
+    confine_wholly(place)
+    setup = "mkdir -p node_modules ~/.cache/foo; date +%s%N > node_modules/stamp; touch ~/.cache/foo/f"
+    take = "cat node_modules/stamp; mkdir ~/.cache/bar; rm -r node_modules ~/.cache/foo"
+    (place.repo / ".gitignore").write_text("node_modules/\n")
+    git(place.repo, "add", "-A")
+    git(place.repo, "commit", "-qm", "ignore")
+    place.start = git(place.repo, "rev-parse", "main")
+    graph = place.graph(commit("a", take), commit("b", take))
+    gate = "test -s node_modules/stamp && rm -r node_modules && mkdir ~/.cache/baz"
+    for run, more in (("r1", ()), ("r2", ()), ("r3", ("--fresh-setup",))):
+        child = place.launch(graph, run, "--setup", setup, *more, gate=gate)
+        assert place.finish(child, run) == 0, place.logs()
+    assert len(stamps(place, "r1")) == 1
+    assert stamps(place, "r2") == stamps(place, "r1")
+    assert len(stamps(place, "r3") | stamps(place, "r1")) == 2
+    assert "set-up: kept from" in (place.root / "out").read_text()
+
+
+def test_what_a_branch_makes_its_set_up_do_reaches_no_other_node_and_no_gate(place: Place) -> None:
+    """The branch changes only the script that set-up runs; its lock files are the target's."""
+    confine_wholly(place)
+    (place.repo / "setup.sh").write_text("mkdir -p node_modules; echo good > node_modules/x\n")
+    (place.repo / ".gitignore").write_text("node_modules/\n")
+    git(place.repo, "add", "-A")
+    git(place.repo, "commit", "-qm", "set-up")
+    place.start = git(place.repo, "rev-parse", "main")
+    evil = "echo 'mkdir -p node_modules; echo evil > node_modules/x' > setup.sh; sh setup.sh; touch reject"
+    is_good = 'test "$(cat node_modules/x)" = good'
+    graph = place.graph(commit("evil", evil), commit("good", is_good), commit("later", f"sleep 2; {is_good}"))
+    gate = 'test ! -e reject && test "$(cat node_modules/x)" = good'
+    child = place.launch(graph, "r1", "--setup", "sh ./setup.sh", "--max-rework", "1", gate=gate)
+    assert place.finish(child) == 1
+    assert {node["status"] for node in place.nodes().values()} == {"validated", "failed"}
+    assert git(place.repo, "ls-tree", "--name-only", "main", "--", "good-r1.txt", "later-r1.txt").split() \
+        == ["good-r1.txt", "later-r1.txt"]
+    assert git(place.repo, "ls-tree", "--name-only", "main", "--", "reject") == ""
+    left = place.root.glob("**/setups/*/tree/node_modules/x")
+    assert [path.read_text() for path in left] == ["good\n"]

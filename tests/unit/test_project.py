@@ -69,21 +69,21 @@ PROJECTS = [
      "nox -r -s tests", "nox -r --install-only -s tests"),
     ({"noxfile.py": "", **DOUBLE}, "nox -r", "nox -r --install-only"),
     ({"pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ntests = ['pytest']\n", **DOUBLE}, PYTEST,
-     f"{VENV} -e '.[tests]' pytest"),
+     f"{VENV} -e '.[tests]'"),
     ({"pyproject.toml": f"{PYPROJECT}[project.optional-dependencies]\ntest = ['x']\ndocs = ['y']\n", **DOUBLE}, PYTEST,
      f"{VENV} -e '.[test]' pytest"),
     ({"pyproject.toml": f"{PYPROJECT}[dependency-groups]\ntesting = ['pytest']\n", **DOUBLE}, PYTEST,
-     f"{GROUPS} -e . --group testing pytest"),
-    ({"setup.py": "setup(extras_require={'dev': ['pytest', V]})", **DOUBLE}, PYTEST, f"{VENV} -e '.[dev]' pytest"),
+     f"{GROUPS} -e . --group testing"),
+    ({"setup.py": "setup(extras_require={'dev': ['pytest', V]})", **DOUBLE}, PYTEST, f"{VENV} -e '.[dev]'"),
     ({"setup.py": "setup()", "setup.cfg": "[options.extras_require]\ntesting =\n  pytest\n", **DOUBLE}, PYTEST,
-     f"{VENV} -e '.[testing]' pytest"),
+     f"{VENV} -e '.[testing]'"),
     ({"setup.py": "deps = ['mock']\nsetup(tests_require=deps)", **DOUBLE}, PYTEST, f"{VENV} -e . mock pytest"),
     ({"setup.cfg": "[metadata]\nname = x\n[options]\ninstall_requires =\n  six\n", "src/x.py": "", **DOUBLE},
      f"PYTHONPATH=src {PYTEST}", f"{VENV} six pytest"),
     ({"pyproject.toml": "[tool.poetry.dependencies]\npython = '^3'\n[tool.poetry.group.dev.dependencies]\n"
-      "pytest = '*'\nmock = '*'\n", **DOUBLE}, PYTEST, f"{VENV} -e . pytest mock pytest"),
+      "pytest = '*'\nmock = '*'\n", **DOUBLE}, PYTEST, f"{VENV} -e . pytest mock"),
     ({"pyproject.toml": f"{PYPROJECT}[tool.hatch.envs.hatch-test]\nextra-dependencies = ['trio']\n", **DOUBLE}, PYTEST,
-     f"{VENV} -e . pytest trio pytest"),
+     f"{VENV} -e . pytest trio"),
     ({"setup.py": "", **DOUBLE}, PYTEST, f"{VENV} -e . pytest"),
     ({"setup.py": "", "requirements/tests.txt": "", "requirements/docs.txt": "", **DOUBLE}, PYTEST,
      f"{VENV} -e . -r requirements/tests.txt pytest"),
@@ -175,7 +175,7 @@ def test_every_row_has_a_project_here() -> None:
 
 @pytest.mark.parametrize(("texts", "gate", "setup"), [
     ({"uv.lock": "", "pyproject.toml": f"{PYPROJECT}[dependency-groups]\ntests = ['pytest']\n", **DOUBLE}, PYTEST,
-     f"{GROUPS} -e . --group tests pytest"),
+     f"{GROUPS} -e . --group tests"),
     ({"poetry.lock": "", "pyproject.toml": "[tool.poetry.group.dev.dependencies]\npytest-mock = '*'\n", **DOUBLE},
      PYTEST, f"{VENV} -e . pytest-mock pytest"),
     ({"tox.ini": "[testenv]\ndeps =\n  -rreq/{x}.txt\n  mock>=1\n  py27: old\ncommands = pytest\n", "setup.py": "",
@@ -351,8 +351,8 @@ class World:
             lambda way, log: self.packages.get(way.gate, []), lambda: self.now, self.told.append), limit=60, end=end)
 
 
-RED, BROKEN, GREEN = TrialResult(False, "red", failed="gate"), TrialResult(False, "broken", failed="set-up"), \
-    TrialResult(True, "passed")
+RED, GREEN = TrialResult(False, "red", failed="gate"), TrialResult(True, "passed")
+BROKEN = TrialResult(False, "broken", ("x", "ERROR: no wheel", "y"), "set-up")
 
 
 def way(gate: str, setup: str = "", *, shows: bool = False, install: str = "") -> Candidate:
@@ -363,7 +363,7 @@ def test_the_first_way_that_passes_is_taken_and_each_other_has_its_reason() -> N
     world = World(b=BROKEN, c=RED, d=GREEN, e=GREEN)
     world.absent = {"a"}
     assert world.search(way("a"), way("a x"), way("b"), way("c"), way("d"), way("e")).candidate.gate == "d"
-    assert world.told == ["skipped way a: a is not on your PATH", "way b: broken", "way c: red"]
+    assert world.told == ["skipped way a: a is not on your PATH", "way b: broken: ERROR: no wheel", "way c: red"]
 
 
 def test_of_ways_that_fail_the_one_that_came_furthest_is_kept() -> None:

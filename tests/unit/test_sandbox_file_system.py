@@ -282,11 +282,29 @@ def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
 
 
 @pytest.mark.parametrize(("mode", "code", "tail", "is_told"), [
-    (Mode.AUTO, 2, "sh: 0: cannot open /x/gate.sh: No such file or directory", True), (Mode.AUTO, 127, "", True),
-    (Mode.AUTO, 1, "1 failed", False), (Mode.AUTO, 0, "No such file or directory", False), (Mode.NONE, 127, "", False)])
+    (Mode.AUTO, 2, "sh: 0: cannot open /etc/hosts: No such file or directory", True), (Mode.AUTO, 127, "", True),
+    (Mode.AUTO, 1, "FileNotFoundError: [Errno 2] No such file or directory: '/etc/hosts'", True),
+    (Mode.AUTO, 127, "/bin/sh: 1: git: not found", True), (Mode.AUTO, 126, "sh: 1: x: Permission denied", True),
+    (Mode.AUTO, 1, "1 failed", False), (Mode.AUTO, 1, "KeyError: nowhere: not found", False),
+    (Mode.AUTO, 0, "No such file or directory", False), (Mode.NONE, 127, "", False),
+    (Mode.AUTO, 2, "sh: 0: cannot open /nowhere/x: No such file or directory", False),
+    (Mode.AUTO, 1, "FileNotFoundError: [Errno 2] No such file or directory: 'data.txt'", False)])
 def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: int, tail: str, is_told: bool) -> None:
-    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", code, tail)
+    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", code, tail, "/usr/bin:/bin")
     assert ("read = [...] in [sandbox.gate]" in hint) is is_told
+
+
+@pytest.mark.parametrize(("code", "tail", "command"), [
+    (127, "sh: 1: nowhere: not found", ""), (127, "bash: line 1: nowhere: command not found", ""),
+    (1, "> tape test\nsh: 1: nowhere: not found\nnpm error code 127", ""), (127, "", "cd a && X=1 nowhere -q"),
+    (127, "/usr/bin/env: \u2018nowhere\u2019: No such file or directory", ""),
+    (2, "make: nowhere: No such file or directory\nmake: *** [Makefile:2: test] Error 127", ""),
+    (127, "pyenv: nowhere: command not found", "")])
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.NONE])
+def test_a_program_that_is_not_installed_is_no_matter_of_the_sandbox(mode: Mode, code: int, tail: str,
+                                                                      command: str) -> None:
+    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", code, tail, "/usr/bin:/bin", command)
+    assert hint == "; nowhere is not on your PATH, and no set-up installed it"
 
 
 def test_the_line_needs_no_look_at_the_machine_where_nothing_is_confined(tmp_path: Path) -> None:

@@ -450,9 +450,11 @@ class GateRun:
         lost_time = self._describe_lost_time(timed_out, now)
         self._kill_rest()
         log = self.setup_log if stage == "setup" else self.log
-        hint = explain_missing_command(self.held_back, log, code)  # before the tail: it adds to the log
+        held_back = explain_missing_command(self.held_back, log, code)  # before the tail: it adds to the log
         tail = read_tail(log, TAIL_LINES)
-        hint += explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", code, tail)
+        command = (self.config.setup if stage == "setup" else self.config.gate) or ""
+        hint = explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", code, tail,
+                                    self.environment.get("PATH", os.defpath), command) + held_back
         hint += self._describe_refused_hosts() if code else ""
         result: Result = "lost" if lost_time or self._is_lost(code, timed_out, tail) or (code and self.is_cut) else \
             classify(code, timed_out=timed_out, tail=tail, stage=stage)

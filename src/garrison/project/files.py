@@ -130,12 +130,14 @@ def python_literals(text: str, names: Sequence[str]) -> Mapping[str, object]:
 
 
 def _literal(node: ast.expr, assigned: Mapping[str, object]) -> object:
-    """Return the value of a literal, of a name that is assigned one, or of the readable part of a dictionary."""
+    """Return the value of a literal, of a name that is assigned one, or of what is readable in a list or dictionary."""
     if isinstance(node, ast.Name):
         return assigned.get(node.id)
     if isinstance(node, ast.Dict):
         return {key.value: _literal(value, assigned) for key, value in zip(node.keys, node.values, strict=True)
                 if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+    if isinstance(node, ast.List | ast.Tuple):
+        return [value for item in node.elts if (value := _literal(item, assigned)) is not None]
     try:
         value: object = ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError):

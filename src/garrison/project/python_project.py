@@ -372,15 +372,20 @@ def _runtime(project: _Project) -> str:
 def _named_sets(project: _Project, pytest: str) -> Iterator[tuple[str, str]]:
     """Yield where a project names what its tests need, and pip's arguments for that; the likeliest first."""
     itself, runtime = _itself(project), _runtime(project)
-    groups = [(f"the dependency group {name}", f"{itself}{runtime} --group {shlex.quote(name)}{pytest}")
+
+    def missing(requirements: Sequence[str]) -> str:
+        return "" if _has_runner(requirements) else pytest
+
+    groups = [(f"the dependency group {name}",
+               f"{itself}{runtime} --group {shlex.quote(name)}{missing(project.groups[name])}")
               for name in _test_sets(project.groups)[:2]]
-    extras = [(f"the extra {name}", f" -e {shlex.quote(f'.[{name}]')}{pytest}")
+    extras = [(f"the extra {name}", f" -e {shlex.quote(f'.[{name}]')}{missing(project.extras[name])}")
               for name in (_test_sets(project.extras)[:2] if project.is_installable else ())]
     yield from [*groups, *extras] if any(map(_has_runner, project.groups.values())) else [*extras, *groups]
     for path in project.requirements[:2]:
         yield path, f"{itself}{runtime if path != 'requirements.txt' else ''} -r {shlex.quote(path)}{pytest}"
     for where, names in project.others.items():
-        yield where, f"{itself}{runtime}{_quoted(names)}{pytest}"
+        yield where, f"{itself}{runtime}{_quoted(names)}{missing(names)}"
 
 
 def _plain_sets(project: _Project, pytest: str) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,8 @@ SETUP, GATE = "set-up", "gate"
 """What a trial can fail at."""
 MAX_LEFT_OUT, MIN_RATIO = 10, 20
 """Tests that a gate may leave out since they fail on the target, and how many must pass for each of them."""
+MAX_CAUSE = 200
+"""Characters of a log's line that is told."""
 MAX_ADDITIONS = 4
 """How often packages that tests miss are added to one project's candidates."""
 _COUNTS = re.compile(r"\b\d+ (?:failed|passed|errors?|skipped)\b|Ran \d+ tests?|\b\d+ tests?\b")
@@ -108,7 +110,7 @@ def find_passing(candidates: Sequence[Candidate], means: Means, *, limit: float,
         attempts.append(Attempt(candidate, result))
         if result.passed:
             return attempts[-1]
-        means.report(f"{candidate.why}: {result.summary}")
+        means.report(f"{candidate.why}: {result.summary}{_cause(result)}")
         if why := _why_no_other_way(attempts):
             means.report(why)
             break
@@ -148,6 +150,15 @@ def without_failing_tests(attempt: Attempt) -> Candidate | None:
         return None
     options = "".join(f" --deselect {shlex.quote(name)}" for name in tests)
     return replace(candidate, gate=candidate.gate + options)
+
+
+def _cause(result: TrialResult) -> str:
+    """Return the line of a log that says why a program failed, ': ' before it; '' if the summary names tests."""
+    lines = [line.strip() for line in result.tail if line.strip()]
+    if result.failing or not lines:
+        return ""
+    stated = [line for line in lines if re.match(r"(?i)(\S+ )?(error|fatal|failed)\b", line)]
+    return f": {(stated or lines)[-1][:MAX_CAUSE]}"
 
 
 def _extend(candidate: Candidate, result: TrialResult, means: Means) -> Candidate | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
+from garrison.sandbox.named_files import named_programs
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import choose_mode, describe_mode, machine
 from garrison.sandbox.rights import read_rights
+from garrison.system.environment import NOT_FOUND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,11 +60,45 @@ def _rights(home: Path, agents: Iterable[str], environ: Mapping[str, str],
         yield NAMES[role], read_rights(home, role, "", environ)
 
 
-def explain_missing_file(rights: Rights, table: str, code: int, tail: str) -> str:
-    """Return a hint if a confined command may have missed a file that the sandbox does not show, else ''. Pure."""
-    if rights.mode is Mode.NONE or code == 0 or (code not in (126, 127) and MISSING not in tail):
+_PROGRAMS = (
+    re.compile(r"^(?:\S*sh|pyenv|\S+\.sh)(?:: (?:line )?\d+)?: ([\w.+@-]+): (?:command )?not found$", re.MULTILINE),
+    re.compile(r"^(?:/usr/bin/)?env: [\u2018']?([\w.+@-]+)[\u2019']?: No such file", re.MULTILINE),
+    re.compile(r"^(?:make\S*: |bwrap: execvp )([\w.+@-]+): No such file", re.MULTILINE),
+)
+"""Lines in which a shell, env and make say which program they did not find."""
+_FILES = re.compile(r"(/[^\s:'\"\u2018\u2019]+)['\"\u2019]?: No such file"
+                    r"|No such file or directory: ['\"](/[^'\"\n]+)['\"]")
+_BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", "set", "export", "printf", ".",
+                       "source", "exec", "if", "then", "else", "fi", "for", "do", "done", "while", "case", "esac", "!",
+                       "umask"})
+
+
+def explain_missing_file(rights: Rights, table: str, code: int, tail: str, path: str, command: str = "") -> str:
+    """Return what a command missed: a program that is not installed, or one that its sandbox does not show; else ''.
+
+    Args:
+        tail: end of its output.
+        path: PATH outside, where programs are looked for.
+        command: shell line that ran, for an output that names nothing.
+    """
+    if code == 0 or (code not in (126, 127) and MISSING not in tail and "not found" not in tail):
         return ""
-    return f"; if it needs more than its sandbox shows, add the path to read = [...] in [{table}] of config.toml"
+    programs = list(dict.fromkeys(name for pattern in _PROGRAMS for name in pattern.findall(tail)))
+    if code == NOT_FOUND and not programs:
+        programs = [name for name in dict.fromkeys(named_programs(command)) if "/" not in name
+                    and name not in _BUILTINS and shutil.which(name, path=path) is None]
+    absent = [name for name in programs if shutil.which(name, path=path) is None]
+    if absent:
+        return (f"; {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not on your PATH, and no set-up "
+                "installed it")
+    if rights.mode is Mode.NONE:
+        return ""
+    files = [name for found in _FILES.findall(tail) for name in found if name and os.path.lexists(name)]
+    hidden = [*(str(shutil.which(name, path=path)) for name in programs), *files][:1]
+    if not hidden and code not in (126, 127):
+        return ""
+    what = f"its sandbox does not show {hidden[0]}" if hidden else "if it needs more than its sandbox shows"
+    return f"; {what}{':' if hidden else ','} add the path to read = [...] in [{table}] of config.toml"
 
 
 def describe_modes(held: Mapping[str, Mode], able: Machine | None) -> str:

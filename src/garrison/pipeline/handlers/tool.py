@@ -193,7 +193,7 @@ def _outcome(call: Call, result: JobResult, folder: Path) -> Outcome:
         kind = DETERMINISTIC if result.exit_code in _NO_COMMAND else "exit"
         home = find_home(environ=call.run.environ)
         hint = explain_missing_file(read_rights(home, Role.TOOL, environ=call.run.environ), "sandbox.tool",
-                                    result.exit_code, last)
+                                    result.exit_code, last, call.run.environ.get("PATH", os.defpath))
         outcome = Outcome(FAIL, failure_reason=(f"{how}: {last}" if last else how) + hint, failure_class=kind)
     else:
         outcome = Outcome(SUCCESS, notes=output[-200:])

@@ -542,7 +542,8 @@ class Orchestrator:
         hint = explain_missing_command(self.launch.held_back, self.assignment.output, outcome.exit_code)
         if outcome.exit_code:
             rights = read_rights(self.runtime.home, Role.AGENT, self.task.agent, self.runtime.environ)
-            hint += explain_missing_file(rights, "sandbox", outcome.exit_code, read_tail(self.assignment.output, 12))
+            hint = explain_missing_file(rights, "sandbox", outcome.exit_code, read_tail(self.assignment.output, 12),
+                                        self.launch.path or os.defpath) + hint
         if outcome.status != "success" and self.agents.tried:
             hint += f"; tried before: {self.agents.tried}"
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.incarnation.number, outcome.status,

@@ -11,6 +11,7 @@ counts as refused, and the reason becomes part of the rework prompt.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from dataclasses import replace
@@ -226,7 +227,8 @@ class RunnerJobs:
         hint = explain_missing_command(self.launch.held_back, self.log(name), result.exit_code)
         tail, role = read_tail(self.log(name), 12), _ROLES[name]
         rights = read_rights(self.runtime.home, role, "", self.runtime.environ)
-        hint += explain_missing_file(rights, f"sandbox.{role}", result.exit_code, tail)
+        hint = explain_missing_file(rights, f"sandbox.{role}", result.exit_code, tail, self.launch.path or os.defpath,
+                                    self.command(name)) + hint
         return describe_failure(what, result.exit_code, tail + hint,
                                 seconds=result.seconds if result.timed_out else None)
 

@@ -137,7 +137,8 @@ def _literal(node: ast.expr, assigned: Mapping[str, object]) -> object:
         return {key.value: _literal(value, assigned) for key, value in zip(node.keys, node.values, strict=True)
                 if isinstance(key, ast.Constant) and isinstance(key.value, str)}
     if isinstance(node, ast.List | ast.Tuple):
-        return [value for item in node.elts if (value := _literal(item, assigned)) is not None]
+        items = [_literal(item, assigned) for item in node.elts]
+        return [item for item in items if item is not None]
     try:
         value: object = ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError):

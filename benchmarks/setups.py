@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/setups.py [--rows layer,second,ten] [--files N] [--agents N] [--seconds S] [--json]
 
 Rows: `layer` (a start in the sandbox with a layer of N files under its worktree: overlay, copy; bar: 50 ms more for the
-overlay), `second` (from `garrison launch` to its agent's first line in a repository whose set-up made N files, first and
-second launch; bar: 1 s for the second), `ten` (N agents with a set-up of S seconds: set-ups that ran, and the time until
-all agents work; bar: one set-up, S + 5 s). Each launch has a plain HOME with the default home and trees.
+overlay), `second` (from `garrison launch` to its agent's first line in a repository whose set-up made N files, first
+and second launch; bar: 1 s for the second), `ten` (N agents with a set-up of S seconds: set-ups that ran, and the time
+until all agents work; bar: one set-up, S + 5 s). Each launch has a plain HOME with the default home and trees.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from garrison.merge import slots
 from garrison.processes.places import VALIDATOR_SUFFIX, remove_sandbox_folder
 from garrison.records import atomic
 from garrison.records.run import CONTINUE
+from garrison.sandbox import setups
 from garrison.sandbox.collect import collect, collect_side_work, enter
 from garrison.sandbox.git_view import GitView
 from garrison.system import disk_space
@@ -87,8 +88,9 @@ def save_side_work(git: Git, worktree: Path, run: str, node: str, attempt: int) 
 @contextmanager
 def lend_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int) -> Iterator[None]:
     """Lend a confined agent's worktree to a person, whose git works on the repository itself; the agent continues with
-    what the person committed."""
+    what the person committed. What the set-up made is copied into it: the person sees no layer."""
     collect_what_can_be(git, worktree, run, node, attempt)
+    setups.copy_out(worktree)
     try:
         yield
     finally:

@@ -40,7 +40,7 @@ from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.sandbox.confine import MOUNT_POINTS
 from garrison.sandbox.git_view import sandbox_folder
-from garrison.sandbox.layers import CACHE_LAYERS, forget_written, is_removed
+from garrison.sandbox.layers import CACHE_LAYERS, copy_tree, forget_written, is_removed
 from garrison.sandbox.named_files import named_programs, words_of
 from garrison.sandbox.user_git_config import NAME as GIT_CONFIG
 from garrison.system import failpoint, untrusted
@@ -240,6 +240,22 @@ def lay(worktree: Path, layer: SetupLayer, store: Path) -> bool:
         with suppress(OSError):
             os.utime(Path(layer.folder) / _RECORD)
     return True
+
+
+def copy_out(worktree: Path) -> None:
+    """Copy what a set-up made into its worktree, for a person who works there without a sandbox, but over nothing."""
+    layer = layer_of(worktree)
+    if layer is None:
+        return
+    for name in layer.made:
+        source, target = layer.tree / name, worktree / name
+        if os.path.lexists(target) or not target.parent.is_dir():
+            continue
+        if source.is_dir() and not source.is_symlink():
+            target.mkdir()
+            copy_tree(source, target)
+        else:
+            shutil.copy2(source, target, follow_symlinks=False)
 
 
 def take_away(worktree: Path) -> None:

@@ -1,4 +1,4 @@
-"""`garrison init` as a newcomer types it: a plain HOME, the default folders below it, the sandbox on, no network needed."""
+"""`garrison init` as a newcomer types it: a plain HOME, the default folders below it, the sandbox on, no network."""
 
 from __future__ import annotations
 

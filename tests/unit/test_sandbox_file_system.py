@@ -136,6 +136,11 @@ def test_the_worktree_stands_at_the_path_of_the_checkout_with_an_environment_of_
     assert [(step.step, str(step.target), step.source) for step in steps][-2:] == [
         (Step.WRITE, "/home/ada/project", "/trees/node"),
         (Step.READ, "/home/ada/project/.venv", "/home/ada/project/.venv")]
+    rights = Rights(Mode.BUBBLEWRAP, read=(checkout / "gate.sh", checkout / "data"))
+    named = Paths(["/home/ada/project/data", "/trees/node/data"], ["/home/ada/project/gate.sh", "/trees/node/gate.sh"])
+    steps = build(replace(place, rights=rights), around, named)
+    assert [(step.step, str(step.target)) for step in steps][-2:] == [
+        (Step.WRITE, "/home/ada/project"), (Step.READ, "/home/ada/project/gate.sh")]
     assert place.translate(PLACE.worktree / "a/b") == checkout / "a/b"
     assert place.translate(Path("/trees/node2")) == Path("/trees/node2")
 

@@ -130,9 +130,10 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
     steps += [step for step in shown if not is_within(step.target, place.inside)]
     steps.append(FileSystemStep(Step.WRITE if place.worktree_writable else Step.READ, place.inside,
                                 str(place.worktree)))
-    # An environment in the user's own checkout, on the search path: unless the worktree has one of its own there.
-    steps += [step for step in shown if is_within(step.target, place.inside) and not _is_in_worktree(step.target, place,
-                                                                                                      machine)]
+    # An environment in the user's own checkout, on the search path: unless the worktree has one of its own there. A
+    # program of the checkout that a command names in full is the user's in any case, whatever the branch did to its.
+    steps += [step for step in shown if is_within(step.target, place.inside) and (
+        not machine.is_folder(step.target) or not _is_in_worktree(step.target, place, machine))]
     steps += [FileSystemStep(Step.WRITE if mount.writable else Step.READ, mount.target, str(mount.source))
               for mount in place.mounts]
     steps += _hidden(place.rights.hide, machine)

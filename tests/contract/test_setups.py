@@ -270,3 +270,34 @@ def test_what_has_no_permissions_is_moved_and_removed_too(repo):
     setups.take_away(tree)
     assert setups.sweep(store(tree), Limits(), everything=True) == [layer]
     untrusted.remove_set_aside(store(tree))
+
+
+def test_a_layer_that_somebody_removed_is_noticed(repo):
+    tree = add_tree(repo, "a")
+    assert not setups.is_lost(tree)
+    layer = capture(repo, tree)
+    assert not setups.is_lost(tree)
+    untrusted.remove_tree(Path(layer.folder))
+    assert setups.is_lost(tree)
+    assert setups.layer_of(tree) is None
+
+
+@needs_sandbox
+def test_caches_of_the_user_are_read_and_what_a_set_up_wrote_there_serves_the_others(repo):
+    if layers.way_at(repo.parent).way is not Way.OVERLAY:
+        pytest.skip("no overlay here")
+    tree, cache = add_tree(repo, "a"), repo.parent / ".cache/uv"
+    cache.mkdir(parents=True)
+    (cache / "wheel").write_text("user's\n")
+    private = tree.parent / f".{tree.name}.sandbox/setup"
+    (private / "caches/uv").mkdir(parents=True)
+    (private / "caches/uv/more").write_text("set-up's\n")
+    layer = capture(repo, tree)
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(repo.parent), "LANG": "C.UTF-8"}
+    given = replace(place(repo, tree), caches=True, under_caches=layer.caches)
+    script = "cat ~/.cache/uv/wheel ~/.cache/uv/more; echo x > ~/.cache/uv/wheel; rm ~/.cache/uv/more; ls ~/.cache/uv"
+    confined = confine(["/bin/sh", "-euc", script], env, given)
+    out = subprocess.run(confined.argv, env=dict(confined.env), cwd=tree, capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["user's", "set-up's", "wheel"]
+    assert (cache / "wheel").read_text() == "user's\n"
+    assert (layer.caches / "uv/more").exists()

@@ -49,7 +49,9 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     name = f"{role}-{task.attempt}-{turn}" if turn else f"{role}-{task.attempt}"
     private = setup if role is Role.SETUP else sandbox_folder(worktree) / name
     git = Git(Path(launch.repo), home=runtime.home)
-    checkout = find_checkout(git, rights, runtime.environ)
+    # What the set-up of an earlier version left in the worktree itself names the worktree's own path.
+    is_earlier = bool(task.setup) and layer is None and role is not Role.SETUP
+    checkout = None if is_earlier else find_checkout(git, rights, runtime.environ)
     shown = git_mounts(git, worktree, rights, role, str(task.attempt), checkout)
     return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,
                  under_home=() if role is Role.SETUP else (setup / "home" if layer is None else layer.home,),

@@ -223,6 +223,11 @@ def layer_of(worktree: Path) -> SetupLayer | None:
     return layer if layer is not None and layer.home.is_dir() else None
 
 
+def is_lost(worktree: Path) -> bool:
+    """Return whether the layer under a worktree was removed by somebody else: its set-up has to run again."""
+    return (sandbox_folder(worktree) / LAYER).is_file() and layer_of(worktree) is None
+
+
 def patterns_of(worktree: Path) -> list[str]:
     """Return patterns, as in .gitignore, of what a set-up made that git would not ignore."""
     layer = layer_of(worktree)

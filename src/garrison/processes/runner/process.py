@@ -44,6 +44,7 @@ from garrison.records.remote import FILE as REMOTE
 from garrison.records.remote import look_remote
 from garrison.records.run import Result, Task
 from garrison.records.signals import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
+from garrison.sandbox import setups
 from garrison.supervise.death_classes import CRASH, ORDER
 from garrison.supervise.restart import Policy
 from garrison.system import failpoint
@@ -376,8 +377,9 @@ class Runner:
 
     def _start(self, action: Action, view: RunnerView) -> None:
         """Start the orchestrator in the terminal, after closing a dead session of its name."""
-        if self.facts.setup == "ok" and self.facts.setup_key != self.worktree.setup_key():
-            self._record_fact("setup", "")  # files that the set-up depends on have changed: repeat it first
+        if self.facts.setup == "ok" and (self.facts.setup_key != self.worktree.setup_key()
+                                         or setups.is_lost(self.worktree.path)):
+            self._record_fact("setup", "")  # files that it depends on have changed, or what it left is gone: repeat it
             return
         previous = view.orchestrator.identity
         if previous is not None:

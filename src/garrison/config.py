@@ -1,7 +1,8 @@
 """Configuration: the home, the timing of the processes, and the home's `config.toml`.
 
 This is the only module that reads garrison's environment variables for itself. Everything is computed from arguments
-(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has five tables:
+(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has these tables, and
+`[hosts]` and `[pull_requests]`:
 
     [agents.aider]                                  # a profile: how an agent of that name is run
     argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
@@ -22,8 +23,14 @@ This is the only module that reads garrison's environment variables for itself. 
     [launch]                                        # options of launches that state none themselves
     agent = "aider"
 
-A repository may have a `garrison.toml` with the table `[launch]` alone: its own gate and set-up. Agents can change that
-file, so nothing in it gives them rights.
+    [guard]                                         # what garrison commits for an agent that left it uncommitted
+    max_file = "10 MB"
+    max_files = 1000
+    refuse = ["*.sqlite"]
+    allow = ["tests/fixtures/*.pem"]
+
+A repository may have a `garrison.toml` with the tables `[launch]` and `[guard]` alone: its own gate and set-up, and
+which files belong into it. Agents can change that file, so nothing in it gives them rights.
 """
 
 from __future__ import annotations
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
 
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
-TABLES = ("agents", "notify", "sandbox", "setup", "chat", "launch", "pull_requests", "hosts")
+TABLES = ("agents", "notify", "sandbox", "setup", "chat", "launch", "guard", "pull_requests", "hosts")
 """Tables of config.toml."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
@@ -53,8 +60,11 @@ SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""
 NOTIFY_KEYS = ("command", "webhook", "on", "timeout")
 SETUP_KEYS = ("keep_days", "keep_gb", "keep_free", "caches")
+GUARD_KEYS = ("max_file", "max_files", "refuse", "allow")
 PROJECT_FILE = "garrison.toml"
 """A repository's own configuration, in its top directory."""
+PROJECT_TABLES = ("launch", "guard")
+"""Its tables."""
 CHAT_KEYS = ("budget", "budget_day", "max_turns")
 HOSTS_PATHS = ("tls_ca", "tls_certificate", "tls_key", "api_key_file")
 HOSTS_KEYS = ("temporal", "namespace", "lease", *HOSTS_PATHS, "tls_server_name")
@@ -275,6 +285,27 @@ LAUNCH_KEYS = tuple(declared.name for declared in fields(LaunchConfig) if declar
 
 
 @frozen
+class GuardConfig:
+    """The table `[guard]`: limits of what garrison commits for an agent that left it uncommitted; None: no limit."""
+
+    max_file: int | None = 10_000_000
+    """Bytes of a file."""
+    max_files: int | None = 1000
+    """New files."""
+    refuse: tuple[str, ...] = ()
+    """Patterns of further files to refuse."""
+    allow: tuple[str, ...] = ()
+    """Patterns of files that no limit and no name refuses."""
+
+    def with_project(self, table: Any, where: str) -> GuardConfig:
+        """Return it with what a repository's own table states: its limits count, its patterns are added."""
+        own = parse_guard(where, table)
+        return GuardConfig(own.max_file if "max_file" in table else self.max_file,
+                           own.max_files if "max_files" in table else self.max_files,
+                           (*self.refuse, *own.refuse), (*self.allow, *own.allow))
+
+
+@frozen
 class ConfigFile:
     """A home's config.toml. Each table is checked when it is asked for."""
 
@@ -313,6 +344,10 @@ class ConfigFile:
     def launch(self) -> LaunchConfig:
         """Return the table `[launch]`; UsageError if it is malformed."""
         return parse_launch(str(self.path), self.tables.get("launch", {}))
+
+    def guard(self) -> GuardConfig:
+        """Return the table `[guard]`; UsageError if it is malformed."""
+        return parse_guard(f"{self.path}, [guard]", self.tables.get("guard", {}))
 
 
 def config_path(home: Path) -> Path:
@@ -508,6 +543,46 @@ def parse_launch(where: str, table: Any) -> LaunchConfig:
                              + (f"did you mean {near}?" if near else f"there are {', '.join(LAUNCH_KEYS)}"))
         values[key] = _launch_value(f"{where}, [launch]", key, value)
     return LaunchConfig(**values, sources=dict.fromkeys(values, where))
+
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def parse_guard(where: str, table: Any) -> GuardConfig:
+    """Parse a table `[guard]`; UsageError names what is wrong."""
+    from garrison.spelling import nearest
+
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} should be a table with {', '.join(GUARD_KEYS)}")
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key.startswith("x_"):
+            continue
+        if key not in GUARD_KEYS:
+            near = nearest(key, GUARD_KEYS)
+            raise UsageError(f"{where}: {key} is not known; "
+                             + (f"did you mean {near}?" if near else f"there are {', '.join(GUARD_KEYS)}"))
+        if key == "max_file":
+            values[key] = _parse_size(where, key, value)
+        elif key == "max_files":
+            values[key] = None if value == "none" else value
+            if value != "none" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise UsageError(f'{where}: {key}={value!r} should be a whole number, or "none"')
+        else:
+            values[key] = string_list(where, key, value)
+    return GuardConfig(**values)
+
+
+def _parse_size(where: str, key: str, value: Any) -> int | None:
+    """Return a number of bytes, which may have a unit; None for `none`."""
+    if value == "none":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", value) if isinstance(value, str) else None
+    if found is None or found[2].lower() not in _UNITS:
+        raise UsageError(f'{where}: {key}={value!r} should be a size such as "10 MB", or "none"')
+    return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
 _LANDS = ("node", "run", "none", "pr")

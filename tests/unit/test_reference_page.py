@@ -123,6 +123,8 @@ def test_configuration_keys() -> None:
     assert set(config.CHAT_KEYS) == set(_WORD.findall(head.partition("`[chat]`: ")[2]))
     launch, _, sandbox = rest.partition("`[sandbox]` states")
     launch, _, pulls = launch.partition("`[pull_requests]` is about")
+    launch, _, guard = launch.partition("`[guard]` limits what")
+    assert sorted(first_cells(guard)) == sorted(config.GUARD_KEYS)
     assert sorted(first_cells(launch)) == sorted(config.LAUNCH_KEYS)
     assert sorted(first_cells(pulls)) == sorted(config.PULL_REQUEST_KEYS)
     stated, _, roles = sandbox.partition("`[sandbox.validator]`")

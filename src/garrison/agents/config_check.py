@@ -2,8 +2,8 @@
 
 A misspelt key silently removes what it was to say, as in a graph: with `sucess = "result_file"` the exit code decides.
 A key near to a known one is an error, any other unknown one a warning; keys that begin with `x_` are free. The settings
-of kinds `claude`, `session` and `acp`, of `[notify]`, `[chat]` and `[sandbox]`, are closed: any
-unknown key is an error there.
+of kinds `claude`, `session` and `acp`, of `[notify]`, `[chat]`, `[guard]` and `[sandbox]`, are closed: any unknown key
+is an error there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from garrison.agents.registry import SESSION_SETTINGS
 from garrison.config import (
     AGENT_KINDS,
     CHAT_KEYS,
+    GUARD_KEYS,
     HOSTS_KEYS,
     NOTIFY_KEYS,
     PROFILE_KEYS,
@@ -65,6 +66,7 @@ def check_configuration(home: Path, report: Callable[[str], None]) -> None:
     read_config(home).setup()
     read_config(home).chat()
     read_config(home).hosts()
+    read_config(home).guard()
     check_rights(read_config(home))
 
 
@@ -76,7 +78,7 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
             continue
         known = (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS)  # a plug-in knows the settings of its kind itself
         yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
-    for name, keys in (("notify", NOTIFY_KEYS), ("setup", SETUP_KEYS), ("chat", CHAT_KEYS),
+    for name, keys in (("notify", NOTIFY_KEYS), ("setup", SETUP_KEYS), ("chat", CHAT_KEYS), ("guard", GUARD_KEYS),
                        ("pull_requests", PULL_REQUEST_KEYS), ("hosts", HOSTS_KEYS)):
         table = config.tables.get(name)
         if isinstance(table, dict):

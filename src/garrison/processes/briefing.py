@@ -42,6 +42,7 @@ from garrison.processes.instructions import read_instructions
 from garrison.processes.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, journal
 from garrison.records import run as run_records
+from garrison.records.ends import GUARD, UNFINISHED_WORK
 from garrison.records.json_io import read_json
 from garrison.records.names import Key, branch_name
 from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, LOST, Task, read_result
@@ -49,6 +50,7 @@ from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
 from garrison.system.clock import from_iso
+from garrison.system.git import excludes
 from garrison.system.git.rescues import parse_rescue
 from garrison.system.jobs import read_tail
 
@@ -81,7 +83,7 @@ _HOW = re.compile(r"failed \((exit -?\d+)\)|(timed out after \d+ s)|was (killed 
 """How a command ended, in the reason of a refusal."""
 _REFUSED_IT = re.compile(r"\Athe validator \S+ refused it: ")
 _BY_KIND = {"gate": RefusedBy.GATE, "conflict": RefusedBy.CONFLICT, "no_change": RefusedBy.NO_CHANGE,
-            LOST: RefusedBy.LOST}
+            UNFINISHED_WORK: RefusedBy.UNFINISHED, GUARD: RefusedBy.GUARD, LOST: RefusedBy.LOST}
 _BY_STATUS = {"conflict": RefusedBy.CONFLICT, "rejected": RefusedBy.GATE}
 
 
@@ -153,7 +155,8 @@ class Briefer:
                 return NO_PROGRESS
             commits = self.git.log_oneline(f"{base}..{head}", MAX_COMMITS, self.worktree) if head != base else []
             more = self.git.count_commits(f"{base}..{head}") - MAX_COMMITS if len(commits) == MAX_COMMITS else 0
-            status = self.git.run("status", "--porcelain", "--untracked-files=normal", cwd=self.worktree).out
+            status = self.git.run(*excludes.options(self.git.git_dir(self.worktree)), "status", "--porcelain",
+                                  "--untracked-files=normal", cwd=self.worktree).out
             changed = status.splitlines()
             return Progress(base, tuple(commits), more,
                             tuple(changed[:MAX_UNCOMMITTED]), max(0, len(changed) - MAX_UNCOMMITTED))

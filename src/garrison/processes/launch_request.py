@@ -9,9 +9,9 @@ from __future__ import annotations
 import tomllib
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from garrison.config import PROJECT_FILE, LaunchConfig, parse_launch, read_config
+from garrison.config import PROJECT_FILE, PROJECT_TABLES, GuardConfig, LaunchConfig, parse_launch, read_config
 from garrison.errors import UsageError
 from garrison.frozen import frozen
 from garrison.system import untrusted
@@ -67,25 +67,39 @@ class LaunchRequest:
 
 def read_defaults(home: Path, repo: Path) -> LaunchConfig:
     """Return the defaults of launches on a repository; UsageError if a file is malformed."""
+    read_guard(home, repo)  # refused here if it is malformed, and not when an attempt ends
     return read_project(repo).over(read_config(home).launch())
 
 
 def read_project(repo: Path) -> LaunchConfig:
-    """Read the garrison.toml of a repository, which may be absent; UsageError if it has more than `[launch]`.
+    """Read the garrison.toml of a repository, which may be absent; UsageError if it has more than its two tables.
 
     Agents can change it: no link is followed, and it grants no rights.
     """
+    tables = read_project_tables(repo)
+    return parse_launch(str(repo / PROJECT_FILE), tables.get("launch", {})) if tables else LaunchConfig()
+
+
+def read_guard(home: Path, repo: Path) -> GuardConfig:
+    """Return the limits of what garrison commits for an agent; UsageError if a file is malformed."""
+    return read_config(home).guard().with_project(read_project_tables(repo).get("guard", {}),
+                                                  f"{repo / PROJECT_FILE}, [guard]")
+
+
+def read_project_tables(repo: Path) -> dict[str, Any]:
+    """Read the tables of a repository's garrison.toml, none without one; UsageError if it has others."""
     path, data = repo / PROJECT_FILE, untrusted.read(repo, PROJECT_FILE)
     if data is None:
-        return LaunchConfig()
+        return {}
     try:
         tables = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
-    if unknown := [table for table in tables if table != "launch" and not table.startswith("x_")]:
+    if unknown := [table for table in tables if table not in PROJECT_TABLES and not table.startswith("x_")]:
         raise UsageError(f"{path}: {unknown[0]} has no effect there, since agents can change that file; it holds the "
-                         "table [launch] alone, everything else belongs in config.toml of the home (`garrison home`)")
-    return parse_launch(str(path), tables.get("launch", {}))
+                         "tables [launch] and [guard] alone, everything else belongs in config.toml of the home "
+                         "(`garrison home`)")
+    return tables
 
 
 def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> LaunchRequest:

@@ -16,6 +16,7 @@ deleted. Only worktrees in the run's own folder are touched.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from contextlib import contextmanager
@@ -27,12 +28,14 @@ from garrison.frozen import frozen
 from garrison.merge import slots
 from garrison.processes.places import VALIDATOR_SUFFIX, remove_sandbox_folder
 from garrison.records import atomic
+from garrison.records.ends import Refusal, RefusalKind
 from garrison.records.run import CONTINUE
 from garrison.sandbox import setups
 from garrison.sandbox.collect import collect, collect_side_work, enter
 from garrison.sandbox.git_view import GitView
 from garrison.system import disk_space
 from garrison.system.git import Git, GitError
+from garrison.system.git.repository import split
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
 from garrison.system.worktree_files import complete_worktree, hide_setup_output, setup_key
 
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 CONFLICTS, MERGED = "conflicts.txt", "merged.txt"
 """Files of an attempt: the names of the files in which it began with conflict markers, and what was merged to begin
 it, with the name in the markers."""
+BEGUN = "begun.txt"
+"""File of an attempt: the last commit of the target that its branch had when it began; the branch keeps it."""
 
 
 # ---- collect ---------------------------------------------------------------------------------------------------------
@@ -60,6 +65,21 @@ def collect_commits(git: Git, worktree: Path, run: str, node: str, attempt: int)
         return ""
     ref = git.save_commit(found.commit, rescue_stem(run, node, attempt, "branch"))
     return f"{found.objection}; that is saved as {ref}"
+
+
+def restore_committed_output(git: Git, worktree: Path) -> None:
+    """Write files of the set-up's layer that the agent has committed into the worktree itself, where garrison's git
+    looks: unchanged, they are only in the layer, and would be taken for removed. Only after the agent has ended."""
+    layer = setups.layer_of(worktree)
+    if layer is None or not layer.made:
+        return
+    made = {name.rstrip("/") for name in layer.made}
+    gone = [name for name in split(git.run("ls-files", "-z", cwd=worktree, exact=True, check=False).out)
+            if any(part in made for part in (name, *map(str, Path(name).parents)))
+            and not os.path.lexists(worktree / name)]
+    if gone:
+        git.run("checkout-index", "--quiet", "-z", "--stdin", cwd=worktree, check=False,
+                text="".join(f"{name}\0" for name in gone))
 
 
 def collect_what_can_be(git: Git, worktree: Path, run: str, node: str, attempt: int) -> str:
@@ -105,6 +125,7 @@ def lend_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int) -
 def save_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int, why: str, *, kind: str = "") -> str:
     """Save the content of a worktree under a rescue ref; return the ref. `why` completes "what NODE …"."""
     collect_what_can_be(git, worktree, run, node, attempt)
+    restore_committed_output(git, worktree)
     return git.save_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
 
 
@@ -268,10 +289,21 @@ class Worktree:
             self.git.clear_branch_lock(self.branch)  # of a git that was killed before there was a worktree
         notes += create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / CONFLICTS,
                                  self.launch.onto)
+        self._record_beginning(tip)
         if not agent_alive:
             self.clear_locks()
         self.ready = True
         return notes
+
+    def _record_beginning(self, tip: str) -> None:
+        """Write the commit at which the attempt's branch begins, once per attempt: an agent may rewrite the branch."""
+        head = self.git.branch_tip(self.branch)
+        if head is None or (self.folder / BEGUN).exists():
+            return
+        base = tip if head == tip else self.git.merge_base(tip, head)
+        if base:
+            atomic.make_directory(self.folder)
+            atomic.write(self.folder / BEGUN, f"{base}\n".encode())
 
     def clear_locks(self) -> None:
         """Remove the lock files that a dead agent's git left behind."""
@@ -369,19 +401,18 @@ class Worktree:
         return save_worktree(self.git, self.path, self.launch.run_id, self.task.node, attempt, why)
 
 
-def adopt_commits(git: Git, worktree: Path, branch: str) -> str:
-    """Move `branch` forward to the commit checked out in `worktree`; return '', or the reason why it cannot be."""
+def adopt_commits(git: Git, worktree: Path, branch: str) -> tuple[str, Refusal | None]:
+    """Move `branch` forward to the commit checked out in `worktree`; return '' and None, or the reason why it cannot
+    be: git's, or the agent's doing."""
     head, tip = git.head(worktree), git.branch_tip(branch)
     if head is None:
-        return f"git finds no commit in {worktree}: its .git is damaged or gone"
+        return f"git finds no commit in {worktree}: its .git is damaged or gone", None
     if head == tip:
-        return ""
+        return "", None
     if (tip is None or git.is_ancestor(tip, head)) and git.update_ref(
             f"refs/heads/{branch}", head, tip, message="garrison: adopt commits made outside the branch"):
-        return ""
-    where = git.current_branch(worktree)
-    place = f"{head[:10]} ({where})" if where else head[:10]
-    return f"it left its branch {branch}: its work is at {place}, which does not continue that branch"
+        return "", None
+    return "", Refusal(RefusalKind.OTHER_BRANCH, branch=git.current_branch(worktree) or "", commit=head)
 
 
 def undo_foreign_move(git: Git, task: Task, worktree: Path, branch: str) -> str:

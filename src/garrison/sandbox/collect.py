@@ -82,6 +82,18 @@ class Collected:
 
 
 @frozen
+class OpenWork:
+    """State of a worktree that no commit has: an operation of git that was begun and not concluded."""
+
+    operation: str = ""
+    """`merge`, `rebase`, `cherry-pick`, `revert`, `bisect` or `am`; '' for none."""
+    joins: str = ""
+    """Commit that a merge joins."""
+    unmerged: tuple[str, ...] = ()
+    """Files that the index has in conflict."""
+
+
+@frozen
 class PrivateState:
     """Checkout of a view; every value is a well-formed object name, but nothing more is known of it."""
 
@@ -183,6 +195,51 @@ def _packed(common: Path, refs: str, ref: str) -> str:
     data = untrusted.read(common, f"{refs}packed-refs", _PACKED_LIMIT) or b""
     at = data.find(f" {ref}\n".encode(errors="replace"))
     return data[data.rfind(b"\n", 0, at) + 1:at].decode("ascii", "replace") if at > 0 else ""
+
+
+def read_open_work(git: Git, worktree: Path) -> OpenWork:
+    """Return what an agent began in a worktree and did not conclude, by its git view or by the worktree's own git
+    directory; UnsafeFile if the agent put something else in the place of a file."""
+    view = GitView(git, worktree)
+    state = view.read_state()
+    if state is None:
+        git_dir = git.git_dir(worktree)
+        listing = git.run("ls-files", "--unmerged", "-z", cwd=worktree, exact=True, check=False).out
+        return OpenWork(*_read_operation(git_dir, ""), _unmerged(listing))
+    with atomic.locked(view.lock), _import_directory(view, git.common / "objects") as folder:
+        listing = ""
+        with suppress(GitError):  # torn, or split over several files
+            if copy := _copy_index(view, folder, state.part):
+                listing = _git(folder, "ls-files", "--unmerged", "-z", extra={"GIT_INDEX_FILE": str(copy)},
+                               ).decode(errors="surrogateescape")
+        return OpenWork(*_read_operation(view.common, state.part), _unmerged(listing))
+
+
+def _unmerged(listing: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line.partition("\t")[2] for line in _split(listing)))
+
+
+def _read_operation(root: Path, part: str) -> tuple[str, str]:
+    """Return the operation that is open by a worktree's part of a git directory, and the commit that a merge joins.
+
+    `part`: as `ViewState.part`.
+    """
+    names = set(untrusted.list_names(root, part.rstrip("/"), _FILES_LIMIT))
+    name = next((name for name in _OPERATIONS if name in names), "")
+    operation = _OPERATIONS.get(name, "")
+    if name == "MERGE_HEAD":
+        return operation, untrusted.read_text(root, f"{part}{name}").strip()
+    if name == "rebase-apply" and "applying" in untrusted.list_names(root, f"{part}{name}", _FILES_LIMIT):
+        operation = "am"
+    elif name == "sequencer" and untrusted.read_text(root, f"{part}sequencer/todo").startswith("revert"):
+        operation = "revert"
+    return operation, ""
+
+
+_OPERATIONS = {"rebase-merge": "rebase", "rebase-apply": "rebase", "MERGE_HEAD": "merge",
+               "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert", "sequencer": "cherry-pick",
+               "BISECT_LOG": "bisect"}
+"""File or folder of a worktree's part of a git directory → the operation it belongs to, the outermost first."""
 
 
 # ---- collecting ------------------------------------------------------------------------------------------------------
@@ -474,15 +531,66 @@ def collect_side_work(view: GitView) -> list[str]:
     with atomic.locked(view.lock):
         length = len(state.tip) or 40
         names = [name for name in _side_refs(view.common) if name != f"refs/heads/{state.branch}"]
-        named = [*(_value(view.common, name, length) for name in names), *_packed_tips(view.common, length)]
-        tips = list(dict.fromkeys(filter(None, named)))
-        store = view.git.common / "objects"
-        with _import_directory(view, store) as folder:
-            new = _find_no_commits(folder, tips)
-            if new:
-                import_objects(view.common, "objects", folder, store, new, [state.tip] if state.tip else [])
-            missing = set(_find_no_commits(folder, new))
-    return [oid for oid in new if oid not in missing][:MAX_SIDE]
+        named = [*(_value(view.common, name, length) for name in names), *_packed_tips(view.common, length).values()]
+        return _import_commits(view, state, list(dict.fromkeys(filter(None, named))))[:MAX_SIDE]
+
+
+def _import_commits(view: GitView, state: ViewState, tips: Sequence[str]) -> list[str]:
+    """Import those of the private commits that the repository lacks; return them."""
+    store = view.git.common / "objects"
+    with _import_directory(view, store) as folder:
+        new = _find_no_commits(folder, tips)
+        if new:
+            import_objects(view.common, "objects", folder, store, new, [state.tip] if state.tip else [])
+        missing = set(_find_no_commits(folder, new))
+    return [oid for oid in new if oid not in missing]
+
+
+@frozen
+class SideWork:
+    """Commits that an agent left beside its branch; `ref` is `refs/stash` or a branch."""
+
+    ref: str
+    commit: str
+
+
+def find_side_work(git: Git, worktree: Path, branch: str) -> list[SideWork]:
+    """Return the newest stash of a worktree's agent, and the other branches that hold what it committed last there.
+
+    Whether its own branch has them too is not looked at. From a git view, their commits are imported.
+    """
+    view = GitView(git, worktree)
+    state = view.read_state()
+    if state is None:
+        made = _own_commits(git.git_dir(worktree), "")
+        heads = git.run("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads/").out.splitlines()
+        found = [SideWork(ref, oid) for oid, _, ref in (line.partition(" ") for line in heads) if oid in made]
+        entries = git.run("log", "-g", "--format=%H %gs", "refs/stash", "--", check=False).out.splitlines()
+        marks = (f"WIP on {branch}: ", f"On {branch}: ")  # the stash is that of all worktrees
+        stashes = [oid for oid, _, subject in (line.partition(" ") for line in entries) if subject.startswith(marks)]
+        return [*(SideWork(_STASH, oid) for oid in stashes[:1]),
+                *(each for each in found if each.ref != f"refs/heads/{branch}")]
+    with atomic.locked(view.lock):
+        length = len(state.tip) or 40
+        made = _own_commits(view.common, state.part)
+        refs = {**_packed_tips(view.common, length),
+                **{name: value for name in _side_refs(view.common) if (value := _value(view.common, name, length))}}
+        found = [SideWork(ref, oid) for ref, oid in sorted(refs.items(), key=lambda pair: pair[0] != _STASH)
+                 if ref == _STASH or (oid in made and ref != f"refs/heads/{branch}")][:MAX_SIDE]
+        _import_commits(view, state, [each.commit for each in found])
+    return [each for each in found if git.has_object(each.commit)]
+
+
+_STASH = "refs/stash"
+
+
+def _own_commits(root: Path, part: str) -> set[str]:
+    """Return the commits that were made in a worktree, by the log of its HEAD."""
+    log = untrusted.read_end(root, f"{part}logs/HEAD", 1 << 20)
+    lines = [line.partition("\t") for line in log.splitlines()]
+    words = [(fields.split(" "), action) for fields, _, action in lines]
+    return {fields[1] for fields, action in words if len(fields) > 1 and OID.fullmatch(fields[1])
+            and not action.startswith(("checkout:", "reset:"))}
 
 
 def _value(common: Path, name: str, length: int) -> str:
@@ -491,12 +599,12 @@ def _value(common: Path, name: str, length: int) -> str:
     return ""
 
 
-def _packed_tips(common: Path, length: int) -> list[str]:
+def _packed_tips(common: Path, length: int) -> dict[str, str]:
     """Return what the view's packed branches and its stash name."""
     data = untrusted.read(common, "packed-refs", _PACKED_LIMIT) or b""
     lines = (line.split(" ", 1) for line in data.decode(errors="replace").splitlines() if " refs/" in line)
-    return [oid for oid, ref in lines if ref.startswith(("refs/heads/", "refs/stash"))
-            and OID.fullmatch(oid) and len(oid) == length]
+    return {ref: oid for oid, ref in lines if ref.startswith(("refs/heads/", _STASH))
+            and OID.fullmatch(oid) and len(oid) == length}
 
 
 def _side_refs(common: Path, folder: str = "refs/heads", depth: int = 0) -> list[str]:
@@ -543,6 +651,18 @@ def _take_lfs(directory: int, name: str, link: Path, target: Path, room: int) ->
 
 def _list_index(view: GitView, folder: Path, part: str) -> dict[str, bool] | None:
     """Return the files in the private index and whether each is left out of the worktree; None if it is unreadable."""
+    copy = _copy_index(view, folder, part)
+    if copy is None:
+        return None
+    try:
+        listing = _git(folder, "ls-files", "-z", "-t", extra={"GIT_INDEX_FILE": str(copy)})
+    except GitError:
+        return None  # torn, or split over several files: HEAD says enough
+    return {line[2:]: line.startswith("S ") for line in _split(listing.decode(errors="surrogateescape"))}
+
+
+def _copy_index(view: GitView, folder: Path, part: str) -> Path | None:
+    """Copy the private index to where its agent cannot change it; None if there is none."""
     try:
         data = untrusted.read(view.common, f"{part}index", _INDEX_LIMIT)
     except untrusted.UnsafeFile:
@@ -551,11 +671,7 @@ def _list_index(view: GitView, folder: Path, part: str) -> dict[str, bool] | Non
         return None
     copy = folder / "index"
     copy.write_bytes(data)
-    try:
-        listing = _git(folder, "ls-files", "-z", "-t", extra={"GIT_INDEX_FILE": str(copy)})
-    except GitError:
-        return None  # torn, or split over several files: HEAD says enough
-    return {line[2:]: line.startswith("S ") for line in _split(listing.decode(errors="surrogateescape"))}
+    return copy
 
 
 # ---- objects ---------------------------------------------------------------------------------------------------------

@@ -116,6 +116,22 @@ def read_text(folder: Path, name: str, limit: int = TEXT_LIMIT) -> str:
         return ""
 
 
+def read_begin(folder: Path, name: str, limit: int) -> bytes:
+    """Return the first `limit` bytes of a regular file; empty if there is none."""
+    try:
+        *parents, last = _parts(folder, name)
+        with open_directory(folder, "/".join(parents)) as directory:
+            descriptor = None if directory is None else _open_regular(folder, name, directory, last)
+            if descriptor is None:
+                return b""
+            try:
+                return _read_up_to(descriptor, limit)
+            finally:
+                os.close(descriptor)
+    except (UnsafeFile, OSError):
+        return b""
+
+
 def read_end(folder: Path, name: str, limit: int) -> str:
     """Return the last `limit` bytes of a regular file as text; '' if there is none."""
     try:

@@ -5,8 +5,9 @@
   that git would not ignore is left out. Symbolic links out of the repository are not copied, and none is followed.
 - Set-up runs once per worktree, and again when its key changes: a hash of its command and of the lock files. The owner
   of the worktree stores the key of the last green set-up.
-- A directory that only the set-up made (an environment, installed modules) is not work. It gets a `.gitignore` of one
-  `*`, so that no commit and no snapshot contains it, without touching the settings of the user's repository.
+- What only the set-up made (an environment, installed modules, a lock file that it wrote) is not work. A directory gets
+  a `.gitignore` of one `*`, a single file is listed beside the worktree's index (`git.excludes`), so that no commit and
+  no snapshot contains it, without touching the settings of the user's repository.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ import shutil
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from garrison.system.git import excludes
+from garrison.system.git.repository import split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,16 +113,19 @@ def _read_plain(path: Path, limit: int) -> bytes | None:
 
 
 def hide_setup_output(git: Git, tree: Path) -> list[str]:
-    """Make git ignore each directory of `tree` that holds nothing tracked; return their names, with a final slash.
-
-    Untracked files beside tracked ones (a lock file that the set-up wrote) stay visible. GitError, OSError.
+    """Make git ignore what is untracked in `tree`: directories that hold nothing tracked, and in a worktree of ours the
+    single files; return the names, of directories with a final slash. GitError, OSError.
     """
-    listed = git.run("ls-files", "--others", "--exclude-standard", "--directory",
-                     "--no-empty-directory", "-z", cwd=tree).out.split("\0")
-    hidden = [name for name in listed if name.endswith("/")]
-    for name in hidden:
+    listed = split(git.run(*excludes.options(git.git_dir(tree)), "ls-files", "--others", "--exclude-standard",
+                           "--directory", "--no-empty-directory", "-z", cwd=tree, exact=True).out)
+    folders = [name for name in listed if name.endswith("/")]
+    for name in folders:
         _append(tree / name / ".gitignore", _IGNORE_EVERYTHING)
-    return hidden
+    if git.git_dir(tree) == git.common:
+        return folders
+    files = [name for name in listed if not name.endswith("/")]
+    excludes.exclude_output(git, tree, files)
+    return [*folders, *files]
 
 
 def _append(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from garrison.config import (
     LAUNCH_KEYS,
     PROFILE_RIGHTS,
+    PROJECT_FILE,
     ChatConfig,
     ConfigFile,
     HostsConfig,
@@ -23,7 +24,7 @@ from garrison.config import (
 )
 from garrison.frozen import frozen
 from garrison.processes.forge_access import read_options
-from garrison.processes.launch_request import read_project
+from garrison.processes.launch_request import read_project, read_project_tables
 from garrison.processes.pull_request_facts import PullRequestOptions
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.rights import ROLE_TABLES, rights_of
@@ -63,6 +64,7 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
               ("hosts", config.hosts()), ("pull_requests", read_options(home)))
     for table, record in tables:
         yield from _of_record(config, table, record)
+    yield from _guard(config, repo)
     yield from _sandbox(config, environ)
     yield from _profiles(config)
     timing = Timing.read(environ)
@@ -78,6 +80,20 @@ def _of_record(config: ConfigFile, table: str,
     for declared in fields(record):
         origin = config.place(table, declared.name) if declared.name in stated else DEFAULT
         yield Setting(f"{table}.{declared.name}", _plain(getattr(record, declared.name)), origin)
+
+
+def _guard(config: ConfigFile, repo: Path | None) -> Iterator[Setting]:
+    """Yield the limits of what is committed for an agent; the patterns of both files hold."""
+    record, project, own = config.guard(), {}, config.tables.get("guard", {})
+    if repo is not None:
+        project = read_project_tables(repo).get("guard", {})
+        record = record.with_project(project, f"{repo / PROJECT_FILE}, [guard]")
+    for declared in fields(record):
+        name, value = declared.name, getattr(record, declared.name)
+        places = [*([str(repo / PROJECT_FILE)] if repo is not None and name in project else []),
+                  *([config.place("guard", name)] if name in own else [])]
+        yield Setting(f"guard.{name}", _plain(value),
+                      (" and ".join(places) if isinstance(value, tuple) else places[0]) if places else DEFAULT)
 
 
 def _sandbox(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[Setting]:

@@ -21,7 +21,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.system.git import Git
+from garrison.system.git import Git, excludes
 from garrison.system.terminal_text import clean_lines
 from garrison.system.untrusted import read_end
 from garrison.views.node_view import NodeView
@@ -173,8 +173,8 @@ def measure_changes(launch: Launch, worktree: Path, base: str) -> ChangedSoFar |
         git = Git(Path(launch.repo))
         told = git.run("diff", "--shortstat", "--ignore-submodules=all", base, "--", cwd=worktree, extra=quiet,
                        timeout=GIT_SECONDS).out if base else ""
-        new = git.run("ls-files", "--others", "--exclude-standard", "--directory", "-z", cwd=worktree, extra=quiet,
-                      timeout=GIT_SECONDS).out.count("\0")
+        new = git.run(*excludes.options(git.git_dir(worktree)), "ls-files", "--others", "--exclude-standard",
+                      "--directory", "-z", cwd=worktree, extra=quiet, timeout=GIT_SECONDS).out.count("\0")
     except (GarrisonError, OSError):
         return None
     files, added, removed = parse_shortstat(told)

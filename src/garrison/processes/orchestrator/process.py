@@ -29,10 +29,12 @@ from garrison.processes.networks import open_network
 from garrison.processes.orchestrator.pace import Pace
 from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import close_sessions
-from garrison.processes.worktree import CONFLICTS, adopt_commits, collect_commits, undo_foreign_move
+from garrison.processes.unfinished import WorkInspector, describe
+from garrison.processes.worktree import adopt_commits, collect_commits, restore_committed_output, undo_foreign_move
 from garrison.records import atomic, log_retention, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
+from garrison.records.ends import Refusal, to_fields
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.json_io import append_line, read_lines
 from garrison.records.run import LOST, Result
@@ -52,7 +54,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.death_classes import FAILOVER, MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
-from garrison.system import disk_space, failpoint, reaper, shortage, untrusted
+from garrison.system import disk_space, failpoint, reaper, shortage
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_exit, oom_counter, oom_kills
 from garrison.system.git import Git
@@ -73,8 +75,6 @@ if TYPE_CHECKING:
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
-_MAX_CONFLICT = 64 << 20
-"""Bytes of a file in which conflict markers are looked for."""
 MAX_SUBJECT = 72
 """Characters of a commit's subject line."""
 
@@ -134,6 +134,8 @@ class Orchestrator:
         self._progress_stamp: Fingerprint | None = None
         self._refusal = ""
         """Last reason why the agent's commits could not be collected."""
+        self._refusal_of_work: Refusal | None = None
+        """Why the work of an agent that reported success is not taken as it is."""
         self._pace = Pace()
         """Pace of collecting: an agent can commit without end."""
         self._has_output = True
@@ -304,14 +306,6 @@ class Orchestrator:
                                     agent=self.task.agent, place=place)
         self.assignment = replace(self.assignment, environment=self.network.apply(env),
                                   network_variables=self.network.names, place=self.network.open_in(place))
-
-    def _conflicts(self) -> list[str]:
-        """Return the files in which this attempt began with conflict markers."""
-        return _read(self.assignment.folder / CONFLICTS).splitlines()
-
-    def _unresolved(self) -> list[str]:
-        """Return those of `_conflicts` that still have a marker."""
-        return [name for name in self._conflicts() if b"\n<<<<<<< " in b"\n" + _content(self.worktree, name)]
 
     def _channel_mount(self) -> tuple[Mount, ...]:
         return (Mount(self.channel.path, Path(INSIDE)),) if self.channel is not None else ()
@@ -498,16 +492,17 @@ class Orchestrator:
         for name, path, kind in (("its worktree", self.worktree, LOST), ("the repository", Path(self.launch.repo), "")):
             if not path.is_dir():
                 outcome = Outcome("fail", f"{name} {path} was removed under it", outcome.exit_code, failure_kind=kind)
-        unresolved = self._unresolved() if outcome.status == "success" else []
-        if unresolved:
-            outcome = Outcome("fail", f"conflict markers are left in {', '.join(unresolved)}", outcome.exit_code)
         branch = self.incarnation.identity.branch or ""
         if outcome.status == "success" and self._is_own_history and (
                 reason := undo_foreign_move(self.git, self.task, self.worktree, branch)):
             failpoint.here(":undone")
             outcome = Outcome("fail", reason, outcome.exit_code, failure_kind=LOST)
         if outcome.status == "success":
-            if reason := self._land_on_branch():
+            reason, self._refusal_of_work = self._land_on_branch(branch)
+            if self._refusal_of_work is not None:
+                outcome = Outcome("fail", describe(self._refusal_of_work, branch), outcome.exit_code,
+                                  failure_kind=self._refusal_of_work.failure_kind)
+            elif reason:
                 outcome = Outcome("fail", reason, outcome.exit_code)
             self._progress_stamp = None
             self._record_progress()
@@ -523,8 +518,8 @@ class Orchestrator:
         """Return whether the worktree's log has all that its agent did: without a sandbox, or from a git view."""
         return self.assignment.place is None or GitView(self.git, self.worktree).exists
 
-    def _land_on_branch(self) -> str:
-        """Bring everything that the agent did to its branch; return '', or why that cannot be."""
+    def _land_on_branch(self, branch: str) -> tuple[str, Refusal | None]:
+        """Bring everything that the agent did to its branch; return why that cannot be, and why its work is refused."""
         try:
             reason = self._collect()
         except GarrisonError as error:
@@ -533,10 +528,16 @@ class Orchestrator:
             reason = str(error)
         failpoint.here(":collected")
         if reason:
-            return reason
+            return reason, None
+        restore_committed_output(self.git, self.worktree)
+        inspector = WorkInspector(self.git, self.runtime.home, self.launch, self.task, self.worktree, branch,
+                                  self.assignment.folder)
+        if refusal := inspector.inspect_worktree():
+            return "", refusal
         self.git.commit_all(self.worktree, _commit_message(self.task))
         failpoint.here(":committed")
-        return adopt_commits(self.git, self.worktree, self.incarnation.identity.branch or "")
+        reason, refusal = adopt_commits(self.git, self.worktree, branch)
+        return reason, refusal or (None if reason else inspector.inspect_branch())
 
     def _write_result(self, outcome: Outcome) -> None:
         hint = explain_missing_command(self.launch.held_back, self.assignment.output, outcome.exit_code)
@@ -549,7 +550,7 @@ class Orchestrator:
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.incarnation.number, outcome.status,
                         self.runtime.clock.utc(), outcome.reason + hint, outcome.exit_code,
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
-                        self._session_for_others(), outcome.failure_kind)
+                        self._session_for_others(), outcome.failure_kind, to_fields(self._refusal_of_work))
         data = record.encode(result)
         self._announce_result(run_records.digest_of(data))
         with self.runtime.store.locked(Identity, self.incarnation.key, incarnation=self.incarnation.number) as identity:
@@ -652,18 +653,3 @@ def _commit_message(task: Task) -> str:
     subject = next((line.strip() for line in task.label.splitlines() if line.strip()), task.node)
     subject = subject if len(subject) <= MAX_SUBJECT else subject[:MAX_SUBJECT - 1].rstrip() + "…"
     return f"{subject}\n\nWhat {task.node} left uncommitted (run {task.run_id}, attempt {task.attempt})."
-
-
-def _content(worktree: Path, name: str) -> bytes:
-    """Return the content of a file of a worktree; empty if an agent put something else, or too much, in its place."""
-    try:
-        return untrusted.read(worktree, name, _MAX_CONFLICT) or b""
-    except untrusted.UnsafeFile:
-        return b""
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")[-4000:]
-    except OSError:
-        return ""

@@ -57,6 +57,7 @@ from garrison.processes.remote.keeping import lease_of, start_keeper
 from garrison.processes.remote.transfer import FETCH, LEFT, PUSH, transfer_argv
 from garrison.processes.remote.usage import record_usage
 from garrison.records import atomic, costs, placement
+from garrison.records.ends import GUARD, UNFINISHED_WORK
 from garrison.records.hosts import list_hosts, read_host
 from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote, read_remote, write_remote
 from garrison.records.run import LOST
@@ -84,7 +85,7 @@ LEFT_PATIENCE = 10.0
 
 MAX_REASON, MAX_TAIL = 2000, 8000
 """Characters of a host's reason, and of the end of its output."""
-KINDS = frozenset({"acceptance", "no_change", LOST})
+KINDS = frozenset({"acceptance", "no_change", LOST, UNFINISHED_WORK, GUARD})
 """Kinds of failures that a host may report; what follows them is decided at home."""
 _TOLD_AGAIN = frozenset({"work", "line", "trouble"})
 

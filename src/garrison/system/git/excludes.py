@@ -1,7 +1,9 @@
-"""Files that are never committed from one worktree: patterns that its agent's profile names.
+"""Files that are never committed from one worktree, unless its agent adds them by force (`git add -f`).
 
-git knows lists of ignored files for a repository and for a user, none for a worktree. So the patterns are written
-beside the worktree's index, after those of the user, and named to each git that looks at the worktree.
+These are the patterns of the agent's profile, single files that the set-up made and the repository does not ignore, and
+what interpreters and test tools write beside every source file (`CACHES`). git knows lists of ignored files for a
+repository and for a user, none for a worktree. So the patterns are written beside the worktree's index, after those of
+the user, and named to each git that looks at the worktree. A file that is tracked is committed like any other.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
 
 NAME = "garrison-exclude"
 """File in a worktree's own git directory."""
+OUTPUT = "garrison-setup-output"
+"""File beside it, with the patterns of the files that the set-up made."""
+CACHES = ("__pycache__/", "*.py[co]", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/")
+"""Patterns of what programs write beside sources by themselves: never work, and no reason to refuse any."""
 SETTING = "core.excludesFile"
 
 
@@ -25,15 +32,31 @@ def literal_pattern(name: str) -> str:
     return re.sub(r"([\\*?\[\] ])", r"\\\1", name)
 
 
-def write_excludes(git: Git, worktree: Path, patterns: Sequence[str]) -> Path | None:
-    """Write the patterns of a worktree's agent, or remove those of another one; return the file, None without any."""
-    path = git.git_dir(worktree) / NAME
-    if not patterns or path.parent == git.common:
-        if path.parent != git.common:
-            path.unlink(missing_ok=True)
+def write_excludes(git: Git, worktree: Path, patterns: Sequence[str] = ()) -> Path | None:
+    """Write the patterns of a worktree with those of its agent; return the file, None for a checkout of the user's."""
+    git_dir = git.git_dir(worktree)
+    if git_dir == git.common:
         return None
-    path.write_bytes(_with_own(git, worktree, patterns))
+    made = (git_dir / OUTPUT).read_text(errors="surrogateescape").splitlines() if (git_dir / OUTPUT).is_file() else []
+    path = git_dir / NAME
+    path.write_bytes(_with_own(git, worktree, [*CACHES, *made, *patterns]))
     return path
+
+
+def exclude_output(git: Git, worktree: Path, names: Sequence[str]) -> None:
+    """Add single files that the set-up made to the patterns of a worktree; a successor's agent has them, too."""
+    git_dir = git.git_dir(worktree)
+    if git_dir == git.common or not names:
+        return
+    with (git_dir / OUTPUT).open("a", errors="surrogateescape") as file:
+        file.writelines(f"/{literal_pattern(name)}\n" for name in names if "\n" not in name)
+    write_excludes(git, worktree)
+
+
+def is_cache(name: str) -> bool:
+    """Return whether a path lies in, or is, something that `CACHES` names."""
+    parts = [part for part in name.split("/") if part]
+    return any(fnmatchcase(part, pattern.rstrip("/")) for part in parts for pattern in CACHES)
 
 
 def exclude_in_checkout(git: Git, checkout: Path, folder: Path, patterns: Sequence[str],

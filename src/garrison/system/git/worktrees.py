@@ -265,6 +265,20 @@ class Worktrees(Commits):
         return bool(self.run(*excludes.options(self.git_dir(path)), "status", "--porcelain", "-z",
                              "--untracked-files=normal", "--ignore-submodules=all", cwd=path).out)
 
+    def uncommitted(self, path: Path) -> dict[str, bool]:
+        """Return the files of a worktree that `commit_all` would commit, and whether each is new; without repositories
+        inside it, and files that are gone."""
+        listing = self.run(*excludes.options(self.git_dir(path)), "status", "--porcelain", "-z", "--no-renames",
+                           "--untracked-files=all", "--ignore-submodules=all", cwd=path, exact=True).out
+        lines = [line for line in split(listing) if not line.endswith("/") and "D" not in line[1:2]]
+        return {line[3:]: line[:2] in ("??", "A ", "AM", " A") for line in lines}
+
+    def ignored(self, path: Path) -> list[str]:
+        """Return the files and folders (with a final slash) of a worktree that git ignores, without known caches."""
+        listing = self.run(*excludes.options(self.git_dir(path)), "ls-files", "--others", "--ignored",
+                           "--exclude-standard", "--directory", "-z", cwd=path, exact=True).out
+        return [name for name in split(listing) if not excludes.is_cache(name)]
+
     def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None) -> str | None:
         """Commit everything not ignored, without hooks; return the new commit, None if there was nothing.
 

@@ -17,6 +17,7 @@ from garrison.system.git import Git, GitError
 from garrison.system.worktree_files import (
     complete_worktree,
     count_lfs_pointers,
+    describe_unused_lock_files,
     hide_setup_output,
     setup_key,
 )
@@ -281,6 +282,9 @@ def test_links_and_pipes_that_a_branch_left_are_not_written_and_block_nothing(re
     os.mkfifo(tree / "package.json")
     (tree / "uv.lock").symlink_to("/dev/zero")
     (tree / "Cargo.lock").symlink_to("Cargo.lock")
+    (tree / "yarn.lock").symlink_to("/proc/self/mem")
+    (tree / "go.sum").symlink_to(mine)
+    (tree / "package-lock.json").mkdir()
     hide_setup_output(Git(repo), tree)
     assert mine.read_text() == "mine"
     assert (tree / "plain/.gitignore").read_text() == "\n*\n"
@@ -292,6 +296,23 @@ def test_links_and_pipes_that_a_branch_left_are_not_written_and_block_nothing(re
     (tree / "a.bin").unlink()
     os.mkfifo(tree / "a.bin")
     assert count_lfs_pointers(Git(repo), tree) == 0
+
+
+def test_a_lock_file_counts_by_its_content_where_it_is_a_file_of_the_tree(tmp_path: Path) -> None:
+    keys = [setup_key("true", tmp_path)]
+    (tmp_path / "real").write_bytes(b"\0\xff")
+    (tmp_path / "uv.lock").symlink_to("real")
+    keys.append(setup_key("true", tmp_path))
+    for size in (1 << 30, 1 << 31):  # sparse: only the beginning is read
+        with (tmp_path / "real").open("wb") as file:
+            file.truncate(size)
+        keys.append(setup_key("true", tmp_path))
+    assert len(set(keys)) == 4
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "out").symlink_to("/etc/passwd")
+    told = describe_unused_lock_files(tmp_path, ["uv.lock", "fifo", "folder", "out", "../x", "absent"])
+    assert [line.partition(":")[0] for line in told] == ["fifo", "folder", "out", "../x", "absent"]
 
 
 def plant_submodule(tree: Path, name: str = "sub") -> None:

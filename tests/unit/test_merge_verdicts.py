@@ -27,6 +27,8 @@ def test_every_failure_is_described():
     assert verdicts.describe_result("green", "make test", 0, 1) == ""
     assert verdicts.describe_result("red", "make test", 9, 1) == "the gate `make test` failed (exit 9)"
     assert verdicts.describe_result("setup", "npm ci", 1, 1) == "the set-up `npm ci` failed (exit 1)"
+    assert verdicts.describe_result("lost", "npm ci", 1, 1, stage="setup", is_disk_full=True) == (
+        "the set-up `npm ci` filled its disk, or found it full, and gave no verdict")
     assert verdicts.describe_result("setup", "npm ci", 127, 1) == (
         "the set-up `npm ci` was not found or could not run (exit 127)")
 

@@ -41,6 +41,12 @@ def test_a_traceback_only_with_garrison_debug(error: Exception, monkeypatch: pyt
         fail(error)
 
 
+def test_a_full_disk_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(OSError(28, "No space left on device")) == 1
+    assert capsys.readouterr().err == ("garrison: No space left on device; free some space (`df -h` shows where), then "
+                                       "type the same command again\n")
+
+
 def test_an_error_of_several_lines_is_printed_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     fail(GarrisonError("first\nsecond"))
     assert capsys.readouterr().err == "garrison: first second\n"

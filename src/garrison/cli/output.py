@@ -5,6 +5,7 @@ rich and the patterns of `terminal_text` are imported where they are used: most 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -118,6 +119,10 @@ def run_guarded(work: Callable[[], int | None], report: Callable[[GarrisonError]
 def _as_garrison_error(error: Exception) -> GarrisonError:
     if isinstance(error, GarrisonError):
         return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f": {error.filename}" if error.filename else ""
+        return GarrisonError(f"{error.strerror}{where}; free some space (`df -h` shows where), then type the same "
+                             "command again")
     if isinstance(error, OSError):
         return GarrisonError(f"{error.strerror or error}: {error.filename or 'garrison cannot continue'}")
     return GarrisonError(f"internal error ({type(error).__name__}: {error}); GARRISON_DEBUG=1 shows the traceback")

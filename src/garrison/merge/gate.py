@@ -105,6 +105,8 @@ PROXY_AFTER = 0.25
 end takes the listener of a stage without a proxy with it. One that ends sooner needs none."""
 UNSERVED = "unserved"
 """Content of the file `proxy` of a stage without a proxy; else the proxy's pid and start ticks."""
+LIMITS = {"setup": "GARRISON_SETUP_TIMEOUT", "gate": "GARRISON_GATE_TIMEOUT"}
+"""Stage → the variable that sets its time limit."""
 CUT = "; its network had ended with the processor that started it"
 _PID_TIMEOUT = 2.0
 """Seconds that a started wrapper may take to write its pid."""
@@ -144,6 +146,10 @@ class GateRun:
     """Names of variables that were withheld from it, to explain a command that is not found."""
     hang_timeout: float = field(default_factory=lambda: Timing.read(os.environ).beat_timeout)
     """Seconds without any movement after which a stopped gate is ended."""
+    setup_timeout: float = field(default_factory=lambda: Timing.read(os.environ).setup_timeout)
+    """Time limit of the set-up in seconds; the default stands for that of the gate."""
+    limit_option: str = ""
+    """Option of the command that set the time limits; '' if the environment or the queue did."""
     child: processes.Child | None = None
     target: str = ""
     """Commit of the target, from which the files of `gate_from_target` are taken."""
@@ -210,6 +216,11 @@ class GateRun:
             self._start_stage("setup", self.config.setup or "", self.setup_log)
         else:
             self._start_stage("gate", self.config.gate or "", self.log)
+
+    def _limit(self, stage: str) -> float:
+        """Return the time limit of a stage in seconds."""
+        has_own = stage == "setup" and not self.limit_option and self.setup_timeout != Timing.setup_timeout
+        return self.setup_timeout if has_own else self.config.timeout
 
     def _is_setup_due(self, commit: str) -> bool:
         """Lay what set-up leaves under the worktree, where that can be; return whether it has to run."""
@@ -281,7 +292,7 @@ class GateRun:
         confined = confine(["/bin/sh", "-c", command], self.network.apply(env), self.network.open_in(place))
         is_attested = self.attestations is not None and stage == "gate" and bool(command)
         attestations = str(self.attestations) if is_attested else ""
-        argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", attestations,
+        argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self._limit(stage):g}", attestations,
                 self.tree, *confined.argv]
         self.detach()
         self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
@@ -409,7 +420,7 @@ class GateRun:
         if self.child is None:
             return None
         if self._watch is None or self._watch.root != self.child.id:
-            self._watch = JobWatch(self.child.id, self.marker, self.hang_timeout, limit=self.config.timeout,
+            self._watch = JobWatch(self.child.id, self.marker, self.hang_timeout, limit=self._limit(stage),
                                    logs=[self.setup_log if stage == "setup" else self.log])
         hang = self._watch.inspect(now)
         self._note_time(now, self._watch.is_stopped)
@@ -417,7 +428,7 @@ class GateRun:
 
     def _note_time(self, now: float, stopped: bool | None) -> None:
         if self._lost_time is None:
-            self._lost_time = LostTime(self.config.timeout)
+            self._lost_time = LostTime(self._limit(self._stage() or "gate"))
         suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
         self._lost_time.note(now, suspended, stopped)
 
@@ -428,8 +439,8 @@ class GateRun:
         self._note_time(now, None)
         if not self._lost_time.is_decisive:
             return ""
-        return (f"it was stopped for about {self._lost_time.seconds:.0f} of its {self.config.timeout:g} s (SIGSTOP, or "
-                "a suspended machine), so its time-out is no verdict")
+        return (f"it was stopped for about {self._lost_time.seconds:.0f} of its {self._lost_time.limit:g} s (SIGSTOP, "
+                "or a suspended machine), so its time-out is no verdict")
 
     def _end_hung(self, stage: str, hang: Hang) -> Verdict:
         """End a stage that hangs. It says nothing about the tree: it is repeated, as one that a signal ended."""
@@ -459,7 +470,9 @@ class GateRun:
         result: Result = "lost" if lost_time or self._is_lost(code, timed_out, tail) or (code and self.is_cut) else \
             classify(code, timed_out=timed_out, tail=tail, stage=stage)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""
-        reason = describe_result(result, command, code, self.config.timeout, timed_out=timed_out)
+        reason = describe_result(result, command, code, self._limit(stage), timed_out=timed_out, stage=stage,
+                                 is_disk_full=self._is_disk_full(tail))
+        hint += f"; {self.limit_option or LIMITS[stage]} sets the limit" if timed_out and not lost_time else ""
         hint += CUT if code and self.is_cut else ""
         restored = self._describe_restored()
         return Verdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored])), tail, log,
@@ -480,8 +493,10 @@ class GateRun:
             return True
         if code == 0:
             return False
-        is_out_of_room = disk_space.reports_no_space(tail) or shortage.reports_shortage(tail)
-        return is_out_of_room or disk_space.is_full(self.slot.path)
+        return self._is_disk_full(tail) or shortage.reports_shortage(tail)
+
+    def _is_disk_full(self, tail: str) -> bool:
+        return disk_space.reports_no_space(tail) or disk_space.is_full(self.slot.path)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 

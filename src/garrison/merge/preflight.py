@@ -37,7 +37,7 @@ from garrison.system.clock import format_age
 from garrison.system.environment import child_environment
 from garrison.system.git import Git, GitError, trust
 from garrison.system.git.signing import TRIAL_SECONDS, Signer, SigningFailed, find_signer
-from garrison.system.worktree_files import count_lfs_pointers
+from garrison.system.worktree_files import count_lfs_pointers, describe_unused_lock_files
 
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
@@ -60,7 +60,8 @@ class PreflightResult:
 
 def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environment: Mapping[str, str], run: str = "",
               held_back: Sequence[str] = (), base: str | None = None, allow_foreign_imports: bool = False,
-              recent: float = 0.0, progress: Callable[[str], None] | None = None) -> PreflightResult:
+              recent: float = 0.0, limit_option: str = "",
+              progress: Callable[[str], None] | None = None) -> PreflightResult:
     """Run set-up and gate on `base` (default: the target's tip), blocking. Refused, with the log's tail, unless green.
 
     The green tree is recorded in the queue; a queue that had paused itself resumes.
@@ -69,6 +70,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
         trees: folder of the gate slots.
         environment: environment of the gate, without the variables named in `held_back`.
         recent: seconds for which a green pre-flight of the same tree, gate, set-up and environment counts.
+        limit_option: option of the command that set the time limits, to name in a reason.
         progress: called with a line for each stage.
     """
     report = progress or (lambda line: None)
@@ -90,12 +92,12 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
         return PreflightResult(commit, tree, 0.0, log)
     slot = acquire_slot(queue.git, trees / queue.git.key)
     run_gate = partial(_run, queue, slot, run=run, commit=commit, tree=tree, log=log, environment=environment,
-                       held_back=held_back, report=report)
+                       held_back=held_back, limit_option=limit_option, report=report)
     try:
         if config.setup:
             report(f"pre-flight: set-up on {queue.target} ({commit[:10]})")
         _require_green(run_gate(replace(config, gate=None, no_gate=True)), "set-up")
-        for note in [*slot.notes, *_lfs_note(queue, slot)]:
+        for note in [*slot.notes, *_lfs_note(queue, slot), *describe_unused_lock_files(slot.path, config.lock_files)]:
             report(f"note: {note}")
         if has_gate and not allow_foreign_imports and not _stands_at_checkout(queue, environment):
             _refuse_foreign_imports(config.gate or "", queue, slot, environment)
@@ -133,10 +135,11 @@ def identify(git: Git, environ: Mapping[str, str], report: Callable[[str], None]
 
 
 def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,
-         environment: Mapping[str, str], held_back: Sequence[str], report: Callable[[str], None]) -> Verdict:
+         environment: Mapping[str, str], held_back: Sequence[str], limit_option: str,
+         report: Callable[[str], None]) -> Verdict:
     """Run one gate and return its verdict; a gate that gave none, since a signal ended it, is tried once more."""
     run_once = partial(_run_once, queue, slot, config, run=run, commit=commit, tree=tree, log=log,
-                       environment=environment, held_back=held_back, report=report)
+                       environment=environment, held_back=held_back, limit_option=limit_option, report=report)
     verdict = run_once()
     if verdict.result != "lost":
         return verdict
@@ -145,14 +148,16 @@ def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit
 
 
 def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,
-              environment: Mapping[str, str], held_back: Sequence[str], report: Callable[[str], None]) -> Verdict:
+              environment: Mapping[str, str], held_back: Sequence[str], limit_option: str,
+              report: Callable[[str], None]) -> Verdict:
     """Run one gate and wait for its verdict; end it if interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
         old.unlink(missing_ok=True)
     job = GateRun(slot, config, folder, log, marker, environment, queue.home, held_back,
-                  attestations=open_attestations(queue.folder, queue.clock.utc()), is_base=True)
+                  attestations=open_attestations(queue.folder, queue.clock.utc()), is_base=True,
+                  limit_option=limit_option)
     verdict = None
     try:
         _start(job, commit, tree)
@@ -192,8 +197,10 @@ def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
 
 def _require_green(verdict: Verdict, what: str) -> None:
     if verdict.result != "green":
-        raise PreflightRed(f"pre-flight: on the bare target {verdict.reason}; fix the {what} or the target first "
-                           f"(log: {verdict.log})", verdict.tail, verdict.reason, verdict.result, verdict.refused_hosts)
+        advice = (f"fix the {what} or the target first" if verdict.result != "lost" else
+                  "see to that, then type the same command again")
+        raise PreflightRed(f"pre-flight: on the bare target {verdict.reason}; {advice} (log: {verdict.log})",
+                           verdict.tail, verdict.reason, verdict.result, verdict.refused_hosts)
 
 
 # ------------------------------------------------------------------------------------------ the editable-install trap

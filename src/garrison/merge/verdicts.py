@@ -52,6 +52,8 @@ DESCRIPTIONS = {
     "lost": "the gate{command} was ended by a signal, or had no room left on its disk, and gave no verdict",
 }
 
+_DISK_FULL = "the gate{command} filled its disk, or found it full, and gave no verdict"
+
 
 def classify(code: int, *, timed_out: bool, tail: str, stage: str = "gate") -> Result:
     """Return the result of a finished command from its exit code, whether its time was up, and the end of its log."""
@@ -66,11 +68,16 @@ def classify(code: int, *, timed_out: bool, tail: str, stage: str = "gate") -> R
     return "green" if code == 0 else "red"
 
 
-def describe_result(result: str, command: str, code: object, timeout: float, *, timed_out: bool = False) -> str:
+def describe_result(result: str, command: str, code: object, timeout: float, *, timed_out: bool = False,
+                    stage: str = "gate", is_disk_full: bool = False) -> str:
     """Return a result in one line for people, empty for green; `command` is that of the gate or the set-up."""
     description = DESCRIPTIONS.get(result, "")
     if result == "setup" and (timed_out or code in (126, 127)):
-        description = DESCRIPTIONS["timeout" if timed_out else "missing"].replace("gate", "set-up")
+        stage, description = "setup", DESCRIPTIONS["timeout" if timed_out else "missing"]
+    if result == "lost" and is_disk_full:
+        description = _DISK_FULL
+    if stage == "setup":
+        description = description.replace("the gate", "the set-up", 1)
     return description.format(command=f" {quote_command(command)}" if command else "", code=code, timeout=timeout)
 
 

@@ -223,7 +223,8 @@ def try_gate(queue: MergeQueue, *, gate: str | None, setup: str | None, setup_ke
     log = queue.folder / "logs" / "preflight-hand.log"
     queue.remove_idle_slots(trees)
     try:
-        result = preflight(queue, config, trees=trees, environment=environment, progress=progress)
+        result = preflight(queue, config, trees=trees, environment=environment, limit_option="--timeout",
+                           progress=progress)
     except PreflightRed as error:
         part = SETUP if error.result == "setup" else GATE
         where = log.with_suffix(".setup.log") if part == SETUP else log

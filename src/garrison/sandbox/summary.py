@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from garrison.sandbox.machine import Machine
     from garrison.sandbox.place import Rights
 
-MISSING = "No such file or directory"
+MISSING, READ_ONLY = "No such file or directory", "Read-only file system"
 NAMES = {Role.SETUP: "set-up", Role.ACCEPTANCE: "acceptance", Role.GATE: "the gate", Role.TOOL: "tools"}
 _LISTS = ("read", "write", "hide")
 
@@ -74,14 +74,15 @@ _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", 
 
 
 def explain_missing_file(rights: Rights, table: str, code: int, tail: str, path: str, command: str = "") -> str:
-    """Return what a command missed: a program that is not installed, or one that its sandbox does not show; else ''.
+    """Return what a command missed: a program that is not installed, one that its sandbox does not show, or a folder in
+    which it may write; else ''.
 
     Args:
         tail: end of its output.
         path: PATH outside, where programs are looked for.
         command: shell line that ran, for an output that names nothing.
     """
-    if code == 0 or (code not in (126, 127) and MISSING not in tail and "not found" not in tail):
+    if code == 0 or (code not in (126, 127) and not any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))):
         return ""
     programs = list(dict.fromkeys(name for pattern in _PROGRAMS for name in pattern.findall(tail)))
     if code == NOT_FOUND and not programs:
@@ -93,6 +94,9 @@ def explain_missing_file(rights: Rights, table: str, code: int, tail: str, path:
                 "installed it")
     if rights.mode is Mode.NONE:
         return ""
+    if READ_ONLY in tail:
+        return ("; it can write only in its worktree, its home and /tmp: add other folders to write = [...] in "
+                f"[{table}] of config.toml")
     files = [name for found in _FILES.findall(tail) for name in found if name and os.path.lexists(name)]
     hidden = [*(str(shutil.which(name, path=path)) for name in programs), *files][:1]
     if not hidden and code not in (126, 127):

@@ -108,8 +108,15 @@ def _read_plain(path: Path, limit: int) -> bytes | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(descriptor, "rb") as file:  # noqa: PTH123  # a descriptor
-        return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(limit)
+    except OSError:  # files of the kernel, such as /proc/self/mem
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def hide_setup_output(git: Git, tree: Path) -> list[str]:
@@ -145,10 +152,30 @@ def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
     """Return the key of a set-up by `command` in `tree` as it is now; `lock_files` are paths below the tree."""
     digest = hashlib.sha256(command.encode())
     for name in lock_files or LOCK_FILES:
-        content = _read_plain(Path(os.path.realpath(tree / name)), _MAX_LOCK_FILE)
+        content = _read_lock_file(tree, name)
         if content is not None:
             digest.update(b"\0" + name.encode() + b"\0" + content)
     return digest.hexdigest()
+
+
+def _read_lock_file(tree: Path, name: str) -> bytes | None:
+    """Return what counts of a lock file: its beginning, and its size if it is larger; None if it is no file of the
+    tree. A link within the tree is followed."""
+    real = Path(os.path.realpath(tree / name))
+    if not real.is_relative_to(os.path.realpath(tree)):
+        return None
+    content = _read_plain(real, _MAX_LOCK_FILE)
+    if content is None or len(content) < _MAX_LOCK_FILE:
+        return content
+    return content + f"\0{real.stat().st_size}".encode()
+
+
+def describe_unused_lock_files(tree: Path, lock_files: Sequence[str]) -> list[str]:
+    """Return a line for each lock file whose change would go unnoticed, since it is no file of the tree."""
+    return [f"{name}: " + ("it is not in this commit" if not os.path.lexists(tree / name) else
+                           "it is no file, or a link out of the repository")
+            + ", so no change of it makes set-up run again; correct setup_key"
+            for name in lock_files if _read_lock_file(tree, name) is None]
 
 
 def due_setup_key(command: str | None, tree: Path, lock_files: Sequence[str], last: str) -> str | None:

@@ -229,6 +229,7 @@ class RunnerJobs:
         rights = read_rights(self.runtime.home, role, "", self.runtime.environ)
         hint = explain_missing_file(rights, f"sandbox.{role}", result.exit_code, tail, self.launch.path or os.defpath,
                                     self.command(name)) + hint
+        hint += f"; GARRISON_{name.upper()}_TIMEOUT sets the limit" if result.timed_out else ""
         return describe_failure(what, result.exit_code, tail + hint,
                                 seconds=result.seconds if result.timed_out else None)
 

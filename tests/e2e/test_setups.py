@@ -58,3 +58,26 @@ def test_what_a_branch_makes_its_set_up_do_reaches_no_other_node_and_no_gate(pla
     assert git(place.repo, "ls-tree", "--name-only", "main", "--", "reject") == ""
     left = place.root.glob("**/setups/*/tree/node_modules/x")
     assert [path.read_text() for path in left] == ["good\n"]
+
+
+def test_kills_while_a_layer_is_made_and_used_leave_no_half_of_one(place: Place) -> None:
+    """Nodes set their worktrees up themselves, since no pre-flight has; one makes the layer, the other waits for it."""
+    confine_wholly(place)
+    (place.repo / ".gitignore").write_text("node_modules/\n")
+    git(place.repo, "add", "-A")
+    git(place.repo, "commit", "-qm", "ignore")
+    place.start = git(place.repo, "rev-parse", "main")
+    files = "for n in $(seq 300); do echo $n > node_modules/$n; done"
+    setup = f"mkdir -p node_modules; {files}; sleep 1; echo whole > node_modules/whole"
+    check = 'test "$(cat node_modules/whole)" = whole; test "$(ls node_modules | wc -l)" = 301; rm -r node_modules'
+    graph = place.graph(commit("a", f"{check}; sleep 1"), commit("b", check))
+    child = place.launch(graph, "r1", "--land", "none", "--setup", setup, gate="true")
+    for incarnation in (1, 2):
+        place.kill("runner-a", incarnation=incarnation)
+        place.kill("runner-b", incarnation=incarnation)
+    place.kill("orchestrator-a")
+    assert place.finish(child) == 0, place.logs()
+    kept = list(place.root.glob("**/setups/*/setup.json"))
+    assert len(kept) == 1
+    assert (kept[0].parent / "tree/node_modules/whole").read_text() == "whole\n"
+    assert not list(place.root.glob("**/setups/.new-*"))

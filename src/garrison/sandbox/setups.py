@@ -277,12 +277,21 @@ def take_away(worktree: Path) -> None:
 def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: SetupLayer, store: Path) -> SetupLayer:
     """Move what a set-up left out of its worktree and home, and lay it under the worktree; return the layer.
 
-    Tracked files that it changed are put back.
+    Tracked files that it changed are put back. GarrisonError if it cannot be kept: the disk is full, say.
 
     Args:
         before: untracked paths, ignored ones too, when it began.
         layer: what is known of it; `kept` if other worktrees may have it, too, from `store`.
     """
+    try:
+        return _capture(git, worktree, home, before, layer, store)
+    except OSError as error:
+        raise GarrisonError(f"what the set-up left cannot be kept in {store}: {error.strerror}: {error.filename}"
+                            ) from error
+
+
+def _capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: SetupLayer,
+             store: Path) -> SetupLayer:
     known = set(before)
     made = tuple(name.rstrip("/") for name in list_untracked(git, worktree) if name not in known)
     shown = tuple(name for name in _not_ignored(git, worktree, made))

@@ -359,8 +359,12 @@ class SetupJob:
         head = self._git.head(self._worktree) or ""
         layer = SetupLayer("", self._digest, self._command, seconds=result.seconds, kept=self._may_keep(head),
                            commit=head)
-        done = setups.capture(self._git, self._worktree, sandbox_folder(self._worktree) / Role.SETUP / "home",
-                              self._before, layer, self._store)
+        try:
+            done = setups.capture(self._git, self._worktree, sandbox_folder(self._worktree) / Role.SETUP / "home",
+                                  self._before, layer, self._store)
+        except GarrisonError as error:
+            self._tell(str(error))
+            return self._end(JobResult(1, False, result.seconds))
         (sandbox_folder(self._worktree) / _BEFORE).unlink(missing_ok=True)
         if done.changed:
             named = ", ".join(done.changed[:5]) + (" …" if len(done.changed) > 5 else "")

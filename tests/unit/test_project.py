@@ -13,6 +13,7 @@ from garrison.cli.init import (
     Choice,
     HostSettings,
     describe,
+    describe_others,
     missing_programs,
     next_steps,
     override,
@@ -33,6 +34,7 @@ from garrison.project.survey import CONFLICT_MARKERS, Survey, setup_key, survey
 from garrison.project.templates import TEMPLATES, fill
 from garrison.project.trial import Attempt, Means, TrialResult, describe_failure, find_passing, whole_registries
 
+QUOTE = "'\"'\"'"
 VENV = "python3 -m venv .venv && echo '*' > .venv/.gitignore && .venv/bin/pip install -q"
 GROUPS = VENV + " -U 'pip>=25.1' && .venv/bin/pip install -q"
 PYTEST = "PATH=$PWD/.venv/bin:$PATH .venv/bin/python -m pytest -q"
@@ -298,7 +300,11 @@ def test_projects_beside_one_at_the_top_are_named() -> None:
     found = survey(project({**MONOREPO, "go.mod": ""}))
     assert describe(found) == [
         "found: Go", "also found: Node in packages/a (`(cd packages/a && npm test)`), Python in services/b "
-        f"(`(cd services/b && {PYTEST})`); join gates with && if they count too"]
+        f"(`(cd services/b && {PYTEST})`)"]
+    assert describe_others(Choice("go test", "go get", [], None), found, "/usr/bin:/bin") == [
+        "to test packages/a and services/b too: garrison init --force --gate "
+        f"'go test && (cd packages/a && npm test) && (cd services/b && {PYTEST})' --setup 'go get && (cd packages/a && "
+        f"npm ci) && (cd services/b && {VENV.replace(chr(39), QUOTE)} -r requirements.txt pytest)'"]
 
 
 def test_a_project_without_tests_gives_way_to_one_with_tests() -> None:

@@ -54,6 +54,7 @@ from garrison.system.git.repository import explain_detached_head
 
 MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
 TEXT_LIMIT = 1 << 18
+MAX_OTHERS = 4
 TOTAL = 2
 """Time for all trials, in limits of one part of a trial."""
 _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", "set", "export", "printf"})
@@ -119,7 +120,7 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
     key = setup_key(files, way.setup) if kept is None else list(kept.setup_key)
     choice = Choice(way.gate or None, way.setup or None, key,
                     kept.agent if kept is not None else agent or next(iter(agents), None), (way.why, *told))
-    for line in describe_choice(choice, agents):
+    for line in [*describe_choice(choice, agents), *(describe_others(choice, found, path) if kept is None else [])]:
         print_message(line)
     written = _write(repo, git, choice, found, result, is_kept=kept is not None, force=force)
     if as_json:
@@ -218,8 +219,19 @@ def describe(found: Survey | None) -> list[str]:
     others = [f"{project.title} (`{project.candidates[0].in_folder(project.folder).gate}`)" for project in found.others
               if project.is_tested]
     if others:
-        lines.append(f"also found: {', '.join(others)}; join gates with && if they count too")
+        lines.append(f"also found: {', '.join(others)}")
     return lines
+
+
+def describe_others(choice: Choice, found: Survey, path: str) -> list[str]:
+    """Return how the gate would test the projects in folders, too, which are not part of it; `path` is the PATH."""
+    others = [project for project in found.others if project.is_tested and project.folder][:MAX_OTHERS]
+    if not others or choice.gate is None:
+        return []
+    way = join([Candidate("", "", choice.gate, choice.setup or ""), untried(Survey(tuple(others), ()), path)])
+    setup = f" --setup {shlex.quote(way.setup)}" if way.setup else ""
+    return [f"to test {' and '.join(project.folder for project in others)} too: garrison init --force --gate "
+            f"{shlex.quote(way.gate)}{setup}"]
 
 
 def describe_choice(choice: Choice, agents: Sequence[str]) -> list[str]:

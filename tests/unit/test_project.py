@@ -211,6 +211,15 @@ def test_a_project_has_further_ways_that_need_less(texts: dict[str, str], gate: 
     assert (gate, setup) in [(way.gate, way.setup) for way in ways(texts)[1:]]
 
 
+@pytest.mark.parametrize(("stated", "python"), [
+    (">=3.12", "python3.13"), (">=3.9", "python3"), (">=3.12,<3.13", "python3.12"), ("==3.12.*", "python3.12"),
+    (">=3.99", "python3"), ("~=3.12", "python3.13"), ("", "python3")])
+def test_another_python_is_taken_if_only_that_satisfies_the_project(stated: str, python: str) -> None:
+    files = project({"pyproject.toml": f"{PYPROJECT}requires-python = '{stated}'\n", **DOUBLE})
+    first = survey(files, ((3, 11), (3, 12), (3, 13), (3, 11))).tested[0].candidates[0]
+    assert first.setup.startswith(f"{python} -m venv .venv && ")
+
+
 @pytest.mark.parametrize("texts", [
     {"pyproject.toml": "[project\n", "setup.cfg": "x", "setup.py": "setup(", "tox.ini": "[[", **DOUBLE},
     {"pyproject.toml": "project = 1\ntool = 'x'\ndependency-groups = []\n", "tox.ini": "", "setup.py": "x" * 9,

@@ -32,6 +32,7 @@ from garrison.processes.runtime import Runtime
 from garrison.project import node_project, python_project
 from garrison.project.ecosystems import NODE, PYTHON, Candidate, join
 from garrison.project.files import ProjectFiles, is_manifest, is_python_test
+from garrison.project.python_project import Version
 from garrison.project.survey import CONFLICT_MARKERS, Project, Survey, propose_gate, setup_key, survey
 from garrison.project.templates import TEMPLATES, fill, quoted
 from garrison.project.trial import (
@@ -55,6 +56,7 @@ from garrison.system.git.repository import explain_detached_head
 MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
 TEXT_LIMIT = 1 << 18
 MAX_OTHERS = 4
+NEWER_PYTHONS = range(9, 20)
 TOTAL = 2
 """Time for all trials, in limits of one part of a trial."""
 _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", "set", "export", "printf"})
@@ -111,7 +113,7 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
     path = runtime.environ.get("PATH", os.defpath)
     git, agents = Git(repo, home=runtime.home), installed_agents(runtime.home, path)
     files = read_files(repo, git)
-    found = survey(files, python_version(path))
+    found = survey(files, python_versions(path))
     for line in describe(found if kept is None else None):
         print_message(line)
     plan = override(found, gate, setup) if kept is None else Survey((_as_it_is(kept),), ())
@@ -174,15 +176,16 @@ def read_files(repo: Path, git: Git) -> ProjectFiles:
     return ProjectFiles(frozenset(paths), {path: untrusted.read_text(repo, path, TEXT_LIMIT) for path in named})
 
 
-def python_version(path: str) -> tuple[int, int]:
-    """Return the version of the `python3` on a PATH, garrison's own if there is none that answers."""
+def python_versions(path: str) -> tuple[Version, ...]:
+    """Return the version of the `python3` on a PATH, garrison's own if none answers, and those of each `python3.N`."""
+    first = sys.version_info[:2]
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
         python = shutil.which("python3", path=path) or "/usr/bin/python3"
         done = subprocess.run([python, "-I", "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True,
                               stdin=subprocess.DEVNULL, env={"PATH": path}, timeout=10, check=True, text=True)
-        major, minor = done.stdout.split()
-        return int(major), int(minor)
-    return sys.version_info[:2]
+        major, minor = map(int, done.stdout.split())
+        first = (major, minor)
+    return first, *((3, minor) for minor in NEWER_PYTHONS if shutil.which(f"python3.{minor}", path=path))
 
 
 def _is_ignored(git: Git, folder: str) -> bool:

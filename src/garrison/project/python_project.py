@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from garrison.frozen import frozen
 from garrison.project.ecosystems import PYTHON, Candidate
 from garrison.project.files import ProjectFiles, is_python_test, python_literals, read_ini, read_toml, strings, table
 
+Version = tuple[int, int]
 VENV = "python3 -m venv .venv && echo '*' > .venv/.gitignore && "
 """Begins a set-up with an environment of the worktree's own, which git ignores."""
 PIP = ".venv/bin/pip install -q"
@@ -33,21 +35,43 @@ _PYTEST_TEST = r"^(import pytest|from pytest|(async )?def test_|class Test\w*(\(
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def propose_python(files: ProjectFiles, version: tuple[int, int] = (3, 11)) -> list[Candidate]:
+def propose_python(files: ProjectFiles, versions: Sequence[Version] = ((3, 11),)) -> list[Candidate]:
     """Return the ways to test a Python project in the order in which to try them; empty if it is none.
 
     Args:
-        version: of the `python3` on the PATH, for environments of tox.
+        versions: of the `python3` on the PATH, then of each `python3.N` there.
     """
     project = _read(files)
     if project is None:
         return []
     if not project.has_tests:
         return list(_without_tests(project))
+    version = _choose_version(project, versions)
+    python = "python3" if version == versions[0] else f"python{version[0]}.{version[1]}"
     found: dict[tuple[str, str], Candidate] = {}
     for each in (*_with_own_tool(project, version), *_with_venv(project), *_with_tox_in_venv(project, version)):
-        found.setdefault((each.setup, each.gate), each)
+        found.setdefault((each.setup, each.gate), replace(
+            each, setup=each.setup.replace("python3 -m venv", f"{python} -m venv"),
+            gate=each.gate.replace("python3 -m", f"{python} -m")))
     return list(found.values())
+
+
+def _choose_version(project: _Project, versions: Sequence[Version]) -> Version:
+    """Return the version of Python to test with: that of `python3`, unless only another one satisfies the project."""
+    stated = str(table(project.pyproject, "project").get("requires-python")
+                 or table(project.pyproject, "tool", "poetry", "dependencies").get("python") or "")
+
+    def satisfies(version: Version) -> bool:
+        for sign, minor in re.findall(r"(>=|<=|>|<|\^|~=|~|==)\s*3\.(\d+)", stated):
+            number = int(minor)
+            holds = {"<=": version[1] <= number, "<": version[1] < number, "~": version[1] == number,
+                     "==": version[1] == number}
+            if not holds.get(sign, version[1] >= number):
+                return False
+        return True
+
+    return next((version for version in (versions[0], *sorted(versions[1:], reverse=True)) if satisfies(version)),
+                versions[0])
 
 
 # ------------------------------------------------------------------------------------------------------------- facts

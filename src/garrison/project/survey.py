@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from garrison.frozen import frozen
 from garrison.project import node_project, python_project
@@ -17,6 +18,7 @@ from garrison.project.ecosystems import (
     propose_by_marks,
 )
 from garrison.project.files import ProjectFiles, read_json, read_toml, table
+from garrison.project.python_project import Version
 
 MAX_DEPTH, MAX_NESTED = 3, 12
 """Folders below the top directory in which projects are looked for, and how many are named."""
@@ -63,16 +65,16 @@ class Survey:
     others: tuple[Project, ...]
 
 
-def survey(files: ProjectFiles, version: tuple[int, int] = (3, 11)) -> Survey:
+def survey(files: ProjectFiles, versions: Sequence[Version] = ((3, 11),)) -> Survey:
     """Return the projects of a repository.
 
     Args:
-        version: of the `python3` on the PATH.
+        versions: of the `python3` on the PATH, then of each `python3.N` there.
     """
     folders = _nested(files)
     own = frozenset(path for path in files.paths if not path.startswith(tuple(f"{folder}/" for folder in folders)))
-    top = _projects(ProjectFiles(own, files.texts), "", version)
-    nested = [project for folder in folders for project in _projects(files.below(folder), folder, version)[:1]]
+    top = _projects(ProjectFiles(own, files.texts), "", versions)
+    nested = [project for folder in folders for project in _projects(files.below(folder), folder, versions)[:1]]
     for chosen in ([each for each in top if each.is_tested], [each for each in nested if each.is_tested], top[:1],
                    nested[:1]):
         if chosen:
@@ -90,10 +92,10 @@ def setup_key(files: ProjectFiles, setup: str | None) -> list[str]:
     return list(dict.fromkeys([*known, *named]))
 
 
-def _projects(files: ProjectFiles, folder: str, version: tuple[int, int]) -> list[Project]:
+def _projects(files: ProjectFiles, folder: str, versions: Sequence[Version]) -> list[Project]:
     """Return the projects of one folder, those with tests first; a task runner alone counts as one."""
     found: dict[str, list[Candidate]] = {}
-    for candidate in [*python_project.propose_python(files, version), *node_project.propose_node(files),
+    for candidate in [*python_project.propose_python(files, versions), *node_project.propose_node(files),
                       *propose_by_marks(files)]:
         found.setdefault(candidate.ecosystem, []).append(candidate)
     wrappers = [each for name in WRAPPERS for each in found.get(name, ()) if each.is_test]

@@ -28,6 +28,7 @@ This is the only module that reads garrison's environment variables for itself. 
     max_files = 1000
     refuse = ["*.sqlite"]
     allow = ["tests/fixtures/*.pem"]
+    hooks = "agent"                                 # where the repository's own commit hooks run: agent, gate, none
 
 A repository may have a `garrison.toml` with the tables `[launch]` and `[guard]` alone: its own gate and set-up, and
 which files belong into it. Agents can change that file, so nothing in it gives them rights.
@@ -38,6 +39,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import field, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +62,7 @@ SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""
 NOTIFY_KEYS = ("command", "webhook", "on", "timeout")
 SETUP_KEYS = ("keep_days", "keep_gb", "keep_free", "caches")
-GUARD_KEYS = ("max_file", "max_files", "refuse", "allow")
+GUARD_KEYS = ("max_file", "max_files", "refuse", "allow", "hooks")
 PROJECT_FILE = "garrison.toml"
 """A repository's own configuration, in its top directory."""
 PROJECT_TABLES = ("launch", "guard")
@@ -284,6 +286,16 @@ class LaunchConfig:
 LAUNCH_KEYS = tuple(declared.name for declared in fields(LaunchConfig) if declared.name != "sources")
 
 
+class GuardHooks(StrEnum):
+    """Where a repository's own commit hooks run: the values of `[guard] hooks`."""
+
+    AGENT = "agent"
+    """For what agents commit, and for what garrison commits for them."""
+    GATE = "gate"
+    """As part of the gate."""
+    NONE = "none"
+
+
 @frozen
 class GuardConfig:
     """The table `[guard]`: limits of what garrison commits for an agent that left it uncommitted; None: no limit."""
@@ -296,13 +308,17 @@ class GuardConfig:
     """Patterns of further files to refuse."""
     allow: tuple[str, ...] = ()
     """Patterns of files that no limit and no name refuses."""
+    hooks: GuardHooks = GuardHooks.AGENT
 
     def with_project(self, table: Any, where: str) -> GuardConfig:
         """Return it with what a repository's own table states: its limits count, its patterns are added."""
         own = parse_guard(where, table)
+        if "hooks" in table:
+            raise UsageError(f"{where}: hooks has no effect there, since agents can change that file; it belongs in "
+                             "config.toml of the home (`garrison home`)")
         return GuardConfig(own.max_file if "max_file" in table else self.max_file,
                            own.max_files if "max_files" in table else self.max_files,
-                           (*self.refuse, *own.refuse), (*self.allow, *own.allow))
+                           (*self.refuse, *own.refuse), (*self.allow, *own.allow), self.hooks)
 
 
 @frozen
@@ -562,7 +578,11 @@ def parse_guard(where: str, table: Any) -> GuardConfig:
             near = nearest(key, GUARD_KEYS)
             raise UsageError(f"{where}: {key} is not known; "
                              + (f"did you mean {near}?" if near else f"there are {', '.join(GUARD_KEYS)}"))
-        if key == "max_file":
+        if key == "hooks":
+            if value not in list(GuardHooks):
+                raise UsageError(f"{where}: {key}={value!r} should be one of {', '.join(GuardHooks)}")
+            values[key] = GuardHooks(value)
+        elif key == "max_file":
             values[key] = _parse_size(where, key, value)
         elif key == "max_files":
             values[key] = None if value == "none" else value

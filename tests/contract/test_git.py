@@ -291,6 +291,8 @@ def test_repositories_garrison_cannot_work_on_are_refused_with_what_to_do(repo, 
     assert validate_repository(repo) == repo
     assert validate_repository(repo.parent / "repo") == repo
     git(tmp_path, "clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
+    git(tmp_path, "clone", "-q", "--bare", str(repo), str(tmp_path / "hub"))
+    git(tmp_path / "hub", "worktree", "add", "-q", str(tmp_path / "leaf"))
     commit(repo, "b", "b")
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repo}", str(tmp_path / "shallow"))
     git(tmp_path, "init", "-q", str(tmp_path / "empty"))
@@ -298,7 +300,8 @@ def test_repositories_garrison_cannot_work_on_are_refused_with_what_to_do(repo, 
     git(tmp_path / "unborn", "checkout", "-q", "--orphan", "new")
     (tmp_path / "a-file").touch()
     for name, word in (("nowhere", "does not exist"), ("a-file", "is a file"), (".", "git init"),
-                       ("bare", "clone it"), ("shallow", "--unshallow"),
+                       ("bare", "clone it"), ("hub", f"start in a worktree of it, such as {tmp_path}/leaf"),
+                       ("shallow", "--unshallow"),
                        ("empty", "--allow-empty"), ("unborn", "switch"), ("repo/.git", "checkout")):
         with pytest.raises(Refused, match=word):
             validate_repository(tmp_path / name)

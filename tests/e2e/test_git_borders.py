@@ -12,11 +12,12 @@ import pytest
 from support import Place, git, make_repository, wait_for
 
 
-def run(place: Place, repo: Path, name: str, command: str = "", *more: str) -> subprocess.CompletedProcess[str]:
+def run(place: Place, repo: Path, name: str, command: str = "", *more: str,
+        rework: int = 0) -> subprocess.CompletedProcess[str]:
     """Type `garrison run` for a task that commits the file `name`."""
     command = command or f"echo {name} > {name}; git add {name}; git commit -qm 'Add {name}'"
     return place.command("run", f"Add {name}", "--target-dir", repo, "--command", command, "--no-gate", "--run", name,
-                         "--terminal", "process", "--max-rework", "0", *more)
+                         "--terminal", "process", "--max-rework", rework, *more)
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -157,3 +158,62 @@ def test_what_cannot_be_signed_any_more_waits_and_says_so_until_it_can(place):
     assert place.command("merge-queue", "config", "--no-sign", "--repo-root", repo).returncode == 0
     assert place.finish(child) == 0
     assert git(repo, "log", "-1", "--format=%G? %cn") == "N A User"
+
+
+# --- the repository's own hooks ---------------------------------------------------------------------------------------
+
+HOOK = """#!/bin/sh
+git diff --cached | grep -q '^+BAD' || exit 0
+echo "no bad lines please"; exit 1
+"""
+REFUSED = "the repository's own pre-commit hook refuses what it left uncommitted: no bad lines please"
+
+
+def hooked(place: Place, mode: str = "") -> Path:
+    hook = place.repo / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(HOOK)
+    hook.chmod(0o755)
+    if mode:
+        place.home.mkdir(exist_ok=True, mode=0o700)
+        with (place.home / "config.toml").open("a") as file:
+            file.write(f'[guard]\nhooks = "{mode}"\n')
+    return place.repo
+
+
+def test_what_a_hook_refused_is_not_committed_behind_its_back(place):
+    repo = hooked(place)
+    start = git(repo, "rev-parse", "HEAD")
+    mended = "if grep -q 'no bad lines' \"$GARRISON_PROMPT_FILE\"; then echo good; else echo BAD; fi"
+    command = f"({mended}) > news; git add -A; git commit -qm 'Add news' || true"
+    done = run(place, repo, "news", command, rework=1)
+    assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
+    assert "hooks: pre-commit runs for what agents commit, in their sandbox ([guard] hooks)" in done.stderr
+    assert f"add_news: attempt 2: {REFUSED}" in done.stdout
+    assert git(repo, "show", "main:news") == "good"
+
+    done = run(place, repo, "left", "echo BAD > left")
+    assert done.returncode == 1
+    assert REFUSED in last_line(done)
+    assert "BAD" not in git(repo, "log", "-p", f"{start}..main", "--")
+    done = run(place, repo, "fine", "echo fine > fine")
+    assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
+    assert git(repo, "show", "main:fine") == "fine"
+
+
+def test_a_hook_in_the_gate_sees_what_lands_and_none_runs_nowhere(place):
+    repo = hooked(place, "gate")
+    arguments = ("run", "Add it", "--target-dir", repo, "--terminal", "process", "--max-rework", "0", "--gate", "true")
+    done = place.command(*arguments, "--command", "echo BAD > it; git add it; git commit -qm It; echo more > more")
+    assert done.returncode == 1
+    assert 'hooks: pre-commit runs as part of the gate ([guard] hooks = "gate"), no other does' in done.stderr
+    assert "the repository's own pre-commit hook refused it (exit code 1)" in done.stdout
+    done = place.command(*arguments, "--command", "echo good > it")
+    assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
+
+    config = place.home / "config.toml"
+    config.write_text(config.read_text().replace('"gate"', '"none"'))
+    done = place.command(*arguments, "--command", "echo BAD > bad; git add bad; git commit -qm Bad; echo BAD > more")
+    assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
+    assert 'hooks: pre-commit does not run ([guard] hooks = "none")' in done.stderr
+    assert git(repo, "show", "main:more") == "BAD"

@@ -37,6 +37,8 @@ class RefusedBy(StrEnum):
     """An open merge, conflict markers, or work that is not on the branch (`records.ends`)."""
     GUARD = "guard"
     """Files left uncommitted that garrison does not commit for an agent."""
+    HOOK = "hook"
+    """A commit hook of the repository."""
     LOST = "lost"
     """Nothing refused it: its worktree or branch was taken away."""
     FAILED = "failed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,19 @@ BATCH_HISTORY = ("tip", "chain")
 entry, of which only the last one's tree was tested. The first is the default."""
 _VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
 """Environment variables that differ between terminals, not between machines."""
+
+_HOOK = """\
+hook=$(git rev-parse --git-path hooks/pre-commit) && tested=$(git rev-parse HEAD) || exit
+base=$(git merge-base HEAD {ref}) || base=$tested
+if [ -x "$hook" ] && [ "$base" != "$tested" ]; then
+    git update-ref --no-deref HEAD "$base"
+    GIT_EDITOR=: "$hook"
+    refused=$?
+    git update-ref --no-deref HEAD "$tested"
+    [ "$refused" = 0 ] || {{ echo "the repository's own pre-commit hook refused it (exit code $refused)"; exit 1; }}
+fi
+"""
+"""Gives what would land to the hook, as changes that are added and not yet committed, in the slot."""
 
 
 @frozen
@@ -57,6 +71,9 @@ class QueueConfig:
     """Entries to test together at most; 0: as many as the queue chooses."""
     beliefs: bool = True
     """Set if the history of the queue decides which entries are tested with which; else all count alike."""
+    commit_hook: str = ""
+    """Ref of the target if the repository's own pre-commit hook looks at what the tested tree adds to that, as part of
+    the gate; '' if it does not."""
     committer: str = ""
     """Who commits what lands, `Name <address>`; '': garrison, which knows no name of the user's."""
     signer: Signer | None = None
@@ -67,7 +84,7 @@ class QueueConfig:
         """Return the configuration with which a launch tests what lands on its target."""
         return cls(launch.gate, launch.setup, launch.no_gate, timeout, tuple(launch.lock_files), hooks=launch.hooks,
                    gate_from_target=tuple(launch.gate_from_target), committer=launch.committer,
-                   signer=read_signer(launch.signer))
+                   signer=read_signer(launch.signer), commit_hook=launch.base_ref if launch.commit_hook else "")
 
     @property
     def is_ready(self) -> bool:
@@ -78,7 +95,14 @@ class QueueConfig:
     def command_key(self) -> str:
         """Return a short hash of gate and set-up, and of the files that are the target's."""
         fixed = "".join(f"\0{pattern}" for pattern in self.gate_from_target)
+        fixed += f"\0hook {self.commit_hook}" if self.commit_hook else ""
         return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}{fixed}".encode()).hexdigest()[:12]
+
+    @property
+    def gate_command(self) -> str:
+        """Return the shell line that tests a tree: the gate, after the repository's hook if that is part of it."""
+        hook = _HOOK.format(ref=shlex.quote(self.commit_hook)) if self.commit_hook else ""
+        return hook + (self.gate or "")
 
     def verdict_key(self, environment: Mapping[str, str], targets_files: str = "") -> str:
         """Return the key of verdicts: a hash of gate, set-up and the environment that they see.
@@ -104,7 +128,8 @@ class QueueConfig:
         return replace(self, gate=launched.gate, setup=launched.setup, no_gate=launched.no_gate, timeout=timeout,
                        lock_files=launched.lock_files, hooks=launched.hooks or self.hooks,
                        gate_from_target=launched.gate_from_target or self.gate_from_target,
-                       committer=launched.committer or self.committer, signer=launched.signer)
+                       committer=launched.committer or self.committer, signer=launched.signer,
+                       commit_hook=launched.commit_hook)
 
     def describe(self) -> str:
         """Return gate and set-up in one line for people."""

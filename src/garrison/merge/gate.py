@@ -215,7 +215,7 @@ class GateRun:
             self.slot.begin_setup()
             self._start_stage("setup", self.config.setup or "", self.setup_log)
         else:
-            self._start_stage("gate", self.config.gate or "", self.log)
+            self._start_stage("gate", self.config.gate_command, self.log)
 
     def _limit(self, stage: str) -> float:
         """Return the time limit of a stage in seconds."""
@@ -397,7 +397,7 @@ class GateRun:
         if stage == "setup" and code == 0:
             self._kill_rest()
             self._record_setup()
-            self._start_stage("gate", self.config.gate or "", self.log)
+            self._start_stage("gate", self.config.gate_command, self.log)
             return None
         return self._judge(stage, code, timed_out, now)
 

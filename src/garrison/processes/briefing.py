@@ -42,7 +42,7 @@ from garrison.processes.instructions import read_instructions
 from garrison.processes.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, journal
 from garrison.records import run as run_records
-from garrison.records.ends import GUARD, UNFINISHED_WORK
+from garrison.records.ends import GUARD, HOOK, UNFINISHED_WORK
 from garrison.records.json_io import read_json
 from garrison.records.names import Key, branch_name
 from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, LOST, Task, read_result
@@ -83,7 +83,7 @@ _HOW = re.compile(r"failed \((exit -?\d+)\)|(timed out after \d+ s)|was (killed 
 """How a command ended, in the reason of a refusal."""
 _REFUSED_IT = re.compile(r"\Athe validator \S+ refused it: ")
 _BY_KIND = {"gate": RefusedBy.GATE, "conflict": RefusedBy.CONFLICT, "no_change": RefusedBy.NO_CHANGE,
-            UNFINISHED_WORK: RefusedBy.UNFINISHED, GUARD: RefusedBy.GUARD, LOST: RefusedBy.LOST}
+            UNFINISHED_WORK: RefusedBy.UNFINISHED, GUARD: RefusedBy.GUARD, HOOK: RefusedBy.HOOK, LOST: RefusedBy.LOST}
 _BY_STATUS = {"conflict": RefusedBy.CONFLICT, "rejected": RefusedBy.GATE}
 
 

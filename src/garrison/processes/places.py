@@ -6,10 +6,12 @@ lies under those of the others, who may change it without anybody's seeing it.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.config import read_config
+from garrison.config import GuardHooks, read_config
+from garrison.errors import UsageError
 from garrison.sandbox import setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.git_config import NO_PUSH
@@ -20,7 +22,7 @@ from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.git import Git, excludes
-from garrison.system.git.neutral import to_variables
+from garrison.system.git.neutral import HOOKS_KEY, to_variables
 
 VALIDATOR_SUFFIX = ".validator"
 """Ends the name of a validator's worktree, beside the node's: no node's name has a dot."""
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
 
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
+
+
+def read_hooks_mode(home: Path) -> GuardHooks:
+    """Return where the repository's own commit hooks run, by the home's `[guard]`."""
+    try:
+        return read_config(home).guard().hooks
+    except UsageError:  # it was well-formed at the launch
+        return GuardHooks.AGENT
 
 
 def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, role: Role, *, agent: str = "",
@@ -52,7 +62,8 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     # What the set-up of an earlier version left in the worktree itself names the worktree's own path.
     is_earlier = bool(task.setup) and layer is None and role is not Role.SETUP
     checkout = None if is_earlier else find_checkout(git, rights, runtime.environ)
-    shown = git_mounts(git, worktree, rights, role, str(task.attempt), checkout)
+    shown = git_mounts(git, worktree, rights, role, str(task.attempt), checkout,
+                       hooks=read_hooks_mode(runtime.home) is GuardHooks.AGENT)
     return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,
                  under_home=() if role is Role.SETUP else (setup / "home" if layer is None else layer.home,),
                  under_worktree=() if layer is None else (layer.tree,), caches=read_config(runtime.home).setup().caches,
@@ -74,6 +85,8 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
         return {}
     settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "batch"),
                 ("commit.gpgSign", "false"), ("tag.gpgSign", "false")]  # the key is the user's alone
+    if read_hooks_mode(runtime.home) is not GuardHooks.AGENT:
+        settings.append((HOOKS_KEY, os.devnull))
     if excluded is not None:
         settings.append((excludes.SETTING, str(excluded)))
     if not rights.push:

@@ -17,7 +17,7 @@ from garrison.agents.command import find_programs
 from garrison.agents.config_check import check_configuration
 from garrison.agents.failover import parse_failover
 from garrison.agents.limits import describe_limits
-from garrison.config import trees_root
+from garrison.config import GuardHooks, trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.frozen import frozen
 from garrison.merge import hooks
@@ -38,9 +38,11 @@ from garrison.pipeline.plan import (
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import git_record, run_branch
+from garrison.processes.commit_hooks import describe_hooks, find_hooks
 from garrison.processes.launch_request import COMMAND, LaunchRequest, complete, read_defaults, report_gate, report_land
 from garrison.processes.loop import log_line
 from garrison.processes.networks import network_notes
+from garrison.processes.places import read_hooks_mode
 from garrison.processes.run_plan import check_journal_present, read_plan
 from garrison.processes.run_state import EXIT, LANDED, NO_CHANGE, NOT_LANDED, replay_run
 from garrison.processes.run_status import read_run_state
@@ -390,6 +392,7 @@ def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest)
 def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, defaults: LaunchConfig,
                report: Callable[[str], None]) -> Launch:
     """Return the launch with the queue's gate, after it has passed on the target itself."""
+    launch = _with_hooks(runtime, launch, git, report)
     if launch.land == LAND_NONE:
         launch = replace(launch, gate=request.gate)
         _check_node_gate(runtime, launch, git, request, report)
@@ -408,7 +411,8 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
     fixed = request.gate_from_target or (list(recorded.gate_from_target) if recorded else [])
     asked = hooks.record(git) if request.with_hooks else recorded.hooks if recorded else ""
     config = QueueConfig(gate, setup, request.no_gate, runtime.timing.gate_timeout, tuple(lock_files), hooks=asked,
-                         gate_from_target=tuple(fixed), committer=launch.committer, signer=read_signer(launch.signer))
+                         gate_from_target=tuple(fixed), committer=launch.committer, signer=read_signer(launch.signer),
+                         commit_hook=launch.base_ref if launch.commit_hook else "")
     why = explain_gate_mismatch(recorded, config, unfinished=len(queue.state.unfinished()),
                                 processor=queue.is_processor_running())
     if why:
@@ -427,6 +431,15 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
     queue.configure(config)
     _check_node_gate(runtime, launch, git, request, report)
     return launch
+
+
+def _with_hooks(runtime: Runtime, launch: Launch, git: Git, report: Callable[[str], None]) -> Launch:
+    """Return the launch with the repository's commit hooks as `[guard]` has them; report whether they run."""
+    names, mode = find_hooks(git), read_hooks_mode(runtime.home)
+    has_gate = not launch.no_gate and launch.land != LAND_NONE
+    if line := describe_hooks(names, mode, has_gate=has_gate):
+        report(line)
+    return replace(launch, commit_hook=mode is GuardHooks.GATE and "pre-commit" in names and has_gate)
 
 
 def _check_node_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest,

@@ -31,6 +31,7 @@ from garrison.records.pull_request import NO_AUTO
 from garrison.records.run import REMOTES
 from garrison.system import failpoint
 from garrison.system.git import ABSENT, GitError
+from garrison.system.git.signing import parse_ident
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -279,6 +280,7 @@ class PullRequestClient:
                 raise Refused("the commits that people pushed onto its branch conflict with the run's; merge them "
                               f"into {self.launch.onto} by hand, and push it")
             date = int(git.run("log", "-1", "--format=%ct", head).out.strip() or 0)
+            git.committer = parse_ident(self.launch.committer) or git.committer
             new = git.commit_tree(merged.tree, [tip, head], f"Merge what people pushed onto {self.launch.onto}",
                                   date=date)
         if not git.update_ref(ref, new, tip or ABSENT, message="garrison: take in what people pushed"):

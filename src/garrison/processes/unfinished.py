@@ -257,6 +257,13 @@ def _guard(refusal: Refusal, _branch: str) -> str:
     return f"it left files that it must commit itself or add to .gitignore: {_names(refusal)}"
 
 
+def _hook(refusal: Refusal, _branch: str) -> str:
+    name = f"{refusal.operation} hook" if refusal.operation else "commit hook"
+    last = refusal.files[-1] if refusal.files else "it printed nothing"
+    more = "".join(f"\n{line}" for line in refusal.files) if len(refusal.files) > 1 else ""
+    return f"the repository's own {name} refuses what it left uncommitted: {last}{more}"
+
+
 def _names(refusal: Refusal) -> str:
     more = refusal.count - len(refusal.files)
     return ", ".join(refusal.files) + (f" and {more:,} more" if more > 0 else "")
@@ -264,7 +271,7 @@ def _names(refusal: Refusal) -> str:
 
 _WORDS = {RefusalKind.OPERATION: _operation, RefusalKind.UNMERGED: _unmerged_words, RefusalKind.MARKERS: _markers,
           RefusalKind.STASH: _stash, RefusalKind.OTHER_BRANCH: _other_branch, RefusalKind.REWRITTEN: _rewritten,
-          RefusalKind.IGNORED: _ignored_words, RefusalKind.GUARD: _guard}
+          RefusalKind.IGNORED: _ignored_words, RefusalKind.GUARD: _guard, RefusalKind.HOOK: _hook}
 
 
 def _name(finding: Finding, limits: GuardConfig) -> str:

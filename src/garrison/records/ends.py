@@ -15,8 +15,9 @@ from garrison.frozen import frozen
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-UNFINISHED_WORK, GUARD = "unfinished", "guard"
-"""Failure kinds of a refused attempt: its work is not where it can land, or garrison does not commit what it left."""
+UNFINISHED_WORK, GUARD, HOOK = "unfinished", "guard", "hook"
+"""Failure kinds of a refused attempt: its work is not where it can land, or garrison does not commit what it left, by
+its own rules or by a hook of the repository."""
 
 
 class RefusalKind(StrEnum):
@@ -38,6 +39,8 @@ class RefusalKind(StrEnum):
     """Only files that git ignores were changed."""
     GUARD = "guard"
     """Files were left uncommitted that garrison does not commit for an agent."""
+    HOOK = "hook"
+    """A commit hook of the repository refused what was left uncommitted; `files` are the last lines of its output."""
 
 
 @frozen
@@ -50,7 +53,8 @@ class Refusal:
     count: int = 0
     """Number of files or folders in question."""
     operation: str = ""
-    """Operation of git that was left open: `merge`, `rebase`, `cherry-pick`, `revert`, `bisect` or `am`."""
+    """Operation of git that was left open: `merge`, `rebase`, `cherry-pick`, `revert`, `bisect` or `am`; or the hook
+    that refused."""
     branch: str = ""
     """Branch that holds the work."""
     commit: str = ""
@@ -63,7 +67,7 @@ class Refusal:
         """Return the kind of failure that decides what follows."""
         if self.kind is RefusalKind.IGNORED:
             return "no_change"
-        return GUARD if self.kind is RefusalKind.GUARD else UNFINISHED_WORK
+        return {RefusalKind.GUARD: GUARD, RefusalKind.HOOK: HOOK}.get(self.kind, UNFINISHED_WORK)
 
 
 def to_fields(refusal: Refusal | None) -> dict[str, object]:

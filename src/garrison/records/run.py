@@ -92,6 +92,8 @@ class Launch:
     """Where nodes are done that do not say it themselves: names of hosts, or one label; empty: on this machine."""
     claimed_for: str = ""
     """Attempt of another home's run that this run does as a host, '' for none: only who has the claim continues it."""
+    commit_hook: bool = False
+    """True if the repository's own pre-commit hook is part of the gate."""
     committer: str = ""
     """Who commits what lands, `Name <address>`; '' if git knows no name, and in older runs: garrison itself."""
     signer: dict[str, Any] = field(default_factory=dict)

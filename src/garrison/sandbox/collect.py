@@ -262,7 +262,8 @@ def collect(view: GitView) -> Collected:
         return _Collection(view, state, private).run()
 
 
-def enter(view: GitView, owner: str, *, push: bool = False, checkout: Path | None = None) -> tuple[Mount, ...]:
+def enter(view: GitView, owner: str, *, push: bool = False, checkout: Path | None = None,
+          hooks: bool = True) -> tuple[Mount, ...]:
     """Return what to bind inside for the agent `owner`: a predecessor's view, if the repository is as that left it.
 
     What a view has is collected first, and locks that the predecessor's git left are removed: no process works in it.
@@ -276,7 +277,7 @@ def enter(view: GitView, owner: str, *, push: bool = False, checkout: Path | Non
             if state is not None and state.owner == owner and state.checkout == inside and _is_current(view, state):
                 view.clear_locks()
                 return view.mounts()
-    return view.prepare(push=push, owner=owner, checkout=checkout)
+    return view.prepare(push=push, owner=owner, checkout=checkout, hooks=hooks)
 
 
 def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path | None:
@@ -287,8 +288,9 @@ def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path 
 
 
 def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "",
-               checkout: Path | None = None) -> tuple[Mount, ...]:
-    """Return what a process in a worktree sees of its repository: a git view where mounts are possible.
+               checkout: Path | None = None, *, hooks: bool = True) -> tuple[Mount, ...]:
+    """Return what a process in a worktree sees of its repository: a git view where mounts are possible, with the user's
+    `hooks` or without.
 
     An agent's view is kept for its successors (`enter`); that of any other role is made again each time and never
     collected. By Landlock nothing can be mounted: of the repository's own git directory, what a commit writes is
@@ -302,8 +304,8 @@ def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str 
         return (Mount(git.common, git.common),
                 *(Mount(path, path, writable=True) for path in (*written, find_git_dir(git, worktree))))
     if role is Role.AGENT:
-        return enter(view, owner, push=rights.push, checkout=checkout)
-    return view.prepare(checkout=checkout)
+        return enter(view, owner, push=rights.push, checkout=checkout, hooks=hooks)
+    return view.prepare(checkout=checkout, hooks=hooks)
 
 
 def _is_current(view: GitView, state: ViewState) -> bool:

@@ -186,13 +186,15 @@ class GitView:
 
     # ---- preparing
 
-    def prepare(self, *, push: bool = False, owner: str = "", checkout: Path | None = None) -> tuple[Mount, ...]:
+    def prepare(self, *, push: bool = False, owner: str = "", checkout: Path | None = None,
+                hooks: bool = True) -> tuple[Mount, ...]:
         """Make the view from the repository as it is now, replacing another; return what to bind inside.
 
         Args:
             push: keep the addresses to push to.
             owner: attempt of the agent that it is made for, as `enter` compares it.
             checkout: path of the worktree inside; None: as outside.
+            hooks: the user's own hooks run inside.
         """
         inside = checkout or self.worktree
         git_dir = restore_link(self.git, self.worktree)
@@ -203,7 +205,7 @@ class GitView:
         stores = ObjectStores(self.git.common)
         branch, tip = read_head(self.git, self.worktree, git_dir)
         _make_git_directory(common, stores.alternates(self.git.common / "objects"))
-        entries = self._write_shared(common, git_dir, inside, push=push)
+        entries = self._write_shared(common, git_dir, inside, push=push, hooks=hooks)
         modules = _copy_worktree_part(self.git, self.worktree, git_dir, common, stores, inside)
         (new / "empty").touch()
         for number, folder in enumerate(["", *modules.values()]):
@@ -232,15 +234,18 @@ class GitView:
                   if (self.worktree / path / ".git").is_file()),
                 *store_mounts([Path(path) for path in state.stores] if state else [], empty), *system)
 
-    def _write_shared(self, common: Path, git_dir: Path, inside: Path, *, push: bool) -> list[git_config.Entry]:
+    def _write_shared(self, common: Path, git_dir: Path, inside: Path, *, push: bool,
+                      hooks: bool) -> list[git_config.Entry]:
         """Write what all worktrees of a repository share: settings, refs, hooks, patterns; return the real settings."""
         listing = self.git.run("config", "--list", "-z", "--show-scope", "--includes", cwd=self.worktree)
         entries = [entry for entry in git_config.parse(listing.out) if entry.scope != "command"]
         # that of Path fails where there is no such user
         paths = {entry.key: os.path.expanduser(entry.value or "") for entry in entries}  # noqa: PTH111
         shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
-                  *self._copy_patterns(common, paths), *self._copy_hooks(common, paths.get("core.hookspath", "")),
+                  *self._copy_patterns(common, paths),
+                  *(self._copy_hooks(common, paths.get("core.hookspath", "")) if hooks else ()),
                   *(git_config.Entry("local", key, value) for key, value in git_config.FORCED),
+                  git_config.Entry("local", "core.bare", "false"),  # it has a worktree, whatever the real one has
                   git_config.Entry("local", "core.worktree", str(inside))]
         (common / "config").write_bytes(git_config.render(shared))
         own = git_config.select(entries, ("worktree",), push=push)

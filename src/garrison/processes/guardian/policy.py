@@ -38,7 +38,7 @@ from garrison.processes.guardian.view import (
 )
 from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, TESTED
 from garrison.records import signals
-from garrison.records.ends import GUARD, UNFINISHED_WORK
+from garrison.records.ends import GUARD, HOOK, UNFINISHED_WORK
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
 from garrison.records.run import LOST
 from garrison.records.signals import (
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.signals import PostedSignal, Signal
 
-REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change", LOST, UNFINISHED_WORK, GUARD})
+REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change", LOST, UNFINISHED_WORK, GUARD, HOOK})
 """Kinds of failure that a new attempt may fix, since its agent learns what was wrong."""
 
 

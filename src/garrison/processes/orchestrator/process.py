@@ -21,13 +21,15 @@ from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.failover import START, find_trouble
 from garrison.agents.registry import agent, excluded_by
 from garrison.agents.reports import NOTES, AgentReports
+from garrison.config import GuardHooks
 from garrison.errors import GarrisonError
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
+from garrison.processes.commit_hooks import HookJob, find_hooks
 from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
 from garrison.processes.networks import open_network
 from garrison.processes.orchestrator.pace import Pace
-from garrison.processes.places import git_variables, node_place
+from garrison.processes.places import git_variables, node_place, read_hooks_mode
 from garrison.processes.spawn import close_sessions
 from garrison.processes.unfinished import WorkInspector, describe
 from garrison.processes.worktree import adopt_commits, collect_commits, restore_committed_output, undo_foreign_move
@@ -136,6 +138,8 @@ class Orchestrator:
         """Last reason why the agent's commits could not be collected."""
         self._refusal_of_work: Refusal | None = None
         """Why the work of an agent that reported success is not taken as it is."""
+        self._hooks: HookJob | None = None
+        """The repository's commit hooks, at what the agent left uncommitted."""
         self._pace = Pace()
         """Pace of collecting: an agent can commit without end."""
         self._has_output = True
@@ -154,6 +158,8 @@ class Orchestrator:
         now = self.runtime.clock.monotonic()
         if self.work is None:
             return self._begin(now)
+        if self._hooks is not None:
+            return self._poll_hooks(self._hooks, now)
         if self.network is not None:
             self.network.keep()
         has_request = self.channel is not None and self.channel.poll(now)
@@ -185,7 +191,9 @@ class Orchestrator:
             event_loop.watch_process(*process)
         if self.channel is not None:
             event_loop.watch_descriptor(self.channel.fileno())
-        if self.network is not None:
+        if self._hooks is not None:
+            self._hooks.watch(event_loop)
+        elif self.network is not None:
             self.network.watch(event_loop)
         for folder in (self.assignment.folder, self.assignment.exchange):
             if folder.is_dir():
@@ -199,7 +207,7 @@ class Orchestrator:
     def next_wake(self) -> float | None:
         """Return the seconds until the agent must be polled; a fraction of a second while it prints output."""
         times = (self.work.wake_at() if self.work else None, self.channel.wake_at() if self.channel else None,
-                 self._pace.wake_at(), self.agents.wake_at())
+                 self._pace.wake_at(), self.agents.wake_at(), self._hooks.wake_at if self._hooks else None)
         due = [at - self.runtime.clock.monotonic() for at in times if at is not None]
         return min([*due, POLL_WITH_OUTPUT]) if self._has_output else min(due, default=None)
 
@@ -458,8 +466,40 @@ class Orchestrator:
             # Without a lack that shows now it may be the program's own doing: then it counts, if for little.
             self._end_without_result(f"its agent had no room for its processes on this machine; {outcome.reason}",
                                      SHORTAGE if lack else MEMORY)
-        else:
+        elif not self._begin_hooks(outcome):
             self._finish(outcome)
+
+    def _begin_hooks(self, outcome: Outcome) -> bool:
+        """Give what the agent left uncommitted to the repository's commit hooks, if there is anything and any."""
+        if outcome.status != "success" or not self.worktree.is_dir() or self.stopping:
+            return False
+        if read_hooks_mode(self.runtime.home) is not GuardHooks.AGENT or not find_hooks(self.git):
+            return False
+        with contextlib.suppress(GarrisonError):  # told when the result is written
+            self._collect()
+        if not self.git.is_dirty(self.worktree):
+            return False
+        self._hooks = HookJob(self.runtime, self.launch, self.task, self.worktree, self._make_environment(),
+                              self.assignment.folder, _commit_message(self.task), outcome,
+                              self.runtime.clock.monotonic())
+        return True
+
+    def _poll_hooks(self, job: HookJob, now: float) -> bool:
+        if self.stopping:
+            job.kill(now)
+        result = job.poll(now)
+        if result is None:
+            return False
+        if self.stopping or result.ended_by_signal:
+            self._end_without_result(self._describe_stop() if self.stopping else "a signal ended its commit hook")
+            return True
+        self._refusal_of_work = refusal = job.refusal(result)
+        if refusal is None:
+            self._finish(job.outcome)
+        else:
+            self._finish(Outcome("fail", describe(refusal, self.incarnation.identity.branch or ""),
+                                 job.outcome.exit_code, failure_kind=refusal.failure_kind))
+        return True
 
     def _end_without_result(self, reason: str, death_class: str = "") -> None:
         """End so that a successor does the work again."""

@@ -272,7 +272,10 @@ def _locate_step_by_step(path: Path) -> Path:
     git = Repository(path)
     flags = git.run("rev-parse", "--is-bare-repository", "--is-shallow-repository").out.split()
     if flags[0] == "true":
-        raise Refused(f"{path} is a bare repository; clone it and name the clone")
+        first = next(iter(sorted((common / "worktrees").glob("*/gitdir"))), None)
+        there = Path(first.read_text(errors="surrogateescape").strip()).parent if first is not None else None
+        raise Refused(f"{path} is a bare repository; " + (f"start in a worktree of it, such as {there}" if there else
+                                                          "clone it and name the clone"))
     if flags[1] == "true":
         raise Refused(f"{path} is a shallow clone; run `git -C {path} fetch --unshallow` first")
     if git.rev("HEAD") is None:

@@ -30,7 +30,7 @@ CONTROL = {
     "merge-queue pause",
     "merge-queue unpause", "merge-queue resume", "merge-queue doctor",
     "host add", "host list", "host show", "host drain", "host remove", "host run",  # list and show reach hosts over ssh
-    "pipeline answer", "pipeline signal", "spawn-runner",
+    "pipeline answer", "pipeline signal", "spawn-runner", "setup clear",
     "spawn-orchestrator"}
 
 

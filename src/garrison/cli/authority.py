@@ -66,7 +66,7 @@ COMMANDS: Mapping[str, Authority] = {
         "session show", "session list", "session restore"), Authority.OWN),
     **dict.fromkeys((
         "status", "config show", "why", "events", "metrics", "logs", "attach", "cost", "top", "review", "doctor",
-        "find-stale", "timeline", "verify", "pipeline status", "pr show",
+        "find-stale", "timeline", "verify", "pipeline status", "pr show", "setup show",
         "rescue list", "rescue show", "agents list", "agents show", "agents graph", "signals list", "merge-queue list",
         "merge-queue show", "merge-queue log", "merge-queue conflicts", "merge-queue config", "hook-manager read",
         "hook-manager wisdom", "identity-registry list", "identity-registry show", "identity-registry find-stale",

@@ -1,0 +1,116 @@
+"""`garrison setup`: list and remove what is kept of a repository's set-ups."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garrison.cli.commands import Group
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json, print_message, print_table
+from garrison.cli.rescue import format_size
+from garrison.config import find_home, trees_root
+from garrison.errors import Refused
+from garrison.sandbox import setups
+from garrison.sandbox.setups import SetupLayer
+from garrison.system.clock import format_age
+from garrison.system.exit_info import quote_command
+from garrison.system.git import Git, validate_repository
+
+_SHORT = 8
+"""Characters of a digest that are shown as the set-up's name."""
+
+target_dir_option = click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
+                                 help="Repository (default: the one you are in).")
+
+
+@click.group(cls=Group)
+def setup() -> None:
+    """List and remove what set-ups of a repository left.
+
+    Set-up runs once; what it left is kept and laid under every worktree and gate slot. `--fresh-setup` of a launch runs
+    it again.
+    """
+
+
+def _store(target_dir: Path | None, home: str | None) -> Path:
+    """Return the folder with what is kept of a repository; Refused if it is none."""
+    repo = validate_repository(target_dir or Path.cwd())
+    return setups.store_of(trees_root(os.environ) / Git(repo, home=find_home(home)).key)
+
+
+def _body(layer: SetupLayer, users: Sequence[str]) -> dict[str, Any]:
+    return {"name": layer.digest, "command": layer.command, "commit": layer.commit, "created": layer.created,
+            "last_use": setups.last_use(layer), "seconds": layer.seconds, "size": layer.size,
+            "made": list(layer.made), "used_by": list(users), "folder": layer.folder}
+
+
+@setup.command("show", examples=(
+    ("garrison setup show", "what is kept of the repository you are in"),
+    ("garrison setup show --target-dir ~/src/project --json", "of another one, for programs"),
+))
+@target_dir_option
+@json_option
+@home_option
+def show_command(target_dir: Path | None, as_json: bool, home: str | None) -> None:
+    """List what is kept, the latest used first.
+
+    AGE: since the set-up ran. TOOK: how long it ran. USED BY: worktrees (RUN/NODE) and gate slots over it.
+    """
+    store = _store(target_dir, home)
+    used, kept, now = setups.users_of(store.parent), setups.list_kept(store), time.time()
+    if as_json:
+        print_json([_body(layer, used.get(layer.folder, ())) for layer in kept])
+        return
+    print_table(("SET-UP", "AGE", "LAST USE", "TOOK", "SIZE", "USED BY", "COMMAND"),
+                [(layer.digest[:_SHORT], format_age(now - layer.created), format_age(now - setups.last_use(layer)),
+                  f"{layer.seconds:.0f} s", format_size(layer.size), ", ".join(used.get(layer.folder, ())) or None,
+                  quote_command(layer.command).strip("`")) for layer in kept],
+                "no set-up of this repository is kept")
+
+
+@setup.command("clear", examples=(
+    ("garrison setup clear", "all that no worktree uses"),
+    ("garrison setup clear 1603a78d", "one, by its name in `garrison setup show`"),
+))
+@click.argument("names", metavar="[SET-UP]...", nargs=-1)
+@target_dir_option
+@json_option
+@home_option
+def clear_command(names: tuple[str, ...], target_dir: Path | None, as_json: bool, home: str | None) -> None:
+    """Remove what is kept, or only the named set-ups. What a worktree or gate slot uses stays.
+
+    The next launch runs the set-up again.
+    """
+    store = _store(target_dir, home)
+    used, kept = setups.users_of(store.parent), setups.list_kept(store)
+    for name in names:
+        _check_name(name, kept, used)
+    removed = setups.sweep(store, setups.read_limits(find_home(home)), everything=not names, names=names)
+    gone = {layer.folder for layer in removed}
+    left = [layer for layer in kept if layer.folder not in gone and not names]
+    if as_json:
+        print_json({"removed": [layer.digest for layer in removed], "used": [layer.digest for layer in left]})
+        return
+    for layer in left:
+        print_message(f"{layer.digest[:_SHORT]} stays: used by {', '.join(used.get(layer.folder, ())) or 'a worktree'}")
+    size = format_size(sum(layer.size for layer in removed))
+    click.echo(f"removed {len(removed)} {'set-up' if len(removed) == 1 else 'set-ups'} ({size})" if removed else
+               "nothing to remove")
+
+
+def _check_name(name: str, kept: Sequence[SetupLayer], used: Mapping[str, Sequence[str]]) -> None:
+    """Refuse a name that is not that of exactly one set-up, or of one in use."""
+    found = [layer for layer in kept if name and layer.digest.startswith(name)]
+    if not found:
+        raise Refused(f"no set-up {name!r} of this repository is kept; `garrison setup show` lists what is")
+    if len(found) > 1:
+        raise Refused(f"{name!r} begins the names of {len(found)} set-ups; type more of it (`garrison setup show`)")
+    if users := used.get(found[0].folder):
+        raise Refused(f"set-up {name} is used by {', '.join(users)}; stop that run first, or launch the next one with "
+                      "--fresh-setup")

@@ -11,6 +11,7 @@ from merge_support import World, check, git, leave_daemon
 from garrison.errors import PreflightRed, Refused
 from garrison.merge.config import QueueConfig
 from garrison.merge.preflight import foreign_imports, preflight, pythons
+from garrison.merge.queue import MergeQueue
 from garrison.system import processes
 from garrison.system.environment import child_environment
 
@@ -164,6 +165,16 @@ def test_a_gate_that_changes_its_worktree_does_no_harm(world):
         run(world, spoil)
     assert git(world.repo, "status", "--porcelain") == ""
     assert git(world.repo, "rev-parse", "main") == world.start
+
+
+def test_the_preflights_of_two_repositories_end_only_their_own_processes(world, tmp_path):
+    """Processes are found by their marker: those of another repository's pre-flight in the same home have another."""
+    (tmp_path / "b").mkdir()
+    other, out = World(tmp_path / "b", gate=None), tmp_path / "markers"
+    other.queue = MergeQueue(world.home, other.repo)
+    for each in (world, other):
+        run(each, f"printenv GARRISON_LIFE >> {out}")
+    assert len(set(out.read_text().splitlines())) == 2
 
 
 def test_a_recent_green_preflight_is_not_repeated(world, tmp_path):

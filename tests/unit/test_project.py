@@ -432,6 +432,13 @@ def test_packages_that_tests_miss_are_added_a_few_times() -> None:
     assert World(a=RED).search(way("a")).result == RED
 
 
+def test_a_trial_without_a_verdict_ends_the_search() -> None:
+    lost = TrialResult(False, "ended by a signal", failed="gate", is_lost=True)
+    attempt = World(a=RED, b=lost, c=GREEN).search(way("a"), way("b"), way("c"))
+    assert attempt.candidate.gate == "b"
+    assert next_steps(Choice("b", None, [], None), attempt.result, None)[-1] == "next: garrison init --force"
+
+
 def test_the_time_for_all_trials_is_bounded() -> None:
     world = World(a=RED, b=RED, c=RED, d=RED)
     world.search(way("a"), way("b"), way("c"), way("d"), end=15)

@@ -270,6 +270,8 @@ def next_steps(choice: Choice, result: TrialResult | None, pipeline: str | None,
         return [f"if you trust {' and '.join(refused)}, write this below [sandbox] in {settings.path}:",
                 f"    hosts = {json.dumps([*settings.hosts, *(f'private {host}' for host in refused)])}",
                 "next: garrison init --force"]
+    if result is not None and result.is_lost:
+        return [f"the trial gave no verdict: {result.summary}", "next: garrison init --force"]
     if result is not None and result.failed == SETUP:
         return [f"next: correct setup in {PROJECT_FILE}, then try it: garrison init"]
     if result is not None and not result.passed:

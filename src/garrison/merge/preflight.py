@@ -152,7 +152,7 @@ def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, c
               report: Callable[[str], None]) -> Verdict:
     """Run one gate and wait for its verdict; end it if interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
-    marker = gate_marker(queue.home, run, f"preflight-{slot.number}", 1)
+    marker = gate_marker(queue.home, run, f"preflight-{queue.git.key}-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
         old.unlink(missing_ok=True)
     job = GateRun(slot, config, folder, log, marker, environment, queue.home, held_back,

@@ -56,6 +56,8 @@ class TrialResult:
     """Tests that failed, as far as the log names them."""
     refused_hosts: tuple[str, ...] = ()
     """Hosts that a set-up that failed was refused."""
+    is_lost: bool = False
+    """Set if it gave no verdict: a signal ended it, or its disk was full."""
     absent: tuple[str, ...] = ()
     """Programs whose absence kept every way from being tried."""
     log: str = field(default="", repr=False)
@@ -175,6 +177,8 @@ def _judge(candidate: Candidate, result: TrialResult) -> TrialResult:
 
 def _why_no_other_way(attempts: Sequence[Attempt]) -> str:
     """Return why no other candidate can do better than the last one; '' if one might."""
+    if attempts[-1].result.is_lost:
+        return "no other way is tried: this one gave no verdict"
     if whole_registries(attempts[-1].result.refused_hosts):
         return "no other way is tried: it would be refused as well"
     candidate, result = attempts[-1].candidate, attempts[-1].result
@@ -206,8 +210,8 @@ def _is_repeated(attempts: Sequence[Attempt]) -> bool:
 def _progress(attempt: Attempt) -> tuple[int, int]:
     """Return how far an attempt came: set-up failed, gate failed, tests ran; the fewer failed, the further."""
     result = attempt.result
-    if result.refused_hosts:
-        return (3, 0)  # with the hosts admitted, it is the first to try again
+    if result.refused_hosts or result.is_lost:
+        return (3, 0)  # the first to try again
     if result.failed == SETUP:
         return (0, 0)
     return (2, -len(result.failing)) if result.failing and _COUNTS.search(result.log) else (1, 0)
@@ -232,7 +236,7 @@ def try_gate(queue: MergeQueue, *, gate: str | None, setup: str | None, setup_ke
         failing = () if part == SETUP else tuple(find_failing(text))
         return TrialResult(False, describe_failure(queue.target, error.reason, part, text, failing),
                            tuple(clean_lines(error.tail)), part, failing,
-                           error.refused_hosts if part == SETUP else (), log=text)
+                           error.refused_hosts if part == SETUP else (), is_lost=error.result == "lost", log=text)
     except ForeignImports as error:
         return TrialResult(False, str(error), failed=GATE)
     finally:

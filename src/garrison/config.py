@@ -20,6 +20,9 @@ This is the only module that reads garrison's environment variables for itself. 
     budget = 1                                      # a message
     budget_day = 10
 
+    [merge]                                         # the merge queue
+    turn = 900                                      # seconds for which others wait for a node that lost a conflict
+
     [launch]                                        # options of launches that state none themselves
     agent = "aider"
 
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
 
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
-TABLES = ("agents", "notify", "sandbox", "setup", "chat", "launch", "guard", "pull_requests", "hosts")
+TABLES = ("agents", "notify", "sandbox", "setup", "chat", "launch", "guard", "pull_requests", "hosts", "merge")
 """Tables of config.toml."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
@@ -68,6 +71,7 @@ PROJECT_FILE = "garrison.toml"
 PROJECT_TABLES = ("launch", "guard")
 """Its tables."""
 CHAT_KEYS = ("budget", "budget_day", "max_turns")
+MERGE_KEYS = ("turn",)
 HOSTS_PATHS = ("tls_ca", "tls_certificate", "tls_key", "api_key_file")
 HOSTS_KEYS = ("temporal", "namespace", "lease", *HOSTS_PATHS, "tls_server_name")
 OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
@@ -259,6 +263,14 @@ class HostsConfig:
 
 
 @frozen
+class MergeConfig:
+    """The table `[merge]`: settings of all merge queues that the home's runs work."""
+
+    turn: float = 900.0
+    """Seconds of work for which others wait at most for a node that lost to a moved target (`merge.turns`)."""
+
+
+@frozen
 class LaunchConfig:
     """The table `[launch]`: options of launches, for what neither the command line nor the graph states."""
 
@@ -356,6 +368,10 @@ class ConfigFile:
     def hosts(self) -> HostsConfig:
         """Return the table `[hosts]`; UsageError if it is malformed."""
         return parse_hosts(f"{self.path}, [hosts]", self.tables.get("hosts", {}))
+
+    def merge(self) -> MergeConfig:
+        """Return the table `[merge]`; UsageError if it is malformed."""
+        return parse_merge(f"{self.path}, [merge]", self.tables.get("merge", {}))
 
     def launch(self) -> LaunchConfig:
         """Return the table `[launch]`; UsageError if it is malformed."""
@@ -503,6 +519,18 @@ def parse_hosts(where: str, table: Any) -> HostsConfig:
     if not isinstance(server, str) or not re.fullmatch(r"[A-Za-z0-9.-]*", server):
         raise UsageError(f"{where}: tls_server_name={server!r} should be the name in the server's certificate")
     return HostsConfig(temporal, namespace, float(lease), **paths, tls_server_name=server)
+
+
+def parse_merge(where: str, table: Any) -> MergeConfig:
+    """Parse a table `[merge]`; UsageError names what is wrong."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} should be a table with {', '.join(MERGE_KEYS)}")
+    if unknown := [key for key in table if key not in MERGE_KEYS and not key.startswith("x_")]:
+        raise UsageError(f"{where}: {unknown[0]} is not known; there is {', '.join(MERGE_KEYS)}")
+    turn = table.get("turn", MergeConfig.turn)
+    if isinstance(turn, bool) or not isinstance(turn, (int, float)) or not 1 <= turn <= 86_400:
+        raise UsageError(f"{where}: turn={turn!r} should be seconds, 1 to 86400")
+    return MergeConfig(float(turn))
 
 
 def _parse_path(where: str, key: str, value: Any) -> str:

@@ -91,14 +91,14 @@ def leave_daemon(pids: Path) -> str:
 
 
 def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEADLINE) -> Wait:
-    """Step until it waits for something else than a gate; that must be `until`."""
+    """Step until it waits for something else than a gate; that must be `until`, or one of several (`empty|blocked`)."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         done = processor.step()
         processor.heartbeat()
         if isinstance(done, Progress):
             continue
-        if done.kind == until:
+        if done.kind in until.split("|"):
             return done
         assert done.kind in ("gate", "ref_locked", "hindered"), done
         wait(done.fd, min(done.seconds, 0.05) if done.fd < 0 else 1.0)

@@ -27,18 +27,18 @@ def compact_often(monkeypatch):
     monkeypatch.setattr(merge_processor, "SNAPSHOT_EVERY", 5)
 
 
-def _process(world: World, point: str) -> None:
+def _process(world: World, point: str, until: str) -> None:
     os.environ["GARRISON_FAILPOINT"] = point
     processor = MergeProcessor(MergeQueue(world.home, world.repo, token="victim"), trees=world.trees,
                                environment=child_environment(os.environ))
     assert processor.acquire()
     processor.recover()
-    drive(processor)
+    drive(processor, until)
 
 
-def victim(world: World, point: str) -> int:
+def victim(world: World, point: str, until: str = "empty") -> int:
     """Run a processor that dies at `point`; return its exit code."""
-    process = FORK.Process(target=_process, args=(world, point))
+    process = FORK.Process(target=_process, args=(world, point, until))
     process.start()
     process.join(DEADLINE)
     assert process.exitcode in (0, -signal.SIGKILL)

@@ -21,6 +21,7 @@ from garrison.processes.runner.policy import CANCELLED
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
+from garrison.records.run import MOVED
 from garrison.records.signals import resume_id
 from garrison.supervise.restart import Policy
 from garrison.testing.checker.promises import GRACEFUL
@@ -558,10 +559,15 @@ class Check:
         if old is None or attempt == old.attempt:
             return
         self.reworks += 1
+        if change.get("kind") == MOVED and not any(
+                entry.moved and entry.attempt == old.attempt
+                for entry in self.world.queue.entries_of(run.id, change["node"])):
+            raise Violation(f"attempt {old.attempt} of {change['node']} was no rework, though the target had not moved")
         self._check_not_cancelled(run, change["node"], old.attempt)
         if run.plan.flow == "walk" or run.lands:  # a landing that was refused runs nodes again
             return
-        if attempt != old.attempt + 1 or attempt > run.max_rework + 1 + run.again:
+        moved = old.moved + (change.get("kind") == MOVED)
+        if attempt != old.attempt + 1 or attempt > run.max_rework + 1 + moved + run.again:
             raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
 
     def _check_not_cancelled(self, run: Run, name: str, attempt: int) -> None:
@@ -578,7 +584,7 @@ class Check:
             fate = run.fates[name]
             if run.plan.initial.get(name) in ("validated", "failed"):
                 continue
-            if node.status == "failed" and node.kind != CANCELLED and node.attempt - node.first < run.max_rework and \
+            if node.status == "failed" and node.kind != CANCELLED and node.rework < run.max_rework and \
                     fate.kind in REWORKED and self._was_red(fate.kind, node.reason):
                 raise Violation(f"{name} failed in attempt {node.attempt} ({node.reason}) and was not reworked")
             if node.status == "failed" and not self._deserved(run, name, node.reason):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from tests.simulator.merge_processor import Processor
 from tests.simulator.runner import Runner
@@ -48,6 +48,9 @@ from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 
+if TYPE_CHECKING:
+    from garrison.merge.records import QueueRecord
+
 COMPACTIONS = 0.02
 """Share of turns after which the journal is compacted."""
 
@@ -83,7 +86,8 @@ class Guardian(SimulatedProcess):
                   if entry.run == self.run.id}
         return GuardianView(
             self.run.id, world.mono, world.boot_id, inbox, runners, processor, merges, strays, self.stopping,
-            self._is_overdue(), wall=world.wall, results=self._results(), landing=self._landing())
+            self._is_overdue(), wall=world.wall, results=self._results(), landing=self._landing(),
+            turns={turn.node: turn for turn in world.queue.turns.values() if turn.run == self.run.id})
 
     def _strays(self, runners: Mapping[str, ChildState]) -> dict[str, ChildState]:
         """Find living orchestrators that have no runner to stop them, though they are to stop."""
@@ -209,6 +213,12 @@ class Guardian(SimulatedProcess):
         yield None
         yield from self.record_synced(NodeCancelled(action.target, attempt, action.why))
 
+    def _change_turn(self, action: Action, view: GuardianView) -> Effect:
+        while self.world.queue_lock is not None:
+            yield 0.5
+        self.world.append_merge(self.me, cast("QueueRecord", action.payload))
+        yield None
+
     def _change_run(self, action: Action, view: GuardianView) -> Effect:
         if action.target not in RUN_TRANSITIONS[self.state.status]:
             raise AssertionError(f"run {self.state.status} -> {action.target}")
@@ -299,6 +309,7 @@ class Guardian(SimulatedProcess):
         ActionKind.ADVANCE_FLOW: _advance_flow,
         ActionKind.CHANGE_GATE: _change_gate,
         ActionKind.CANCEL_NODE: _cancel_node,
+        ActionKind.CHANGE_TURN: _change_turn,
         ActionKind.CHANGE_LANDING: _change_landing,
         ActionKind.ENQUEUE: _enqueue,
         ActionKind.CHANGE_RUN: _change_run,

@@ -6,7 +6,7 @@ out afterwards with a pause behind every durable write, where the process may be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -31,10 +31,13 @@ from garrison.merge.records import (
     TargetMoved,
 )
 from garrison.merge.setback import Setback
+from garrison.merge.touched import Touched
 from garrison.merge.track_record import plain_beliefs
+from garrison.merge.turns import TurnClock
 from garrison.processes.merge_processor.process import STANDBY_POLL, STEPS_PER_TURN
 from garrison.records.names import Key
 from garrison.system.git.commits import MergeResult
+from garrison.system.git.repository import Answer
 
 if TYPE_CHECKING:
     from garrison.merge.decision import Beliefs
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
     from garrison.merge.records import Subject
     from garrison.merge.state import QueueState
+    from garrison.merge.touched import TouchedFiles
     from garrison.merge.verdicts import Result
 
 EXIT_CODES: dict[Result, int] = {"green": 0, "red": 1, "lost": -1}
@@ -108,6 +112,14 @@ class Queue:
         """Return no pairs of entries that conflict with one another."""
         return set()
 
+    def run(self, *_arguments: str, **_options: object) -> Answer:
+        """Return that git has nothing to say: the target has no attributes."""
+        return Answer(0, "", "")
+
+    def of_all(self, entries: Iterable[MergeEntry], _tip: str) -> dict[str, Touched]:
+        """Return what each entry changes: those of the odd nodes the same file, the others none."""
+        return {entry.id: Touched(("f",), 1) if self.world.touches(entry) else Touched() for entry in entries}
+
     def merge_trees(self, _tip: str, oids: Sequence[str]) -> list[MergeResult]:
         """Return for each branch's commit whether it is in conflict with the target."""
         entries = {entry.oid: entry for entry in self.state.entries.values()}
@@ -154,7 +166,7 @@ class Writer(QueueWriter):
 class Builder(CandidateBuilder):
     """Stacks names of commits in place of commits."""
 
-    def _build(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int) -> Candidate:
+    def _build(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int, tip: str) -> Candidate:
         queue = cast("Queue", self.queue)
         if queue.is_ancestor(entry.oid, parent):
             return Candidate(queue.tree_of(parent), parent)
@@ -175,7 +187,7 @@ class Builder(CandidateBuilder):
         built: list[Candidate] = []
         for entry in entries:
             parent = str(built[-1].commit) if built else tip
-            candidate = self._build(entry, parent, (), 0)
+            candidate = self._build(entry, parent, (), 0, tip)
             if candidate.commit in (None, parent):
                 return None
             built.append(candidate)
@@ -364,6 +376,7 @@ class SimulatedMergeProcessor(MergeProcessor):
         self.builder, self.lander, self.gates = Builder(writer), Landings(writer), Gates(writer)
         self.conflict_check = ConflictCheck(writer, self.builder)
         self.pairs = cast("PairConflicts", queue)
+        self.touched, self.turn_clock = cast("TouchedFiles", queue), TurnClock()
         self._setback, self._one_by_one, self._worked = Setback(), False, False
         self._outlook, self._building = _Outlook(), ()
         self._unpinned: set[str] = set()

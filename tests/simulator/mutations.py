@@ -220,9 +220,10 @@ MESSAGES = (
 
 ATTEMPTS = (
     _bug("rework_counter_forgotten", "a node is reworked without end", GUARDIAN,
-         "    if kind in REWORKABLE and node.attempt - node.first < max_rework:\n", "    if kind in REWORKABLE:\n"),
+         "    if kind in REWORKABLE and node.rework < max_rework + (kind == MOVED):\n", "    if kind in REWORKABLE:\n"),
     _bug("never_reworked", "a failure that a new attempt may fix ends the node", GUARDIAN,
-         'REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change", LOST, UNFINISHED_WORK, GUARD, HOOK})\n',
+         'REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change", LOST, MOVED, UNFINISHED_WORK, GUARD, '
+         'HOOK})\n',
          "REWORKABLE = frozenset()\n"),
     _bug("facts_of_every_attempt", "a runner takes the facts of an earlier attempt for its own", RUNNER,
          "        if event.attempt != attempt:\n            return\n        match", "        match"),

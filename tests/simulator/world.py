@@ -602,6 +602,10 @@ class World:
         """Return what the work of a merge entry comes to."""
         return self.runs[entry.run].fates[entry.node].at(entry.attempt)
 
+    def touches(self, entry: MergeEntry) -> bool:
+        """Return whether the work of a merge entry changes the file that is in conflict where one is."""
+        return self.runs[entry.run].fates[entry.node].kind == "conflict" or sum(entry.node.encode()) % 2 == 1
+
     # scheduling
 
     def tick(self) -> bool:

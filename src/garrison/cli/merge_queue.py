@@ -26,9 +26,11 @@ from garrison.merge import commands, hooks
 from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import BATCH_HISTORY, CLEANING, QueueConfig
 from garrison.merge.entry import STRATEGIES, MergeEntry
+from garrison.merge.explanation import describe_union
 from garrison.merge.preflight import identify
 from garrison.merge.queue import QueueReader, list_queues, target_of_folder
 from garrison.merge.state import QueueState
+from garrison.merge.turns import describe_wait
 from garrison.system.git import Git
 from garrison.system.terminal_text import clean_lines
 
@@ -110,6 +112,10 @@ def describe_entry(state: QueueState, entry: MergeEntry) -> str:
     unmet = [] if entry.is_final else [f"{other.id} ({other.status})" for other in state.unmet_dependencies(entry)]
     if entry.status == "landed" and entry.together:
         reasons.append(f"green together with {', '.join(entry.together)}")
+    if entry.status == "landed" and entry.united:
+        reasons.append(describe_union(entry.united))
+    if entry.waits_for:
+        reasons = [describe_wait(entry.waits_for[1], entry.files)]
     if unmet:
         reasons.append(f"waits for {', '.join(unmet)}")
     return " ".join([*([f"[{', '.join(options)}]"] if options else []), "; ".join(reasons)]).strip()

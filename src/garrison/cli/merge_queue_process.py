@@ -22,7 +22,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import PluginChoice, home_option, json_option, repo_root_option, target_option
 from garrison.cli.output import print_json
 from garrison.cli.resolve import observer_of, open_queue
-from garrison.config import Timing, find_home, trees_root
+from garrison.config import Timing, find_home, read_config, trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import QueueConfig
@@ -225,7 +225,7 @@ class ManualProcessing:
         from garrison.system.environment import child_environment
 
         processor = MergeProcessor(self.queue, trees=trees_root(), environment=child_environment(os.environ),
-                                   max_batch=self._max_batch)
+                                   max_batch=self._max_batch, turn=read_config(self.queue.home).merge().turn)
         while not processor.acquire():
             if not wait:
                 raise Refused(f"{self.queue.state.holder or 'another processor'} is processing this queue")

@@ -140,6 +140,7 @@ def examine_config(scope: Scope) -> Iterator[Finding]:
         problems = check_config(home)
         read_config(home).notify()
         read_config(home).chat()
+        read_config(home).merge()
         registry.profiles(home)
     except UsageError as error:
         yield Finding("config", Severity.ERROR, str(error))

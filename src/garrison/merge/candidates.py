@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, UsageError
 from garrison.frozen import frozen
+from garrison.merge import union
 from garrison.merge.config import BATCH_HISTORY
 from garrison.merge.entry import STRAIGHT, TRAILER
 from garrison.merge.queue import Progress, pin_ref
 from garrison.merge.records import EntryCancelled, EntryLanded, StatusChanged
+from garrison.merge.turns import TURN, is_free_loss
 from garrison.plugins import Group, load, offered
 from garrison.system import failpoint
 from garrison.system.clock import from_iso
@@ -58,15 +60,18 @@ class CandidateChain:
     commits: tuple[str, ...]
     exact: tuple[str, ...] = ()
     """Entries whose commits have the trailers with which they would land."""
+    united: tuple[tuple[str, ...], ...] = ()
+    """Of each entry the files of which both sides' lines were kept (see `union`)."""
 
     def prefix(self, entries: Sequence[MergeEntry]) -> CandidateChain:
         """Return the chain of its first entries, as these are now."""
         return CandidateChain(self.base, tuple(entries), self.trees[:len(entries) + 1],
-                              self.commits[:len(entries) + 1], self.exact)
+                              self.commits[:len(entries) + 1], self.exact, self.united[:len(entries)])
 
     def after(self, count: int, tip: str) -> CandidateChain:
         """Return the rest of the chain once its first `count` entries are the tip; the trees do not change."""
-        return CandidateChain(tip, self.entries[count:], self.trees[count:], (tip, *self.commits[count + 1:]))
+        return CandidateChain(tip, self.entries[count:], self.trees[count:], (tip, *self.commits[count + 1:]),
+                              united=self.united[count:])
 
 
 
@@ -82,8 +87,9 @@ class LandingCommits:
 class CandidateBuilder:
     """Builds the candidates of one queue, and keeps the last chains in memory."""
 
-    def __init__(self, writer: QueueWriter) -> None:
-        self.writer, self.queue, self.git = writer, writer.queue, writer.git
+    def __init__(self, writer: QueueWriter, turn: float = TURN) -> None:
+        """`turn`: seconds of the turn of a node that lost to a moved target."""
+        self.writer, self.queue, self.git, self.turn = writer, writer.queue, writer.git, turn
         self._chains: list[CandidateChain] = []
         self._pinned: dict[str, str] = {}
         """Entry → commit of the candidate that is pinned for it."""
@@ -109,7 +115,7 @@ class CandidateBuilder:
             parent = str(built[-1].commit) if built else tip
             before = built[-1].tree if built else self.git.tree_of(tip)
             try:
-                candidate = self._build(entry, parent, names, len(chosen) + 1)
+                candidate = self._build(entry, parent, names, len(chosen) + 1, tip)
             except GitError:
                 if not chosen:
                     raise
@@ -127,7 +133,7 @@ class CandidateBuilder:
                 return self._record_unbuildable(entry, tip, candidate)
         return self._begin(CandidateChain(
             tip, tuple(chosen), (self.git.tree_of(tip), *(each.tree for each in built)),
-            (tip, *(str(each.commit) for each in built)), names))
+            (tip, *(str(each.commit) for each in built)), names, tuple(each.united for each in built)))
 
     def _begin(self, chain: CandidateChain) -> Progress | CandidateChain:
         """Pin a chain, and make candidates of those of its entries that waited."""
@@ -158,23 +164,25 @@ class CandidateBuilder:
         config = self.queue.state.config
         return config is None or config.batch_history == BATCH_HISTORY[0]
 
-    def _build(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int) -> Candidate | Progress:
+    def _build(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int, tip: str,
+               ) -> Candidate | Progress:
         try:
-            return self._build_landable(entry, parent, names, position)
+            return self._build_landable(entry, parent, names, position, tip)
         except GitError:
             if self.git.rev(entry.oid) is not None:
                 raise
             self.writer.append(EntryCancelled(entry.id, f"commit {entry.oid} is gone"), sync=True)
             return Progress("cancelled", entry.id)
 
-    def _build_landable(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int) -> Candidate:
+    def _build_landable(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int, tip: str,
+                        ) -> Candidate:
         """Build an entry's candidate, or say why its tree could not be checked out or merged by anybody.
 
         Damaged objects of an earlier try that git stumbles over are set aside, and written again.
         """
         while True:
             try:
-                candidate = build_candidate(self.git, entry, parent, self._trailers(entry, names, position))
+                candidate = build_candidate(self.git, entry, parent, self._trailers(entry, names, position), target=tip)
                 why = self._explain_refusal(parent, candidate, foreign=candidate.commit == entry.oid)
                 return Candidate("", None, (), why) if why else candidate
             except GitError as error:
@@ -199,9 +207,13 @@ class CandidateBuilder:
         return self.record_conflict(entry, tip, candidate.files, candidate.reason)
 
     def record_conflict(self, entry: MergeEntry, tip: str, files: Sequence[str], reason: str) -> Progress:
-        """Record that an entry is in conflict with the tip."""
-        self.writer.append(StatusChanged((entry.id,), "conflict", f"{reason} (against {self.queue.target} at "
-                                         f"{tip[:10]})", tuple(files), tip), sync=True)
+        """Record that an entry is in conflict with the tip; if it was enqueued by a runner, its node has a turn."""
+        has_turn = bool(files and entry.recipient)
+        earlier = [each for each in self.queue.state.entries_of(*entry.key) if each.id != entry.id]
+        self.writer.append(StatusChanged(
+            (entry.id,), "conflict", f"{reason} (against {self.queue.target} at {tip[:10]})", tuple(files), tip,
+            turn=self.turn if has_turn else 0.0, moved=has_turn and is_free_loss(files, earlier)), sync=True)
+        failpoint.here("conflict")
         return Progress("conflict", entry.id)
 
     def _explain_presence(self, entry: MergeEntry, tip: str) -> str:
@@ -240,22 +252,24 @@ class CandidateBuilder:
             built_again = self._build_chain(tip, batch)
         if built_again is None:
             return None
-        trees, commits = built_again
-        chain = CandidateChain(tip, tuple(batch), tuple(trees), tuple(commits), names)
+        trees, commits, united = built_again
+        chain = CandidateChain(tip, tuple(batch), tuple(trees), tuple(commits), names, tuple(united))
         self._keep(chain)
         return chain
 
-    def _build_chain(self, tip: str, batch: Sequence[MergeEntry]) -> tuple[list[str], list[str]] | None:
-        """Return the trees and commits of a batch stacked on the tip; None if it no longer merges."""
+    def _build_chain(self, tip: str, batch: Sequence[MergeEntry],
+                     ) -> tuple[list[str], list[str], list[tuple[str, ...]]] | None:
+        """Return trees, commits and united files of a batch stacked on the tip; None if it no longer merges."""
         names = tuple(entry.id for entry in batch)
-        trees, commits = [self.git.tree_of(tip)], [tip]
+        trees, commits, united = [self.git.tree_of(tip)], [tip], []
         for position, entry in enumerate(batch, 1):
-            candidate = self._build_landable(entry, commits[-1], names, position)
+            candidate = self._build_landable(entry, commits[-1], names, position, tip)
             if candidate.commit is None or candidate.commit == commits[-1]:
                 return None
             trees.append(candidate.tree)
             commits.append(candidate.commit)
-        return trees, commits
+            united.append(candidate.united)
+        return trees, commits, united
 
     def _drop_damage(self, tip: str, commit: str, batch: Sequence[MergeEntry]) -> bool:
         """Set aside the objects of a chain that a power cut damaged after a dead processor had written them; return
@@ -300,7 +314,7 @@ class CandidateBuilder:
             rebuilt = [chain.base]
             for position, entry in enumerate(chain.entries[:count], 1):
                 candidate = build_candidate(self.git, entry, rebuilt[-1], self._trailers(entry, names, position),
-                                            chain.trees[position])
+                                            chain.trees[position], chain.base)
                 if candidate.commit is None or candidate.tree != chain.trees[position]:
                     self._forget()
                     raise GarrisonError(f"{entry.id} gave another tree than was tested; building it again")
@@ -373,6 +387,8 @@ if TYPE_CHECKING:
 
     Trailers = Callable[[str], Sequence[str]]
     """Tree → the lines that end a commit's message."""
+    Merge = Callable[[str, str], MergeResult]
+    """Merge of two commits: ours, theirs."""
 
 _TRAILER = re.compile(r"[A-Za-z0-9-]+: \S")
 
@@ -387,17 +403,26 @@ class Candidate(NamedTuple):
     commit: str | None
     files: tuple[str, ...] = ()
     reason: str = ""
+    united: tuple[str, ...] = ()
+    """Files of which both sides' lines were kept (see `union`)."""
 
 
-def build_candidate(git: Git, entry: MergeEntry, base: str, trailers: Trailers, tree: str = "") -> Candidate:
+def build_candidate(git: Git, entry: MergeEntry, base: str, trailers: Trailers, tree: str = "", target: str = "",
+                    ) -> Candidate:
     """Build the commit that `entry` would put on top of `base`, by its strategy. Writes objects, moves nothing.
 
-    `tree`: result of an earlier merge of the two, so that they are not merged again.
+    Args:
+        tree: result of an earlier merge of the two, so that they are not merged again.
+        target: the target's commit, which says what may be united; default: `base`.
     """
-    if tree and entry.strategy == "merge":
-        return _merge(git, entry, base, trailers, MergeResult(tree, []))
-    built_in = _STRATEGIES.get(entry.strategy)
-    return (built_in or _installed)(git, entry, base, trailers)
+    if entry.strategy not in _STRATEGIES:
+        return _installed(git, entry, base, trailers)
+
+    def merge(ours: str, theirs: str) -> MergeResult:
+        return MergeResult(tree, []) if tree and entry.strategy == "merge" else union.merge(
+            git, ours, theirs, target or base)
+
+    return _STRATEGIES[entry.strategy](git, entry, base, trailers, merge)
 
 
 def _installed(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:
@@ -421,16 +446,17 @@ def _installed(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Ca
     return made
 
 
-def _merge(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merged: MergeResult | None = None) -> Candidate:
-    merged = merged or git.merge_tree(base, entry.oid)
+def _merge(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: Merge) -> Candidate:
+    merged = merge(base, entry.oid)
     if merged.tree is None:
         return _conflict(merged)
     message = append_trailers(f"Merge {entry.branch} into {entry.target}", trailers(merged.tree))
-    return Candidate(merged.tree, git.commit_tree(merged.tree, [base, entry.oid], message, date=_date(entry)))
+    return Candidate(merged.tree, git.commit_tree(merged.tree, [base, entry.oid], message, date=_date(entry)),
+                     united=merged.united)
 
 
-def _squash(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:
-    merged = git.merge_tree(base, entry.oid)
+def _squash(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: Merge) -> Candidate:
+    merged = merge(base, entry.oid)
     if merged.tree is None:
         return _conflict(merged)
     if merged.tree == git.tree_of(base):
@@ -439,19 +465,21 @@ def _squash(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candi
     message, coauthors = squash_message(entry.branch, work)
     lines = [*(f"Co-authored-by: {name}" for name in coauthors), *trailers(merged.tree)]
     return Candidate(merged.tree, git.commit_tree(merged.tree, [base], append_trailers(message, lines),
-                                                  date=_date(entry), author=work[0].author if work else None))
+                                                  date=_date(entry), author=work[0].author if work else None),
+                     united=merged.united)
 
 
-def _rebase(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:
+def _rebase(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: Merge) -> Candidate:
     work = git.commits(base, entry.oid)
     unfit = next((commit for commit in work if len(commit.parents) != 1), None)
     if unfit:
         what = "is a merge" if unfit.parents else "has no parent"
         return Candidate("", None, (), f"commit {unfit.oid[:10]} of {entry.branch} {what}, which cannot be rebased; "
                                        "make its history straight, or enqueue it with another strategy")
-    picked, tree = [], git.tree_of(base)
+    picked, tree, united = [], git.tree_of(base), set[str]()
     for commit in work:
-        result = _cherry_pick(git, commit, tree)
+        result = _cherry_pick(git, commit, tree, merge)
+        united.update(result.united)
         if result.tree is None:
             return Candidate("", None, tuple(result.conflicts), f"{result.reason} while {commit.oid[:10]} was rebased")
         if result.tree != tree:
@@ -464,16 +492,16 @@ def _rebase(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candi
         else:
             message = append_trailers(commit.message, () if left else trailers(after))
             top = git.commit_tree(after, [top], message, date=_date(entry), author=commit.author)
-    return Candidate(tree, top)
+    return Candidate(tree, top, united=tuple(sorted(united)))
 
 
-def _cherry_pick(git: Git, commit: Commit, tree: str) -> MergeResult:
+def _cherry_pick(git: Git, commit: Commit, tree: str, merge: Merge) -> MergeResult:
     """Apply what `commit` changed on top of `tree`: a merge whose base is its parent."""
     base = git.commit_tree(tree, commit.parents, "base of a rebase\n", date=0, signed=False)
-    return git.merge_tree(base, commit.oid)
+    return merge(base, commit.oid)
 
 
-def _ff_only(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:
+def _ff_only(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: Merge) -> Candidate:
     if not git.is_ancestor(base, entry.oid):
         return Candidate("", None, (), f"{entry.target} at {base[:10]} is not contained in {entry.branch}, so it "
                                        "cannot be moved forward to it; bring the branch up to date and enqueue it "
@@ -481,7 +509,7 @@ def _ff_only(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Cand
     return Candidate(git.tree_of(entry.oid), entry.oid)
 
 
-_STRATEGIES: dict[str, Callable[[Git, MergeEntry, str, Trailers], Candidate]] = {
+_STRATEGIES: dict[str, Callable[[Git, MergeEntry, str, Trailers, Merge], Candidate]] = {
     "merge": _merge, "squash": _squash, "rebase": _rebase, "ff-only": _ff_only}
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import Refused
 from garrison.frozen import frozen
+from garrison.merge import union
 from garrison.merge.queue import PINS, pin_ref
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from garrison.merge.candidates import CandidateBuilder
     from garrison.merge.entry import MergeEntry
@@ -40,8 +41,13 @@ class ConflictCheck:
         self._checked: set[str] = set()
         self._not_before = float("-inf")
 
-    def check(self, tip: str, waiting: Sequence[MergeEntry]) -> Progress | None:
-        """Record the conflicts with `tip` of waiting entries not yet checked on it; None if there is none."""
+    def check(self, tip: str, waiting: Sequence[MergeEntry], busy: Collection[str] = ()) -> Progress | None:
+        """Record the conflicts with `tip` of waiting entries not yet checked on it; None if there is none.
+
+        Of those that conflict in the same file only the first is recorded: the others wait for its turn, and their
+        agents begin again once it has landed. What conflicts in a file that is `busy`, under test for another entry,
+        waits for that.
+        """
         if self._tip != tip:
             self._tip, self._checked = tip, set()
         unchecked = [entry for entry in waiting if entry.id not in self._checked and entry.strategy in _MERGED]
@@ -49,11 +55,15 @@ class ConflictCheck:
         if not unchecked or started < self._not_before:
             return None
         results = self.git.merge_trees(tip, [entry.oid for entry in unchecked])
-        progress = None
+        progress, taken = None, set(busy)
         for entry, result in zip(unchecked, results, strict=True):
+            if not taken.isdisjoint(result.conflicts):
+                continue
             self._checked.add(entry.id)
-            if result.conflicts:
+            if result.conflicts and not union.is_united(self.git, tip, entry.oid, tip, result.conflicts):
                 progress = self._builder.record_conflict(entry, tip, result.conflicts, result.reason)
+                if entry.recipient:
+                    taken.update(result.conflicts)
         ended = self.writer.clock.monotonic()
         self._not_before = ended + _PAUSE_FACTOR * (ended - started)
         return progress
@@ -66,6 +76,9 @@ class PairConflicts:
         self.git, self.touched = git, touched
         self._known: dict[frozenset[str], bool] = {}
         """Two entries' ids → whether they conflict."""
+        self._grown: dict[str, bool] = {}
+        """File → whether it may be united, by the target's commit `_grown_on`."""
+        self._grown_on = ""
 
     def find(self, entries: Sequence[MergeEntry], tip: str) -> set[frozenset[str]]:
         """Return the pairs of these entries that conflict; what changes no file in common is not compared."""
@@ -77,9 +90,19 @@ class PairConflicts:
                       and frozenset((entry.id, other.id)) not in self._known]
             results = self.git.merge_trees(entry.oid, [other.oid for other in others]) if others else []
             for other, result in zip(others, results, strict=True):
-                self._known[frozenset((entry.id, other.id))] = result.tree is None
+                self._known[frozenset((entry.id, other.id))] = result.tree is None and not self._may_be_united(
+                    result.conflicts, tip)
         return {frozenset((one.id, other.id)) for index, one in enumerate(entries) for other in entries[index + 1:]
                 if self._known.get(frozenset((one.id, other.id)))}
+
+    def _may_be_united(self, paths: Sequence[str], tip: str) -> bool:
+        """Return whether a union is tried for all of these files; a pair that conflicts after all only waits."""
+        if self._grown_on != tip:
+            self._grown, self._grown_on = {}, tip
+        if unknown := [path for path in paths if path not in self._grown]:
+            grown = union.find_grown(self.git, tip, unknown)
+            self._grown.update({path: path in grown for path in unknown})
+        return bool(paths) and all(self._grown[path] for path in paths)
 
 
 # ------------------------------------------------------------------------------------------- `merge-queue conflicts`
@@ -123,16 +146,17 @@ def find_conflicts(queue: MergeQueue) -> ConflictMatrix:
     pinned = queue.git.refs(f"{PINS}/")
     entries = [entry for entry in unfinished if pin_ref(entry.id, "head") in pinned or queue.git.rev(entry.oid)]
     gone = tuple(entry.id for entry in unfinished if entry not in entries)
-    conflicts = _compare(queue.git, queue.target, tip, entries)
+    conflicts = _compare(queue.git, queue.target, tip, entries, tip)
     unrelated = {conflict.entry for conflict in conflicts if not conflict.files}
     comparable = [entry for entry in entries if entry.id not in unrelated]
     for index, entry in enumerate(comparable):
-        conflicts += _compare(queue.git, entry.id, entry.oid, comparable[index + 1:])
+        conflicts += _compare(queue.git, entry.id, entry.oid, comparable[index + 1:], tip)
     return ConflictMatrix(queue.target, tip, tuple(entry.id for entry in entries), tuple(conflicts), gone)
 
 
-def _compare(git: Git, against: str, oid: str, entries: Sequence[MergeEntry]) -> list[Conflict]:
-    """Return the conflicts of these entries with one commit."""
+def _compare(git: Git, against: str, oid: str, entries: Sequence[MergeEntry], tip: str) -> list[Conflict]:
+    """Return the conflicts of these entries with one commit that no union resolves."""
     results = git.merge_trees(oid, [entry.oid for entry in entries]) if entries else []
     return [Conflict(entry.id, against, tuple(result.conflicts), result.reason)
-            for entry, result in zip(entries, results, strict=True) if result.tree is None]
+            for entry, result in zip(entries, results, strict=True)
+            if result.tree is None and not union.is_united(git, oid, entry.oid, tip, result.conflicts)]

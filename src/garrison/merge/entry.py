@@ -82,7 +82,7 @@ class MergeEntry:
     status: str = "queued"
     reason: str = ""
     files: tuple[str, ...] = ()
-    """Paths in conflict, or paths of an open checkout that block the landing."""
+    """Paths in conflict, or of an open checkout that block the landing, or on which another node has its turn."""
     base: str = ""
     """Target's tip that the candidate was built on."""
     tree: str = ""
@@ -107,6 +107,13 @@ class MergeEntry:
     """Once landed: the other entries whose common tree passed the gate, and which landed with it."""
     agent: str = ""
     """Agent that the run's graph names for the node; '' if a person enqueued it."""
+    united: tuple[str, ...] = ()
+    """Once it lands: the files of which both sides' lines were kept, since git alone found a conflict (see `union`)."""
+
+    moved: bool = False
+    """With `conflict`: the branch was fine, only the target had moved; another attempt costs no rework."""
+    waits_for: tuple[str, ...] = ()
+    """Run and node whose turn it waits for (see `turns`), in order to land on `files`; empty: none."""
 
     @property
     def is_final(self) -> bool:
@@ -131,7 +138,8 @@ class MergeEntry:
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON; `node_id` repeats `node` for readers that know it by that name."""
         body: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**body, "files": list(self.files), "depends_on": list(self.depends_on), "node_id": self.node}
+        return {**body, "files": list(self.files), "united": list(self.united),
+                "waits_for": list(self.waits_for), "depends_on": list(self.depends_on), "node_id": self.node}
 
 
 def entry_id(queue: str, run: str, node: str, attempt: int, oid: str) -> str:

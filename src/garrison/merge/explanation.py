@@ -44,6 +44,11 @@ class GateRunOf:
         return line if self.ratio is None else f"{line}; suspicion ×{self.ratio:.2g}: {suspects.describe(self.ratio)}"
 
 
+def describe_union(files: Sequence[str]) -> str:
+    """Return that a landing kept the lines of both sides in these files, where git alone finds a conflict."""
+    return f"both sides' lines kept in {', '.join(files)}"
+
+
 def find_runs(journal: Iterable[Stored], entry: str) -> list[GateRunOf]:
     """Return the gate runs on an entry in these records, and verdicts reused for it, oldest first."""
     runs: dict[str, GateRunOf] = {}

@@ -54,7 +54,8 @@ class Lander:
     def land(self, chain: CandidateChain, commits: LandingCommits) -> Progress | Wait:
         """Land the chain's first entries by one swap to the commit whose tree was tested."""
         landing = LandingStarted(tuple(entry.id for entry in chain.entries[:len(commits.entries)]), chain.base,
-                                 commits.new, commits.entries)
+                                 commits.new, commits.entries,
+                                 chain.united[:len(commits.entries)] if any(chain.united) else ())
         with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
             paths = [checkout.path for checkout in locks.checkouts]
             blocked = locks.blocked or self._find_stale_blocker(self.queue.state, paths)
@@ -142,10 +143,12 @@ class Lander:
         last = len(landing.entries) - 1
         for index, (name, commit) in enumerate(zip(landing.entries, landing.commits, strict=True)):
             paths = tuple(str(path) for path in stale) if index == last else ()
-            reason = self.queue.entry(name).reason
+            entry = self.queue.entry(name)
+            reason = entry.reason
             if not reason.startswith(WITH_TARGETS_FILES):
                 reason = ""  # why it waited
-            self.writer.append(EntryLanded(name, commit, landing.old, reason, paths), sync=index == last)
+            self.writer.append(EntryLanded(name, commit, landing.old, reason, paths, entry.united),
+                               sync=index == last)
             if index == 0:
                 failpoint.here("landed_first")
         failpoint.here("landed")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.frozen import frozen
-from garrison.merge import batch, checkouts, order
+from garrison.merge import batch, checkouts, order, turns
 from garrison.merge.base_check import check_base, choose_retry
 from garrison.merge.candidates import CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
@@ -35,7 +35,17 @@ from garrison.merge.evidence import is_steady, list_running, list_runs
 from garrison.merge.gate import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, RETRY_SECONDS, Progress, QueueWriter, Wait
-from garrison.merge.records import LeaseTaken, QueueHindered, QueuePaused, QueueResumed, StatusChanged, VerdictGiven
+from garrison.merge.records import (
+    LeaseTaken,
+    QueueHindered,
+    QueuePaused,
+    QueueResumed,
+    StatusChanged,
+    TurnAwaited,
+    TurnEnded,
+    TurnTimed,
+    VerdictGiven,
+)
 from garrison.merge.setback import Setback
 from garrison.merge.touched import TouchedFiles
 from garrison.merge.track_record import TrackRecord, plain_beliefs
@@ -52,6 +62,7 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.outcome_signals import Outcome
     from garrison.merge.queue import MergeQueue
+    from garrison.merge.records import QueueRecord
     from garrison.merge.state import QueueState
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
@@ -67,6 +78,8 @@ GC_SECONDS = 0.2
 FAILPOINTS = ("lease", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict", "landing",
               "swapped", "moving", "moved", "landed_first", "landed", "cleaned", "recover", "archived", "compacted")
 """Points of a processor at which the tests kill it (see `system.failpoint`): before and after each durable step."""
+CONFLICT_FAILPOINTS = ("conflict", "turn")
+"""Those that only a conflict leads to."""
 
 
 class MergeProcessor:
@@ -76,14 +89,17 @@ class MergeProcessor:
         trees: folder of the gate slots.
         environment: environment of the gates, without the variables named in `held_back`.
         max_batch: entries to test together at most; 1 for one verdict at a time.
+        turn: seconds of the turn of a node that lost to a moved target.
     """
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
-                 held_back: Sequence[str] = (), max_batch: int = batch.MAX_BATCH) -> None:
+                 held_back: Sequence[str] = (), max_batch: int = batch.MAX_BATCH, turn: float = turns.TURN) -> None:
         self.queue, self.git, self.clock, self.max_batch = queue, queue.git, queue.clock, max_batch
         self.writer = QueueWriter(queue)
-        self.builder, self.lander = CandidateBuilder(self.writer), Lander(self.writer)
+        self.builder, self.lander = CandidateBuilder(self.writer, turn), Lander(self.writer)
         touched = TouchedFiles(self.git)
+        self.touched: TouchedFiles = touched
+        self.turn_clock = turns.TurnClock()
         self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back, touched)
         self.history = TrackRecord(queue.folder, touched)
         self.pairs = PairConflicts(self.git, touched)
@@ -282,8 +298,10 @@ class MergeProcessor:
         state = self.writer.state()
         if state.landing:
             return self.lander.finish(state.landing)
-        return (self.gates.record_verdict(state) or self.lander.retry_blocked(state) or self._check_pause(state)
-                or self._work(state))
+        early = self.gates.record_verdict(state) or self.lander.retry_blocked(state) or self._check_pause(state)
+        if isinstance(early, Wait):
+            self.turn_clock.stop()
+        return early or self._work(state)
 
     def _check_pause(self, state: QueueState) -> Progress | Wait | None:
         """Resume a pause whose cause is gone; return a wait if nothing may be judged now, else None."""
@@ -301,6 +319,10 @@ class MergeProcessor:
     def _work(self, state: QueueState) -> Progress | Wait:
         """Judge what waits, on the target's tip."""
         under_test, waiting = state.batch(), state.waiting()
+        waits = self._find_waits(state, [*under_test, *waiting]) if state.turns else {}
+        if (changed := self._follow_turns(state, waits)) is not None:
+            return changed
+        waiting = turns.free_of_turns(state, waiting, waits)
         if not under_test and not waiting:
             self.gates.keep(())
             return self._idle(state)
@@ -312,12 +334,40 @@ class MergeProcessor:
             return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
         if under_test and tip != state.tip:
             return self._requeue(under_test, f"{self.queue.target} moved")
+        for entry in under_test:
+            if (wait := waits.get(entry.id)) is not None:
+                return self._requeue([entry], turns.describe_wait(wait.turn.node, wait.files))
         needs = {entry.id: [other.id for other in state.unmet_dependencies(entry)] for entry in under_test}
         free = order_by_dependencies(under_test, needs)
         if len(free) < len(under_test):
             return self._requeue([entry for entry in under_test if entry not in free], "it waits for another entry")
         result = self._judge(state, tip, free, waiting)
-        return (self.conflict_check.check(tip, waiting) if isinstance(result, Wait) else None) or result
+        if isinstance(result, Wait):
+            busy = {path for each in self.touched.of_all(under_test, tip).values() for path in each.files}
+            return self.conflict_check.check(tip, waiting, busy) or result
+        return result
+
+    def _find_waits(self, state: QueueState, entries: Sequence[MergeEntry]) -> dict[str, turns.Waits]:
+        """Return the turn of another node that each entry waits for."""
+        tip = self.writer.tip()
+        return turns.find_waits(state, entries, self.touched.of_all(entries, tip)) if tip is not None else {}
+
+    def _follow_turns(self, state: QueueState, waits: Mapping[str, turns.Waits]) -> Progress | None:
+        """Record how long turns have lasted, and which waiting entry waits for which; None if nothing has changed."""
+        changed: list[QueueRecord] = []
+        for turn, used in self.turn_clock.measure(self.clock.monotonic(), turns.find_running(state, waits)):
+            changed.append(TurnEnded(*turn.key, turn.number, turns.TurnEnd.TIME) if used >= turn.limit
+                           else TurnTimed(*turn.key, turn.number, round(used, 3)))
+        for entry in state.unfinished():
+            wait = waits.get(entry.id)
+            told = (entry.waits_for, entry.files if entry.waits_for else ())
+            if entry.status == "queued" and told != ((wait.turn.key, wait.files) if wait is not None else ((), ())):
+                changed.append(TurnAwaited(entry.id, *wait.turn.key, wait.files) if wait is not None
+                               else TurnAwaited(entry.id))
+        for record in changed:
+            self.writer.append(record)
+            failpoint.here("turn")
+        return Progress("turn") if changed else None
 
     def _requeue(self, entries: Sequence[MergeEntry], reason: str) -> Progress:
         names = tuple(entry.id for entry in entries)
@@ -382,6 +432,9 @@ class MergeProcessor:
         for entry in state.unfinished():
             if entry.status == "landing_blocked":
                 return Wait("blocked", entry.reason)
+        for entry in state.unfinished():
+            if entry.status == "queued" and entry.waits_for:
+                return Wait("blocked", f"{entry.id} {turns.describe_wait(entry.waits_for[1], entry.files)}")
         for entry in state.unfinished():
             if entry.status == "queued":
                 needs = ", ".join(f"{other.id} ({other.status})" for other in state.unmet_dependencies(entry))
@@ -559,7 +612,7 @@ class _Outlook:
 
 
 _PREPARING = frozenset({"requeued", "candidate", "built again", "split", "overtaken", "resumed", "unblocked", "moved",
-                        "stopped"})
+                        "stopped", "turn"})
 """Progress after which the same failure may follow again."""
 
 

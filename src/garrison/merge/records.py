@@ -249,12 +249,69 @@ class StatusChanged(EntriesRecord):
     trees: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
     log: str = ""
+    turn: float = 0.0
+    """With `conflict`: seconds of the turn that the entry's node has from now on; 0: none (see `turns`)."""
+    moved: bool = False
+    """With `conflict`: the branch was fine, only the target had moved, so another attempt costs no rework."""
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
         """Read stored data; journals without batches hold one `tree` and one `commit`."""
         single = {f"{key}s": [data[key]] for key in ("tree", "commit") if key in data}
         return super().from_data({**single, **data})
+
+
+# ---------------------------------------------------------------------------------------------------------------- turns
+
+
+@frozen
+class TurnAwaited(EntryRecord):
+    """Turn that a queued entry waits for, of `node` in `run`, and the files that both change; no node: none any more.
+    """
+
+    kind = "awaits"
+    run: str = ""
+    node: str = ""
+    files: tuple[str, ...] = ()
+
+
+@frozen
+class TurnRecord(QueueRecord):
+    """Record about the turn of a node; one about a turn that is over changes nothing."""
+
+    run: str
+    node: str
+    number: int
+    """The turn's own, by which it is known from an earlier one of the node."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return (run, node)."""
+        return (self.run, self.node)
+
+
+@frozen
+class TurnTimed(TurnRecord):
+    """Seconds that a turn has lasted by now."""
+
+    kind = "turn_time"
+    used: float
+
+
+@frozen
+class TurnSuspended(TurnRecord):
+    """Whether a turn's time stands still, since its holder's agent waits for a limit or an outage to pass."""
+
+    kind = "turn_waits"
+    waits: bool
+
+
+@frozen
+class TurnEnded(TurnRecord):
+    """End of a turn before its holder has landed; `end` is a `turns.TurnEnd`."""
+
+    kind = "turn_over"
+    end: str
 
 
 # ------------------------------------------------------------------------------------------------------------ gate runs
@@ -324,11 +381,14 @@ class LandingStarted(EntriesRecord):
     old: str
     new: str
     commits: tuple[str, ...]
+    united: tuple[tuple[str, ...], ...] = ()
+    """Of each entry the files of which both sides' lines were kept (see `union`); empty if there are none."""
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
         """Read stored data; journals without batches have `new` as the only commit."""
-        return super().from_data({"commits": [data["new"]], **data})
+        return super().from_data({"commits": [data["new"]], **data,
+                                  "united": [tuple(paths) for paths in data.get("united", ())]})
 
 
 @frozen
@@ -341,6 +401,8 @@ class EntryLanded(EntryRecord):
     old: str
     reason: str = ""
     stale_checkouts: tuple[str, ...] = ()
+    united: tuple[str, ...] = ()
+    """Files of which both sides' lines were kept (see `union`)."""
 
 
 @frozen
@@ -378,6 +440,7 @@ class CheckoutUpdated(QueueRecord):
 RECORDS: dict[str, type[QueueRecord]] = {each.kind: each for each in (
     Configured, LeaseTaken, QueuePaused, QueueResumed, QueueHindered, SnapshotTaken,
     EntryEnqueued, EntryAmended, EntryCancelled, StatusChanged,
+    TurnAwaited, TurnTimed, TurnSuspended, TurnEnded,
     GateStarted, VerdictGiven,
     LandingStarted, EntryLanded, LandingBlocked, TargetMoved, CheckoutUpdated)}
 """Kind on disk → record."""

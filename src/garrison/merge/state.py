@@ -34,6 +34,10 @@ from garrison.merge.records import (
     SnapshotTaken,
     StatusChanged,
     TargetMoved,
+    TurnAwaited,
+    TurnEnded,
+    TurnSuspended,
+    TurnTimed,
     VerdictGiven,
     from_data,
     to_data,
@@ -42,7 +46,7 @@ from garrison.merge.verdicts import SetRun, VerdictCache
 from garrison.system.clock import from_iso, iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from garrison.merge.config import QueueConfig
     from garrison.records.journal import Entry as Stored
@@ -128,6 +132,31 @@ class Pause:
         return self.retry_after > 0 and not 0 <= now - from_iso(self.at) < self.retry_after
 
 
+@frozen
+class Turn:
+    """Turn of a node that lost to a moved target (see `turns`); `number` orders the turns by their losses."""
+
+    run: str
+    node: str
+    number: int
+    files: tuple[str, ...]
+    limit: float
+    """Seconds that it lasts at most."""
+    used: float = 0.0
+    waits: bool = False
+    """Set while the holder's agent waits for a limit or an outage to pass."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return (run, node)."""
+        return (self.run, self.node)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Return whether it has lasted as long as it may."""
+        return self.used >= self.limit
+
+
 @dataclass
 class QueueState:
     """State of a queue after some records of its journal."""
@@ -167,6 +196,8 @@ class QueueState:
     """Pauses that the queue ends by itself, in a row."""
     hindrance: str = ""
     """Failure that keeps the queue from going on, and is tried again; '' for none."""
+    turns: dict[tuple[str, str], Turn] = field(default_factory=dict)
+    """(run, node) → its turn, of nodes that lost to a moved target and have not landed since."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -196,8 +227,13 @@ class QueueState:
         return [entry for entry in self.entries.values() if not entry.is_final]
 
     def ranked(self) -> list[MergeEntry]:
-        """Return the unfinished entries in the order in which they are judged."""
-        return rank_entries(self.unfinished(), self.positions)
+        """Return the unfinished entries in the order in which they are judged: those whose turn it is go first."""
+        ranked = rank_entries(self.unfinished(), self.positions)
+        if not self.turns:
+            return ranked
+        first = sorted((entry for entry in ranked if entry.key in self.turns),
+                       key=lambda entry: self.turns[entry.key].number)
+        return [*first, *(entry for entry in ranked if entry.key not in self.turns)]
 
     def batch(self) -> list[MergeEntry]:
         """Return the entries that are judged together now, in their order."""
@@ -289,6 +325,7 @@ def _change_status(entry: MergeEntry, record: StatusChanged) -> MergeEntry:
                    base=record.base or entry.base, log=record.log or entry.log,
                    tree=record.trees[index] if record.trees else entry.tree,
                    commit=record.commits[index] if record.commits else entry.commit,
+                   moved=record.moved, waits_for=(),
                    verdict="" if record.status in ("queued", "candidate") else entry.verdict)
 
 
@@ -299,7 +336,8 @@ def _start_gate(entry: MergeEntry, record: GateStarted) -> MergeEntry:
 
 def _start_landing(entry: MergeEntry, record: LandingStarted) -> MergeEntry:
     others = tuple(name for name in record.entries if name != entry.id)
-    return replace(entry, status="landing", together=others)
+    united = record.united[record.entries.index(entry.id)] if record.united else ()
+    return replace(entry, status="landing", together=others, united=united)
 
 
 def _land(entry: MergeEntry, record: EntryLanded) -> MergeEntry:
@@ -351,6 +389,8 @@ def _apply_enqueued(state: QueueState, record: EntryEnqueued, stored: Stored) ->
     state.positions[record.entry] = state.enqueued
     state.enqueued += 1
     state.entries[record.entry] = new_entry(record, stored)
+    if record.status == "held":
+        state.turns.pop((record.run, record.node), None)
 
 
 def new_entry(record: EntryEnqueued, stored: Stored) -> MergeEntry:
@@ -385,6 +425,43 @@ def _apply_status_changed(state: QueueState, record: StatusChanged, stored: Stor
     elif record.status == "rejected":
         state.verdicts.forget_base()
         state.verdicts.record_judgement(rejected=True)
+    elif record.status == "held":
+        _end_turns(state, record.entries)
+    elif record.turn:
+        for entry in (state.entries[name] for name in record.entries):
+            before = state.turns.get(entry.key)
+            number, files = (before.number, before.files) if before else (stored.seq, ())
+            state.turns[entry.key] = Turn(entry.run, entry.node, number, tuple(dict.fromkeys((*files, *record.files))),
+                                          record.turn)
+
+
+def _end_turns(state: QueueState, names: Iterable[str]) -> None:
+    for name in names:
+        state.turns.pop(state.entries[name].key, None)
+
+
+def _apply_cancelled(state: QueueState, record: EntryCancelled, stored: Stored) -> None:
+    _end_turns(state, record.named)
+
+
+def _apply_turn_awaited(state: QueueState, record: TurnAwaited, stored: Stored) -> None:
+    entry = state.entry(record.entry)
+    if entry.status == "queued":
+        state.entries[entry.id] = replace(entry, waits_for=(record.run, record.node) if record.node else (),
+                                          files=record.files, updated_at=stored.at)
+
+
+def _apply_turn(state: QueueState, record: TurnTimed | TurnSuspended | TurnEnded, stored: Stored) -> None:
+    turn = state.turns.get(record.key)
+    if turn is None or turn.number != record.number:
+        return
+    match record:
+        case TurnTimed():
+            state.turns[turn.key] = replace(turn, used=record.used)
+        case TurnSuspended():
+            state.turns[turn.key] = replace(turn, waits=record.waits)
+        case TurnEnded():
+            del state.turns[turn.key]
 
 
 def _apply_gate_started(state: QueueState, record: GateStarted, stored: Stored) -> None:
@@ -450,6 +527,7 @@ def _apply_landing_started(state: QueueState, record: LandingStarted, stored: St
 
 
 def _apply_landed(state: QueueState, record: EntryLanded, stored: Stored) -> None:
+    _end_turns(state, record.named)
     landing = state.landing
     if landing is None or record.entry not in landing.entries:
         return
@@ -506,8 +584,13 @@ _APPLY: Mapping[type[QueueRecord], Callable[[QueueState, Any, Stored], None]] = 
     Configured: _apply_configured,
     EntryEnqueued: _apply_enqueued,
     EntryAmended: _apply_amended,
+    EntryCancelled: _apply_cancelled,
     LeaseTaken: _apply_lease_taken,
     StatusChanged: _apply_status_changed,
+    TurnAwaited: _apply_turn_awaited,
+    TurnTimed: _apply_turn,
+    TurnSuspended: _apply_turn,
+    TurnEnded: _apply_turn,
     GateStarted: _apply_gate_started,
     VerdictGiven: _apply_verdict_given,
     LandingStarted: _apply_landing_started,
@@ -536,6 +619,7 @@ def snapshot(state: QueueState) -> SnapshotTaken:
         "base": state.base and asdict(state.base),
         "landing": landing and {"entries": list(landing.entries), "commits": list(landing.commits), "old": landing.old,
                                 "new": landing.new},
+        "turns": [to_data(turn) for turn in state.turns.values()],
         "pause": state.pause and asdict(state.pause), "hindrance": state.hindrance,
         "retried_pauses": state.retried_pauses,
         "config": state.config and state.config.to_data(),
@@ -565,6 +649,8 @@ def restore(state: QueueState, data: dict[str, Any]) -> None:
     state.gates = {gate.job: gate for gate in (RunningGate.from_data(each) for each in data["tests"])}
     state.landings = {old: (new, tuple(names)) for old, new, names in data.get("landings", ())}
     state.moves = dict(data.get("moves", {}))
+    turns = [from_data(Turn, each) for each in data.get("turns", ())]
+    state.turns = {turn.key: turn for turn in turns}
     state.stale_checkouts = tuple(from_data(StaleCheckout, each) for each in data["owed"])
     state.flaky_tests = dict.fromkeys(data.get("flaky_tests", ()))
     state.failing = {(tree, key): tuple(tests) for tree, key, tests in data.get("failing", ())}

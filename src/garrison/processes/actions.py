@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from garrison.frozen import frozen
 
 if TYPE_CHECKING:
+    from garrison.merge.records import TurnEnded, TurnSuspended
     from garrison.processes.pull_request_facts import ForgeStep
     from garrison.records.events import (
         FactRecorded,
@@ -62,6 +63,7 @@ class ActionKind(StrEnum):
     CHANGE_GATE = "gate"  # GateChanged
     CYCLE_MANAGER = "manager"  # ManagerCycled
     CANCEL_NODE = "cancel"
+    CHANGE_TURN = "turn"  # TurnEnded, TurnSuspended
     CHANGE_LANDING = "landing"  # LandingChanged
     CHANGE_PULL_REQUEST = "pull_request"  # PullRequestChanged
     ASK_FORGE = "forge"  # ForgeStep
@@ -122,7 +124,8 @@ class Action:
     target: str = ""
     why: str = ""
     payload: (ApplySignal | SendSignal | ReplaceChild | ParkChild | NodeChanged | FlowAdvanced | GateChanged
-              | ManagerCycled | LandingChanged | PullRequestChanged | ForgeStep | FactRecorded | None) = None
+              | ManagerCycled | TurnEnded | TurnSuspended | LandingChanged | PullRequestChanged | ForgeStep
+              | FactRecorded | None) = None
     basis: DecisionInputs | None = field(default=None, compare=False)
     """Inputs of a restart or cleanup decision; they are journaled before the action."""
 

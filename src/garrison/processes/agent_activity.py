@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from garrison.system.newest_entry import Stamp
 
 
+HELD = "while it is held"
+"""Beginning of what a session waits for that a person has taken over: that person answers its question."""
+
+
 class AgentActivity:
     """Activity of one attempt, in its folder and its worktree."""
 
@@ -67,6 +71,13 @@ def read_waiting(folder: Path) -> str:
         with contextlib.suppress(OSError):
             return path.read_text(errors="replace").strip()
     return ""
+
+
+def read_outage(folder: Path) -> str:
+    """Return what the agent of an attempt waits for if that passes by itself: a limit, an outage; '' if it works, or
+    if a person has it."""
+    waiting = read_waiting(folder)
+    return "" if waiting.startswith(HELD) else waiting
 
 
 def _stat_stamp(path: Path) -> Stamp:

@@ -45,7 +45,7 @@ from garrison.records import run as run_records
 from garrison.records.ends import GUARD, HOOK, UNFINISHED_WORK
 from garrison.records.json_io import read_json
 from garrison.records.names import Key, branch_name
-from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, LOST, Task, read_result
+from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, LOST, MOVED, Task, read_result
 from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
@@ -82,8 +82,9 @@ _HOW = re.compile(r"failed \((exit -?\d+)\)|(timed out after \d+ s)|was (killed 
                   r"(ran longer than [\d.]+ s and was stopped)|(was not found or could not run)|(ran no tests)|(hung)")
 """How a command ended, in the reason of a refusal."""
 _REFUSED_IT = re.compile(r"\Athe validator \S+ refused it: ")
-_BY_KIND = {"gate": RefusedBy.GATE, "conflict": RefusedBy.CONFLICT, "no_change": RefusedBy.NO_CHANGE,
-            UNFINISHED_WORK: RefusedBy.UNFINISHED, GUARD: RefusedBy.GUARD, HOOK: RefusedBy.HOOK, LOST: RefusedBy.LOST}
+_BY_KIND = {"gate": RefusedBy.GATE, "conflict": RefusedBy.CONFLICT, MOVED: RefusedBy.CONFLICT,
+            "no_change": RefusedBy.NO_CHANGE, UNFINISHED_WORK: RefusedBy.UNFINISHED, GUARD: RefusedBy.GUARD,
+            HOOK: RefusedBy.HOOK, LOST: RefusedBy.LOST}
 _BY_STATUS = {"conflict": RefusedBy.CONFLICT, "rejected": RefusedBy.GATE}
 
 

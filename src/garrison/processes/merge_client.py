@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from garrison.frozen import frozen
 from garrison.merge.entry import NO_OPTIONS, EntryOptions
+from garrison.records.run import MOVED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 SIGNAL_GRACE = 2.0
 """Seconds to wait for the signal of a landing that the queue's journal shows."""
 
+_FAILURE_KINDS = {"conflict": "conflict", "rejected": "gate"}
+"""Final status of an entry → the kind of its node's failure."""
 _PHASES_WITH_ENTRY = frozenset({"validating", "impl_complete"})
 
 
@@ -42,11 +45,18 @@ class MergeStatus:
     reason: str = ""
     commit: str = ""
     target: str = ""
+    moved: bool = False
+    """With `conflict`: only the target had moved."""
+
+    @property
+    def failure_kind(self) -> str:
+        """Return the kind of its node's failure, if it did not land."""
+        return MOVED if self.moved else _FAILURE_KINDS.get(self.status, "")
 
     @classmethod
     def of(cls, entry: MergeEntry) -> MergeStatus:
         """Return the status of an entry."""
-        return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "", entry.target)
+        return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "", entry.target, entry.moved)
 
 
 class MergeClient:

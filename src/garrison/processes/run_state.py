@@ -37,7 +37,7 @@ from garrison.records.events import (
 from garrison.records.names import Key
 from garrison.records.pull_request import PullRequest
 from garrison.records.pull_request import check_transition as check_pull_request
-from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN
+from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN, MOVED
 from garrison.records.signals import NeedsReview
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
@@ -100,6 +100,13 @@ class NodeState:
     steer: str = ""
     landing: str = ""
     parks: int = 0
+    moved: int = 0
+    """Attempts of this step that only lost to a moved target; they are no rework."""
+
+    @property
+    def rework(self) -> int:
+        """Return how often it was reworked in this step."""
+        return self.attempt - self.first - self.moved
 
     @property
     def is_unchanged(self) -> bool:
@@ -354,11 +361,13 @@ class RunState:
             self.managers[event.steered_by] = replace(manager, steer="")
         before = old or NodeState()
         is_new_step = event.step is not None and event.step != before.step
+        has_lost = is_new_attempt and event.status == "active" and event.failure_kind == MOVED
         self.nodes[name] = NodeState(
             event.status, event.attempt, event.reason, event.commit, at,
             before.step if event.step is None else event.step, event.attempt if is_new_step else before.first,
             event.failure_kind, event.steer or ("" if is_new_step else before.steer), event.landing,
-            max((circuit.parks for full, circuit in self.circuits.items() if _is_runner(full, name)), default=0))
+            max((circuit.parks for full, circuit in self.circuits.items() if _is_runner(full, name)), default=0),
+            0 if is_new_step else before.moved + has_lost)
 
     def _forget_runner(self, node: str) -> None:
         """Forget deaths and circuit of a node's runner: each attempt has its own."""

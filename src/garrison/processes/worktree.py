@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
-from garrison.merge import slots
+from garrison.merge import slots, union
 from garrison.processes.places import VALIDATOR_SUFFIX, remove_sandbox_folder
 from garrison.records import atomic
 from garrison.records.ends import Refusal, RefusalKind
@@ -187,13 +187,27 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path, target: str)
     if not is_merging and not git.is_ancestor(tip, head):
         result = git.run(*merge, cwd=worktree, check=False, extra=git.author(worktree))
     unmerged = ("diff", "--name-only", "--diff-filter=U", "-z", "--ignore-submodules=all")
-    files = git.run(*unmerged, cwd=worktree).out.split("\0")
-    if result is not None and result.code and not any(files):
+    files = split(git.run(*unmerged, cwd=worktree).out)
+    if result is not None and result.code and not files:
         raise GitError(merge, result.code, result.err)  # git did not merge at all
+    if result is not None and files:
+        files = _unite(git, worktree, tip, head, files)
     merged = git.run("rev-parse", "--verify", "--quiet", "MERGE_HEAD", cwd=worktree, check=False).out.strip()
     if result is not None:
         atomic.write(conflicts.with_name(MERGED), f"{merged} {label}\n".encode())
-    atomic.write(conflicts, "".join(f"{name}\n" for name in files if name).encode())
+    atomic.write(conflicts, "".join(f"{name}\n" for name in files).encode())
+
+
+def _unite(git: Git, worktree: Path, tip: str, head: str, files: Sequence[str]) -> list[str]:
+    """Resolve what a union resolves, as the merge queue would; return the files that stay in conflict."""
+    united = union.unite_files(git, tip, head, tip, files)
+    if united:
+        git.run("update-index", "-z", "--index-info", cwd=worktree,
+                text="".join(f"0 {'0' * len(blob)}\t{name}\0{mode} {blob}\t{name}\0"
+                             for name, (mode, blob) in united.items()))
+        git.run("checkout-index", "-f", "-z", "--stdin", cwd=worktree,
+                text="".join(f"{name}\0" for name in united))
+    return [name for name in files if name not in united]
 
 
 def remove_worktree(git: Git, worktree: Path) -> None:

@@ -134,6 +134,8 @@ class RunSandbox:
 LOST = "lost"
 """Failure kind of an attempt whose worktree or branch somebody else took away: another attempt continues from what is
 left."""
+MOVED = "moved"
+"""Failure kind of an attempt that was in conflict only because others had landed: another one costs no rework."""
 CONTINUE = "continue"
 """`Task.rework` of the attempt after a lost one: it begins at the branch, or at a later snapshot of the work."""
 

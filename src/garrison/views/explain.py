@@ -12,6 +12,8 @@ from typing import Any
 
 from garrison.errors import RecordError
 from garrison.frozen import frozen
+from garrison.merge.explanation import describe_union
+from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, shown
 from garrison.records.events import (
     ChildDied,
@@ -271,7 +273,9 @@ _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "state": lambda data: _with_reason(f"merge entry {data['status']}", data.get("reason", "")),
     "cancel": lambda data: _with_reason("merge entry cancelled", data.get("reason", "")),
     "landed": lambda data: f"{Landing.NO_CHANGE}: {data.get('reason') or 'the target had it already'}"
-    if data["commit"] == data["old"] else f"landed as {data['commit'][:10]}",
+    if data["commit"] == data["old"] else "; ".join(
+        [f"landed as {data['commit'][:10]}", *([describe_union(data["united"])] if data.get("united") else [])]),
+    "awaits": lambda data: describe_wait(data["node"], data["files"]) if data.get("node") else "",
 }
 """Kind of a merge queue's record → its words."""
 

@@ -16,9 +16,10 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import current_trouble
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
+from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
-from garrison.processes.agent_activity import AgentActivity, read_waiting
+from garrison.processes.agent_activity import HELD, AgentActivity, read_waiting
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import UNFINISHED
@@ -218,8 +219,8 @@ class NodeReader:
         folder = self.files.attempt(name, node.attempt)
         return NodeView(name, node, place, describe_activity(facts), asks,
                         bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
-                        node.first + (0 if no_rework else self.launch.max_rework), facts.deaths, runner, agent,
-                        age(node.since), refused_in_attempt(folder), AttemptFiles(folder).unreported.exists(),
+                        node.first + node.moved + (0 if no_rework else self.launch.max_rework), facts.deaths, runner,
+                        agent, age(node.since), refused_in_attempt(folder), AttemptFiles(folder).unreported.exists(),
                         read_failovers(folder))
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
@@ -362,8 +363,6 @@ PLACES = ("landed", Landing.NO_CHANGE.value, "landing", "working", "failed", "wa
 """Places of nodes that are not parked, in the order of the progress bar."""
 PARKED = "parked"
 """Place of an unfinished node that is parked."""
-HELD = "while it is held"
-"""Prefix of the waiting reason of a session that a person has taken over: that person answers its question."""
 
 _LONG = 300
 """Characters of a reason that one line shows."""
@@ -551,6 +550,8 @@ def _failed(facts: NodeFacts) -> str:
 
 
 def _queued(entry: MergeEntry, ahead: int) -> str:
+    if entry.waits_for:
+        return f"in the merge queue, {describe_wait(entry.waits_for[1], entry.files)}"
     return (f"waiting in the merge queue, {ahead} ahead" if ahead else "next in the merge queue") + _retry(entry.reason)
 
 

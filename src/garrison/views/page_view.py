@@ -17,6 +17,7 @@ from garrison.config import NotifyConfig
 from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import target_of_folder
+from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged, shown
 from garrison.processes.launcher.notifications import open_notifications
 from garrison.processes.launcher.policy import Parked
@@ -473,7 +474,8 @@ def entry_json(entry: MergeEntry, position: int) -> dict[str, Any]:
     return {"id": entry.id, "node": entry.node, "attempt": entry.attempt, "branch": entry.branch,
             "state": entry.status, "word": entry.landing,
             "position": position, "since": entry.enqueued_at, "priority": entry.priority,
-            "detail": entry.reason[:TEXT], "tests": entry.tests}
+            "detail": describe_wait(entry.waits_for[1], entry.files) if entry.waits_for else entry.reason[:TEXT],
+            "tests": entry.tests}
 
 
 def _node_kind(record: NodeChanged) -> str:

@@ -16,6 +16,7 @@ from garrison.config import (
     ChatConfig,
     ConfigFile,
     HostsConfig,
+    MergeConfig,
     NotifyConfig,
     SetupConfig,
     Timing,
@@ -61,7 +62,7 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
         origin = config.place("launch", key) if source == str(config.path) else source
         yield Setting(f"launch.{key}", _plain(value), origin)
     tables = (("notify", config.notify()), ("setup", config.setup()), ("chat", config.chat()),
-              ("hosts", config.hosts()), ("pull_requests", read_options(home)))
+              ("hosts", config.hosts()), ("merge", config.merge()), ("pull_requests", read_options(home)))
     for table, record in tables:
         yield from _of_record(config, table, record)
     yield from _guard(config, repo)
@@ -74,8 +75,8 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
                       variable if variable in environ else DEFAULT)
 
 
-def _of_record(config: ConfigFile, table: str,
-               record: NotifyConfig | SetupConfig | ChatConfig | HostsConfig | PullRequestOptions) -> Iterator[Setting]:
+def _of_record(config: ConfigFile, table: str, record: NotifyConfig | SetupConfig | ChatConfig | HostsConfig
+               | MergeConfig | PullRequestOptions) -> Iterator[Setting]:
     stated = config.tables.get(table, {})
     for declared in fields(record):
         origin = config.place(table, declared.name) if declared.name in stated else DEFAULT

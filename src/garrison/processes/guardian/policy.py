@@ -18,6 +18,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.merge import entry
+from garrison.merge.records import TurnEnded, TurnSuspended
+from garrison.merge.turns import TurnEnd
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
@@ -27,6 +29,7 @@ from garrison.processes.guardian.parking import (
     apply_guidance,
     awaits_person,
     failure_summary,
+    find_parked,
     is_resting,
 )
 from garrison.processes.guardian.view import (
@@ -36,11 +39,11 @@ from garrison.processes.guardian.view import (
     may_start_again,
     needs_runner,
 )
-from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, TESTED
+from garrison.processes.run_state import DECLINED, ENDED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, TESTED
 from garrison.records import signals
 from garrison.records.ends import GUARD, HOOK, UNFINISHED_WORK
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
-from garrison.records.run import LOST
+from garrison.records.run import LOST, MOVED
 from garrison.records.signals import (
     InputResponse,
     NeedsInput,
@@ -70,7 +73,7 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.signals import PostedSignal, Signal
 
-REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change", LOST, UNFINISHED_WORK, GUARD, HOOK})
+REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change", LOST, MOVED, UNFINISHED_WORK, GUARD, HOOK})
 """Kinds of failure that a new attempt may fix, since its agent learns what was wrong."""
 
 
@@ -78,6 +81,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
            max_rework: int = 0) -> Decision:
     """Return the actions of one turn."""
     actions = (_apply_signals(plan, state, view, max_rework) or _apply_merges(plan, state, view, max_rework)
+               or _follow_turns(state, view)
                or flow_policy.reconcile(plan, state, view)
                or landing_policy.follow(state, view, max_rework)
                or ([] if view.stopping
@@ -192,18 +196,23 @@ def _apply_parked(state: RunState, event: GuardianSignal, payload: OrchestratorP
     return replace(event, stuck=StuckAgent(payload.why, payload.probe_at, incarnation))
 
 
+_NEVER = -1
+"""Limit of rework of a node that gets no second attempt, whatever the reason."""
+
+
 def _max_rework(plan: RunPlan, name: str, max_rework: int) -> int:
     """Return how often a node may be reworked; `rework=none` in the graph says never."""
     task = plan.tasks.get(name)
-    return 0 if task is not None and task.attrs.get("rework") == "none" else max_rework
+    return _NEVER if task is not None and task.attrs.get("rework") == "none" else max_rework
 
 
 def _after_failure(name: str, node: NodeState, kind: str, reason: str, max_rework: int) -> NodeChanged:
     """Return the record of a new attempt, if one may fix the failure and the limit allows it, else of the node's
     end."""
     reason = reason.strip() or "its runner gave up and reported no reason; its log may tell"
-    if kind in REWORKABLE and node.attempt - node.first < max_rework:
-        return NodeChanged(name, "active", node.attempt + 1, reason, failure_kind=kind if kind == LOST else "")
+    if kind in REWORKABLE and node.rework < max_rework + (kind == MOVED):
+        return NodeChanged(name, "active", node.attempt + 1, reason,
+                           failure_kind=kind if kind in (LOST, MOVED) else "")
     return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
 
 
@@ -216,8 +225,8 @@ def change_after_failure(plan: RunPlan, name: str, node: NodeState, kind: str, r
 
 # ---- 2. the merge journal --------------------------------------------------------------------------------------------
 
-_NOT_LANDED = {"conflict": "conflict", "rejected": "gate", "cancelled": ""}
-"""Final status of an entry that did not land → the kind of its node's failure."""
+_NOT_LANDED = frozenset({"conflict", "rejected", "cancelled"})
+"""Final statuses of an entry whose node has not landed."""
 
 
 def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
@@ -235,9 +244,33 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
             actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
                                                landing="" if merge.commit else Landing.NO_CHANGE)))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
-            actions.append(_change(_after_failure(name, node, _NOT_LANDED[merge.status], merge.reason or merge.status,
+            actions.append(_change(_after_failure(name, node, merge.failure_kind, merge.reason or merge.status,
                                                   _max_rework(plan, name, max_rework))))
     return actions
+
+
+def _follow_turns(state: RunState, view: GuardianView) -> list[Action]:
+    """End the turns of nodes that will not land soon, and stop the time of those that wait for a limit or an outage."""
+    actions = []
+    for name, turn in view.turns.items():
+        if (end := _turn_end(state, view, name)) is not None:
+            actions.append(Action(ActionKind.CHANGE_TURN, name, payload=TurnEnded(*turn.key, turn.number, end)))
+        elif turn.waits != (name in view.outages):
+            actions.append(Action(ActionKind.CHANGE_TURN, name,
+                                  payload=TurnSuspended(*turn.key, turn.number, name in view.outages)))
+    return actions
+
+
+def _turn_end(state: RunState, view: GuardianView, name: str) -> TurnEnd | None:
+    """Return why a node loses its turn to land next; None if it keeps it."""
+    node = state.nodes.get(name)
+    if view.stopping or state.status in ENDED:
+        return TurnEnd.STOPPED
+    if node is None or node.status not in UNFINISHED or node.landing == Landing.NO_CHANGE:
+        return TurnEnd.FAILED
+    if name in state.held or find_parked(state, name) is not None or is_suspended(state, view, name):
+        return TurnEnd.PARKED
+    return TurnEnd.ASKS if node.status == "active" and name in state.questions else None
 
 
 def _has_parked_runner(view: GuardianView, name: str) -> bool:

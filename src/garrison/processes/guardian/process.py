@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from garrison.errors import ForbiddenTransition, GarrisonError, RecordCorrupt, RecordError
+from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.attempt_result import read_attempt_result
@@ -80,6 +81,7 @@ from garrison.system.terminal_choice import end_lost_server
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from garrison.merge.state import Turn
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
@@ -149,13 +151,15 @@ class Guardian:
     def observe(self) -> GuardianView:
         """Gather everything the policy decides on."""
         landing = self._landing()
+        turns = {turn.node: turn for turn in self.queue.state.turns.values() if turn.run == self.run}
         runners = {name: self.supervisor.observe_child(self._runner_key(name)) for name in self.state.nodes}
         return GuardianView(
             self.run, self.runtime.clock.monotonic(), self.runtime.observer.machine.boot_id,
             signals.list_pending(self.runtime.home, self.incarnation.key), runners,
             self.supervisor.observe_child(self.processor_key), self._merges(), self._strays(runners), self.stopping,
             self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(), landing,
-            self.forge.observe(self.state, landing) if self.forge is not None else None, self.launch.auto_approve)
+            self.forge.observe(self.state, landing) if self.forge is not None else None, turns, self._outages(turns),
+            self.launch.auto_approve)
 
     @property
     def _is_leaving(self) -> bool:
@@ -209,6 +213,15 @@ class Guardian:
                 self._note(entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "")
                 merges[entry.node] = MergeStatus.of(entry)
         return merges
+
+    def _outages(self, turns: Mapping[str, Turn]) -> frozenset[str]:
+        """Return the nodes, of those that have a turn, whose agent waits for a limit or an outage to pass."""
+        if not turns:
+            return frozenset()
+        from garrison.processes.agent_activity import read_outage  # few runs lose a conflict
+
+        return frozenset(name for name in turns if name in self.state.nodes and read_outage(
+            self.files.attempt(name, self.state.nodes[name].attempt)))
 
     def _landing(self) -> LandingView | None:
         """Observe the landing of the whole run, once its flow has reached the exit."""
@@ -405,6 +418,13 @@ class Guardian:
             run_branch.begin_test(self.target_queue, landing.base)
         self.target_queue.enqueue(self.run, action.target, landing.attempt, self.launch.onto, oid=landing.oid)
 
+    def _change_turn(self, action: Action, view: GuardianView) -> None:
+        """Journal in the merge queue what becomes of a node's turn there."""
+        record = action.payload
+        assert isinstance(record, TurnEnded | TurnSuspended)
+        with self.queue.locked():
+            self.queue.append(record)
+
     def _change_pull_request(self, action: Action, view: GuardianView) -> None:
         self._record(action.expect(PullRequestChanged), sync=True)
 
@@ -570,6 +590,7 @@ class Guardian:
         ActionKind.CHANGE_GATE: _change_gate,
         ActionKind.CYCLE_MANAGER: _cycle_manager,
         ActionKind.CANCEL_NODE: _cancel_node,
+        ActionKind.CHANGE_TURN: _change_turn,
         ActionKind.CHANGE_LANDING: _change_landing,
         ActionKind.ENQUEUE: _enqueue,
         ActionKind.CHANGE_PULL_REQUEST: _change_pull_request,

@@ -24,6 +24,7 @@ from garrison.processes.guardian.view import GuardianView
 from garrison.processes.run_flow import step_id
 from garrison.processes.run_state import LANDED, NodeState, RunState, replay_run
 from garrison.records.events import FlowAdvanced, GuardianSignal, NodeChanged, RunChanged, decode
+from garrison.records.run import MOVED
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -233,7 +234,8 @@ def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptE
                 max_rework: int) -> NodeState:
     """Return a node after its attempts at one step."""
     last = attempts[-1]
-    node = NodeState("active", last.attempt, step=step, first=attempts[0].attempt, since=now)
+    moved = sum(each.report is not None and each.report.failure_kind == MOVED for each in attempts[:-1])
+    node = NodeState("active", last.attempt, step=step, first=attempts[0].attempt, since=now, moved=moved)
     if last.has_succeeded:
         landing = "" if last.landed else Landing.NO_CHANGE
         node = replace(node, status="validated", commit=last.landed or "", landing=landing)
@@ -241,7 +243,7 @@ def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptE
         report = last.report
         change = policy.change_after_failure(plan, name, node, report.failure_kind, report.reason, max_rework)
         node = replace(node, status=change.status, attempt=change.attempt, reason=change.reason,
-                       kind=change.failure_kind)
+                       kind=change.failure_kind, moved=moved + (change.failure_kind == MOVED))
     return node
 
 

@@ -10,6 +10,7 @@ from garrison.processes.run_state import STOPPED_BY_PERSON
 from garrison.supervise.decisions import ChildState
 
 if TYPE_CHECKING:
+    from garrison.merge.state import Turn
     from garrison.processes.guardian.pull_request_policy import PullRequestView
     from garrison.processes.merge_client import MergeStatus
     from garrison.processes.run_state import RunState
@@ -66,6 +67,10 @@ class GuardianView:
     """None while the flow goes on, and in a run that does not land as a whole."""
     pull_request: PullRequestView | None = None
     """None as `landing`, and in a run without one."""
+    turns: dict[str, Turn] = field(default_factory=dict)
+    """Nodes that lost to a moved target and have their turn in the merge queue."""
+    outages: frozenset[str] = frozenset()
+    """Nodes whose agent waits for a limit or an outage to pass."""
     auto_approve: bool = False
     """True if gates for people are approved automatically."""
 

@@ -12,6 +12,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.config import MergeConfig, read_config
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError
 from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor, Wait
@@ -52,7 +53,7 @@ class QueueWorker:
         runtime, launch = processor.runtime, processor.launch
         self.processor, self.queue = processor, queue
         self.merge = MergeProcessor(queue, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
-                                    held_back=launch.held_back)
+                                    held_back=launch.held_back, turn=_read_turn(runtime.home))
         self.verifier = Verifier(queue.path, VERIFY_SECONDS)
         self.has_queue = False
         self.wait: Wait | None = None
@@ -148,6 +149,15 @@ class QueueWorker:
         if not self.has_queue:
             return STANDBY_POLL
         return self.wait.seconds if self.wait else None
+
+
+def _read_turn(home: Path) -> float:
+    """Return `[merge] turn`; the default if config.toml became unreadable since the launch, which had checked it."""
+    try:
+        return read_config(home).merge().turn
+    except GarrisonError as error:
+        log_line(str(error))
+        return MergeConfig.turn
 
 
 class Processor:

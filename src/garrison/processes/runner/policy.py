@@ -547,17 +547,13 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
     if merge.status == "landed":
         return Decision([Action(ActionKind.MOVE_HOOK, "merged")] if view.merge_reported else [], view.now + 0.1)
     if merge.status in ("conflict", "rejected", "cancelled", "superseded"):
-        return Decision([_failure(view, merge.reason or merge.status, _FAILURE_KINDS.get(merge.status, ""))])
+        return Decision([_failure(view, merge.reason or merge.status, merge.failure_kind)])
     if view.orphaned_for is None:
         return Decision([])
     if _is_orphaned_too_long(view):
         return Decision([Action(ActionKind.END, why="orphaned")])
     # At once would be too early: guardian and launcher may both be killed, and be started again within seconds.
     return Decision([], view.now + view.orphan_grace - view.orphaned_for + EXIT_PAUSE)
-
-
-_FAILURE_KINDS = {"conflict": "conflict", "rejected": "gate"}
-"""Status of a merge entry → the kind of its node's failure."""
 
 
 def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:

@@ -32,9 +32,9 @@ OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """Full name of an object."""
 _CACHED_DIFFS = 16
 """Differences of trees that are cached."""
-_SCRATCH = re.compile(r"(?:objects|ref)-(\d+)-")
+_SCRATCH = re.compile(r"(?:objects|ref|union)-(\d+)-")
 """Names in `scratch`, with the pid of their creator."""
-_MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
+_MERGE = ("merge-tree", "--write-tree", "-z", "--no-messages")
 _CONFLICT_SUFFIX = re.compile(r"~([0-9a-f]{40}|[0-9a-f]{64})\Z")
 _UNRELATED = "unrelated histories"
 _OBJECT_NAME = re.compile(r"\b([0-9a-f]{2})/?([0-9a-f]{38}(?:[0-9a-f]{24})?)\b")
@@ -47,6 +47,8 @@ class MergeResult(NamedTuple):
     tree: str | None
     conflicts: list[str]
     reason: str = ""
+    united: tuple[str, ...] = ()
+    """Paths of which both sides' lines were kept (see `merge.union`)."""
 
 
 class Ident(NamedTuple):
@@ -258,13 +260,27 @@ class Commits(Repository):
 
     def merge_tree(self, ours: str, theirs: str) -> MergeResult:
         """Merge two commits without a checkout."""
-        answer = self._run_merge(ours, theirs, durable=True)
+        answer = self._run_merge("--name-only", ours, theirs, durable=True)
         if answer.code > 1 and _UNRELATED in answer.err:
             return _NO_COMMON_COMMIT
         if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
         tree, *conflicts = split(answer.out)
         return MergeResult(tree, []) if answer.code == 0 else conflict_in(conflicts)
+
+    def merge_stages(self, ours: str, theirs: str) -> tuple[str, dict[tuple[str, int], tuple[str, str]]]:
+        """Merge two commits without a checkout; return the tree, in which files in conflict have markers, and of each
+        such file (path, stage) → (mode, blob), as git's index has them: 1 merge base, 2 ours, 3 theirs."""
+        answer = self._run_merge(ours, theirs, durable=True)
+        if answer.code not in (0, 1) or not answer.out:
+            raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
+        tree, *lines = split(answer.out)
+        stages = {}
+        for line in lines:
+            meta, _, path = line.partition("\t")
+            mode, blob, stage = meta.split(" ")
+            stages[path, int(stage)] = (mode, blob)
+        return tree, stages
 
     def _run_merge(self, *arguments: str, text: str | None = None, extra: Mapping[str, str] | None = None,
                    durable: bool = False) -> Answer:
@@ -289,7 +305,7 @@ class Commits(Repository):
         with tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch) as folder:
             extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
             text = "".join(f"{ours} {commit}\n" for commit in theirs)
-            answer = self._run_merge("--stdin", text=text, extra=extra)
+            answer = self._run_merge("--name-only", "--stdin", text=text, extra=extra)
         results = [_parse_merge(part) for part in answer.out.split("\0\0")[:-1]]
         if len(results) == len(theirs):
             return results

@@ -90,12 +90,13 @@ ALWAYS = (
     Always(Group.FILES, "init.templateDir", ""),
 )
 """Settings of every call that keep programs from running. These and the calls' own options win over every file."""
-BEHAVIOUR = (("gc.auto", "0"), ("maintenance.auto", "false"), ("core.safecrlf", "false"),
-             ("submodule.recurse", "false"))
-"""Settings of every call that keep git from disturbing agents at work."""
-HOOKS_KEY = "core.hooksPath"
 _MERGE_AS_TEXT = "git merge-file -q --marker-size=%L %A %O %B || exit 1"
 """Merge driver that does what git does for a file without one."""
+BEHAVIOUR = (("gc.auto", "0"), ("maintenance.auto", "false"), ("core.safecrlf", "false"),
+             ("submodule.recurse", "false"), ("merge.union.driver", _MERGE_AS_TEXT))
+"""Settings of every call that keep git from disturbing agents at work, and from uniting by itself: it would follow the
+attributes of a checkout, and unite ordered lists, too (`merge.union`)."""
+HOOKS_KEY = "core.hooksPath"
 
 RULES = (
     Rule(Group.FILTERS, re.compile(r"filter\..+\.(clean|smudge|process)"), ""),

@@ -1,0 +1,84 @@
+"""Nodes that change one file at once: all land, each loses to the moved target once at most, others never wait long."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from support import PROGRAM, Node, Place, git, wait_for
+
+RAN = 'echo "$GARRISON_RUN $GARRISON_NODE $GARRISON_ATTEMPT 1" >> "$LEDGER"'
+
+
+def append(file: str) -> str:
+    """Return an agent that tells that it runs, waits for all others, and appends a line."""
+    return (f'{RAN}; until [ "$(wc -l < "$LEDGER")" -ge 6 ]; do sleep 0.05; done; '
+            f'echo "- $GARRISON_NODE" >> {file}')
+
+
+@pytest.mark.parametrize(("file", "most"), [("CHANGELOG.md", 6), ("log.txt", 11)])
+def test_six_nodes_that_append_a_line_to_one_file_all_land(place: Place, file: str, most: int) -> None:
+    """With a changelog each agent runs once; in any other file each but one runs twice at most."""
+    (place.repo / file).write_text("# Log\n\n- old\n")
+    git(place.repo, "add", file)
+    git(place.repo, "commit", "-qm", "begin")
+    names = [f"n{number}" for number in range(6)]
+    graph = place.graph(*(Node(name, command=append(file)) for name in names))
+    child = place.launch(graph, "r1", "--max-agents", 6)
+    assert place.finish(child) == 0, place.logs()
+    assert {node["status"] for node in place.nodes().values()} == {"validated"}
+    lines = git(place.repo, "show", f"main:{file}").splitlines()
+    assert sorted(lines[3:]) == [f"- {name}" for name in names]
+    runs = len(place.finished_work())
+    assert 6 <= runs <= most
+    assert place.command("verify", "r1").returncode == 0, place.command("verify", "r1").stdout
+    told = [place.command("why", name, "--run", "r1").stdout for name in names] if file == "CHANGELOG.md" else []
+    assert not told or any("CHANGELOG.md" in text and "both sides" in text for text in told)
+
+
+def changes(name: str, before: str = "true", again: str = "true") -> Node:
+    """Return a node that changes a line of notes.txt once `before` ends, or in a later attempt `again`."""
+    return Node(name, command=f'{RAN}; if [ "$GARRISON_ATTEMPT" = 1 ]; then {before}; else {again}; fi; '
+                f'sed -i "5s/.*/& {name}/" notes.txt')
+
+
+@pytest.mark.parametrize("end", ["parked", "asks", "fails", "killed"])
+def test_the_next_goes_on_when_the_loser_of_a_conflict_does_not_land(place: Place, end: str) -> None:
+    """b loses to a and has its turn; c waits for it, until b is parked, asks, fails or lands after a kill."""
+    ask = f"test $GARRISON_ATTEMPT = 3 || {shlex.join(PROGRAM)} ask-person 'Which colour?'"
+    again = {"asks": ask, "fails": "exit 3"}.get(end, place.hold("b2"))
+    graph = place.graph(
+        changes("a", f'until test -e "{place.root}/at-b"; do sleep 0.03; done'),
+        changes("b", place.hold("b"), f"{place.hold('again')}; {again}"),
+        changes("c", f"{place.hold('c')}"))
+    child = place.launch(graph, "r1", "--max-agents", 3)
+    wait_for("a has landed", lambda: place.nodes().get("a", {}).get("status") == "validated")
+    place.release("b")
+    place.wait_until_held("again")
+    place.release("c")
+    wait_for("c waits for b", lambda: "waits for b (notes.txt)" in place.command("status", "r1").stdout)
+    assert "waits for b (notes.txt)" in place.command("why", "c", "--run", "r1").stdout
+    entries = json.loads(place.command("merge-queue", "list", "--repo-root", place.repo, "--json").stdout)["entries"]
+    (waiting,) = [entry for entry in entries if entry["node"] == "c"]
+    assert (waiting["waits_for"], waiting["files"]) == (["r1", "b"], ["notes.txt"])
+    place.release("again")
+    if end == "killed":
+        place.wait_until_held("b2")
+        place.kill("orchestrator-b", "runner-b")
+        place.wait_until_held("b2")
+    if end == "parked":
+        assert place.command("agents", "park", "b", "--reason", "later").returncode == 0
+    else:
+        place.release("b2")
+    wait_for("c has landed", lambda: place.nodes().get("c", {}).get("status") == "validated")
+    if end == "asks":
+        assert place.command("answer", "b", "red").returncode == 0
+    if end == "parked":
+        place.release("b2")
+        assert place.command("agents", "unpark", "b").returncode == 0
+    assert place.finish(child) == (1 if end == "fails" else 0), place.logs()
+    line = git(place.repo, "show", "main:notes.txt").splitlines()[4]
+    assert line.split()[-3:] == (["a", "b", "c"] if end == "killed" else ["a", "c", "b"] if end != "fails" else
+                                 ["4", "a", "c"])

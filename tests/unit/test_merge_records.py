@@ -38,7 +38,7 @@ STORED = [
      {"gate": "make", "setup": None, "no_gate": False, "timeout": 1800.0, "lock_files": [], "strategy": "merge",
       "clean": "untracked", "keep": ["*.o"], "gate_cores": 0, "guard": False,
       "hooks": "", "gate_from_target": [], "batch_history": "tip", "max_batch": 0, "beliefs": True,
-      "committer": "", "signer": None}),
+      "commit_hook": "", "committer": "", "signer": None}),
     (EntryEnqueued("a-1", "r", "a", 1, "b", "o", "main", "/r", "runner-a@r", 0, (), "merge", "queued", ("x",)), "enq",
      {"entry": "a-1", "run": "r", "node": "a", "attempt": 1, "branch": "b", "oid": "o", "target": "main", "repo": "/r",
       "recipient": "runner-a@r", "priority": 0, "depends_on": [], "strategy": "merge", "status": "queued",

@@ -77,6 +77,8 @@ MAX_LOG = 1 << 20
 """Bytes at the end of a log that the agent gets as a file."""
 MAX_FILES = 50
 """Files in conflict that are named."""
+MAX_STAT = 40
+"""Files that the account of refused work lists."""
 REJECTED_IN_REVIEW = "rejected in review: "
 _HOW = re.compile(r"failed \((exit -?\d+)\)|(timed out after \d+ s)|was (killed by \w+)|"
                   r"(ran longer than [\d.]+ s and was stopped)|(was not found or could not run)|(ran no tests)|(hung)")
@@ -271,7 +273,8 @@ class Briefer:
     def _stat(self, base: str, rescue: str) -> str:
         if not base or not rescue:
             return ""
-        return self.git.run("diff", "--stat=100", base, rescue, "--", check=False).out.rstrip()
+        return self.git.run("diff", "--stat=100", f"--stat-count={MAX_STAT}", base, rescue, "--",
+                            check=False).out.rstrip()
 
     def _with_merge(self, refusal: Refusal) -> Refusal:
         """Add what was merged into the branch at the beginning of this attempt, and the files in conflict from that."""

@@ -15,7 +15,7 @@ from garrison.frozen import frozen
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.system.git import ABSENT, Git, GitError
-from garrison.system.git.rescues import RESCUES, RescueName, parse_rescue
+from garrison.system.git.rescues import LIVE, RESCUES, RescueName, parse_rescue
 from garrison.system.worktree_files import complete_worktree
 
 if TYPE_CHECKING:
@@ -105,6 +105,10 @@ def list_rescue_refs(repository: RescueRepository, run: str | None = None) -> li
     return sorted(names, key=lambda name: (name.run, name.node, name.attempt, name.kind, name.number))
 
 
+_REASONS = {LIVE: "at an interval, all of it committed", "other": "in its stash, or on another branch of its own"}
+"""Kind of a rescue ref → its reason, where the saved commit is the agent's own and tells none."""
+
+
 def inspect_rescue(repository: RescueRepository, name: RescueName) -> RescuedWork:
     """Return the saved work of one rescue ref; GitError if its objects are damaged or gone."""
     git = repository.git
@@ -116,8 +120,7 @@ def inspect_rescue(repository: RescueRepository, name: RescueName) -> RescuedWor
     against = base or parent or git.run("mktree", text="").out.strip()
     changed = changed_files(git, against, commit)
     match = _WHY.match(subject)
-    why = match[1] if match else ("at an interval, all of it committed" if name.is_interval_snapshot
-                                  else "all of it was committed")
+    why = match[1] if match else _REASONS.get(name.kind, "all of it was committed")
     landed = bool(tip) and tip is not None and has_landed(git, commit, tip)
     return RescuedWork(name, str(git.root), commit, when, why, len(changed), sum(changed.values()), landed, against)
 

@@ -95,14 +95,16 @@ def collect_what_can_be(git: Git, worktree: Path, run: str, node: str, attempt: 
         return str(error)
 
 
-def save_side_work(git: Git, worktree: Path, run: str, node: str, attempt: int) -> None:
-    """Save what a confined agent has on other branches of its own and in its stash, before its view is removed."""
+def save_side_work(git: Git, worktree: Path, run: str, node: str, attempt: int) -> list[str]:
+    """Save what a confined agent has on other branches of its own and in its stash, before its view is removed; return
+    the refs."""
     try:
-        for commit in collect_side_work(GitView(git, worktree)):
-            git.save_commit(commit, rescue_stem(run, node, attempt, "other"))
+        return [git.save_commit(commit, rescue_stem(run, node, attempt, "other"))
+                for commit in collect_side_work(GitView(git, worktree))]
     except GarrisonError as error:  # what git refuses there keeps nothing from being removed
         if disk_space.reports_no_space(str(error)):
             raise
+        return []
 
 
 @contextmanager
@@ -409,7 +411,8 @@ class Worktree:
         return collect_what_can_be(self.git, self.path, self.launch.run_id, self.task.node, attempt)
 
     def _save_side_work(self, attempt: int) -> None:
-        save_side_work(self.git, self.path, self.launch.run_id, self.task.node, attempt)
+        for ref in save_side_work(self.git, self.path, self.launch.run_id, self.task.node, attempt):
+            self._on_saved(ref)
 
     def _save(self, why: str, attempt: int) -> str:
         return save_worktree(self.git, self.path, self.launch.run_id, self.task.node, attempt, why)

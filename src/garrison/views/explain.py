@@ -40,6 +40,7 @@ from garrison.records.signals import is_own
 from garrison.supervise.decisions import DecisionInputs, decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
+from garrison.system.git.rescues import parse_rescue
 from garrison.views.event_log import QUEUE, Event
 from garrison.views.node_view import first_line
 
@@ -252,7 +253,8 @@ _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     _with_reason(it.type, it.text) if is_own(it.type) else "",
     JobStarted: lambda it: f"running {it.name}: {first_line(it.command)}",
     FactRecorded: _fact,
-    WorkSaved: lambda it: f"snapshot saved as {it.ref}",
+    WorkSaved: lambda it: f"its stash, or another branch of its own, is saved as {it.ref}"
+    if parse_rescue(it.ref).kind == "other" else f"snapshot saved as {it.ref}",
 }
 """Class of a record → its words; a class that is not here explains nothing."""
 

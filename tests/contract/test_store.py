@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -32,6 +34,17 @@ AT = "2026-01-31T12:00:00.000000Z"
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "home")
+
+
+def test_what_another_user_owns_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `sudo garrison`, for one."""
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    assert "belongs to" not in str(atomic.to_record_error(tmp_path / "none/x", denied))
+    (tmp_path / "theirs").mkdir()
+    mine = tmp_path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    told = str(atomic.to_record_error(tmp_path / "theirs/none/x", denied))
+    assert f"x: permission denied ({tmp_path}/theirs belongs to {pwd.getpwuid(mine).pw_name}); it was left" in told
 
 
 def test_a_process_never_creates_its_home_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

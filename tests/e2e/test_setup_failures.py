@@ -28,15 +28,16 @@ class User:
     def repo(self) -> Path:
         return self.home / "project"
 
-    def garrison(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the repository."""
+    def garrison(self, *words: str, limit: float = DEADLINE, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the repository, for at most `limit` seconds."""
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         return subprocess.run([sys.executable, "-c", INSTALLED, *words], cwd=self.repo, capture_output=True, text=True,
-                              env={**kept, "HOME": str(self.home), **env}, stdin=subprocess.DEVNULL, timeout=DEADLINE,
+                              env={**kept, "HOME": str(self.home), **env}, stdin=subprocess.DEVNULL, timeout=limit,
                               check=False)
 
-    def run(self, setup: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return self.garrison("run", "do it", "--command", WORK, "--setup", setup, "--gate", "true", *words, **env)
+    def run(self, setup: str, *words: str, limit: float = DEADLINE, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.garrison("run", "do it", "--command", WORK, "--setup", setup, "--gate", "true", *words, limit=limit,
+                             **env)
 
 
 @pytest.fixture
@@ -100,6 +101,6 @@ def test_a_set_up_may_leave_200_000_files(user: User) -> None:
     (user.repo / "make.py").write_text(make)
     git(user.repo, "add", "-A")
     git(user.repo, "commit", "-qm", "Set-up")
-    ended = user.run("python3 make.py", "--acceptance", "test -e modules/199/999")
+    ended = user.run("python3 make.py", "--acceptance", "test -e modules/199/999", limit=500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert git(user.repo, "diff", "--name-only", "main^", "main") == "work.txt"

@@ -79,7 +79,24 @@ def to_record_error(path: Path, error: OSError) -> Exception:
     """Return the exception to raise for `error` at `path`: RecordUnreadable if a person must act, else `error`."""
     if error.errno not in _MISPLACED:
         return error
-    return RecordUnreadable(path, os.strerror(error.errno).lower())
+    owner = _describe_owner(path) if error.errno in (errno.EACCES, errno.EPERM) else ""
+    return RecordUnreadable(path, os.strerror(error.errno).lower() + owner)
+
+
+def _describe_owner(path: Path) -> str:
+    """Return whose the path is, or the nearest folder above it that exists; '' if it is the user's own."""
+    for each in (path, *path.parents):
+        with suppress(OSError):
+            owner = each.lstat().st_uid
+            if owner == os.geteuid():
+                return ""
+            import pwd  # here: of use only in this message
+
+            try:
+                return f" ({each} belongs to {pwd.getpwuid(owner).pw_name})"
+            except KeyError:
+                return f" ({each} belongs to user {owner})"
+    return ""
 
 
 _protected: list[str] = []

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import re
 import signal
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
-from garrison.system import disk_space, shortage
+from garrison.system import disk_space, own_package, shortage
 from garrison.system.event_loop import EventLoop
 from garrison.system.terminal_text import clean_lines
 
@@ -247,15 +248,26 @@ def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, 
                 raise  # ends this incarnation, not its node: once the record is repaired, a successor continues
             process.handle_persistent_error(str(error))
         return False
-    except OSError as error:
-        if error.errno not in TRANSIENT_ERRNOS:
+    except (ImportError, OSError) as error:
+        if not _passes(error, errors, runtime, now):
             raise
-        errors.add(f"{error.strerror}: {error.filename or runtime.home}", now)
         return False
     errors.clear()
     if process.exit_code is None:
         _beat(incarnation, runtime, errors, now)
     return is_busy
+
+
+def _passes(error: ImportError | OSError, errors: RepeatedErrors, runtime: Runtime, now: float) -> bool:
+    """Note an error that says nothing about this process: the machine's, or that an upgrade has taken garrison away."""
+    if own_package.is_own(error):
+        importlib.invalidate_caches()
+        errors.add(f"a part of garrison is missing ({error}; is an upgrade under way?)", now)
+        return not errors.has_lasted(own_package.LONG_PATIENCE, now)
+    if not isinstance(error, OSError) or error.errno not in TRANSIENT_ERRNOS:
+        return False
+    errors.add(f"{error.strerror}: {error.filename or runtime.home}", now)
+    return True
 
 
 def _is_disk_full(error: GarrisonError, runtime: Runtime) -> bool:

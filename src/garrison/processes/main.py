@@ -28,6 +28,7 @@ from garrison.supervise.incarnation import register
 from garrison.system import failpoint, reaper
 from garrison.system.disk_space import retry_until_space
 from garrison.system.event_loop import EventLoop
+from garrison.system.own_package import begin_again
 from garrison.system.processes import become_subreaper
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def prepare_process(runtime: Runtime, options: Options) -> MakeProcess:
     try:
         return _PREPARE[options.role](runtime, options)
     except Exception as error:  # its reason belongs in the identity, which is not ours yet
+        if isinstance(error, ImportError):
+            begin_again()  # an upgrade takes the package away, and nothing is done yet
         failure = error
 
     def fail(_incarnation: Incarnation) -> Process:

@@ -6,7 +6,6 @@ Both the parent process and the script of the same name use these functions. `st
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from garrison.supervise.incarnation import (
     start_incarnation,
 )
 from garrison.system import disk_space, shortage
+from garrison.system.own_package import module_argv
 from garrison.system.processes import ProcessId
 from garrison.system.terminal import Session, Terminal
 from garrison.system.terminal_choice import choose_terminal
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 def process_argv(key: Key, home: Path, incarnation: int, options: list[str] | None = None) -> list[str]:
     """Return the command line of a process."""
-    # -P: a module in the working directory must not shadow one of ours.
-    return [sys.executable, "-P", "-m", "garrison.processes.main", key.role, "--home", str(home), "--run", key.run,
+    return [*module_argv("garrison.processes.main"), key.role, "--home", str(home), "--run", key.run,
             "--name", key.name, "--incarnation", str(incarnation), *(options or [])]
 
 

@@ -64,7 +64,8 @@ from garrison.system.exit_info import (
     describe_hangup,
     is_tmux_server_gone,
 )
-from garrison.system.shortage import find_shortage
+from garrison.system.own_package import MODULE_MISSING
+from garrison.system.shortage import find_lack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -227,8 +228,10 @@ class Supervisor:
         self._exits.forget(*process)
         if death_class == CRASH and memory and (code is None or code in KILLED):
             death_class = MEMORY
-        elif death_class == CRASH and child.verdict.state == "lapsed" and (lack := find_shortage()):
-            why, death_class = f"{why}; {lack}", SHORTAGE
+        elif death_class == CRASH and code == MODULE_MISSING:
+            why, death_class = "a module of garrison was missing when it started, its log names it", SHORTAGE
+        elif death_class == CRASH and child.verdict.state == "lapsed" and (lack := find_lack()) is not None:
+            why, death_class = f"{why}; {lack.what}", SHORTAGE
         return describe_death(why, code=code, memory=memory, server_died=_lost_tmux_server(identity)), death_class
 
     def _process_of(self, child: ChildState) -> tuple[int, int] | None:

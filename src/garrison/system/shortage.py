@@ -1,4 +1,4 @@
-"""Shortage: recognise that the machine lacks processes, memory or descriptors for another start.
+"""Shortage: recognise that the machine lacks processes, memory or descriptors for another start, or garrison itself.
 
 Like a full disk it passes, and says nothing about the work: what meets it waits and is tried again. `find_shortage`
 looks at the limits before a start; `is_shortage` and `reports_shortage` recognise one that was met all the same (a
@@ -11,6 +11,8 @@ import errno
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Shortage
+from garrison.frozen import frozen
+from garrison.system import own_package
 from garrison.system.capacity import available_memory
 
 ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
@@ -56,10 +58,28 @@ def find_shortage(processes: int = MIN_PROCESSES, proc: Path = Path("/proc"),
     return ""
 
 
+@frozen
+class Lack:
+    """What the start of a process lacks."""
+
+    what: str
+    ends: str
+    """When what waits for it starts."""
+
+
+def find_lack(processes: int = MIN_PROCESSES) -> Lack | None:
+    """Return what the start of one of garrison's own processes lacks now; None if nothing."""
+    if missing := own_package.find_missing():
+        return Lack(f"{missing} (is an upgrade under way?)", f"once it is back, tried every {LONGEST_PAUSE:.0f} s")
+    if lack := find_shortage(processes):
+        return Lack(f"no room for another process: {lack}", "when there is room")
+    return None
+
+
 def require_room(processes: int = MIN_PROCESSES) -> None:
     """Raise Shortage if the machine lacks what a start needs."""
-    if lack := find_shortage(processes):
-        raise Shortage(f"no room for another process: {lack}; it starts when there is room")
+    if lack := find_lack(processes):
+        raise Shortage(f"{lack.what}; it starts {lack.ends}")
 
 
 def retry_pause(number: int) -> float:

@@ -39,7 +39,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
 from garrison.system.clock import from_iso
-from garrison.system.shortage import find_shortage
+from garrison.system.shortage import find_lack
 from garrison.views.event_log import GUARDIAN, EventLog, Record
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
@@ -437,8 +437,8 @@ def adhoc_branch(model: RunModel) -> str:
 
 def _shortage_hint(status: str) -> str:
     """Return what the machine lacks, if a run at work waits for it, '' for nothing."""
-    lack = find_shortage() if status in (Status.NEW, Status.RUNNING) else ""
-    return f"no room for another process: {lack}; the rest starts when there is room" if lack else ""
+    lack = find_lack() if status in (Status.NEW, Status.RUNNING) else None
+    return f"{lack.what}; the rest starts {lack.ends}" if lack else ""
 
 
 def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool, branch: str = "") -> str:

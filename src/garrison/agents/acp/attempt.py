@@ -28,8 +28,9 @@ from garrison.agents.variables import expand
 from garrison.records import atomic
 from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine
+from garrison.system.own_package import LONG_PATIENCE, module_argv
 
-CONNECTION = (sys.executable, "-P", "-m", "garrison.agents.acp.connection")
+CONNECTION = module_argv("garrison.agents.acp.connection", LONG_PATIENCE)
 MCP_SERVER = (sys.executable, "-P", "-m", "garrison.agents.mcp_server")
 LAUNCHER = "program.sh"
 """File in the folder of the session that starts the agent's program in its place."""

@@ -10,7 +10,6 @@ session, which resumes at the node in progress.
 
 from __future__ import annotations
 
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +25,9 @@ from garrison.agents.claude.tools import to_agent_report
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 from garrison.system.jobs import Job, read_tail
+from garrison.system.own_package import LONG_PATIENCE, module_argv
 
-CONNECTION = (sys.executable, "-P", "-m", "garrison.agents.claude.connection")
+CONNECTION = module_argv("garrison.agents.claude.connection", LONG_PATIENCE)
 
 
 class SuspendableAttempt(Work):

@@ -75,7 +75,7 @@ from garrison.supervise.restart import Policy
 from garrison.system import failpoint
 from garrison.system.capacity import AgentLimit
 from garrison.system.clock import iso
-from garrison.system.shortage import LONGEST_PAUSE, find_shortage
+from garrison.system.shortage import LONGEST_PAUSE, find_lack
 from garrison.system.terminal_choice import end_lost_server
 
 if TYPE_CHECKING:
@@ -333,12 +333,13 @@ class Guardian:
 
     def _agents_allowed(self, view: GuardianView) -> int:
         """Return how many agents may work at once; while the machine lacks room that is lowered, and noted once."""
-        lack = find_shortage() or self._recent_shortage(view.now)
+        found = find_lack()
+        lack = found.what if found is not None else self._recent_shortage(view.now)
         busy = sum(child.living for child in view.runners.values())
         self._agent_limit = self._agent_limit.after(is_short=bool(lack), busy=busy, now=view.now)
         if lack and not self._is_short:
-            self._record(NoteWritten(MACHINE, f"no room for another process: {lack}; {self._agent_limit.allowed} of "
-                                              f"{self.launch.max_agents} agents work at once until there is"))
+            self._record(NoteWritten(MACHINE, f"{lack}; {self._agent_limit.allowed} of {self.launch.max_agents} agents "
+                                              "work at once until it ends"))
         self._is_short = bool(lack)
         return self._agent_limit.allowed
 

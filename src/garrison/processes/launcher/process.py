@@ -168,9 +168,9 @@ class Launcher:
         if full and not self._is_disk_full:
             log_line(f"No space left on device: {', '.join(full)}; the run waits and continues when there is space")
         self._is_disk_full = bool(full)
-        lack = shortage.find_shortage()
+        lack = shortage.find_lack()
         if lack and not self._is_short:
-            log_line(f"no room for another process: {lack}; what runs goes on, the rest starts when there is room")
+            log_line(f"{lack.what}; what runs goes on, the rest starts {lack.ends}")
         self._is_short = bool(lack)
 
     def _full_disks(self) -> list[str]:

@@ -16,7 +16,6 @@ import re
 import shutil
 import time
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents import template
@@ -25,7 +24,25 @@ from garrison.agents.claude import policy
 from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.policy import Ending, Step
 from garrison.agents.failover import CANNOT_START
-from garrison.agents.trouble import TRANSIENT, TroubleKind, Witness, find_witness, hosts_of, read_reset, read_told
+from garrison.agents.trouble import (
+    TRANSIENT,
+    TroubleKind,
+    Witness,
+    find_witness,
+    hosts_of,
+    local_zone,
+    read_reset,
+    read_told,
+)
+    TRANSIENT,
+    TroubleKind,
+    Witness,
+    find_witness,
+    hosts_of,
+    local_zone,
+    read_reset,
+    read_told,
+)
 from garrison.errors import GarrisonError
 from garrison.system.terminal_text import clean
 
@@ -134,7 +151,7 @@ class CommandAttempt(SuspendableAttempt):
             return ended
         told = self._ran.told if self._ran is not None else None
         resets_at = (told.resets_at if told is not None else None) or \
-            read_reset(witness.around, at, datetime.now().astimezone().tzinfo)  # type: ignore[arg-type]
+            read_reset(witness.around, at, local_zone())
         seconds = time.monotonic() - self._begun
         ending = Ending(witness.kind, at, reason, resets_at=resets_at if witness.kind != TroubleKind.VANISHED else None,
                         progress=seconds >= PROGRESS_AFTER)

@@ -8,7 +8,7 @@ Of a *program* only its last words count, and only of a run that has failed: its
 about limits for a hundred reasons (its task is a rate limiter, a test has `429` in its name). `find_witness` therefore
 looks for an error as clients print it, from the end, and stops at the first line that names another reason.
 
-Everything here is pure: `now` is an argument.
+Everything here is pure, `now` is an argument, but for the look at this machine's time zone.
 """
 
 from __future__ import annotations
@@ -367,6 +367,11 @@ def read_reset(text: str, now: float, zone: tzinfo = UTC) -> float | None:
     except (ValueError, OverflowError):
         return None
     return None if found is None else min(found, now + MAX_RESET)
+
+
+def local_zone() -> tzinfo:
+    """Return the time zone of this machine, which the programs of agents speak of."""
+    return datetime.now().astimezone().tzinfo or UTC
 
 
 def _read_reset(text: str, now: float, zone: tzinfo) -> float | None:

@@ -42,7 +42,6 @@ from garrison.supervise.death_classes import CRASH, DAMAGE, HUNG, REBOOT, SHORTA
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
 from garrison.system.disk_space import retry_until_space
-from garrison.system.own_package import is_own
 from garrison.system.processes import ProcessId
 from garrison.system.shortage import is_shortage
 
@@ -161,8 +160,7 @@ def start_incarnation(observer: Observer, request: SpawnRequest, deadline_s: flo
         if process is not None:
             observer.note_started(leased, process)
     except (OSError, ImportError, GarrisonError) as error:  # an upgrade may have taken a module away
-        now, why = observer.clock.utc(), str(error)
-        death_class = SHORTAGE if is_shortage(error) or is_own(error) else CRASH
+        now, why, death_class = observer.clock.utc(), str(error), SHORTAGE if is_shortage(error) else CRASH
         observer.store.update(Identity, request.key, lambda old: _return_lease(old, leased, now, why, death_class))
     failpoint.here(":spawned")
     if has_hook:

@@ -33,7 +33,10 @@ _MESSAGES = ("Resource temporarily unavailable", "Cannot allocate memory", "Too 
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether an error was met for lack of processes, memory or descriptors; git and tmux say so in words."""
+    """Return whether an error was met for lack of processes, memory or descriptors, as git and tmux say in words, or of
+    a part of garrison itself."""
+    if own_package.is_own(error):
+        return True
     if isinstance(error, OSError):
         return error.errno in ERRNOS
     if isinstance(error, GarrisonError):

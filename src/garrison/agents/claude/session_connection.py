@@ -20,6 +20,7 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.stream import render
 from garrison.agents.result import LANDING
+from garrison.agents.trouble import LIMITS, local_zone, read_reset
 from garrison.records import atomic, costs
 from garrison.records.json_io import append_line
 from garrison.records.life_lock import LifeLock
@@ -63,7 +64,10 @@ class SessionConnection:
     # ---- endings
 
     def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
-        return Ending(kind, time.time(), shorten(reason), False, resets_at, self._answered)
+        now = time.time()
+        if resets_at is None and kind in LIMITS:
+            resets_at = read_reset(reason, now, local_zone())
+        return Ending(kind, now, shorten(reason), False, resets_at, self._answered)
 
     def _reported(self, report: Mapping[str, Any]) -> Ending:
         return Ending(policy.REPORTED, time.time(), shorten(str(report["summary"])), report["status"] in LANDING, None,

@@ -34,15 +34,6 @@ from garrison.agents.trouble import (
     read_reset,
     read_told,
 )
-    TRANSIENT,
-    TroubleKind,
-    Witness,
-    find_witness,
-    hosts_of,
-    local_zone,
-    read_reset,
-    read_told,
-)
 from garrison.errors import GarrisonError
 from garrison.system.terminal_text import clean
 

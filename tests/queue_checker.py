@@ -3,14 +3,15 @@
 Nothing of the queue is imported: the journal is read here from its bytes, git is asked by subprocess, and processes
 come from /proc, as in the checker of whole runs.
 `examine` returns one line a finding, its class first (`journal`, `lost`, `doubled`, `untested`, `history`,
-`told`, `pin`, `left`); an empty list means that nothing was lost, landed twice, landed untested, or recorded otherwise
-than it happened. test_queue_checker.py shows that each forgery is caught.
+`told`, `turn`, `pin`, `left`); an empty list means that nothing was lost, landed twice, landed untested, landed in
+another's turn, or recorded otherwise than it happened. test_queue_checker.py shows that each forgery is caught.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ class _Checker:
 
     def findings(self) -> list[str]:
         for check in (self._told, self._entries, self._landed, self._moved, self._tested, self._history, self._failed,
-                      self._pins, self._objects, self._left, self._checkouts):
+                      self._turns, self._pins, self._objects, self._left, self._checkouts):
             self.wrong += check()
         return list(dict.fromkeys(self.wrong))
 
@@ -357,6 +358,50 @@ class _Checker:
             yield f"told: {name} is said to conflict with {base} and merges cleanly"
         elif done.returncode == 1 and not really <= files:
             yield f"told: {name} conflicts in {sorted(really)}, told are {sorted(files)}"
+
+    # --- turns ---------------------------------------------------------------------------------------------------
+
+    def _turns(self) -> Iterator[str]:
+        """While a node that lost a conflict has its turn, no other lands on a file of it; no loss is free twice."""
+        turns: dict[tuple[str, str], tuple[int, set[str]]] = {}
+        free: dict[tuple[str, str], set[str]] = {}
+        for record in self.records:
+            data, keys = record.data, [self._key(name) for name in record.names if name in self.enq]
+            if record.kind == "landing" and data["new"] in set(self.values):
+                for name in record.names:
+                    yield from self._lands_in_turn(name, data["old"], turns)
+            if record.kind == "state" and data.get("turn"):
+                number, files = turns.get(keys[0], (record.seq, set()))
+                turns[keys[0]] = (number, files | set(data["files"]))
+            if record.kind == "state" and data.get("moved"):
+                if set(data["files"]) <= free.setdefault(keys[0], set()):
+                    yield f"turn: {record.names[0]} lost in {data['files']} for the second time, at no cost"
+                free[keys[0]] |= set(data["files"])
+            for key in self._out_of_turn(record, keys):
+                turns.pop(key, None)
+            for key in keys if record.kind == "landed" else ():
+                free.pop(key, None)
+
+    def _out_of_turn(self, record: Record, keys: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        if record.kind == "turn_over":
+            return [(record.data["run"], record.data["node"])]
+        return keys if record.kind in ("landed", "cancel") or record.data.get("status") == "held" else []
+
+    def _key(self, name: str) -> tuple[str, str]:
+        return (str(self.enq[name].get("run")), str(self.enq[name].get("node")))
+
+    def _lands_in_turn(self, name: str, old: str, turns: Mapping[tuple[str, str], tuple[int, set[str]]],
+                       ) -> Iterator[str]:
+        own, oid = turns.get(self._key(name), (sys.maxsize, set()))[0], str(self.enq[name]["oid"])
+        for key, (number, files) in turns.items():
+            needed = {need for other, data in self.enq.items() if self._key(other) == key
+                      for need in data.get("depends_on", ())}
+            if key == self._key(name) or own < number or name in needed:
+                continue
+            base = git(self.case.repo, "merge-base", old, oid)
+            changed = git(self.case.repo, "diff", "--name-only", "-z", "--no-renames", base, oid).split("\0")
+            if shared := files.intersection(changed):
+                yield f"turn: {name} landed on {sorted(shared)} in the turn of {key[1]}"
 
     # --- what stays ----------------------------------------------------------------------------------------------
 

@@ -112,6 +112,10 @@ class Queue:
         """Return no pairs of entries that conflict with one another."""
         return set()
 
+    def find_committer(self, _environ: object) -> str:
+        """Return that git knows no name."""
+        return ""
+
     def run(self, *_arguments: str, **_options: object) -> Answer:
         """Return that git has nothing to say: the target has no attributes."""
         return Answer(0, "", "")

@@ -284,6 +284,14 @@ FORGERIES: dict[str, tuple[str, Callable[[Forgery], object]]] = {
     "a green verdict the gate never gave": ("told", lambda made: made.test("same", "start", "green")),
     "a conflict that is none": ("told", _set("enq", "clash", oid=lambda made: made.commits["old"])),
     "a conflict in other files": ("told", _set("state", "clash", files=["b"])),
+    "another lands in a turn": ("turn", lambda made: (
+        made.drop("state", "clash"),
+        made.lines.insert(next(at for at, line in enumerate(made.lines) if line["kind"] == "landing"), {
+            "kind": "state", "epoch": 1, "data": {"entry": "clash", "status": "conflict", "files": ["a"], "turn": 9.0,
+                                                  "base": made.commits["both"]}}))),
+    "a second loss is free": ("turn", lambda made: [made.say(
+        "state", entry="clash", status="conflict", files=["a"], base=made.commits["both"], moved=True)
+        for _ in range(2)]),
     "the pin of a rejected one is gone": ("pin", _unpin),
     "a pin is moved": ("pin", _ref("bad/head", "start")),
     "the pin of a landed one stays": ("pin", _ref("one/head", "one")),

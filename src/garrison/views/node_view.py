@@ -199,7 +199,8 @@ class NodeReader:
         """Return what the run has used of its limits."""
         queue = self.model.queue
         tasks = {name: task for name, node in self.state.nodes.items() if (task := self._task(name, node))}
-        return Used(self.model.deaths(), self.state.attempts, self.busy,
+        attempts = {name: node.attempt - node.moved for name, node in self.state.nodes.items()}
+        return Used(self.model.deaths(), attempts, self.busy,
                     {name: task.timeout_s for name, task in tasks.items() if task.timeout_s},
                     [name for name, task in tasks.items() if task.attributes.get("rework") == "none"],
                     queue.config.timeout if queue and queue.config else None, self.observer.clock.monotonic(),

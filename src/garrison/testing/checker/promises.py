@@ -88,6 +88,8 @@ class _Entry:
     landings: list[Event] = field(default_factory=list)
     """Recorded intents to move the target."""
     landed: list[Event] = field(default_factory=list)
+    moved: bool = False
+    """True if it was in conflict only because the target had moved, which costs its node no rework."""
 
     @property
     def oid(self) -> str:
@@ -168,6 +170,7 @@ class _Check:
             self.wrong.append(Finding(Promise.ONCE, f"{entry.name} was {entry.status} and became {status} "
                                                     f"({event.place})"))
         entry.status = status
+        entry.moved |= bool(event.data.get("moved"))
         if event.kind == "landing":
             entry.landings.append(event)
         elif event.kind == "landed":
@@ -376,9 +379,11 @@ class _Check:
         allowed = self.launch.get("max_rework")
         helped = Counter(event.data.get("node") for event in self.history.of("signal", journal=GUARDIAN)
                          if str(event.data.get("from", "")).startswith("user"))
+        moved = Counter(entry.enqueued.data.get("node") for entry in self.entries.values()
+                        if entry.moved and entry.enqueued.data.get("run") == self.launch.get("run_id"))
         for name, node in self.nodes.items():
             for step, times in node.attempts.items():
-                if allowed is not None and times > 1 + int(allowed) + helped[name]:
+                if allowed is not None and times > 1 + int(allowed) + moved[name] + helped[name]:
                     yield f"{name} was begun {times} times in step {step or 'one'}, allowed are {1 + int(allowed)}"
 
     def _deaths(self) -> Iterator[str]:

@@ -206,6 +206,9 @@ def test_every_row_has_a_project_here() -> None:
     ({"package.json": '{"scripts": {"test": "mocha dist", "build": "tsc"}, "devDependencies": {"mocha": "1"}}', **JS},
      "npm run -s build && npm test", "npm install --no-package-lock"),
     ({"package.json": NEEDS, "package-lock.json": "", **JS}, "npm test", "npm ci --ignore-scripts"),
+    ({"package.json": '{"scripts": {"test": "tape"}, "devDependencies": {"tape": "1", "@x/eslint-config": "1"}}', **JS},
+     "npm test", "(cp package.json .package.json.orig && npm pkg delete 'devDependencies[@x/eslint-config]' && npm "
+     "install --no-package-lock --ignore-scripts; code=$?; mv -f .package.json.orig package.json; exit $code)"),
 ])
 def test_a_project_has_further_ways_that_need_less(texts: dict[str, str], gate: str, setup: str) -> None:
     assert (gate, setup) in [(way.gate, way.setup) for way in ways(texts)[1:]]
@@ -283,7 +286,21 @@ def test_what_tests_miss_is_added_if_it_is_well_known_or_named_by_the_project(lo
 def test_a_peer_that_node_misses_is_added() -> None:
     files = project({"package.json": '{"peerDependencies": {"react": "1", "@a/b": "1"}}'})
     log = "Error: Cannot find module 'react/jsx'\nError: Cannot find module '@a/b'\nCannot find module 'evil'"
-    assert node_project.find_missing_packages(files, log) == ["react", "@a/b"]
+    candidate = Candidate("Node", "", "g", "npm ci", install="npm install --no-save")
+    extended = node_project.extend_node(files, candidate, log)
+    assert extended is not None and extended.setup == "npm ci && npm install --no-save react @a/b"
+
+
+def test_a_development_dependency_that_the_registry_does_not_have_is_left_out() -> None:
+    files = project({"package.json": '{"scripts": {"test": "npm run unit", "pretest": "eslint .", "unit": "tape"}, '
+                                     '"devDependencies": {"eslint": "1", "@x/a": "9", "b": "9", "tape": "1"}}', **JS})
+    first = survey(files).tested[0].candidates[0]
+    second = node_project.extend_node(files, first, "npm error notarget No matching version found for @x/a@9.\n")
+    assert second is not None and second.gate == "npm run -s unit"
+    assert "delete 'devDependencies[eslint]' 'devDependencies[@x/a]' && npm install" in second.setup
+    third = node_project.extend_node(files, second, "npm error 404  'b@9' is not in this registry.\n")
+    assert third is not None and "'devDependencies[@x/a]' 'devDependencies[b]' &&" in third.setup
+    assert node_project.extend_node(files, third, "No matching version found for b@9 or c@1") is None
 
 
 # ------------------------------------------------------------------------------------------------- several projects
@@ -361,9 +378,12 @@ class World:
             self.now += self.cost
             return self.results.get(candidate.why) or self.results[candidate.gate]
 
+        def extend(way: Candidate, log: str) -> Candidate | None:
+            return way.with_packages([name for name in self.packages.get(way.gate, []) if name not in way.setup.split()])
+
         return find_passing(candidates, Means(
-            try_one, lambda way: [word for word in way.gate.split() if word in self.absent],
-            lambda way, log: self.packages.get(way.gate, []), lambda: self.now, self.told.append), limit=60, end=end)
+            try_one, lambda way: [word for word in way.gate.split() if word in self.absent], extend, lambda: self.now,
+            self.told.append), limit=60, end=end)
 
 
 RED, GREEN = TrialResult(False, "red", failed="gate"), TrialResult(True, "passed")
@@ -379,6 +399,11 @@ def test_the_first_way_that_passes_is_taken_and_each_other_has_its_reason() -> N
     world.absent = {"a"}
     assert world.search(way("a"), way("a x"), way("b"), way("c"), way("d"), way("e")).candidate.gate == "d"
     assert world.told == ["skipped way a: a is not on your PATH", "way b: broken: ERROR: no wheel", "way c: red"]
+
+
+def test_a_set_up_that_fails_is_not_repeated_for_another_gate() -> None:
+    world = World(a=BROKEN, b=GREEN, c=GREEN)
+    assert world.search(way("a", "npm ci"), way("b", "npm ci"), way("c", "npm install")).candidate.gate == "c"
 
 
 def test_of_ways_that_fail_the_one_that_came_furthest_is_kept() -> None:

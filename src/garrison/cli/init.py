@@ -366,13 +366,13 @@ class _Trials:
     def _search(self, project: Project) -> Attempt:
         files = self.files.below(project.folder)
 
-        def missing_packages(way: Candidate, log: str) -> list[str]:
-            room = node_project if way.ecosystem == NODE else python_project
-            return room.find_missing_packages(files, log) if way.ecosystem in (NODE, PYTHON) else []
+        def extend(way: Candidate, log: str) -> Candidate | None:
+            rooms = {PYTHON: python_project.extend_python, NODE: node_project.extend_node}
+            return rooms[way.ecosystem](files, way, log) if way.ecosystem in rooms else None
 
         return find_passing(project.candidates, Means(
             lambda way, limit: self._try(way.in_folder(project.folder), limit),
-            lambda way: missing_programs(way, self.path), missing_packages, time.monotonic, self._tell),
+            lambda way: missing_programs(way, self.path), extend, time.monotonic, self._tell),
             limit=self.limit, end=self.end)
 
     def _try(self, way: Candidate, limit: float) -> TrialResult:

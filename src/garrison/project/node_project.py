@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from garrison.frozen import frozen
 from garrison.project.ecosystems import NODE, Candidate
@@ -23,6 +23,9 @@ _NOT_TESTS = re.compile(r"^((npm|pnpm|yarn|bun)( run)?(-script)?( -s| --silent)?
                         r"([\w:@/-]*lint[\w:-]*|xo|standard|ts-standard|semistandard|prettier|tsd|aud|audit|npm audit|"
                         r"publint|attw|size-limit|[\w-]*format[\w:-]*|[\w:-]*typecheck[\w:-]*|check-[\w-]+|depcheck|"
                         r"codecov|c8 report|nyc report|biome|dtslint|bundlewatch|jshint|jscs|flow)\b")
+_NO_TEST_TOOL = re.compile(r"lint|prettier|^xo$|^standard$|^aud$|changelog|npmignore|publish|^husky$|release|"
+                           r"size-limit|typedoc|^np$|^tsd$|conventional|commitizen")
+"""Packages that are for style and releases, not for tests."""
 _TEST_FILE = re.compile(r"(^|/)(tests?|__tests__|spec|specs)(/.*)?\.([cm]?[jt]sx?|coffee)$"
                         r"|(^|/)(tests?|__tests__|spec|specs)/.*\.([cm]?[jt]sx?)$"
                         r"|(^|/)[^/]*[._-](test|spec)\.[cm]?[jt]sx?$|(^|/)test[-_.][^/]*\.[cm]?[jt]sx?$")
@@ -162,6 +165,18 @@ def _install(files: ProjectFiles, package: Mapping[str, object], gate: str, why:
         elif _has_own_scripts(package):
             yield _candidate(gate, f"{lock} without the scripts of packages, {why}", manager,
                              f"{manager.install} --ignore-scripts")
+    if unneeded := [name for name in table(package, "devDependencies") if _NO_TEST_TOOL.search(name)]:
+        yield _candidate(gate, f"package.json without its linters, {why}", _npm("npm install"), _without(unneeded))
+
+
+def _without(names: Iterable[str]) -> str:
+    """Return a set-up that installs all but these development dependencies.
+
+    npm resolves all that package.json names, whatever it is to omit: a version that cannot be had would stop it.
+    """
+    removed = " ".join(shlex.quote(f"devDependencies[{name}]") for name in names)
+    return (f"(cp package.json .package.json.orig && npm pkg delete {removed} && npm install --no-package-lock "
+            "--ignore-scripts; code=$?; mv -f .package.json.orig package.json; exit $code)")
 
 
 def _has_own_scripts(package: Mapping[str, object]) -> bool:
@@ -193,11 +208,30 @@ def _without_tests(files: ProjectFiles, package: Mapping[str, object],
 
 _MISSING = re.compile(r"Cannot find (?:module|package) '((?:@[\w.-]+/)?[\w.-]+)(?:/[^']*)?'"
                       r"|sh: (?:\d+: |line \d+: )?([\w.-]+): (?:command )?not found")
+_UNAVAILABLE = re.compile(r"No matching version found for ((?:@[\w.-]+/)?[\w.-]+)@"
+                          r"|'((?:@[\w.-]+/)?[\w.-]+)@[^']*' is not in this registry")
 
 
-def find_missing_packages(files: ProjectFiles, log: str) -> list[str]:
-    """Return the packages that a log misses and that the project itself names, as a peer or an optional one."""
+def extend_node(files: ProjectFiles, candidate: Candidate, log: str) -> Candidate | None:
+    """Return a candidate for what a log misses; None if that is nothing that another set-up could mend.
+
+    A peer or optional dependency is added. A development dependency that the registry does not have is left out.
+    """
     package = read_json(files.text("package.json"))
     named = {**table(package, "peerDependencies"), **table(package, "optionalDependencies"),
              **dict.fromkeys(strings(package.get("bundleDependencies")), "")}
-    return list(dict.fromkeys(name for found in _MISSING.findall(log) for name in found if name in named))
+    missing = dict.fromkeys(name for found in _MISSING.findall(log) for name in found if name in named)
+    if missing:
+        return candidate.with_packages([name for name in missing if name not in candidate.setup.split()])
+    tools = table(package, "devDependencies")
+    absent = [name for found in _UNAVAILABLE.findall(log) for name in found if name in tools]
+    left_out = re.findall(r"devDependencies\[([^\]]+)\]", candidate.setup)
+    if not set(absent) - set(left_out):
+        return None
+    scripts = {name: text for name, text in table(package, "scripts").items() if isinstance(text, str)}
+    gates = list(_gates(scripts, package, files))
+    gate, why = next((each for each in gates[1:] if "@run build" not in each[0]), gates[0])
+    unneeded = [name for name in tools if _NO_TEST_TOOL.search(name)]
+    removed = list(dict.fromkeys([*unneeded, *left_out, *absent]))
+    return _candidate(gate, f"package.json without {', '.join(absent)} and its linters, {why}", _npm("npm install"),
+                      _without(removed))

@@ -525,6 +525,12 @@ _MISSING_PLUGIN = (
 )
 
 
+def extend_python(files: ProjectFiles, candidate: Candidate, log: str) -> Candidate | None:
+    """Return a candidate with the packages that a log misses; None if it misses none that may be added."""
+    return candidate.with_packages([name for name in find_missing_packages(files, log)
+                                    if name not in candidate.setup.split()])
+
+
 def find_missing_packages(files: ProjectFiles, log: str) -> list[str]:
     """Return the packages that tests missed by their log: well-known ones, and those that the project itself names."""
     project = _read(files)

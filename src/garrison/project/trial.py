@@ -26,8 +26,8 @@ MAX_LEFT_OUT, MIN_RATIO = 10, 20
 """Tests that a gate may leave out since they fail on the target, and how many must pass for each of them."""
 MAX_CAUSE = 200
 """Characters of a log's line that is told."""
-MAX_ADDITIONS = 4
-"""How often packages that tests miss are added to one project's candidates."""
+MAX_ADDITIONS = 6
+"""How often a candidate of one project is extended for what its log misses."""
 _COUNTS = re.compile(r"\b\d+ (?:failed|passed|errors?|skipped)\b|Ran \d+ tests?|\b\d+ tests?\b")
 _REGISTRIES = (("pypi.org", "files.pythonhosted.org"), ("registry.npmjs.org",), ("registry.yarnpkg.com",),
                ("index.crates.io", "static.crates.io"), ("proxy.golang.org", "sum.golang.org"))
@@ -80,8 +80,8 @@ class Means:
     """Tries a candidate, its parts for at most so many seconds each."""
     missing_programs: Callable[[Candidate], Sequence[str]]
     """Programs of a candidate that are not on the PATH."""
-    missing_packages: Callable[[Candidate, str], Sequence[str]]
-    """Packages that a candidate's tests missed by their log."""
+    extend: Callable[[Candidate, str], Candidate | None]
+    """A candidate that mends what one lacked by its log; None if there is none."""
     seconds: Callable[[], float]
     """Clock."""
     report: Callable[[str], None]
@@ -99,6 +99,9 @@ def find_passing(candidates: Sequence[Candidate], means: Means, *, limit: float,
     absent: dict[str, None] = {}
     while waiting:
         candidate = waiting.pop(0)
+        if candidate.setup and any(each.candidate.setup == candidate.setup and each.result.failed == SETUP
+                                   for each in attempts):
+            continue  # another gate after a set-up that fails
         if missing := means.missing_programs(candidate):
             if not absent.keys() >= set(missing):
                 means.report(f"skipped {candidate.why}: {explain_absent(missing)}")
@@ -116,7 +119,7 @@ def find_passing(candidates: Sequence[Candidate], means: Means, *, limit: float,
         if why := _why_no_other_way(attempts):
             means.report(why)
             break
-        if additions < MAX_ADDITIONS and (extended := _extend(candidate, result, means)) is not None:
+        if additions < MAX_ADDITIONS and (extended := means.extend(candidate, result.log)) is not None:
             additions += 1
             waiting.insert(0, extended)
     if not attempts:
@@ -159,13 +162,9 @@ def _cause(result: TrialResult) -> str:
     lines = [line.strip() for line in result.tail if line.strip()]
     if result.failing or not lines:
         return ""
-    stated = [line for line in lines if re.match(r"(?i)(\S+ )?(error|fatal|failed)\b", line)]
-    return f": {(stated or lines)[-1][:MAX_CAUSE]}"
-
-
-def _extend(candidate: Candidate, result: TrialResult, means: Means) -> Candidate | None:
-    return candidate.with_packages([name for name in means.missing_packages(candidate, result.log)
-                                    if name not in candidate.setup.split()])
+    stated = [line for line in lines if re.match(r"(?i)(\S+ )?(error|fatal|failed)\b", line)
+              and not re.match(r"npm (error|ERR!) (code|A complete log)", line)]
+    return f": {stated[0] if stated else lines[-1]}"[:MAX_CAUSE]
 
 
 def _judge(candidate: Candidate, result: TrialResult) -> TrialResult:

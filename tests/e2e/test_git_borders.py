@@ -188,7 +188,7 @@ def test_what_a_hook_refused_is_not_committed_behind_its_back(place):
     command = f"({mended}) > news; git add -A; git commit -qm 'Add news' || true"
     done = run(place, repo, "news", command, rework=1)
     assert (done.returncode, last_line(done)) == (0, "run done: 1 of 1 landed"), done.stdout + done.stderr
-    assert "hooks: pre-commit runs for what agents commit, in their sandbox ([guard] hooks)" in done.stderr
+    assert "hooks: pre-commit runs for what agents commit ([guard] hooks)" in done.stderr
     assert f"add_news: attempt 2: {REFUSED}" in done.stdout
     assert git(repo, "show", "main:news") == "good"
 

@@ -96,6 +96,9 @@ def wild(place: Place) -> Place:
     for name in ("pre-commit", "commit-msg", "post-checkout", "post-commit", "post-index-change", "pre-merge-commit"):
         hook(place, name)
     (place.root / "lib").rename(place.root / "lib-offline")
+    place.home.mkdir(exist_ok=True, mode=0o700)
+    with (place.home / "config.toml").open("a") as file:
+        file.write('[guard]\nhooks = "none"\n')
     place.env |= {"GIT_DIR": "/nowhere", "GIT_WORK_TREE": "/nowhere", "GIT_INDEX_FILE": "/nowhere",
                   "GIT_EXTERNAL_DIFF": "false", "GIT_OBJECT_DIRECTORY": "/nowhere"}
     place.start = git(place.repo, "rev-parse", "main")
@@ -103,7 +106,7 @@ def wild(place: Place) -> Place:
 
 
 def test_everything_at_once_lands(wild):
-    """Agents leave their work uncommitted, in the submodule too, because their own commits would fail at the hooks."""
+    """Agents leave their work uncommitted, in the submodule too, and no hook runs."""
     here = "set -e; test -f docs/a.txt; grep -q KEY .env; test -f lib/calc.py; "
     graph = wild.graph(
         Node("a", command=here + "echo one > 'fi le ä.txt'; printf 'x\\r\\n' > crlf.txt; echo a > docs/a.txt"),

@@ -14,9 +14,9 @@ AGENT, GATE, NONE = GuardHooks
 
 @pytest.mark.parametrize(("names", "mode", "has_gate", "line"), [
     ((), AGENT, True, ""),
-    (("commit-msg",), AGENT, True, "commit-msg runs for what agents commit, in their sandbox ([guard] hooks)"),
+    (("commit-msg",), AGENT, True, "commit-msg runs for what agents commit ([guard] hooks)"),
     (("pre-commit", "commit-msg"), AGENT, False,
-     "pre-commit, commit-msg run for what agents commit, in their sandbox ([guard] hooks)"),
+     "pre-commit, commit-msg run for what agents commit ([guard] hooks)"),
     (("pre-commit", "commit-msg"), GATE, True,
      'pre-commit runs as part of the gate ([guard] hooks = "gate"), no other does'),
     (("pre-commit",), GATE, False, 'pre-commit does not run ([guard] hooks = "gate", and there is no gate)'),

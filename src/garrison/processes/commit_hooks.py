@@ -40,8 +40,8 @@ _SCRIPT = """\
 index=$(git rev-parse --git-path index) && message=$(git rev-parse --git-path COMMIT_EDITMSG) || exit 0
 GIT_INDEX_FILE=$(mktemp) GIT_EDITOR=: && export GIT_INDEX_FILE GIT_EDITOR && rm -f "$GIT_INDEX_FILE" || exit 0
 [ ! -f "$index" ] || cp "$index" "$GIT_INDEX_FILE"
-git add -A 2>/dev/null
-git diff --cached --quiet && exit 0
+git -c core.safecrlf=false add -A --ignore-errors 2>/dev/null
+git diff --cached --quiet --ignore-submodules=none && exit 0
 printf '%s\\n' "$1" > "$message"
 run() {
     hook=$(git rev-parse --git-path "hooks/$1"); shift
@@ -69,7 +69,7 @@ def describe_hooks(names: Sequence[str], mode: GuardHooks, *, has_gate: bool) ->
     hooks = f"hooks: {', '.join(names)}"
     verb = "run" if len(names) > 1 else "runs"
     if mode is GuardHooks.AGENT:
-        return f"{hooks} {verb} for what agents commit, in their sandbox ([guard] hooks)"
+        return f"{hooks} {verb} for what agents commit ([guard] hooks)"
     if mode is GuardHooks.GATE and "pre-commit" in names and has_gate:
         return "hooks: pre-commit runs as part of the gate ([guard] hooks = \"gate\"), no other does"
     why = ", and there is no gate" if mode is GuardHooks.GATE and not has_gate else ""

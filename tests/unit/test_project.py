@@ -379,7 +379,8 @@ class World:
             return self.results.get(candidate.why) or self.results[candidate.gate]
 
         def extend(way: Candidate, log: str) -> Candidate | None:
-            return way.with_packages([name for name in self.packages.get(way.gate, []) if name not in way.setup.split()])
+            missing = self.packages.get(way.gate, [])
+            return way.with_packages([name for name in missing if name not in way.setup.split()])
 
         return find_passing(candidates, Means(
             try_one, lambda way: [word for word in way.gate.split() if word in self.absent], extend, lambda: self.now,

@@ -129,6 +129,14 @@ def test_a_merge_that_the_attempt_began_with_is_concluded_unless_markers_are_lef
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
+def test_work_of_another_worktree_inside_is_found(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, is_confined=True)
+    scene.work("git worktree add -q -b there /tmp/there; cd /tmp/there; echo x > x; git add x; git commit -qm x")
+    refusal = scene.inspect()
+    assert refusal is not None and refusal.branch == "there" and git(scene.repo, "show", f"{refusal.ref}:x") == "x"
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
 def test_what_an_agent_puts_in_place_of_its_git_directory_is_not_followed(tmp_path: Path) -> None:
     scene = Scene(tmp_path, is_confined=True)
     scene.work(f"{CONFLICT}; git merge other")
@@ -141,8 +149,7 @@ def test_what_an_agent_puts_in_place_of_its_git_directory_is_not_followed(tmp_pa
     (common / "logs/HEAD").symlink_to("/dev/zero")
     (common / "refs/stash").symlink_to("/etc/passwd")
     assert read_open_work(scene.git, scene.node.path).unmerged == ()
-    assert find_side_work(scene.git, scene.node.path, BRANCH) == []
-    assert scene.inspector.inspect_branch() is None
+    assert [each.ref for each in find_side_work(scene.git, scene.node.path, BRANCH)] == ["refs/heads/other"]
     shutil.rmtree(common)
     common.symlink_to("/etc")
     assert scene.inspector._open_operation([]) is None

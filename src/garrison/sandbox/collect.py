@@ -574,11 +574,13 @@ def find_side_work(git: Git, worktree: Path, branch: str) -> list[SideWork]:
                 *(each for each in found if each.ref != f"refs/heads/{branch}")]
     with atomic.locked(view.lock):
         length = len(state.tip) or 40
-        made = _own_commits(view.common, state.part)
         refs = {**_packed_tips(view.common, length),
                 **{name: value for name in _side_refs(view.common) if (value := _value(view.common, name, length))}}
+        known = git.run("cat-file", "--batch-check", text="".join(f"{oid}\n" for oid in refs.values())).out.splitlines()
+        new = {line.split(" ")[0] for line in known if line.endswith(" missing")}  # made in another worktree, say
+        made = _own_commits(view.common, state.part) | new
         found = [SideWork(ref, oid) for ref, oid in sorted(refs.items(), key=lambda pair: pair[0] != _STASH)
-                 if ref == _STASH or (oid in made and ref != f"refs/heads/{branch}")][:MAX_SIDE]
+                 if ref == _STASH or (ref != f"refs/heads/{branch}" and oid in made)][:MAX_SIDE]
         _import_commits(view, state, [each.commit for each in found])
     return [each for each in found if git.has_object(each.commit)]
 

@@ -689,6 +689,14 @@ def _find_no_commits(folder: Path, oids: Sequence[str]) -> list[str]:
     return [oid for oid, kind in zip(oids, found.decode().splitlines(), strict=True) if kind != "commit"]
 
 
+def _in_list(path: Path) -> str:
+    """Return a path as git reads it in a list of alternates: quoted if it has more than one line, say."""
+    text = str(path)
+    if "\n" not in text and not text.startswith(('"', "#")):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
 def _make_git_directory(folder: Path, borrowed: Sequence[Path], *, is_sha256: bool, settings: str = "") -> None:
     """Make a git directory without a ref, which borrows objects."""
     for name in ("refs", "objects/info", "objects/pack"):
@@ -697,7 +705,7 @@ def _make_git_directory(folder: Path, borrowed: Sequence[Path], *, is_sha256: bo
     extension = "[extensions]\n\tobjectFormat = sha256\n" if is_sha256 else ""
     core = f"[core]\n\trepositoryformatversion = {int(is_sha256)}\n{settings}"
     (folder / "config").write_text(core + extension)
-    (folder / "objects" / "info" / "alternates").write_text("".join(f"{path}\n" for path in borrowed))
+    (folder / "objects" / "info" / "alternates").write_text("".join(f"{_in_list(path)}\n" for path in borrowed))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ This is the only module that reads garrison's environment variables for itself. 
 
     [notify]                                        # a command that is run when a person is needed
     command = ["notify-send", "garrison {run}", "{text}"]
-    on = ["escalate", "question", "failed"]
+    on = ["escalate", "question", "failed", "wait"]
     timeout = 10
 
     [sandbox]                                       # what confined processes may do: see `sandbox.rights`
@@ -74,7 +74,7 @@ CHAT_KEYS = ("budget", "budget_day", "max_turns")
 MERGE_KEYS = ("turn",)
 HOSTS_PATHS = ("tls_ca", "tls_certificate", "tls_key", "api_key_file")
 HOSTS_KEYS = ("temporal", "namespace", "lease", *HOSTS_PATHS, "tls_server_name")
-OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
+OCCASIONS = ("escalate", "question", "failed", "wait", "done", "stopped")
 """Events that `[notify]` can name: those of the command, the webhook and the page's desktop notifications."""
 
 
@@ -226,7 +226,7 @@ class NotifyConfig:
     command: tuple[str, ...] = ()
     webhook: str = ""
     """Address to which each notification is sent by POST, as JSON."""
-    on: tuple[str, ...] = ("escalate", "question", "failed")
+    on: tuple[str, ...] = ("escalate", "question", "failed", "wait")
     timeout: float = 10.0
 
 

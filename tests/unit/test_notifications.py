@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,11 +20,13 @@ from garrison.processes.launcher.notifications import (
     Notifier,
     deliveries,
     due_notifications,
+    find_waits,
     notify_argv,
     open_notifications,
 )
 from garrison.processes.launcher.policy import Parked
 from garrison.processes.run_state import NodeState, RunState, from_snapshot, replay_run, to_snapshot
+from garrison.records import atomic
 from garrison.records.events import Question
 from garrison.records.journal import Entry
 from garrison.system.jobs import JobResult
@@ -206,3 +209,28 @@ def test_a_webhook_is_an_address(address: object) -> None:
     with pytest.raises(UsageError, match="webhook should be an address"):
         parse_notify("config.toml, [notify]", {"webhook": address})
     assert parse_notify("c", {"webhook": "https://hook.example/x?y=1"}).webhook == "https://hook.example/x?y=1"
+
+
+def test_an_agent_that_waits_for_longer_than_a_moment_is_told_once(tmp_path: Path) -> None:
+    def write(node: str, *endings: dict[str, Any], waits: bool = True) -> None:
+        folder = atomic.make_directory(tmp_path / node / "claude")
+        (folder / "endings.jsonl").write_text("".join(json.dumps({"reason": "Overloaded", **each}) + "\n"
+                                                      for each in endings))
+        (folder / "waiting").write_text("until 12:00") if waits else None
+
+    names = ("short", "long", "limit", "asks", "works", "done")
+    state = RunState("running", nodes={name: NodeState("active", attempt=1) for name in names[:-1]})
+    write("short", {"kind": "overloaded", "at": 990.0})
+    write("long", *({"kind": kind, "at": at} for kind, at in (
+        ("network", 100.0), ("overloaded", 700.0), ("overloaded", 990.0))))
+    write("limit", {"kind": "rate_limit", "at": 999.0, "resets_at": 8000.0})
+    write("asks", {"kind": "question", "at": 100.0})
+    write("works", {"kind": "overloaded", "at": 100.0}, waits=False)
+    config = NotifyConfig(("tell", "{text}"))
+    found = find_waits(state, lambda node, _attempt: tmp_path / node, config, 1000.0)
+    due = due_notifications(state, [], set(), config, waits=found)
+    assert [(one.key, one.event, one.text) for one in due] == [
+        ("wait:long:1:700", "wait", "long waits and goes on by itself: API overloaded: Overloaded"),
+        ("wait:limit:1:999", "wait", "limit waits and goes on by itself: rate limit: Overloaded")]
+    assert not due_notifications(state, [], {one.key for one in due}, config, waits=found)
+    assert not find_waits(state, lambda node, _attempt: tmp_path / node, NotifyConfig(), 1000.0)  # nobody to tell

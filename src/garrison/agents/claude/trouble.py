@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude import failures
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import REPORTED, SILENT
 from garrison.agents.trouble import TABLE, TRANSIENT
+from garrison.frozen import frozen
 from garrison.records.failover import session_holders
 
 if TYPE_CHECKING:
@@ -19,6 +21,27 @@ if TYPE_CHECKING:
 
 _WORDS: Mapping[str, str] = {**{kind: each.words for kind, each in TABLE.items() if each.words}, SILENT: "no report"}
 """Ending of a connection that is trouble → its words."""
+
+
+@frozen
+class Wait:
+    """What the agent of an attempt waits for without help."""
+
+    what: str
+    since: float
+    """When it first failed of that, in seconds since 1970."""
+    until: float | None
+    """When that is over, if it is known."""
+
+
+def current_wait(attempt: Path) -> Wait | None:
+    """Return what the agent of an attempt waits for by itself now; None if it works, or waits for a person."""
+    files = AttemptFiles(attempt)
+    endings = files.read_endings() if files.waiting.exists() else []
+    if not endings or endings[-1].kind not in TRANSIENT:
+        return None
+    row = list(itertools.takewhile(lambda ending: ending.kind == endings[-1].kind, reversed(endings)))
+    return Wait(_describe(endings[-1]), row[-1].at, endings[-1].resets_at)
 
 
 def list_troubles(attempt: Path) -> list[str]:

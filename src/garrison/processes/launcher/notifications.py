@@ -1,10 +1,10 @@
-"""Notifications: tell a person that something is parked, a question or gate is open, work waits for approval, or the
-run has ended.
+"""Notifications: tell a person that something is parked, a question or gate is open, work waits for approval, an agent
+waits for longer than a moment (a usage limit, an outage), or the run has ended.
 
     [notify]
     webhook = "https://ntfy.example/garrison"
     command = ["notify-send", "garrison {run}", "{text}"]
-    on = ["escalate", "question", "failed"]
+    on = ["escalate", "question", "failed", "wait"]
     timeout = 10
 
 The notifications due follow from the state of the run alone, and each is journaled once its command has ended. The
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import RunState
 
 _PLACEHOLDER = re.compile(r"\{(text|run|event|node)\}")
+LONG_WAIT = 120.0
+"""Seconds for which an agent has to wait before a person is told."""
 _MAX_TEXT = 500
 """Characters of a text from outside in one notification."""
 
@@ -60,8 +62,19 @@ class Notification:
     node: str = ""
 
 
+@frozen
+class AgentWait:
+    """A long wait of a node's agent: a limit or an outage, which ends by itself."""
+
+    node: str
+    attempt: int
+    what: str
+    since: float
+    """Seconds since 1970."""
+
+
 def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection[str], ended: str = "",
-                       ) -> list[Notification]:
+                       waits: Iterable[AgentWait] = ()) -> list[Notification]:
     """Return what a person is to be told now, of the events in `on`; `ended` is how the run ended, if it did. Pure."""
     found = [Notification(f"escalate:{name.id}", "escalate", f"{name.who} is parked: {name.why}",
                           name.who if name.who in state.nodes else "") for name in parked]
@@ -73,6 +86,8 @@ def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection
     found += [Notification(f"review:{node}:{attempt}", "question",
                            f"{node} waits for you: approve or reject attempt {attempt} (garrison review {node})", node)
               for node, attempt in state.reviews.items()]
+    found += [Notification(f"wait:{wait.node}:{wait.attempt}:{wait.since:.0f}", "wait",
+                           f"{wait.node} waits and goes on by itself: {wait.what}", wait.node) for wait in waits]
     pull = state.pull_request
     if pull.needs_person and not ended:
         found.append(Notification(f"pull_request:{pull.state}:{pull.since}", "question",
@@ -85,12 +100,32 @@ def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection
 
 
 def due_notifications(state: RunState, parked: Iterable[Parked], notified: Collection[str], config: NotifyConfig,
-                      ended: str = "") -> list[Notification]:
+                      ended: str = "", waits: Iterable[AgentWait] = ()) -> list[Notification]:
     """Return the notifications that command and webhook have not sent yet; none without either. Pure."""
     if not (config.command or config.webhook):
         return []
-    return [notification for notification in open_notifications(state, parked, config.on, ended)
+    return [notification for notification in open_notifications(state, parked, config.on, ended, waits)
             if notification.key not in notified]
+
+
+def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], config: NotifyConfig,
+               now: float) -> list[AgentWait]:
+    """Return the agents that wait for longer than `LONG_WAIT`, if a person is to be told of them.
+
+    Args:
+        attempt_folder: folder of a node's attempt.
+        now: seconds since 1970.
+    """
+    if "wait" not in config.on or not (config.command or config.webhook):
+        return []
+    from garrison.agents.claude.trouble import current_wait  # few homes have notifications
+
+    found = []
+    for name, node in state.nodes.items():
+        wait = current_wait(attempt_folder(name, node.attempt)) if node.status == "active" else None
+        if wait is not None and max(now, wait.until or 0.0) - wait.since > LONG_WAIT:
+            found.append(AgentWait(name, node.attempt, wait.what, wait.since))
+    return found
 
 
 def notify_argv(config: NotifyConfig, run: str, notification: Notification) -> list[str]:

@@ -251,8 +251,11 @@ class Launcher:
 
     def _notify(self, ended: str = "") -> None:
         """Send the notifications that are due, by the user's own command."""
-        for notification in notifications.due_notifications(self.state, self.facts.parked, self.facts.notified,
-                                                            self.notifier.config, ended):
+        config = self.notifier.config
+        waits = notifications.find_waits(self.state, self.runtime.files(self.run).attempt, config,
+                                         self.runtime.clock.time()) if not ended else ()
+        for notification in notifications.due_notifications(self.state, self.facts.parked, self.facts.notified, config,
+                                                            ended, waits):
             self.notifier.add(notification)
         self.notifier.poll(self.runtime.clock.monotonic())
 

@@ -30,7 +30,7 @@ from cooperbench_data import SUITES, Feature, TaskRepository, git
 
 from garrison.merge.attestations import read_all
 from garrison.testing.checker import Repository, check, read_attestations, read_events
-from support import Place, processes, stat
+from support import Place, checkout_in, processes, stat
 
 RUN = "pair"
 STORM = {"GARRISON_BEAT_TIMEOUT": "4", "GARRISON_RESTART_WINDOW": "3", "GARRISON_HEALTHY_AFTER": "1",
@@ -139,18 +139,19 @@ class Crew:
         """Copy the task's repository and write agent and graph."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
-        shutil.copytree(self.source.path, self.root / "repo", symlinks=True)
-        files = self.root / "combined"
+        shutil.copytree(self.source.path, checkout_in(self.root), symlinks=True)
+        files, script = self.root / "open/combined", self.root / "open/agent.sh"
+        files.parent.mkdir()
         files.write_text("".join(f"{path}\n" for path in git(
             self.source.path, "diff", "--name-only", "--no-renames", "main", "refs/cooperbench/combined").splitlines()
         ) if self.source.has_combined else "")
-        (self.root / "agent.sh").write_text(AGENT)
+        script.write_text(AGENT)
         env = {"COMBINED": str(files), "WORK": f"{self.work:g}", **(STORM if self.killed else {})}
-        self.place = Place(self.root, env)
+        self.place = Place(self.root, env=env)
         lines = ["digraph crew {", "  flow=dag; start [shape=Mdiamond]; exit [shape=Msquare];"]
         for feature in self.features:
             name = node_name(feature)
-            lines += [f'  {name} [shape=box, command="sh {self.root}/agent.sh {feature.name}"];',
+            lines += [f'  {name} [shape=box, command="sh {script} {feature.name}"];',
                       f"  start -> {name} -> exit;"]
         (self.root / "crew.dot").write_text("\n".join([*lines, "}", ""]))
 
@@ -158,7 +159,7 @@ class Crew:
         """Launch the run."""
         self.began = time.time()
         self.started.append(self.place.begin(
-            "launch", self.root / "crew.dot", "--target-dir", self.root / "repo", "--run", self.run,
+            "launch", self.root / "crew.dot", "--target-dir", checkout_in(self.root), "--run", self.run,
             "--gate", self.gate, "--terminal", "process", "--env", "COMBINED", "--env", "WORK",
             "--max-agents", self.agents, "--max-respawn", 100_000 if self.killed else 20, "--max-rework", 4))
 
@@ -177,7 +178,7 @@ class Crew:
     def _end_killing(self) -> None:
         """Stop killing, and unpause the queue: it may have paused itself because its gate was killed repeatedly."""
         self.ended = True
-        said = self.place.command("merge-queue", "unpause", "--repo-root", self.root / "repo")
+        said = self.place.command("merge-queue", "unpause", "--repo-root", checkout_in(self.root))
         self.unpaused = said.returncode == 0 and "was not paused" not in said.stdout
 
     def _has_launcher(self) -> bool:
@@ -209,7 +210,7 @@ class Crew:
 
     def result(self, suites: Suites) -> dict[str, Any]:
         """Judge the ended run."""
-        repo = self.root / "repo"
+        repo = checkout_in(self.root)
         history = read_events(self._events())
         attestations = read_attestations(map(read_all, sorted((self.place.home / "merge-queue").glob("*/*"))))
         findings = [str(one) for one in check(history, Repository(repo), attestations, home=self.place.home)]

@@ -47,17 +47,17 @@ class Crew:
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        support.make_repository(self.root / "repo")
-        self.place = Place(self.root, dict(self.env))
-        self.pipe = self.root / "pipe"
+        support.make_repository(support.checkout_in(self.root))
+        self.place = Place(self.root, env=dict(self.env))
+        self.pipe = self.place.root / "pipe"
         os.mkfifo(self.pipe)
-        self.began = self.root / "began"
+        self.began = self.place.root / "began"
         self.names = [f"n{number}" for number in range(self.size)]
         self.launcher: Popen[bytes] | None = None
 
     def launch(self, *more: object) -> None:
         """Start the run; all agents may work at once."""
-        before = f'date +%s%N >> {self.root}/began; cat {self.pipe}'
+        before = f'date +%s%N >> {self.began}; cat {self.pipe}'
         nodes = [Node(name, before=before) for name in self.names]
         self.launcher = self.place.launch(self.place.graph(*nodes), "r1", "--max-agents", self.size, "--max-respawn",
                                           1_000_000, *more)
@@ -73,11 +73,11 @@ class Crew:
 
     def release(self) -> None:
         """Let all agents continue, later ones, too."""
-        self.pipe.rename(self.root / "old")
+        self.pipe.rename(self.place.root / "old")
         self.pipe.touch()  # an agent that opens it from now on reads nothing and continues
         for _ in range(3):
             with contextlib.suppress(OSError):
-                os.close(os.open(self.root / "old", os.O_WRONLY | os.O_NONBLOCK))
+                os.close(os.open(self.place.root / "old", os.O_WRONLY | os.O_NONBLOCK))
             time.sleep(0.1)
 
     def supervised(self) -> dict[int, str]:

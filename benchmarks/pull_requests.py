@@ -33,7 +33,7 @@ from garrison.processes.pull_request_facts import PullRequestOptions  # noqa: E4
 from garrison.system.git import Git  # noqa: E402
 from garrison.testing.forge_server import ForgeServer  # noqa: E402
 from garrison.testing.forge_state import OWN_TOKEN  # noqa: E402
-from support import Node, Place, git, make_repository, wait_for  # noqa: E402
+from support import Node, Place, checkout_in, git, make_repository, wait_for  # noqa: E402
 
 
 class HttpDriver(Driver):
@@ -78,7 +78,7 @@ def wait_an_hour(kind: str, seconds: float, poll: float) -> str:
 def react(kind: str) -> tuple[float, float, float]:
     """Return the seconds from a red check to the next attempt, from the approval to the end, and of the whole run."""
     root = Path(tempfile.mkdtemp(prefix="garrison-bench-"))
-    make_repository(root / "repo")
+    make_repository(checkout_in(root))
     place = Place(root)
     try:
         with ForgePlace(place, kind) as there:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
+from garrison.testing.isolation import CLI_SETTINGS
+from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import Fault, Turn, say, use
+from support import Place
 
 TOOL = "mcp__garrison__"
 AGAIN = ("This session was interrupted", "RESUMPTION CONTEXT", "A person has taken this session over")
 Player = Callable[[Request], "Turn | Fault | str"]
+
+
+def environment(place: Place, server: ModelServer) -> dict[str, str]:
+    """Return the variables of a user whose model is the scripted one, and whose CLI fails early."""
+    settings = {name: os.environ.get(name, value) for name, value in CLI_SETTINGS.items()}
+    return {**place.env, **settings, "ANTHROPIC_BASE_URL": server.url}
 
 
 def work(name: str, before: str = "") -> Turn:

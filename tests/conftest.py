@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hypothesis import settings
 
-from suite import reset_signals
-from support import Place, make_repository
+from suite import reset_signals, scratch_root
+from support import Place, checkout_in, make_repository
 
 
 def _no_shim() -> None:
@@ -29,9 +29,7 @@ def _no_shim() -> None:
 
 
 _no_shim()
-# Agents and gates of most tests write where the test looks, outside of their worktrees. GARRISON_SANDBOX=bubblewrap
-# runs them in a sandbox nevertheless, in which the test's own folder is writable.
-os.environ.setdefault("GARRISON_SANDBOX", "none")
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", scratch_root())  # where pytest makes its folders
 reset_signals()
 # A busy machine is no counterexample; more are looked for where the slow tests run too.
 settings.register_profile("garrison", deadline=None, max_examples=50)
@@ -172,9 +170,9 @@ def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     made: list[Place] = []
 
     def make(**options: str) -> Place:
-        root = tmp_path_factory.mktemp("g")
-        shutil.copytree(template, root / "repo", symlinks=True)
-        made.append(Place(root, **options))
+        folder = tmp_path_factory.mktemp("g")
+        shutil.copytree(template, checkout_in(folder), symlinks=True)
+        made.append(Place(folder, **options))
         return made[-1]
 
     yield make

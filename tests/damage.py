@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import list_queues
-from support import Node, Place, git, make_repository, wait_for
+from support import Node, Place, checkout_in, git, make_repository, wait_for
 
 YOUNGEST = 12
 """Files to choose from."""
@@ -173,7 +173,7 @@ class Trial:
                  landing: Landing | None = None) -> None:
         self.dice, self.seed, self.damages = random.Random(seed), seed, damages
         self.landing = landing or (Landing() if damages else Landing.draw(seed))
-        make_repository(root / "repo")
+        make_repository(checkout_in(root))
         self.place = Place(root, env=dict(TIMING))
         self.did = [name for name, has in (("land=run", self.landing.is_whole), ("approve", self.landing.is_reviewed))
                     if has]
@@ -212,7 +212,7 @@ class Trial:
             chosen = [(path, way) for pattern, way in self.damages for path in self.place.home.glob(pattern)]
         for path, drawn in chosen:
             way = "deleted" if drawn == "old" and watched.old(path) is None else drawn
-            self.did.append(f"{way} {path.relative_to(self.place.root)}")
+            self.did.append(f"{way} {path.relative_to(self.place.folder)}")
             with contextlib.suppress(FileNotFoundError):
                 damage(path, way, watched.old(path), self.dice)
 

@@ -54,7 +54,6 @@ class ForgePlace:
         token, host = _VARIABLES[kind]
         place.env |= {token: OWN_TOKEN, host: self.server.host}
         settings = {"forge": kind, "poll": 1, "settle": 0, **options}
-        place.home.mkdir(exist_ok=True, mode=0o700)
         table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
         with (place.home / "config.toml").open("a") as file:
             file.write(f"[pull_requests]\n{table}")

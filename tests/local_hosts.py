@@ -16,22 +16,23 @@ from garrison.records import atomic, record
 from garrison.records.host_service import HostSettings, settings_path
 from garrison.records.hosts import Host, host_path, read_crew, write_host
 from garrison.records.remote import look_remote
-from support import PROGRAM, Place, git, is_gone, wait_for
+from support import PROGRAM, Place, UserWorld, git, is_gone, wait_for
 
 
 class LocalHosts:
     """A place with hosts: the real keeper, and real services."""
 
-    def __init__(self, place: Place, *names: str, slots: int = 1, sandbox: str = "", lease: float = 30.0,
+    def __init__(self, place: Place, *names: str, slots: int = 1, lease: float = 30.0,
                  temporal: str = "") -> None:
         """`temporal` is the address of a server of the user's own."""
-        self.place, self.names, self.slots, self.sandbox = place, names, slots, sandbox
-        place.home.mkdir(exist_ok=True, mode=0o700)
+        self.place, self.names, self.slots = place, names, slots
+        self.users = {name: UserWorld(place.folder / name) for name in names}
         with (place.home / "config.toml").open("a") as config:  # a busy machine answers late
             config.write(f"[hosts]\nlease = {lease}\n" + (f'temporal = "{temporal}"\n' if temporal else ""))
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
-        for name in names:
-            self.home(name).mkdir(mode=0o700)
+        for name, user in self.users.items():
+            user.root = place.root
+            user.configure()
             write_host(place.home, Host(name, home=str(self.home(name)), command=PROGRAM[0], slots=slots))
         ensure_keeper(place.home, environ=place.env)
         address = find_engine(place.home).address
@@ -42,13 +43,11 @@ class LocalHosts:
             self.start(name)
 
     def home(self, name: str) -> Path:
-        return self.place.root / name
+        return self.users[name].home
 
     def start(self, name: str) -> None:
         """Start the service of a host."""
-        env = {**self.place.env, "GARRISON_HOME": str(self.home(name)),
-               "GARRISON_TREES": str(self.home(name) / "trees"),
-               **({"GARRISON_SANDBOX": self.sandbox} if self.sandbox else {})}
+        env = {**self.place.env, **self.users[name].variables()}
         with (self.place.root / f"{name}.log").open("ab") as log:
             self.programs[name] = subprocess.Popen(
                 [*PROGRAM, "host", "run"], env=env, cwd=self.place.root, stdin=subprocess.DEVNULL, stdout=log,

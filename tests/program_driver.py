@@ -20,7 +20,7 @@ from garrison.testing.request import Request
 from garrison.testing.script import Script
 from garrison.testing.turn import Turn, Usage, say
 from real_agents import AGENTS
-from support import Node, Place, git, make_repository, wait_for
+from support import Node, Place, checkout_in, git, make_repository, wait_for
 
 COMMANDS = ["touch begun; sleep 600", "env > env.txt; git add env.txt; git commit -qm made"]
 OUTSIDE = "sk-outside-"
@@ -38,16 +38,16 @@ def main() -> None:
             return say("A title", usage=Usage(7, 3))
         return say(agent.run(left.pop(0)) if left else "all made", usage=Usage(100, 20, 30, 0))
 
-    make_repository(folder / "repo")
+    make_repository(checkout_in(folder))
     place, server = Place(folder), ModelServer(Script(play))
     place.env |= {**server.variables, agent.variable: OUTSIDE + name, "PATH": f"{program.parent}:{os.environ['PATH']}",
-                  "GARRISON_SANDBOX": sys.argv[4] if len(sys.argv) > 4 else "bubblewrap", "IS_SANDBOX": "1"}
+                  "IS_SANDBOX": "1"}
     preset = find_preset(name)
     assert isinstance(preset, Preset)
     shown = [str(each) for each in program.resolve().parents if each.name in ("node_modules", "_bundled")]
-    place.home.mkdir(exist_ok=True, mode=0o700)
     profile = preset.profile().replace("env =", f"read = {json.dumps(shown)}\nenv =", 1)
-    (place.home / "config.toml").write_text(f"{profile}\n")
+    place.configure(f"{profile}\n")
+    place.use_mode(sys.argv[4] if len(sys.argv) > 4 else "bubblewrap")
     node = Node("a", command="", attributes=f'agent="{name}", prompt="Make it."')
     child = place.launch(place.graph(node), "r1", "--env", "IS_SANDBOX")
     try:

@@ -26,7 +26,7 @@ sys.path[:0] = [str(Path(__file__).parent)]
 from forge_place import KINDS, ForgePlace, rework  # noqa: E402
 from garrison.testing.forge_state import OWN_LOGIN  # noqa: E402
 from run_storm import TIMING  # noqa: E402
-from support import Node, Place, git, make_repository  # noqa: E402
+from support import PROGRAM, Node, Place, checkout_in, git, make_repository  # noqa: E402
 
 CHANCE = 0.2
 """Part of the requests that meet a fault."""
@@ -45,7 +45,7 @@ class Story:
 
     def __init__(self, seed: int, root: Path, most: int = 40) -> None:
         self.dice, self.most = random.Random(seed), most
-        make_repository(root / "repo")
+        make_repository(checkout_in(root))
         self.place = Place(root)
         self.place.env |= TIMING
         rule = self.dice.choice(("forge", "garrison", "auto"))
@@ -194,7 +194,7 @@ class Story:
                 self.child = self.place.resume()
             if time.monotonic() - synced > 5:
                 synced = time.monotonic()
-                subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "pr", "sync", "r1"],
+                subprocess.run([*PROGRAM, "pr", "sync", "r1"],
                                env=self.place.env, capture_output=True, check=False, timeout=60)
             time.sleep(0.1)
         return False

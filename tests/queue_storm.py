@@ -44,8 +44,8 @@ from garrison.system.environment import child_environment
 from garrison.testing.checker import Promise, Repository, check, read_attestations, read_events
 from garrison.views.event_log import EventLog
 from queue_checker import Case, examine, git, living
+from support import UserWorld
 
-os.environ.setdefault("GARRISON_SANDBOX", "none")  # the faults are not the sandbox's; by word it runs there, too
 FORK = multiprocessing.get_context("fork")
 DEADLINE = 400.0
 """Seconds in which a queue that is left alone becomes idle."""
@@ -73,8 +73,9 @@ class World:
     """One repository with its queue, and the kind of each branch."""
 
     def __init__(self, root: Path, dice: random.Random) -> None:
-        self.root, self.dice = root, dice
-        self.repo, self.home, self.trees = root / "repo", root / "home", root / "trees"
+        self.user, self.dice = UserWorld(root), dice
+        self.root = self.user.root  # where its gate keeps its books
+        self.repo, self.home, self.trees = self.user.repo, self.user.home, self.user.trees
         self.kinds: dict[str, str] = {}
         self.enqueued: dict[str, str] = {}
         """Entry → node."""
@@ -103,11 +104,8 @@ class World:
             git(root, "clone", "-q", "--bare", str(self.repo), str(self.upstream))
             git(self.upstream, "config", "core.logAllRefUpdates", "always")
             git(self.repo, "remote", "add", "origin", str(self.upstream))
-        self.home.mkdir()
-        # its gate keeps its books there
-        (self.home / "config.toml").write_text(f'[sandbox.gate]\nwrite = ["{root}"]\n')
-        (root / "gate").write_text(GATE.replace("ROOT", str(root)))
-        self.queue.configure(QueueConfig(f"sh {root}/gate", None, False, 30.0, gate_cores=cores))
+        (self.root / "gate").write_text(GATE.replace("ROOT", str(self.root)))
+        self.queue.configure(QueueConfig(f"sh {self.root}/gate", None, False, 30.0, gate_cores=cores))
 
     @property
     def queue(self) -> MergeQueue:
@@ -198,7 +196,7 @@ def work(world: World, point: str = "", until: str = "empty") -> None:
     if point:
         os.environ["GARRISON_FAILPOINT"] = point
     processor = MergeProcessor(_queue(world), trees=world.trees,
-                               environment=child_environment(os.environ))
+                               environment=child_environment({**os.environ, **world.user.variables()}))
     try:
         while not processor.acquire():
             time.sleep(0.005)
@@ -261,7 +259,7 @@ class Storm:
             self._settle(world)
             print(f"{self.kills} killed over {self.worlds} repositories, {len(self.wrong)} findings", file=sys.stderr)
             if not self.wrong:
-                shutil.rmtree(world.root, ignore_errors=True)
+                shutil.rmtree(world.user.folder, ignore_errors=True)
 
     def _disturb(self, world: World, kills: int) -> None:
         while self.kills < kills:

@@ -25,7 +25,7 @@ from garrison.testing.request import Request
 from garrison.testing.script import Script
 from garrison.testing.turn import Fault, Turn, Usage, say
 from real_agents import AGENTS, RealAgent, report
-from support import Place, git, load, make_repository, processes, stat, wait_for
+from support import Place, checkout_in, git, load, make_repository, processes, stat, wait_for
 
 NODES = ("a", "b")
 OUTSIDE = "sk-outside-"
@@ -69,13 +69,13 @@ class Drama:
         self.agent, self.folder = AGENTS[name], folder
         preset = find_preset(name)
         assert isinstance(preset, Preset)
-        make_repository(folder / "repo")
+        make_repository(checkout_in(folder))
         self.place = Place(folder)
         self.model = Model(self.agent)
         self.server = ModelServer(Script(self.model, key=r"agent of node (\w+)"), log=folder / "requests.jsonl")
-        self.place.env |= {**self.server.variables, self.agent.variable: OUTSIDE + name, "GARRISON_SANDBOX": sandbox}
-        self.place.home.mkdir(exist_ok=True, mode=0o700)
-        (self.place.home / "config.toml").write_text(preset.profile())
+        self.place.env |= {**self.server.variables, self.agent.variable: OUTSIDE + name}
+        self.place.configure(preset.profile())
+        self.place.use_mode(sandbox)
         self.taken: dict[str, float] = {}
 
     def launch(self, *nodes: str) -> subprocess.Popen[bytes]:

@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from explanations import check_explanations, check_promises
-from support import PROGRAM, Node, Place, Process, git, load, make_repository, wait_for
+from support import PROGRAM, PYTHON, Node, Place, Process, checkout_in, git, load, make_repository, wait_for
 
 SIGNALS = (*[signal.SIGKILL] * 8, *[signal.SIGSTOP] * 3, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGSEGV,
            signal.SIGABRT, signal.SIGPIPE)
@@ -254,11 +254,12 @@ class Storm:
 def small_disks(place: Place) -> Iterator[list[str]]:
     """Return the command that enters a namespace with small disks for home, repository and worktrees; [] where that is
     forbidden."""
-    for folder in (place.home, place.trees, place.root / "work"):
-        folder.mkdir()
-    words = [f"cd {place.root}", "mount -t tmpfs -o size=64m home home", "mount -t tmpfs -o size=256m work work",
-             "mkdir work/trees", "cp -a repo work/repo", "mount --bind work/repo repo",
-             "mount --bind work/trees trees", "touch mounted", "exec sleep 100000"]
+    work, settings = place.folder / "work", (place.home / "config.toml").read_text()
+    for folder in (place.trees, work):
+        folder.mkdir(parents=True)
+    words = [f"mount -t tmpfs -o size=64m,mode=700 home {place.home}", f"mount -t tmpfs -o size=256m work {work}",
+             f"mkdir {work}/trees", f"cp -a {place.repo} {work}/repo", f"mount --bind {work}/repo {place.repo}",
+             f"mount --bind {work}/trees {place.trees}", f"touch {place.root}/mounted", "exec sleep 100000"]
     keeper = subprocess.Popen(["unshare", "-m", "sh", "-c", " && ".join(words)], stderr=subprocess.DEVNULL, cwd="/")
     wait_for("a mount or none", lambda: (place.root / "mounted").exists() or keeper.poll() is not None)
     if keeper.poll() is not None:
@@ -267,6 +268,7 @@ def small_disks(place: Place) -> Iterator[list[str]]:
         return
     inside = Path(f"/proc/{keeper.pid}/root")
     place.home, place.trees, place.repo = (Path(f"{inside}{one}") for one in (place.home, place.trees, place.repo))
+    (place.home / "config.toml").write_text(settings)
     try:
         yield ["nsenter", "-t", str(keeper.pid), "-m", f"--wd={place.root}"]
     finally:
@@ -323,9 +325,9 @@ def enlist(place: Place, count: int) -> list[str]:
     scripts.mkdir()
     for number in range(count):
         (scripts / f"n{number:02d}.yaml").write_text(json.dumps([{"run": f"( {task} ) || kill -9 $PPID"}]))
-    double = [sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(play)]
+    double = [PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(play)]
     words = ["/bin/sh", str(stream)]
-    (place.home / "config.toml").write_text(
+    place.configure(
         f'[agents.acp]\nkind = "acp"\nargv = {json.dumps(double)}\nstale = 20\n'
         f'[agents.stream]\nargv = {json.dumps(words)}\nresume_argv = {json.dumps([*words, "{session}"])}\n'
         'stream = "claude"\n')
@@ -367,14 +369,15 @@ def weather(options: argparse.Namespace, seed: int) -> bool:
     """Launch, disturb, calm, check and print; return whether nothing was wrong."""
     root = Path(tempfile.mkdtemp(prefix="garrison-storm-"))
     if options.repo:
-        git(Path("/"), "clone", "-q", "--no-local", str(options.repo.resolve()), str(root / "repo"))
-        git(root / "repo", "checkout", "-qB", "main")
-        with (root / "repo" / ".git" / "config").open("a") as config:
+        git(Path("/"), "clone", "-q", "--no-local", str(options.repo.resolve()), str(checkout_in(root)))
+        git(checkout_in(root), "checkout", "-qB", "main")
+        with (checkout_in(root) / ".git" / "config").open("a") as config:
             config.write("[user]\n\tname = A User\n\temail = user@example.org\n")
     else:
-        make_repository(root / "repo")
+        make_repository(checkout_in(root))
     patient = options.timing == "default"
-    place = Place(root, env={"BEGUN": str(root / "begun"), **({} if patient else TIMING)}, terminal=options.terminal)
+    place = Place(root, env={} if patient else dict(TIMING), terminal=options.terminal)
+    place.env["BEGUN"] = str(place.root / "begun")
     dice, repo = random.Random(seed), place.repo
     with small_disks(place) as enter:
         storm = Storm(place, dice, enter, patient=patient)

@@ -34,7 +34,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support import PROGRAM, Place, Process, git, make_repository, stat
+from support import PROGRAM, Place, Process, checkout_in, git, make_repository, stat
 
 SIGNALS = (*[signal.SIGKILL] * 8, *[signal.SIGSTOP] * 2, signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV, signal.SIGPIPE)
 TIMING = {"GARRISON_BEAT_TIMEOUT": "4", "GARRISON_RESTART_WINDOW": "3", "GARRISON_HEALTHY_AFTER": "1",
@@ -407,12 +407,12 @@ def grown(first: Figures, last: Figures) -> list[str]:
 def repository(root: Path, source: Path | None) -> None:
     """Clone a foreign repository, or make a small one."""
     if source is None:
-        make_repository(root / "repo")
+        make_repository(checkout_in(root))
         return
-    git(Path("/"), "clone", "-q", str(source.resolve()), str(root / "repo"))
-    git(root / "repo", "checkout", "-qB", "main")
-    git(root / "repo", "config", "user.name", "A User")
-    git(root / "repo", "config", "user.email", "user@example.org")
+    git(Path("/"), "clone", "-q", str(source.resolve()), str(checkout_in(root)))
+    git(checkout_in(root), "checkout", "-qB", "main")
+    git(checkout_in(root), "config", "user.name", "A User")
+    git(checkout_in(root), "config", "user.email", "user@example.org")
 
 
 def options() -> argparse.Namespace:

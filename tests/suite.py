@@ -332,12 +332,23 @@ class Ended(BaseException):
     """The worker was told to end."""
 
 
+def scratch_root() -> str:
+    """Return the folder for the folders of tests: below the user's cache, for no HOME of a user's lies in `/tmp`, of
+    which a sandbox shows nothing; `/tmp` where that cannot be written."""
+    try:
+        folder = Path.home() / ".cache/garrison-tests"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return tempfile.gettempdir()
+    return str(folder) if os.access(folder, os.W_OK) else tempfile.gettempdir()
+
+
 def supervise(work: Callable[[Path], bool]) -> int:
     """Run `work(scratch)` in a worker process and return the exit code; nothing that it started survives."""
     hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    scratch = Path(tempfile.mkdtemp(prefix="gt-"))
+    scratch = Path(tempfile.mkdtemp(prefix="gt-", dir=scratch_root()))
     _prctl(_SET_CHILD_SUBREAPER, 1)
     supervisor = os.getpid()
     worker = os.fork()

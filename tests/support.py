@@ -1,7 +1,9 @@
 """Support of the end-to-end tests: a directory for each, launching, waiting, and a checker that uses no garrison code.
 
-A `Place` is a directory with a repository, a home, worktrees and a user's HOME. Nothing of the caller's environment
-that could reach garrison is passed on. Ledger and witness are outside the repository: nodes append to the ledger at
+A `Place` is the world of one user: a HOME as a plain folder with a repository in it, an installed garrison whose home
+and worktrees are where they are by default, below that HOME, and the sandbox. Nothing of the caller's environment that
+could reach garrison is passed on, and no variable of garrison's is set but those in `VARIABLES`. Ledger and witness are
+outside the HOME, in the one folder that the user's config.toml opens to agents and gates: nodes append to the ledger at
 their successful end, and the gate writes each tree that it passed to the witness.
 """
 
@@ -13,18 +15,23 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from explanations import check_explanations, check_promises
+from installed import install
+
+if TYPE_CHECKING:
+    import pytest
 
 T = TypeVar("T")
-PROGRAM = [sys.executable, "-P", "-m", "garrison.cli.main"]
+PYTHON = str(install())
+"""The Python that garrison is installed in."""
+PROGRAM = [PYTHON, "-P", "-m", "garrison.cli.main"]
 DEADLINE = 300.0
 """Seconds after which a wait fails, in every test: twenty times the longest on an idle machine. Only what never happens
 is waited for that long, so no test needs a shorter one of its own."""
@@ -153,35 +160,84 @@ class Node:
     command: str | None = None
 
 
-@dataclass
-class Place:
-    """Directory with everything that a test touches."""
+CONFIG = """\
+[sandbox]
+write = ["{root}"]  # ledger, witness and whatever else a test's commands tell it
+"""
+"""The config.toml of each place: what a user writes whose agents and gates keep books outside of their worktrees."""
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR")
+"""Variables of whoever runs the tests that the users in them have, too."""
 
-    root: Path
+
+def checkout_in(folder: Path) -> Path:
+    """Return where the user's checkout is in the folder of a user's world."""
+    return folder / "user/repo"
+
+
+@dataclass
+class UserWorld:
+    """The files of one user: a plain HOME with a checkout in it, and garrison's home and worktrees where they are by
+    default; beside the HOME the folder `root`, the only one outside of a worktree in which agents and gates write."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.user, self.repo = self.folder / "user", checkout_in(self.folder)
+        self.home, self.trees = self.user / ".local/state/garrison", self.user / ".cache/garrison"
+        self.root, self.runtime = self.folder / "open", self.folder / "rt"
+        for path in (self.user, self.root, self.runtime, self.home):
+            path.mkdir(parents=True, exist_ok=True)
+        for path in (self.runtime, self.home):
+            path.chmod(0o700)
+        if not (self.home / "config.toml").exists():
+            self.configure()
+
+    def configure(self, settings: str = "") -> None:
+        """Write config.toml; the first lines of `settings` go on with the table `[sandbox]`."""
+        (self.home / "config.toml").write_text(CONFIG.format(root=self.root) + settings)
+
+    def use_mode(self, mode: str) -> None:
+        """State the mode of the sandbox in config.toml, as it is now."""
+        config = self.home / "config.toml"
+        config.write_text(config.read_text().replace("[sandbox]\n", f'[sandbox]\nmode = "{mode}"\n', 1))
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment of the user's shell."""
+        return {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {
+            "HOME": str(self.user), "XDG_RUNTIME_DIR": str(self.runtime)}
+
+    def enter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let this process be in that environment, and its garrison an installed one."""
+        kept = self.variables()
+        for name in [name for name in os.environ if name.startswith(("GARRISON_", "XDG_", "GIT_"))]:
+            monkeypatch.delenv(name)
+        for name, value in kept.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("garrison.config.checkout", lambda: None)
+
+
+@dataclass
+class Place(UserWorld):
+    """Folder with everything that a test touches; the repository is there before, at `checkout_in(folder)`."""
+
     env: dict[str, str] = field(default_factory=dict)
     terminal: str = "process"
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.repo, self.home, self.trees = self.root / "repo", self.root / "home", self.root / "trees"
+        super().__post_init__()
         self.ledger, self.witness, self.points = self.root / "ledger", self.root / "witness", self.root / "points"
-        self.user = self.root / "user"
         self.edits = ""  # output of `git status` that is expected of the user's checkout
-        for folder in (self.user, self.root / "fired", self.root / "rt"):
-            folder.mkdir(exist_ok=True)
-        kept = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR")
-        self.env = {name: os.environ[name] for name in kept if name in os.environ} | {
-            "HOME": str(self.user), "GARRISON_HOME": str(self.home), "GARRISON_TREES": str(self.trees),
-            "XDG_STATE_HOME": str(self.root / "state"), "XDG_RUNTIME_DIR": str(self.root / "rt"),
-            "LEDGER": str(self.ledger), "WITNESS": str(self.witness),
-            "GARRISON_FAILPOINT_DIR": str(self.root / "fired"),
-            "GARRISON_SANDBOX": os.environ.get("GARRISON_SANDBOX", "none"),  # storms and benchmarks run without pytest
-            **self.env}
-        if self.env["GARRISON_SANDBOX"] != "none":
-            self.home.mkdir(exist_ok=True, mode=0o700)
-            (self.home / "config.toml").write_text(f'[sandbox]\nnetwork = "open"\nwrite = ["{self.root}"]\n')
-        (self.root / "rt").chmod(0o700)
+        self.fired = self.folder / "fired"
+        self.fired.mkdir(exist_ok=True)
+        self.env = {**self.variables(), "LEDGER": str(self.ledger), "WITNESS": str(self.witness),
+                    "GARRISON_FAILPOINT_DIR": str(self.fired), **self.env}
         self.start = git(self.repo, "rev-parse", "main")
+
+    @property
+    def for_scripts(self) -> dict[str, str]:
+        """The environment of a checkout's scripts, which look for the home in their checkout unless they are told."""
+        return {**self.env, "GARRISON_HOME": str(self.home)}
 
     # ------------------------------------------------------------------------------------------------ graphs
 
@@ -268,6 +324,10 @@ class Place:
         """Return an identity as it is on disk; empty if there is none. `stem` is role-name, or launch."""
         return load(self.home / "identities" / f"{stem}@{run}.json")
 
+    def tree_paths(self, name: str, run: str = "r1") -> set[str]:
+        """Return the paths of a node's worktree: outside of its sandbox, and inside, which is the user's checkout."""
+        return {self.identity(f"orchestrator-{name}", run)["worktree"], str(self.repo)}
+
     def hook(self, stem: str, run: str = "r1") -> dict[str, Any]:
         return load(self.home / "hooks" / f"{stem}@{run}.json")
 
@@ -332,7 +392,7 @@ class Place:
 
     def failpoint_kills(self) -> Counter[str]:
         """Return failpoint → how often a process was killed there."""
-        return Counter(path.name.rpartition(".")[0] for path in (self.root / "fired").iterdir())
+        return Counter(path.name.rpartition(".")[0] for path in self.fired.iterdir())
 
     # ------------------------------------------------------------------------------------------------ holding
 
@@ -454,8 +514,8 @@ class Place:
         return [path.read_text() for path in sorted((self.home / "signals" / f"{stem}@{run}").glob("refused/*.reason"))]
 
     def living_processes(self) -> list[Process]:
-        """Return the living processes of this place: their command line, marker or home contains its root."""
-        root = f"{self.root}/"
+        """Return the living processes of this place: their command line, marker or home contains its folder."""
+        root = f"{self.folder}/"
         return [process for process in processes(root) if process.pid != os.getpid() and (
             root in process.argv
             or any(root in process.environ.get(name, "") for name in ("GARRISON_LIFE", "GARRISON_HOME")))]

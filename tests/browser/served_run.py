@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from support import DEADLINE, Place, wait_for
+from support import DEADLINE, PROGRAM, Place, wait_for
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 """What nothing on a page may take for markup."""
@@ -46,8 +45,8 @@ def serving(home: Path, *, files: int | None = None) -> Iterator[str]:
     log = home / "serve"
     limit = ["prlimit", f"--nofile={files}:{files}"] if files else []
     with log.open("wb") as out:
-        server = subprocess.Popen([*limit, sys.executable, "-P", "-m", "garrison.cli.main", "serve", "--port", "0"],
-                                  stdout=out, stderr=out, env={**os.environ, "GARRISON_HOME": str(home)})
+        server = subprocess.Popen([*limit, *PROGRAM, "--home", str(home), "serve", "--port", "0"],
+                                  stdout=out, stderr=out)
     try:
         wait_for("it is served", lambda: "token=" in log.read_text())
         yield log.read_text().split()[0]

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 from served_run import WORK, Served
 
-from support import Place, git, wait_for
+from support import Place, checkout_in, git, wait_for
 
 GRAPH = r"""
 digraph web {
@@ -40,11 +40,12 @@ for at in range(FILES):
 
 
 def begin(template: Path, root: Path, files: int) -> Served:
-    shutil.copytree(template, root / "repo", symlinks=True)
+    shutil.copytree(template, checkout_in(root), symlinks=True)
     made = Served(Place(root))
-    (root / "work.py").write_text(SCRIPT.replace("NAME", repr(HOSTILE)).replace("FILES", str(files)))
-    (root / "web.dot").write_text(GRAPH.replace("WORK", str(root / "work.py")).replace("MENDED", str(root / "mended")))
-    made.place.launch(root / "web.dot", "r1", "--max-rework", "1", gate="test -f calc.py")
+    work, mended, graph = (made.place.root / name for name in ("work.py", "mended", "web.dot"))
+    work.write_text(SCRIPT.replace("NAME", repr(HOSTILE)).replace("FILES", str(files)))
+    graph.write_text(GRAPH.replace("WORK", str(work)).replace("MENDED", str(mended)))
+    made.place.launch(graph, "r1", "--max-rework", "1", gate="test -f calc.py")
     wait_for("a run to serve", made.place.journal)
     made.serve()
     wait_for("the work waits for approval", lambda: made.asked("/api/runs/r1")["gates"])

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 from served_run import WORK, Served
 
-from support import Place, git, wait_for
+from support import Place, checkout_in, git, wait_for
 
 BRANCH = "garrison/r1/integration"
 GRAPH = r"""
@@ -39,7 +39,7 @@ def approve(page: Any) -> None:
 @pytest.fixture
 def run(template: Path, tmp_path: Path) -> Iterator[Served]:
     """A run whose only node waits for approval, with two queues."""
-    shutil.copytree(template, tmp_path / "repo", symlinks=True)
+    shutil.copytree(template, checkout_in(tmp_path), symlinks=True)
     made = Served(Place(tmp_path))
     (tmp_path / "web.dot").write_text(GRAPH)
     try:

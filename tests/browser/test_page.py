@@ -13,13 +13,13 @@ import pytest
 from playwright.sync_api import Page, expect
 from served_run import HOSTILE, WITHOUT_WORKER, WORK, Served
 
-from support import Place, wait_for
+from support import Place, checkout_in, wait_for
 
 
 @pytest.fixture(scope="module")
 def crew(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("web")
-    shutil.copytree(template, root / "repo", symlinks=True)
+    shutil.copytree(template, checkout_in(root), symlinks=True)
     made = Served(Place(root))
     try:
         made.begin()

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import expect
 from served_run import WORK, Served
 
-from support import Place, wait_for
+from support import Place, checkout_in, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 LARGEST = 200_000
@@ -50,7 +50,7 @@ SHOTS = {"web-1440": (1440, 720), "web-900": (900, 1160), "web-360": (360, 760)}
 @pytest.fixture
 def shop(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("web")
-    shutil.copytree(template, root / "repo", symlinks=True)
+    shutil.copytree(template, checkout_in(root), symlinks=True)
     place = Place(root)
     made = Served(place, run="cents-1")
     text = GRAPH.replace("COMMIT", "git add -A; git commit -qm $GARRISON_NODE --allow-empty").replace("SAY", SAY)

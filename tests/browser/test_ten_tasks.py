@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 from served_run import WORK, Served
 
-from support import Place, git, landed_subjects, wait_for
+from support import Place, checkout_in, git, landed_subjects, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 TASKS = [f"task_{number:02}" for number in range(10)]
@@ -23,7 +23,7 @@ WORKS = (r'echo \"$GARRISON_NODE $GARRISON_ATTEMPT\" > $GARRISON_NODE.txt; '
 @pytest.fixture
 def run(template: Path, tmp_path: Path) -> Iterator[Served]:
     """A run of ten tasks: nine wait for approval or fail, one waits behind a question."""
-    shutil.copytree(template, tmp_path / "repo", symlinks=True)
+    shutil.copytree(template, checkout_in(tmp_path), symlinks=True)
     made = Served(Place(tmp_path))
     lines = ["digraph tasks { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]",
              'ask [shape=hexagon, label="The last one, too?"]']

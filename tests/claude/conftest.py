@@ -38,15 +38,14 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.server = ModelServer(Script(self._play, key=r"(?:agent of node|worked on node) (\w+)"))
-        self.place.env |= {"ANTHROPIC_BASE_URL": self.server.url, "ANTHROPIC_API_KEY": os.environ["ANTHROPIC_API_KEY"],
-                           "API_TIMEOUT_MS": os.environ["API_TIMEOUT_MS"]}
+        self.place.env = {**self.place.env, "ANTHROPIC_BASE_URL": self.server.url,
+                          **{name: os.environ[name] for name in ("ANTHROPIC_API_KEY", "API_TIMEOUT_MS")}}
         self.configure("")
 
     def configure(self, settings: str) -> None:
         """Write config.toml: the claude agent's settings (TOML lines)."""
-        self.place.home.mkdir(exist_ok=True, mode=0o700)
         retries = '[agents.claude.set]\nCLAUDE_CODE_MAX_RETRIES = "1"\n'
-        (self.place.home / "config.toml").write_text(f"[agents.claude]\n{settings}\n{retries}")
+        self.place.configure(f"\n[agents.claude]\n{settings}\n{retries}")
 
     def _play(self, asked: Request) -> Turn | Fault | str:
         part = "validator" if "You validate in a garrison" in asked.system else ""

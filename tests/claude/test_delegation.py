@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from claude_scripts import environment
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import Turn, say, use
-from support import DEADLINE, Place
+from support import DEADLINE, PROGRAM, Place
 from web_support import site
 
 
@@ -45,8 +44,8 @@ def delegate(name: str, **more: str) -> Turn:
 
 def garrison(place: Place, server: ModelServer, *words: str) -> subprocess.CompletedProcess[str]:
     """Run garrison against a model."""
-    environment = {**os.environ, "GARRISON_HOME": str(place.home), "ANTHROPIC_BASE_URL": server.url}
-    return subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", *words], env=environment, cwd=place.root,
+    variables = environment(place, server)
+    return subprocess.run([*PROGRAM, *words], env=variables, cwd=place.root,
                           capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
@@ -100,8 +99,7 @@ def test_a_run_is_stopped_only_after_the_person_has_agreed(place: Place) -> None
 
 def test_a_message_stops_at_its_budget_and_the_person_is_told(place: Place) -> None:
     """The first response already costs more than the message may: no second call, and the reason as the answer."""
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    (place.home / "config.toml").write_text("[chat]\nbudget = 0.001\n")
+    place.configure("[chat]\nbudget = 0.001\n")
     with ModelServer(lambda _: delegate("triage")) as server:
         done = garrison(place, server, "ask", "What needs me?")
         assert len(server.messages) == 1

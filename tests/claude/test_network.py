@@ -22,13 +22,12 @@ def test_the_cli_works_with_a_key_that_it_never_has(scene, mode: str) -> None:
     if mode == "bubblewrap" and not machine().bubblewrap:
         pytest.skip(machine().refusal)
     place = scene.place
-    place.env["GARRISON_SANDBOX"] = mode
+    place.use_mode(mode)
     place.env["ANTHROPIC_API_KEY"] = KEY
     config = place.home / "config.toml"
     # a variable that the profile sets is the network's, too
-    config.write_text(config.read_text() + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n'
-                      '\n[sandbox]\nnetwork = "allow"\nhosts = ["example.org"]\n'
-                      '[sandbox.gate]\nnetwork = "open"\n')
+    config.write_text(config.read_text().replace("[sandbox]\n", '[sandbox]\nhosts = ["example.org"]\n')
+                      + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n\n[sandbox.gate]\nnetwork = "open"\n')
     scene.players["a"] = lambda asked: (
         say(use("Bash", command='echo "$ANTHROPIC_API_KEY $ANTHROPIC_BASE_URL $HTTPS_PROXY" > keys'),
             usage=Usage(100, 20, 30, 40)),

@@ -4,12 +4,11 @@ of a person, structured reports."""
 from __future__ import annotations
 
 import json
-import sys
 
 from claude_scripts import TOOL, report, work
 from garrison.testing.request import Request
 from garrison.testing.turn import Turn, say, use
-from support import git, wait_for
+from support import PYTHON, git, wait_for
 
 SERVER = """import sys
 from mcp.server.mcpserver import MCPServer
@@ -40,10 +39,10 @@ thinking = "disabled"
 attribution = false
 output_schema = '{{"type": "object", "required": ["colour"], "properties": {{"colour": {{"type": "string"}}}}}}'
 [agents.claude.mcp_servers.notes]
-command = "{sys.executable}"
+command = "{PYTHON}"
 args = ["{place.root / 'server.py'}"]
 [agents.claude.mcp_servers.broken]
-command = "{sys.executable}"
+command = "{PYTHON}"
 args = ["-c", "raise SystemExit(3)"]
 [agents.claude.subagents.critic]
 description = "Finds faults."

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from typing import Any
 
+from claude_scripts import environment
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import say
-from support import DEADLINE, Place
+from support import DEADLINE, PROGRAM, Place
 
 
 def plan(**arguments: Any) -> str:
@@ -33,11 +32,11 @@ def test_ac_001_a_command_becomes_a_workflow_that_runs(place: Place) -> None:
         return say("Here it is:\n" + plan(pattern="*.txt"))
 
     with ModelServer(script) as server:
-        environment = {**os.environ, "GARRISON_HOME": str(place.home), "ANTHROPIC_BASE_URL": server.url}
+        variables = environment(place, server)
 
         def garrison(*words: str) -> subprocess.CompletedProcess[str]:
-            done = subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "workflow", *words],
-                                  env=environment, cwd=folder, capture_output=True, text=True, timeout=DEADLINE,
+            done = subprocess.run([*PROGRAM, "workflow", *words],
+                                  env=variables, cwd=folder, capture_output=True, text=True, timeout=DEADLINE,
                                   check=False)
             assert done.returncode == 0, done.stderr
             return done

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from claude_scripts import environment
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import say, use
-from support import DEADLINE, Place, git, wait_for
+from support import DEADLINE, PROGRAM, Place, git, wait_for
 
 DESK = "mcp__desk__"
 REPORT = say(use(f"{DESK}report_result", status="success", summary="written", evidence=[]))
@@ -21,10 +20,10 @@ REPORT = say(use(f"{DESK}report_result", status="success", summary="written", ev
 
 def speaker(place: Place, server: ModelServer) -> Any:
     """`garrison session ...` against a model; its stdout."""
-    environment = {**os.environ, "GARRISON_HOME": str(place.home), "ANTHROPIC_BASE_URL": server.url}
+    variables = environment(place, server)
 
     def garrison(*words: str) -> str:
-        done = subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "session", *words], env=environment,
+        done = subprocess.run([*PROGRAM, "session", *words], env=variables,
                               cwd=place.root, capture_output=True, text=True, timeout=DEADLINE, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -154,7 +153,8 @@ def test_a_session_agent_hears_a_person_and_has_a_configuration_folder_of_its_ow
         return say(use(f"{DESK}run", command="touch $GARRISON_NOTES_FILE.begun; sleep 4"))
 
     scene.players["a"] = play
-    child = scene.launch(scene.graph(a="session=true"), GARRISON_SANDBOX=sandbox)
+    place.use_mode(sandbox)
+    child = scene.launch(scene.graph(a="session=true"))
     wait_for("the tool is at work", (scene.folder("a").parent / "agent/notes.txt.begun").exists)
     told = place.command("tell", "a", "Call it b.")
     assert told.returncode == 0, told.stderr

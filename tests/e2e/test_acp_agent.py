@@ -8,17 +8,15 @@ import os
 import pty
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 
 import pytest
 
 from sandbox_support import missing
-from support import DEADLINE, PROGRAM, Node, Place, git, load, processes, wait_for
+from support import DEADLINE, PROGRAM, PYTHON, Node, Place, git, load, processes, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-INSIDE = {"GARRISON_SANDBOX": "bubblewrap"}
 
 
 def test_a_confined_agent_asks_dies_is_resumed_in_its_session_and_reports(place: Place) -> None:
@@ -30,11 +28,10 @@ def test_a_confined_agent_asks_dies_is_resumed_in_its_session_and_reports(place:
         [{"run": f"cat one.txt two.txt; test -e {place.home}/config.toml || echo confined"},
          {"tool": "report_result", "with": {"status": "success", "summary": "both are there",
                                             "context_updates": {"colour": "blue"}}}]]}))
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    argv = json.dumps([sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(script)])
-    (place.home / "config.toml").write_text(f'[agents.double]\nkind = "acp"\nargv = {argv}\nread = ["{script}"]\n')
+    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
+    place.configure(f'[agents.double]\nkind = "acp"\nargv = {argv}\nread = ["{script}"]\n')
     child = place.launch(place.graph(Node("a", command="", attributes='agent=double, prompt="Make both."')),
-                         gate="test -f calc.py", **INSIDE)
+                         gate="test -f calc.py")
     wait_for("it asks", lambda: "Which colour?" in place.command("status", "r1").stdout)
     first = place.hook("orchestrator-a")["claude_session_id"]
     wait_for("the answer is taken", lambda: place.command("answer", "a", "blue").returncode == 0)
@@ -52,9 +49,8 @@ def test_a_confined_agent_asks_dies_is_resumed_in_its_session_and_reports(place:
 def test_an_acp_agent_that_makes_no_report_is_judged_by_its_work_and_status_says_so(place: Place) -> None:
     script = place.root / "script.json"
     script.write_text(json.dumps({"turns": [[{"write": {"made.txt": "made"}}, {"say": "Done."}], [{"say": "Yes."}]]}))
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    argv = json.dumps([sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(script)])
-    (place.home / "config.toml").write_text(f'[agents.double]\nkind = "acp"\nargv = {argv}\nmcp = false\n')
+    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
+    place.configure(f'[agents.double]\nkind = "acp"\nargv = {argv}\nmcp = false\n')
     child = place.launch(place.graph(Node("a", command="", attributes='agent=double, prompt="Make it."')),
                          gate="test -f calc.py")
     assert place.finish(child) == 0, place.logs()
@@ -76,14 +72,13 @@ def test_a_confined_validator_dies_judges_on_and_refuses_and_the_next_one_accept
          {"tool": "report_verdict", "with": wrong}]]}))
     other = place.root / "other.json"
     other.write_text(json.dumps({"turns": [[{"tool": "report_verdict", "with": right}]]}))
-    place.home.mkdir(exist_ok=True, mode=0o700)
     argv = json.dumps(["/bin/sh", "-c", f'grep -q good made.txt && exec "$0" "$@" {other} || exec "$0" "$@" {script}',
-                       sys.executable, "-P", "-m", "garrison.testing.acp_agent"])
-    (place.home / "config.toml").write_text(
+                       PYTHON, "-P", "-m", "garrison.testing.acp_agent"])
+    place.configure(
         f'[agents.judge]\nkind = "acp"\nargv = {argv}\nread = ["{script}", "{other}"]\n')
     work = "test $GARRISON_ATTEMPT = 1 && echo bad > made.txt || echo good > made.txt"
     child = place.launch(place.graph(Node("a", command=work, attributes="validator=judge")),
-                         gate="test -f calc.py", **INSIDE)
+                         gate="test -f calc.py")
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:made.txt") == "good"
     judged = place.home / "runs/r1/nodes/a/1/validator"
@@ -109,14 +104,13 @@ def test_a_person_is_told_to_takes_over_and_leaves_and_the_session_goes_on(place
         [{"write": {"one.txt": "one"}}, {"run": "touch here; sleep 987"}],
         [{"run": "rm -f here leave seen.txt.gone; git add -A; git commit -qm all"},
          {"tool": "report_result", "with": {"status": "success", "summary": "done"}}]]}))
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    argv = json.dumps([sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(script)])
+    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
     opener = json.dumps(["/bin/sh", "-c", OPENER, "opener", "{session}"])
-    (place.home / "config.toml").write_text(
+    place.configure(
         f'[agents.double]\nkind = "acp"\nargv = {argv}\nread = ["{script}"]\ntakeover = {opener}\n')
+    place.use_mode(mode)
     child = place.launch(place.graph(Node("a", command="", attributes='agent=double, prompt="Make both."')),
-                         gate="test -f calc.py", GARRISON_SANDBOX=mode)
-    place.env["GARRISON_SANDBOX"] = mode
+                         gate="test -f calc.py")
     place.pid("orchestrator-a")
     tree = Path(place.identity("orchestrator-a")["worktree"])
     wait_for("the turn runs", (tree / "here").exists)

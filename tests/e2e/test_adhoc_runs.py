@@ -19,7 +19,7 @@ RUN = "adhoc-n-1"
 
 
 def script(place: Place, name: str, *words: object) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, SCRIPTS / name, *map(str, words)], env=place.env, check=True,
+    done = subprocess.run([sys.executable, SCRIPTS / name, *map(str, words)], env=place.for_scripts, check=True,
                           capture_output=True, text=True, cwd=place.root)
     return dict(json.loads(done.stdout))
 
@@ -40,7 +40,7 @@ def test_a_dead_runner_is_started_again_in_its_attempt(places) -> None:
                                              "why": f"its runner is alive (pid {first['runner_pid']})"}
     kill(place, first["runner_pid"], "the runner")
     by_cron = subprocess.run([sys.executable, SCRIPTS / "identity_registry.py", "find-stale", "--respawn"],
-                             env=place.env, check=True, capture_output=True, text=True, cwd=place.root)
+                             env=place.for_scripts, check=True, capture_output=True, text=True, cwd=place.root)
     assert by_cron.stderr == f"run {RUN} is started: its runner, incarnation 2\n"
     second = wait_for("the second is active", lambda: active(place, 2))
     kill(place, second["pid"], "its successor")
@@ -78,11 +78,10 @@ def test_an_orchestrator_without_a_runner_is_named_with_the_command_that_continu
 
 
 def test_an_agent_whose_program_does_not_exist_is_refused(place: Place) -> None:
-    place.home.mkdir()
-    (place.home / "config.toml").write_text('[agents.gone]\nargv = ["no-such-program"]\n')
+    place.configure('[agents.gone]\nargv = ["no-such-program"]\n')
     words = ["--node", "n", "--prd", "P", "--target-dir", place.repo, "--agent", "gone"]
-    done = subprocess.run([sys.executable, SCRIPTS / "spawn_runner.py", *map(str, words)], env=place.env, check=False,
-                          capture_output=True, text=True, cwd=place.root)
+    done = subprocess.run([sys.executable, SCRIPTS / "spawn_runner.py", *map(str, words)], env=place.for_scripts,
+                          check=False, capture_output=True, text=True, cwd=place.root)
     assert done.returncode == 1
     assert "agent gone runs no-such-program, which is not on the PATH" in done.stderr
     assert not (place.home / "runs").exists()

@@ -59,6 +59,7 @@ def script(commands: dict[str, str]) -> str:
 def test_an_agent_commands_nothing_of_its_run(place, terminal):
     """The hostile node tries everything while the other one works; both land, and the run knows of nothing."""
     place.terminal = terminal
+    place.use_mode("none")
     out = place.root / "out-of-agent"
     out.mkdir()
     commands = place.root / "commands.sh"

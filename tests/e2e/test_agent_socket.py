@@ -35,7 +35,7 @@ def test_an_agent_asks_and_reports_and_its_sibling_cannot_report_for_it(place):
     assert place.hook("orchestrator-a")["resumption_instructions"].endswith("half of it is done")
     assert (place.repo / "colour.txt").read_text() == "blue\n"
     refused = (place.home / "runs/r1/nodes/b/1/output.log").read_text()
-    assert "is not one of this agent's" in refused
+    assert "GARRISON_AGENT_SOCKET names no socket" in refused, "there is none but its own in its sandbox"
     assert not (place.home / "runs/r1/nodes/a/1/agent.sock").exists()
 
 

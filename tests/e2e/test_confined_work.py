@@ -8,7 +8,6 @@ from sandbox_support import missing
 from support import Node, Place, git
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-INSIDE = {"GARRISON_SANDBOX": "bubblewrap"}
 WORK = """set -e
 echo one > one.txt; git add one.txt; git commit -qm one; git commit -q --amend -m "one, amended"
 git branch mine; git tag mine; echo x >> calc.py; git stash -q; git update-ref refs/heads/main HEAD
@@ -20,7 +19,7 @@ echo "half is done" > "$GARRISON_NOTES_FILE"; echo '{"notes": "reported"}' > "$G
 
 
 def test_what_a_confined_agent_commits_and_leaves_lands_and_nothing_else(place: Place) -> None:
-    child = place.launch(place.graph(Node("a", command=WORK)), gate="test -f calc.py", **INSIDE)
+    child = place.launch(place.graph(Node("a", command=WORK)), gate="test -f calc.py")
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:one.txt") == "one"
     assert "one, amended" in git(place.repo, "log", "--format=%s", "main")
@@ -42,11 +41,11 @@ def test_the_orchestrator_is_killed_at_each_step_of_a_collection_and_nothing_is_
                         for name in ("c1", "c2", "c3"))
     graph = place.graph(Node("a", command=f"set -e; {commits}; echo left > left.txt"))
     points = ",".join(steps)
-    child = place.launch(graph, gate="test -f calc.py", GARRISON_FAILPOINT=points, **INSIDE)
+    child = place.launch(graph, gate="test -f calc.py", GARRISON_FAILPOINT=points)
     assert place.finish(child, resumes=20) == 0, place.logs()
     subjects = git(place.repo, "log", "--format=%s", "--no-merges", "main").splitlines()
     assert [subjects.count(name) for name in ("c1", "c2", "c3", "a")] == [1, 1, 1, 1]
     assert git(place.repo, "show", "main:left.txt") == "left"
-    fired = {path.name.rpartition(".")[0] for path in (place.root / "fired").iterdir()}
+    fired = {path.name.rpartition(".")[0] for path in place.fired.iterdir()}
     assert fired == set(steps)
     git(place.repo, "fsck", "--strict")

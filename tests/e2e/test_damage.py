@@ -80,10 +80,11 @@ def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
     if terminal == "tmux" and shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
     place = places(terminal=terminal)
-    checkout = place.home
+    checkout = place.user / "garrison"
     if terminal == "tmux":
-        checkout.mkdir()
         place.home = checkout / "state"
+        place.home.mkdir(parents=True, mode=0o700)
+        place.configure()
         place.env["GARRISON_HOME"] = str(place.home)
         git(checkout, "init", "-q")
         (checkout / ".git/info/exclude").write_text("state/\n")
@@ -97,6 +98,8 @@ def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
     no_traceback(place)
     status = place.command("status")
     assert (status.returncode, status.stdout, status.stderr.count("\n")) == (0, "", 1)
+    place.home.mkdir(mode=0o700)
+    place.configure()
     again = place.command(*place.launch_arguments(place.graph(Node("a")), "r1"))
     assert again.returncode == 0, again.stderr
 

@@ -18,11 +18,10 @@ from support import DEADLINE, PROGRAM, Node, wait_for
 @pytest.mark.traced
 def test_events_metrics_and_a_notification_of_one_run(place):
     """Node a lands, its runner is killed once; b fails: each is an event, a number, and the end is told."""
-    place.home.mkdir(exist_ok=True)
     told, teller = place.root / "told", place.root / "teller"
     teller.write_text(f'#!/bin/sh\n{{ printf "%s|" "$1"; cat; }} >> {shlex.quote(str(told))}\n')
     teller.chmod(0o755)
-    (place.home / "config.toml").write_text(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{event}}: {{text}}']\n")
+    place.configure(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{event}}: {{text}}']\n")
     graph = place.graph(Node("a", before=place.hold("a")), Node("b", command="exit 3"))
     child = place.launch(graph)
     place.wait_until_held("a")
@@ -86,12 +85,11 @@ def _served(place):
 
 @pytest.mark.slow
 def test_the_end_is_notified_though_the_launcher_is_killed_meanwhile(place):
-    place.home.mkdir(exist_ok=True)
     told, teller = place.root / "told", place.root / "teller"
     teller.write_text(f'#!/bin/sh\necho "$1" >> {shlex.quote(str(told))}.begun; {place.hold("teller")}\n'
                       f'echo "$1" >> {shlex.quote(str(told))}\n')
     teller.chmod(0o755)
-    (place.home / "config.toml").write_text(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{text}}']\n")
+    place.configure(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{text}}']\n")
     child = place.launch(place.graph(Node("b", command="exit 3")))
     place.wait_until_held("teller")
     child.kill()
@@ -106,10 +104,9 @@ def test_the_end_is_notified_though_the_launcher_is_killed_meanwhile(place):
 
 @pytest.mark.slow
 def test_a_parked_guardian_is_notified_though_the_launcher_dies_meanwhile(place):
-    place.home.mkdir(exist_ok=True)
     told = place.root / "told"
     config = json.dumps(["sh", "-c", f"echo \"$1\" >> {shlex.quote(str(told))}", "sh"])[:-1]
-    (place.home / "config.toml").write_text(f"[notify]\ncommand = {config}, '{{text}}']\n")
+    place.configure(f"[notify]\ncommand = {config}, '{{text}}']\n")
     place.env |= {"GARRISON_FAILPOINT": "guardian:active,launch:park.after", "GARRISON_FAILPOINT_TIMES": "6"}
     assert place.launch(place.graph(Node("a"))).wait() == -signal.SIGKILL
     assert place.identity("guardian-crew")["status"] == "parked"
@@ -120,8 +117,7 @@ def test_a_parked_guardian_is_notified_though_the_launcher_dies_meanwhile(place)
 
 
 def test_a_notify_table_that_cannot_be_meant_is_refused_before_anything_starts(place):
-    place.home.mkdir(exist_ok=True)
-    (place.home / "config.toml").write_text('[notify]\ncommand = "notify-send"\n')
+    place.configure('[notify]\ncommand = "notify-send"\n')
     refused = place.launch(place.graph(Node("a")))
     assert refused.wait() == 2
     assert "[notify]: command should be a list of strings" in place.logs()

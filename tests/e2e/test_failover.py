@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from support import Node, Place, git, load, wait_for
+from support import PYTHON, Node, Place, git, load, wait_for
 
 pytest.importorskip("acp", reason="agent-client-protocol is not installed")
 GONE = ["/bin/sh", "-c", "echo begun >> $0/second; cp \"$GARRISON_PROMPT_FILE\" $0/second.md; echo draft > draft.txt; "
@@ -17,15 +16,14 @@ GONE = ["/bin/sh", "-c", "echo begun >> $0/second; cp \"$GARRISON_PROMPT_FILE\" 
 def _double(place: Place, name: str, *turns: list[dict[str, object]]) -> list[str]:
     script = place.root / f"{name}.json"
     script.write_text(json.dumps({"turns": list(turns)}))
-    return [sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(script)]
+    return [PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)]
 
 
 def _configure(place: Place, **agents: dict[str, object]) -> None:
-    place.home.mkdir(exist_ok=True, mode=0o700)
     lines = []
     for name, table in agents.items():
         lines += [f"[agents.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
-    (place.home / "config.toml").write_text("\n".join(lines) + "\n")
+    place.configure("\n".join(lines) + "\n")
 
 
 def _begun(place: Place) -> dict[str, int]:

@@ -32,7 +32,6 @@ def garrison(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def configure(place: Place) -> None:
-    place.home.mkdir(exist_ok=True, mode=0o700)
     with (place.home / "config.toml").open("a") as file:
         file.write(f"[agents.double]\nargv = ['sh', '-c', {json.dumps(AGENT)}]\n")
 

@@ -31,6 +31,7 @@ def test_a_forged_result_does_not_count(place):
         Node("hostile", before=f"until test -s {place.root}/agent-of-other; do sleep 0.1; done; {forge(place)}; "
                                f"touch {place.root}/go-other"),
         Node("other", before=other))
+    place.use_mode("none")
     child = place.launch(graph, "r1", "--max-agents", "2")
     assert place.finish(child) == 0, place.logs()
     place.check_landed("hostile", "other")
@@ -46,6 +47,7 @@ def test_a_branch_moved_after_the_result_is_put_back(place):
         Node("hostile", before=f"until test -e {place.root}/at-other; do sleep 0.1; done; {move(place)}; "
                                f"touch {place.root}/go-other"),
         Node("other", attributes=f'acceptance="{place.hold("other")}"'))
+    place.use_mode("none")
     child = place.launch(graph, "r1", "--max-agents", "2")
     assert place.finish(child) == 0, place.logs()
     place.check_landed("hostile", "other")

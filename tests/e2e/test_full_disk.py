@@ -16,13 +16,13 @@ from support import PROGRAM, Node, Place, wait_for
 @pytest.fixture
 def small(place: Place) -> Iterator[tuple[Place, list[str]]]:
     """A place whose home is a small disk, in a mount namespace of its own, and how to enter it."""
-    place.home.mkdir()
     mount = f"mount -t tmpfs -o size=600k tmpfs {place.home} && touch {place.root}/mounted && exec sleep 1000"
     keeper = subprocess.Popen(["unshare", "-m", "sh", "-c", mount], stderr=subprocess.DEVNULL, cwd="/")
     wait_for("a mount or none", lambda: (place.root / "mounted").exists() or keeper.poll() is not None)
     if keeper.poll() is not None:
         pytest.skip("a disk of one's own needs root and mounts")
     place.home = Path(f"/proc/{keeper.pid}/root{place.home}")
+    place.configure()
     try:
         yield place, ["nsenter", "-t", str(keeper.pid), "-m", f"--wd={place.root}"]
     finally:

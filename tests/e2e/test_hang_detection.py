@@ -59,7 +59,7 @@ def agent_of(place: Place, node: str = "a") -> list[Process]:
     """The processes of a node's agent: what bears its orchestrator's marker and is not the orchestrator."""
     layer = place.identity(f"orchestrator-{node}")["pid"]
     return [one for one in processes() if f"orchestrator-{node}#" in one.environ.get("GARRISON_LIFE", "")
-            and str(place.root) in one.environ["GARRISON_LIFE"] and one.pid != layer]
+            and str(place.home) in one.environ["GARRISON_LIFE"] and one.pid != layer]
 
 
 def is_stopped(agent: list[Process]) -> bool:
@@ -100,8 +100,8 @@ def test_stopped_jobs_of_a_runner_are_ended_and_repeated(quick: Place) -> None:
         flag = f"{quick.root}/{name}-${{PWD##*/}}"
         return f"test -e {flag} || {{ touch {flag}; kill -STOP $$; }}"
 
-    graph = quick.graph(Node("a", attributes=f'acceptance="{once("acceptance")}"'))
-    child = quick.launch(graph, "r1", "--setup", once("setup"))
+    graph = quick.graph(Node("a", attributes=f'setup="{once("setup")}", acceptance="{once("acceptance")}"'))
+    child = quick.launch(graph, "r1")
     assert quick.finish(child) == 0, quick.logs()
     quick.check("a")
     log = (quick.home / "runs/r1/layers/runner-a.log").read_text()

@@ -34,13 +34,13 @@ RUNNER = [f"runner:{step}" for step in (
     "say-MERGE_READY.before", "told-MERGE_READY", "say-MERGE_READY.after", "move-validating.before",
     "move-validating.after", "move-merged.before", "move-merged.after", "tidy.before", "tidy.after",
     "say-RUNNER_EXITED.before", "told-RUNNER_EXITED", "say-RUNNER_EXITED.after", "end.before", "terminated",
-    "end.after")] + ["enq_pinned", "enq_written", "enq"]
+    "end.after")] + ["setup:moved", "setup:recorded", "enq_pinned", "enq_written", "enq"]
 RUNNER_RECOVERY = [f"runner:{step}" for step in (
     "replace.before", "fenced", "swept", "replace.after", "record.before", "told-ORCHESTRATOR_CRASHED",
     "death-recorded", "record.after")]
 ORCHESTRATOR = [f"orchestrator:{step}" for step in (
     "life-locked", "active", "ready", "prompted", "working", "ended", "committed", "collected", "resulted",
-    "terminated")]
+    "terminated")] + [f"collect:{step}" for step in ("pending", "imported", "moved", "followed", "indexed")]
 PROCESSOR = [*(f"processor:{step}" for step in ("life-locked", "active", "ready", "terminated")),
              "lease", "recover", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict",
              "landing", "swapped", "moving", "moved", "landed_first", "landed", "cleaned"]

@@ -82,13 +82,13 @@ def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> N
     place.wait_until_held("b")
     power_off(place)
     place.env["GARRISON_BOOT_ID"] = "boot-2"
-    shutil.rmtree(place.root / "rt")
-    (place.root / "rt").mkdir(mode=0o700)
+    shutil.rmtree(place.runtime)
+    place.runtime.mkdir(mode=0o700)
     for path in (*(place.home / "identities").glob("*@r1.json"), *(place.home / "run/plain").glob("*.json")):
         reuse(path, decoy.pid)
 
-    bare = {"PATH": "/usr/bin:/bin", "HOME": place.env["HOME"], "GARRISON_HOME": place.env["GARRISON_HOME"],
-            "GARRISON_BOOT_ID": "boot-2", "XDG_STATE_HOME": place.env["XDG_STATE_HOME"],
+    bare = {"PATH": "/usr/bin:/bin", "HOME": place.env["HOME"], "GARRISON_HOME": str(place.home),
+            "GARRISON_BOOT_ID": "boot-2",
             "LEDGER": place.env["LEDGER"], "WITNESS": place.env["WITNESS"]}  # named with --env at the launch
     cron = subprocess.run([str(REGISTRY), "find-stale", "--respawn"], env=bare, cwd="/", capture_output=True, text=True,
                           check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)

@@ -37,11 +37,9 @@ def api() -> Iterator[Web]:
 
 def prepare(place: Place, api: Web, program: str, profile: str = "") -> dict[str, str]:
     """Write a configuration with an agent that runs a Python program; return the user's variables."""
-    place.home.mkdir(exist_ok=True)
     script = place.root / "agent.py"
     script.write_text(CALL + program)
-    (place.home / "config.toml").write_text(f"""
-[sandbox]
+    place.configure(f"""
 network = "allow"
 hosts = ["example.org"]
 read = ["{script}"]
@@ -64,7 +62,6 @@ def mine(place: Place) -> list[int]:
 def test_a_run_calls_an_api_with_a_key_that_its_agents_never_have(place: Place, api: Web, mode: str) -> None:
     if mode == "bubblewrap" and not machine().bubblewrap:
         pytest.skip(machine().refusal)
-    place.env["GARRISON_SANDBOX"] = mode
     env = prepare(place, api, """
 from pathlib import Path
 assert "sk-real-key" not in str(os.environ)
@@ -75,6 +72,7 @@ try:
 except OSError as error:
     print("refused:", error)
 """)
+    place.use_mode(mode)
     graph = place.graph(Node("a", command="", attributes="agent=caller"),
                         Node("b", command="", attributes="agent=caller"))
     gate = 'python3 -c "import os; assert os.environ[\'http_proxy\'].startswith(\'http://127.0.0.1:\')"'

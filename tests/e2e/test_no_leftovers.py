@@ -124,7 +124,6 @@ def test_a_process_without_its_home_or_worktree_stops_by_itself(place: Place, wh
 @pytest.mark.parametrize("how", ["read-only", "unmounted"])
 def test_a_home_that_becomes_read_only_or_is_unmounted_stops_all(place: Place, how: str) -> None:
     place.env |= {"GARRISON_RESCAN": "0.3"}
-    place.home.mkdir()
     script = f"mount -t tmpfs tmpfs {place.home} && touch {place.root}/mounted && exec sleep 1000"
     keeper = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stderr=subprocess.DEVNULL, cwd="/")
     wait_for("a mount or none", lambda: (place.root / "mounted").exists() or keeper.poll() is not None)

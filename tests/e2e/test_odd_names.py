@@ -27,11 +27,13 @@ def test_everything_oddly_named_at_once_lands(places, terminal):
     place.repo.rename(real)
     place.repo.symlink_to(real)
     git(real, "checkout", "-q", "-b", BRANCH)
-    (place.root / LONG).mkdir()
-    place.home.symlink_to(place.root / LONG if terminal == "tmux" else place.root / "not\nthere 😀")
-    (place.root / "not\nthere 😀").mkdir()
-    place.home = place.home.resolve() if terminal == "tmux" else place.home
-    place.env["GARRISON_HOME"] = str(place.home)
+    named = place.root / (LONG if terminal == "tmux" else "not\nthere 😀")
+    place.home.rename(named)
+    if terminal == "tmux":
+        place.home = named
+        place.env["GARRISON_HOME"] = str(named)
+    else:
+        place.home.symlink_to(named)
     text = place.graph(Node("a")).read_text().replace("digraph crew", "digraph")
     graph = place.root / ("😀 'x\"\n" + "a" * 230 + ".dot")
     graph.write_bytes(b"\xef\xbb\xbf" + text.replace("  ", "\t").replace("\n", "\r\n").encode())
@@ -40,14 +42,13 @@ def test_everything_oddly_named_at_once_lands(places, terminal):
     assert git(real, "log", "--format=%s", "--merges", BRANCH) == f"Merge garrison/r1/a into {BRANCH}"
     assert git(real, "status", "--porcelain") == ""
     assert place.command("status", "r1").returncode == 0
-    assert not list((place.root / "rt").iterdir()), "the socket's directory went with the server"
+    assert not list(place.runtime.iterdir()), "the socket's directory went with the server"
 
 
 @pytest.fixture
 def refused(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """A dry launch in this process that must be refused in one line: that line."""
-    for name, value in place.env.items():
-        monkeypatch.setenv(name, value)
+    place.enter(monkeypatch)
 
     def run(pipeline: object, *more: object, repo: object = place.repo, code: int = 1) -> str:
         words = ["launch", "--target-dir", repo, "--no-gate", "--dry-run", *more, "--", pipeline]
@@ -82,7 +83,6 @@ def test_misspelt_names_are_refused_and_unknown_ones_reported(place: Place, refu
     assert refused(typo).startswith(f"garrison: {typo}:4:")
     assert "a: acceptanc is not an attribute of nodes; did you mean acceptance?" in refused(typo)
     graph = place.graph(Node("a", attributes="milestone=7"))
-    place.home.mkdir()
     config = place.home / "config.toml"
     config.write_text('[agents.gone]\nargv = ["no-such-program"]\nsucess = "result_file"\n')
     assert f"{config}:3: sucess is not a setting of [agents.gone]; did you mean success?" in refused(graph, code=2)
@@ -107,8 +107,8 @@ def test_by_hand_a_terminal_leaves_with_its_last_session(places) -> None:
     scripts = Path(__file__).parents[2] / "scripts"
     prd = "x" * 10_000 + "\n'second'"
     words = ["--node", "n", "--prd", prd, "--repo-root", place.repo, "--command", "echo done > f", "--terminal", "tmux"]
-    done = subprocess.run([sys.executable, scripts / "spawn_orchestrator.py", *words], env=place.env, check=False,
-                          capture_output=True, text=True, cwd=place.root)
+    done = subprocess.run([sys.executable, scripts / "spawn_orchestrator.py", *words], env=place.for_scripts,
+                          check=False, capture_output=True, text=True, cwd=place.root)
     assert (done.returncode, done.stderr) == (0, "")
     wait_for("nobody is left, nor the tmux server", lambda: not place.living_processes())
     identity = place.identity("orchestrator-n", "adhoc-n-1")

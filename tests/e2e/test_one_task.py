@@ -16,7 +16,6 @@ def start(place: Place, *words: str) -> subprocess.Popen[str]:
 
 def configure(place: Place, script: str) -> None:
     """Make an agent of a script the default one, and a gate the repository's."""
-    place.home.mkdir(exist_ok=True, mode=0o700)
     with (place.home / "config.toml").open("a") as file:
         file.write(f'[launch]\nagent = "double"\n[agents.double]\nargv = ["sh", "-c", {json.dumps(script)}]\n')
     (place.repo / "garrison.toml").write_text('[launch]\ngate = "test -f calc.py"\n')

@@ -25,7 +25,8 @@ def test_what_an_agent_planted_does_not_run_in_garrison_and_is_told_and_restored
         Node("bad", command=f'mkdir -p "$(git rev-parse --git-common-dir)/info"; {"; ".join(lines)}; touch {done}; '
                             f"echo bad > bad.txt; {place.hold('bad')}"),
         Node("good", command=f"while ! test -e {done}; do sleep 0.05; done; echo good > good.txt"))
-    child = place.launch(graph, "r1", GARRISON_SANDBOX="none")
+    place.configure('mode = "none"\n')
+    child = place.launch(graph, "r1")
     place.wait_until_held("bad")
     wait_for("the other node lands", lambda: place.nodes()["good"]["status"] == "validated")
     place.release("bad")
@@ -55,15 +56,13 @@ def test_an_agent_pushes_only_if_its_profile_says_so(place: Place, may: bool) ->
     remote = place.root / "remote"
     git(place.repo, "clone", "-q", "--bare", ".", str(remote))
     git(place.repo, "remote", "add", "origin", str(remote))
-    if may:
-        place.home.mkdir(parents=True, exist_ok=True)
-        (place.home / "config.toml").write_text("[sandbox]\npush = true\n")
+    place.configure('mode = "none"\n' + "push = true\n" * may)
     before = git(remote, "rev-parse", "main")
     graph = place.graph(Node("pusher", command=(
         "git config core.fsync > fsync.txt; "
         "git fetch origin && echo x > x.txt && git add -A && git commit -qm x && git push origin HEAD:main || "
         "echo refused > refused.txt")))
-    assert place.finish(place.launch(graph, "r1", GARRISON_SANDBOX="none")) == 0, place.logs()
+    assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
     assert (git(remote, "rev-parse", "main") != before) is may
     assert git(place.repo, "show", "main:fsync.txt") == "committed,loose-object,reference"
     assert (git(place.repo, "show", "main:refused.txt", check=False) == "refused") is not may
@@ -83,7 +82,8 @@ def test_a_node_whose_branch_or_worktree_was_taken_away_tries_again_from_what_it
     is_killed, is_moved = "killed" in how, "moved" in how
     if is_killed:
         place.env |= {"GARRISON_FAILPOINT": UNDONE, "GARRISON_FAILPOINT_TIMES": "1"}
-    child = place.launch(graph, "r1", GARRISON_SANDBOX="none", GARRISON_RESCAN="0.3")
+    place.configure('mode = "none"\n')
+    child = place.launch(graph, "r1", GARRISON_RESCAN="0.3")
     place.wait_until_held("victim")
     place.wait_until_held("other")
     branch, own = "garrison/r1/victim", git(place.repo, "rev-parse", "garrison/r1/victim")

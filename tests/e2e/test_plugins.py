@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import shutil
-import site
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import support
+from installed import install_in
 from support import Node, Place, git, load, wait_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
@@ -27,11 +27,8 @@ POINTS = (
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a Python with this garrison and the example, installed as a user would, from no network."""
     folder = tmp_path_factory.mktemp("plugins")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    made = install_in(folder / "venv")
     installed = next((folder / "venv/lib").glob("python*/site-packages"))
-    source = Path(support.__file__).parents[1] / "src"
-    (installed / "garrison_itself.pth").write_text("\n".join([str(source), *site.getsitepackages()]) + "\n")
-    made = folder / "venv/bin/python"
     shutil.copytree(EXAMPLE, folder / "plugin")
     if all(map(importlib.util.find_spec, ("pip", "hatchling"))):
         subprocess.run([sys.executable, "-m", "pip", "--python", made, "install", "--quiet", "--no-deps", "--no-index",
@@ -58,9 +55,8 @@ def _install_by_hand(package: Path, into: Path) -> None:
 @pytest.fixture
 def with_example(python: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(support, "PROGRAM", [str(python), "-P", "-m", "garrison.cli.main"])
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    (place.home / "config.toml").write_text('[agents.cook]\nkind = "recipe"\n'
-                                            'steps = ["echo flour and water > dough.md", "cat dough.md"]\n')
+    place.configure('[agents.cook]\nkind = "recipe"\n'
+                    'steps = ["echo flour and water > dough.md", "cat dough.md"]\n')
     yield place
 
 
@@ -108,8 +104,7 @@ def test_broken_plug_ins_are_one_line_for_those_who_use_them(place: Place) -> No
     (info / "entry_points.txt").write_text(POINTS.replace('"', ""))
     (package / "broken.py").write_text("import sys\n")
     env = {"PYTHONPATH": str(package)}
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    (place.home / "config.toml").write_text('[agents.odd]\nkind = "broken"\n[agents.good]\nargv = ["true"]\n')
+    place.configure('[agents.odd]\nkind = "broken"\n[agents.good]\nargv = ["true"]\n')
     words = ("--target-dir", place.repo, "--no-gate", "--dry-run")
     for node, options, problem in (
             ('a [agent=odd, prompt="Do it."]', (), "the kind of agent broken (broken:no_such) of the package broken "),
@@ -144,7 +139,7 @@ def test_a_users_signal_reaches_the_agent_and_is_shown(place: Place) -> None:
     for target, type_ in (("guardian-crew", "X-note"), ("orchestrator-a", "X-deployed"),
                           ("orchestrator-a", "DEPLOYED")):
         sent = subprocess.run([sys.executable, script, "write", "runner-a", target, type_, "--payload", content],
-                              env=place.env, capture_output=True, text=True, check=False)
+                              env=place.for_scripts, capture_output=True, text=True, check=False)
         assert sent.returncode == (2 if type_ == "DEPLOYED" else 0), sent.stderr
     assert "one of your own begins with X-" in sent.stderr
     assert place.finish(child) == 0, place.logs()

@@ -83,8 +83,9 @@ def test_an_agent_that_hunts_for_the_token_finds_none(place, mode):
         script = HUNT
         for word, value in words.items():
             script = re.sub(rf"(?<![$A-Z]){word}\b", str(value), script)
+        place.use_mode(mode)
         child = place.launch(place.graph(Node("work", command=script)), "r1", "--land", "pr", "--base", "origin:main",
-                             gate="test -f calc.py", GARRISON_SANDBOX=mode)
+                             gate="test -f calc.py")
         wait_for("it is ready", there.is_ready)
         guardian = place.identity("guardian-crew")["pid"]
         assert OWN_TOKEN.encode() in Path(f"/proc/{guardian}/environ").read_bytes(), "there was something to find"

@@ -16,7 +16,7 @@ import pytest
 
 from garrison.delegation.conversation import Conversation
 from recorded_home import ARCHIVE, unpack
-from support import Place, git, load, wait_for
+from support import CONFIG, Place, git, load, wait_for
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 BEFORE = {"finished": "done", "failed": "failed", "stopped": "stopped", "killed": "running"}
@@ -30,7 +30,9 @@ def old(places: Callable[..., Place]) -> Place:
     """A place with the recorded home in it."""
     place = places()
     shutil.rmtree(place.repo)
-    unpack(place.root)
+    unpack(place.root, repo=place.repo, home=place.home, trees=place.trees)
+    with (place.home / "config.toml").open("a") as config:  # version 0.1 had no sandbox whose files it could name
+        config.write("\n" + CONFIG.format(root=place.root))
     place.start = git(place.repo, "rev-list", "--max-parents=0", "main")
     return place
 
@@ -48,8 +50,8 @@ def from_json(place: Place, *words: object) -> Any:
 
 def script(place: Place, name: str, *words: str) -> str:
     """Return what one of the scripts prints."""
-    done = subprocess.run([sys.executable, SCRIPTS / name, *words], env=place.env, check=False, capture_output=True,
-                          text=True)
+    done = subprocess.run([sys.executable, SCRIPTS / name, *words], env=place.for_scripts, check=False,
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

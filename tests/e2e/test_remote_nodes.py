@@ -30,8 +30,8 @@ GARRISON = shlex.join(PROGRAM)
 def hosts(place: Place) -> Iterator[MakeHosts]:
     made: list[LocalHosts] = []
 
-    def make(*names: str, sandbox: str = "", lease: float = 30.0, temporal: str = "") -> LocalHosts:
-        made.append(LocalHosts(place, *names, sandbox=sandbox, lease=lease, temporal=temporal))
+    def make(*names: str, lease: float = 30.0, temporal: str = "") -> LocalHosts:
+        made.append(LocalHosts(place, *names, lease=lease, temporal=temporal))
         return made[-1]
 
     yield make
@@ -40,9 +40,9 @@ def hosts(place: Place) -> Iterator[MakeHosts]:
 
 
 def work(node: str, before: str = "", then: str = "") -> str:
-    """Return the command of a node, that appends its worktree to the ledger when it is done."""
+    """Return the command of a node, that appends the home that it is done for to the ledger when it is done."""
     steps = [before, f"echo {node} > {node}.txt", "git add -A", f"git commit -qm 'Add {node}'", then,
-             f'echo "{node} $GARRISON_TREE" >> "$LEDGER"']
+             f'echo "{node} $GARRISON_HOME" >> "$LEDGER"']
     return "set -e; " + "; ".join(step for step in steps if step)
 
 
@@ -65,7 +65,7 @@ def check(place: Place, *names: str, run: str = "r1") -> None:
 
 def done(place: Place) -> list[str]:
     """Return the homes in which nodes finished their work."""
-    return [line.split()[1].removeprefix(f"{place.root}/").partition("/")[0]
+    return [line.split()[1].removeprefix(f"{place.folder}/").partition("/")[0]
             for line in place.ledger.read_text().splitlines()]
 
 
@@ -76,7 +76,7 @@ def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: 
     child = place.launch(graph)
     assert place.finish(child) == 0, there.logs()
     check(place, "one", "two")
-    assert done(place) == ["box2", "trees"]
+    assert done(place) == ["box2", "user"]
     (run,) = there.runs("box2")
     assert run.startswith("for-")
     assert not there.processes("box2")
@@ -222,7 +222,7 @@ def test_questions_answers_notes_reports_and_output_of_an_agent_on_a_host_are_th
     there = hosts("box2")
     script = (f"{GARRISON} note 'half of it is done'; colour=$({GARRISON} ask-person 'Which colour?'); "
               f"echo $colour > one.txt; {GARRISON} report --status success --context colour=$colour; echo painted")
-    (there.home("box2") / "config.toml").write_text(f'[agents.painter]\nargv = ["sh", "-c", {json.dumps(script)}]\n')
+    there.users["box2"].configure(f'[agents.painter]\nargv = ["sh", "-c", {json.dumps(script)}]\n')
     graph = place.graph(Node("one", attributes='hosts="box2", agent="painter", prompt="Paint it."', command=""))
     graph.write_text(graph.read_text().replace('command="", ', ""))
     child = place.launch(graph)
@@ -240,10 +240,7 @@ def test_questions_answers_notes_reports_and_output_of_an_agent_on_a_host_are_th
 def test_a_confined_agent_works_on_a_host(place: Place, hosts: MakeHosts) -> None:
     if mode_here(Mode.BUBBLEWRAP) is not Mode.BUBBLEWRAP:
         pytest.skip("bubblewrap cannot be used here")
-    there = hosts("box2", sandbox="bubblewrap")
-    (there.home("box2") / "config.toml").write_text(
-        f'[sandbox]\nnetwork = "open"\nwrite = ["{place.root}/ledgers"]\n')
-    (place.root / "ledgers").mkdir()
+    there = hosts("box2")
     see = f"ls {place.repo} > seen.txt 2>&1 || true"
     child = place.launch(place.graph(Node("one", attributes='hosts="box2"', command=(
         f"set -e; {see}; echo one > one.txt; git add -A; git commit -qm 'Add one'; echo two > two.txt"))))

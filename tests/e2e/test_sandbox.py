@@ -17,9 +17,7 @@ LOOK = "test ! -e $GARRISON_HOME/identities && test ! -e {repo}/README.md && tes
 
 def confine(place: Place, settings: str = "") -> None:
     """Configure the home to confine everything."""
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    (place.home / "config.toml").write_text(f'[sandbox]\nmode = "bubblewrap"\nnetwork = "none"\n{settings}')
-    place.env.pop("GARRISON_SANDBOX")
+    place.configure(f'mode = "bubblewrap"\nnetwork = "none"\n{settings}')
 
 
 def graph(place: Path, nodes: str) -> Path:

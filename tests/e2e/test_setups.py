@@ -56,7 +56,7 @@ def test_what_a_branch_makes_its_set_up_do_reaches_no_other_node_and_no_gate(pla
     assert git(place.repo, "ls-tree", "--name-only", "main", "--", "good-r1.txt", "later-r1.txt").split() \
         == ["good-r1.txt", "later-r1.txt"]
     assert git(place.repo, "ls-tree", "--name-only", "main", "--", "reject") == ""
-    left = place.root.glob("**/setups/*/tree/node_modules/x")
+    left = place.folder.glob("**/setups/*/tree/node_modules/x")
     assert [path.read_text() for path in left] == ["good\n"]
 
 
@@ -77,7 +77,7 @@ def test_kills_while_a_layer_is_made_and_used_leave_no_half_of_one(place: Place)
         place.kill("runner-b", incarnation=incarnation)
     place.kill("orchestrator-a")
     assert place.finish(child) == 0, place.logs()
-    kept = list(place.root.glob("**/setups/*/setup.json"))
+    kept = list(place.folder.glob("**/setups/*/setup.json"))
     assert len(kept) == 1
     assert (kept[0].parent / "tree/node_modules/whole").read_text() == "whole\n"
-    assert not list(place.root.glob("**/setups/.new-*"))
+    assert not list(place.folder.glob("**/setups/.new-*"))

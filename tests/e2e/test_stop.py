@@ -96,8 +96,8 @@ def test_a_request_to_resume_survives_its_killed_launcher(place: Place) -> None:
 
 
 def mark_terminated(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, REGISTRY, "mark-terminated", *arguments], env=place.env, capture_output=True,
-                          text=True, check=False)
+    return subprocess.run([sys.executable, REGISTRY, "mark-terminated", *arguments], env=place.for_scripts, check=False,
+                          capture_output=True, text=True)
 
 
 def test_a_runner_marked_by_hand_wedges_no_run_and_a_stop_ends(place: Place) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support import DEADLINE, Node, Place, git, make_repository, wait_for
+from support import DEADLINE, Node, Place, checkout_in, git, make_repository, wait_for
 
 
 def stopped(place: Place, graph: Path, run: str, node: str) -> None:
@@ -71,7 +71,8 @@ def on_a_small_disk(root: Path) -> None:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk)], check=True)
     make_repository(disk / "repo")
-    (root / "repo").symlink_to(disk / "repo")
+    checkout_in(root).parent.mkdir(parents=True)
+    checkout_in(root).symlink_to(disk / "repo")
     place = Place(root)
     try:
         begin = place.launch_arguments(place.graph(Node("a")), "r1", repo=disk / "repo")

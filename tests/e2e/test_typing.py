@@ -26,10 +26,9 @@ def stage(places) -> Place:
 
 def test_a_person_types_into_a_program(stage: Place) -> None:
     place = stage
-    place.home.mkdir(exist_ok=True, mode=0o700)
     program = place.root / "program.sh"
     program.write_text(PROGRAM.format(root=place.root))
-    (place.home / "config.toml").write_text(
+    place.configure(
         f'[agents.typed]\nargv = ["/bin/sh", "{program}"]\ntty = true\n')
     child = place.launch(place.graph(Node("a", command="", attributes="agent=typed, prompt=\"x\"")), "r1")
     wait_for("the run exists", (place.home / "runs" / "r1" / "launch.json").exists)

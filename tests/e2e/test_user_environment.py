@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support import Node, Place, Process, git, processes, read_process, wait_for
+from support import PYTHON, Node, Place, Process, git, processes, read_process, wait_for
 
 SECRETS = {"API_TOKEN": "hunter2-token", "AWS_SECRET_ACCESS_KEY": "hunter2-aws", "CLAUDECODE": "1",
            "CLAUDE_CODE_SSE_PORT": "4711", "VIRTUAL_ENV": "/somewhere/else", "GARRISON_LIFE": "another:home:runner-x#9"}
@@ -24,7 +24,7 @@ def decoys(places: Callable[..., Place]) -> Iterator[Place]:
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
     place = places(terminal="tmux")
-    theirs = place.root.parent / f"{place.root.name}-theirs"
+    theirs = place.folder.with_name(f"{place.folder.name}-theirs")
     theirs.mkdir()
     tmux = ["tmux", "-S", str(theirs / "socket"), "-f", "/dev/null"]
     env = {"PATH": os.environ["PATH"], "HOME": str(theirs), "TERM": "screen"}
@@ -33,7 +33,7 @@ def decoys(places: Callable[..., Place]) -> Iterator[Place]:
     subprocess.run([*tmux, "set", "-g", "destroy-unattached", "off"], env=env, check=True)
     alike = [subprocess.Popen(["bash", "-c", f"exec -a '{argv0}' sleep 1000"], start_new_session=True,
                               env={**env, "GARRISON_LIFE": life}) for argv0, life in (
-        (f"{sys.executable} -P -m garrison.processes.main runner --run r1 --name a --incarnation 1", ""),
+        (f"{PYTHON} -P -m garrison.processes.main runner --run r1 --name a --incarnation 1", ""),
         ("garrison.processes.main guardian --run r1 --name crew --incarnation 1", "/other/home:r1:guardian-crew#1"),
         ("tmux -S /other/home/run/tmux", "/other/home:r1:orchestrator-a#1"))]
     place.env["TMUX"] = f"{theirs}/socket,1,0"
@@ -82,7 +82,7 @@ def test_tmux_panes_decoys_and_a_dead_server(decoys):
 
 def our_servers(place: Place) -> list[int]:
     """The pids of tmux servers on a socket below the place."""
-    return [one.pid for one in processes() if is_tmux(one) and f"{place.root}/" in one.argv]
+    return [one.pid for one in processes() if is_tmux(one) and f"{place.folder}/" in one.argv]
 
 
 def is_tmux(one: Process) -> bool:
@@ -103,7 +103,7 @@ def check_environment(place: Place) -> None:
     for name in ("a", "b"):
         agents = [one for one in place.living_processes() if one.environ.get("GARRISON_NODE") == name]
         assert {one.environ["GARRISON_LIFE"] for one in agents} == {f"{place.home}:r1:orchestrator-{name}#1"}
-        assert {one.environ["GARRISON_TREE"] for one in agents} == {place.identity(f"orchestrator-{name}")["worktree"]}
+        assert {one.environ["GARRISON_TREE"] for one in agents} == place.tree_paths(name)
         assert len(agents) >= 2, "the orchestrator and its agent"
     server = read_process(our_servers(place)[0])
     assert server is not None
@@ -151,7 +151,9 @@ def blocked_paths(place: Place) -> list[str]:
 
 
 def test_an_editable_install_of_the_checkout_is_refused(place):
-    """A gate whose Python imports the project from the user's checkout would pass on a broken tree."""
+    """A gate whose Python imports the project from the user's checkout would pass on a broken tree; in a sandbox, where
+    each tree stands at the checkout's path, it would not."""
+    place.use_mode("none")
     venv = place.root / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     site = next((venv / "lib").glob("python3*/site-packages"))

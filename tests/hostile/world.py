@@ -24,9 +24,8 @@ from pathlib import Path
 from garrison.system import landlock
 from hostile import enclosure
 from hostile.services import SHM_KEY
-from support import DEADLINE, Node, Place, git, make_repository, stat, wait_for
+from support import DEADLINE, Node, Place, checkout_in, git, make_repository, stat, wait_for
 
-os.environ.setdefault("GARRISON_SANDBOX", "none")  # for programs other than pytest; a world states its own
 HERE = Path(__file__).parent
 CHECKOUT = Path(os.environ.get("HOSTILE_CHECKOUT", HERE.parents[1]))
 """The checkout whose garrison is attacked: this one, or by word an older edition."""
@@ -109,14 +108,16 @@ class World(Place):
     """One run with a hostile and an honest agent, and everything around it that could be harmed."""
 
     def __init__(self, root: Path, confinement: Confinement, hostile: str = "", **env: str) -> None:
-        make_repository(root / "repo")
+        make_repository(checkout_in(root))
         self.confinement = confinement
         self.secret = f"secret-{secrets.token_hex(8)}"
         self.python = Path(sys.executable) if HERE.parents[1] == CHECKOUT else CHECKOUT / ".venv/bin/python"
         self.services: subprocess.Popen[bytes] | None = None
         self.orders = 0
         self.most_memory = 0
-        super().__init__(root, env={"GARRISON_SANDBOX": confinement.setting, "GARRISON_RESCAN": "0.3", **env})
+        super().__init__(root, env={"GARRISON_RESCAN": "0.3", **env})
+        self.root = root  # nothing in it is open to the agents
+        self.env["GARRISON_HOME"] = str(self.home)  # an older edition's checkout would have it in its own state/
         self.enter: list[str] = []
         if confinement is Confinement.UNPRIVILEGED:
             self.enter = become_nobody()
@@ -164,11 +165,11 @@ class World(Place):
         self.gate.write_text("test -f calc.py\n")
         self.others.mkdir()
         (self.root / "tmp-of-another").write_text(self.secret)
-        (self.home / "web").mkdir(parents=True)
+        (self.home / "web").mkdir()
         (self.home / "web/tokens.json").write_text(self.secret)
-        if self.confinement is not Confinement.NONE:
-            (self.home / "config.toml").write_text(
-                f'[sandbox]\nnetwork = "allow"\n\n[sandbox.gate]\nread = ["{self.gate}"]\n')
+        (self.home / "config.toml").write_text(
+            f'[sandbox]\nmode = "{self.confinement.setting}"\nnetwork = "allow"\n'
+            f'\n[sandbox.gate]\nread = ["{self.gate}"]\n')
         Path(f"/dev/shm/hostile-{self.port}").write_text(self.secret)
         folder = self.repo / ".hostile"
         folder.mkdir()
@@ -282,7 +283,7 @@ class World(Place):
         sibling = self.agent_pids(HONEST)
         return {"R": self.repo, "GH": self.home, "U": self.user, "T": self.tree(), "S": self.tree(HONEST),
                 "GATE": self.gate, "REMOTE": self.remote, "O": self.others, "PORT": self.port, "PY": self.python,
-                "ROOT": self.root, "RT": self.root / "rt", "V": self.services_pid(), "LOST": self.lost,
+                "ROOT": self.root, "RT": self.runtime, "V": self.services_pid(), "LOST": self.lost,
                 "SIB": sibling[0] if sibling else 0, "SUP": self.identity("runner-good").get("pid", 0),
                 "GUARD": self.identity("guardian-crew").get("pid", 0), "ORCH": self.identity("orchestrator-evil").get(
                     "pid", 0), "G": f"{self.python} -P -m garrison.cli.main", "RUN": RUN,

@@ -13,7 +13,7 @@ from garrison.merge.processor import MergeProcessor, Progress, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 from queue_checker import Case, judge
-from support import DEADLINE
+from support import DEADLINE, UserWorld
 
 
 def git(path: Path, *arguments: str, check: bool = True) -> str:
@@ -31,7 +31,11 @@ class World:
 
     def __init__(self, tmp: Path, *, gate: str | None = "test ! -e bad", setup: str | None = None,
                  timeout: float = 30.0) -> None:
-        self.repo, self.home, self.trees = tmp / "repo", tmp / "home", tmp / "trees"
+        self.user = UserWorld(tmp.with_name(f"{tmp.name}-user"))
+        self.user.root = tmp  # where a test's gates keep their books
+        self.user.configure()
+        self.repo, self.home, self.trees = self.user.repo, self.user.home, self.user.trees
+        self.environment = child_environment(self.user.variables())
         self.witness = tmp / "witness"
         self.repo.mkdir()
         git(self.repo, "init", "-q", "-b", "main")
@@ -60,7 +64,7 @@ class World:
 
     def processor(self, queue: MergeQueue | None = None) -> MergeProcessor:
         made = MergeProcessor(queue or MergeQueue(self.home, self.repo, token="test"), trees=self.trees,
-                              environment=child_environment(os.environ))
+                              environment=self.environment)
         assert made.acquire()
         made.recover()
         return made

@@ -16,6 +16,7 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
+from support import UserWorld
 
 AT = "2026-01-31T12:00:00.000001Z"
 GUARDIAN = Key("guardian", "crew", "r1")
@@ -37,19 +38,16 @@ def make(home: Path, run: str, nodes: dict[str, list[str]], *, adhoc: bool = Fal
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GARRISON_HOME", str(tmp_path))
-    monkeypatch.delenv("GARRISON_RUN", raising=False)
-    monkeypatch.delenv("GARRISON_LIFE", raising=False)
+def home(user: UserWorld) -> Path:
     park = ("park", {"full": "runner-d@r1", "why": "6 deaths in 600 s", "incarnation": 6, "monotonic": 1.0,
                      "boot_id": "b", "probe_at": AT})
-    make(tmp_path, "r1", {"a": ["active"], "b": ["active", "impl_complete", "validated"],
+    make(user.home, "r1", {"a": ["active"], "b": ["active", "impl_complete", "validated"],
                           "c": ["active", "impl_complete"], "d": ["active"], "e": ["pending"]}, more=(park,))
     for role in ("processor", "guardian"):
         key = Key(role, "crew", "r1")
-        Store(tmp_path).update(Identity, key, lambda _, key=key: Identity(  # type: ignore[misc]
+        Store(user.home).update(Identity, key, lambda _, key=key: Identity(  # type: ignore[misc]
             "i", key.role, key.name, key.run, AT, status="crashed"))
-    return tmp_path
+    return user.home
 
 
 def told(home: Path) -> list[dict[str, Any]]:

@@ -52,8 +52,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
                                   pytest.param(tuple(DAMAGE), marks=pytest.mark.slow)])
 def test_every_kind_of_record_damaged_in_every_way(place: Place, call: Call, monkeypatch: pytest.MonkeyPatch,
                                                    ways: tuple[str, ...]) -> None:
-    for name, value in place.env.items():
-        monkeypatch.setenv(name, value)
+    place.enter(monkeypatch)
     graph = place.graph(Node("a"))
     for run in ("r1", "r2"):
         assert place.finish(place.launch(graph, run), run) == 0, place.logs()
@@ -135,8 +134,7 @@ def folders_that_are_files(home: Path, call: Call) -> None:
 @pytest.mark.parametrize("text", ["a/b", "..", "a b", "é😀", "a\nb", "", "x" * 300])
 def test_invalid_names_are_refused_in_one_line_by_every_script(
         place: Place, call: Call, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    for name, value in place.env.items():
-        monkeypatch.setenv(name, value)
+    place.enter(monkeypatch)
     graph, repo = place.graph(Node("a")), ("--target-dir", place.repo)
     for words in (("launch", graph, *repo, "--no-gate", "--run", text),
                   *([("resume", text)] if text not in ("a/b", "..") else []),  # these may be directories

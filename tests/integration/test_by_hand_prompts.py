@@ -18,8 +18,8 @@ SCRIPTS = ROOT / "scripts"
 
 
 def bash(place: Place, block: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-e", "-c", block], env={**place.env, **env}, cwd=place.root, capture_output=True,
-                          text=True, check=False, timeout=DEADLINE)
+    return subprocess.run(["bash", "-e", "-c", block], env={**place.for_scripts, **env}, cwd=place.root,
+                          capture_output=True, text=True, check=False, timeout=DEADLINE)
 
 
 def typed(place: Place, *arguments: str) -> list[str]:

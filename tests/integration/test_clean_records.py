@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from garrison.processes.run_status import RunStatus
 from garrison.processes.runtime import Runtime
 from garrison.records.life_lock import LifeLock
 from garrison.system.git import Git
-from support import Place, git, make_repository
+from support import Place, checkout_in, git, make_repository
 
 DAY = 86400.0
 
@@ -124,9 +125,12 @@ def test_a_cleaned_run_leaves_no_pin_of_its_queue_and_its_only_work_is_saved(tmp
 
 
 def test_the_command_lists_removes_and_refuses(home: Path, tmp_path: Path) -> None:
-    make_repository(tmp_path / "repo")
-    git(tmp_path / "repo", "update-ref", "refs/garrison/rescue/gone/n/1", "main")
+    repo = checkout_in(tmp_path)
+    make_repository(repo)
+    git(repo, "update-ref", "refs/garrison/rescue/gone/n/1", "main")
     place = Place(tmp_path)
+    shutil.rmtree(place.home)
+    home = home.rename(place.home)
     for words, error in ((("--records",), "--records requires --older-than AGE"),
                          (("--repo", place.repo), "--repo requires --archives or --rescues"),
                          (("--records", "--all-done", "--older-than", "30d"), "pass either --run RUN or --all-done")):

@@ -14,16 +14,16 @@ from garrison.cli.resolve import suggestion
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles
-from support import DEADLINE
+from support import DEADLINE, PYTHON, UserWorld
 
 AT = "2026-01-31T12:34:56.000000Z"
-PROGRAM = Path(sys.executable).parent / "garrison"
+PROGRAM = Path(PYTHON).with_name("garrison")
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(user: UserWorld) -> Path:
     """A home with two runs, one with nodes that are only in its journal."""
-    home = tmp_path / "home"
+    home = user.home
     for run in ("crew-1", "crew-2"):
         files = RunFiles(home, run)
         run_records.save(files.launch, Launch(run, "crew", "/repo", "main", AT, "/trees"))
@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def environment(home: Path) -> dict[str, str]:
-    return {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "HOME": str(home), "GARRISON_HOME": str(home)}
+    return {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "HOME": str(home.parents[2])}
 
 
 def offered(home: Path, words: list[str], script: str) -> list[str]:

@@ -114,9 +114,11 @@ def home(place: Place) -> Iterator[Home]:
 
 
 def state(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Return every file below a folder with its bytes, mode and time of change."""
+    """Return every file below a folder with its bytes, mode and time of change; but not what is remembered of this
+    machine's sandboxes in the user's state directory."""
     return {str(path): (path.read_bytes() if path.is_file() and not path.is_symlink() else b"", path.lstat().st_mode,
-                        path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*")) if not path.is_socket()}
+                        path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))
+            if not path.is_socket() and path.name != "sandbox.json"}
 
 
 def dead() -> tuple[int, int]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +15,27 @@ from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode, Network
 from garrison.sandbox.probe import machine
-from support import DEADLINE, processes, wait_for
+from support import DEADLINE, PROGRAM, UserWorld, processes, wait_for
 
 
-def doctor(home: Path, mode: str) -> tuple[int, Any]:
-    done = subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "doctor", "--sandbox", "--json"],
-                          env={**os.environ, "GARRISON_HOME": str(home), "GARRISON_SANDBOX": mode}, text=True,
+def doctor(user: UserWorld, mode: str, settings: str = "") -> tuple[int, Any]:
+    user.configure(f'mode = "{mode}"\n{settings}')
+    done = subprocess.run([*PROGRAM, "doctor", "--sandbox", "--json"], env=user.variables(), text=True,
                           capture_output=True, timeout=DEADLINE, check=False)
     return done.returncode, json.loads(done.stdout)
 
 
 @pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal or "bubblewrap works")
-def test_bubblewrap_refuses_every_escape_but_those_of_an_open_network(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('[sandbox]\nnetwork = "open"\n')
-    code, body = doctor(tmp_path, "bubblewrap")
+def test_bubblewrap_refuses_every_escape_but_those_of_an_open_network(user: UserWorld) -> None:
+    code, body = doctor(user, "bubblewrap", 'network = "open"\n')
     assert (code, body["mode"], set(body["escapes"])) == (0, "bubblewrap", set(ATTEMPTS))
     assert {key for key, verdict in body["escapes"].items() if verdict != "refused"} == {"abstract_socket", "tcp"}
-    (tmp_path / "config.toml").write_text('[sandbox]\nnetwork = "none"\n')
-    assert set(doctor(tmp_path, "bubblewrap")[1]["escapes"].values()) == {"refused"}
+    assert set(doctor(user, "bubblewrap", 'network = "none"\n')[1]["escapes"].values()) == {"refused"}
 
 
 @pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
-def test_landlock_holds_what_it_promises(tmp_path: Path) -> None:
-    code, body = doctor(tmp_path, "landlock")
+def test_landlock_holds_what_it_promises(user: UserWorld) -> None:
+    code, body = doctor(user, "landlock")
     assert (code, "ESCAPED" in body["escapes"].values()) == (0, False)
     assert body["escapes"]["write_sibling"] == "refused"
     assert body["escapes"]["read_sibling"] == body["escapes"]["read_shadow"] == "refused"
@@ -48,9 +44,9 @@ def test_landlock_holds_what_it_promises(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_doctor_leaves_nothing(tmp_path: Path, number: int) -> None:
-    env = {**os.environ, "GARRISON_HOME": str(tmp_path), "GARRISON_SANDBOX": "landlock", "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-P", "-m", "garrison.cli.main", "doctor", "--sandbox"], env=env,
+def test_a_killed_doctor_leaves_nothing(user: UserWorld, tmp_path: Path, number: int) -> None:
+    user.configure('mode = "landlock"\n')
+    with subprocess.Popen([*PROGRAM, "doctor", "--sandbox"], env={**user.variables(), "TMPDIR": str(tmp_path)},
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         mark = f"garrison-doctor-daemon-{child.pid}"
         wait_for("the attempt to leave a process", lambda: [one for one in processes(mark) if "read _" in one.argv
@@ -62,8 +58,8 @@ def test_a_killed_doctor_leaves_nothing(tmp_path: Path, number: int) -> None:
     assert number == signal.SIGKILL or not list(tmp_path.glob("garrison-doctor-*"))
 
 
-def test_without_a_sandbox_nothing_is_tried_and_the_exit_code_says_so(tmp_path: Path) -> None:
-    code, body = doctor(tmp_path, "none")
+def test_without_a_sandbox_nothing_is_tried_and_the_exit_code_says_so(user: UserWorld) -> None:
+    code, body = doctor(user, "none")
     assert (code, body["mode"], body["escapes"]) == (1, "none", {})
 
 

@@ -16,8 +16,8 @@ SCRIPT = "echo chat > .note.history; mkdir -p sub; echo cache > sub/.note.cache;
 def test_excluded_files_are_not_committed(places, mode: str) -> None:
     if mode == "bubblewrap" and (why := missing()):
         pytest.skip(why)
-    place: Place = places(env={"GARRISON_SANDBOX": mode})
-    place.home.mkdir(exist_ok=True, mode=0o700)
+    place: Place = places()
+    place.use_mode(mode)
     with (place.home / "config.toml").open("a") as file:
         file.write(f'[agents.noter]\nargv = ["/bin/sh", "-c", "{SCRIPT}"]\nexclude = [".note*"]\n')
     (place.user / ".config" / "git").mkdir(parents=True)
@@ -36,10 +36,10 @@ def test_excluded_files_are_not_committed_in_a_checkout(places, mode: str) -> No
     """`garrison pipeline run` works in the person's own checkout, whose lists stay as they are."""
     if mode == "bubblewrap" and (why := missing()):
         pytest.skip(why)
-    place: Place = places(env={"GARRISON_SANDBOX": mode})
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    (place.home / "config.toml").write_text(
-        f'[agents.noter]\nargv = ["/bin/sh", "-c", "{SCRIPT}"]\nexclude = [".note*"]\n')
+    place: Place = places()
+    place.use_mode(mode)
+    with (place.home / "config.toml").open("a") as file:
+        file.write(f'[agents.noter]\nargv = ["/bin/sh", "-c", "{SCRIPT}"]\nexclude = [".note*"]\n')
     graph = place.root / "g.dot"
     graph.write_text('digraph G { start [shape=Mdiamond]; exit [shape=Msquare]; a [prompt="x"]; start -> a -> exit }')
     ended = place.command("pipeline", "run", str(graph), "--agent", "noter", "--workdir", str(place.repo))

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import os
 import threading
 from types import SimpleNamespace
 
@@ -32,8 +31,7 @@ from support import DEADLINE
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     world = World(tmp_path)
-    monkeypatch.setenv("GARRISON_HOME", str(world.home))
-    monkeypatch.setenv("GARRISON_TREES", str(world.trees))
+    world.user.enter(monkeypatch)
     monkeypatch.chdir(world.repo)
     return world
 
@@ -134,7 +132,7 @@ def test_errors_are_one_line_and_usage_is_2(world):
 
 
 def test_process_waits_for_a_running_processor_and_names_it(world):
-    open_ = world.home / "open"
+    open_ = world.witness.with_name("open")
     world.queue.configure(QueueConfig(f"until test -e {open_}; do sleep 0.02; done"))
     world.branch("one", {"one.txt": "1\n"})
     enqueue("one", "one")
@@ -163,7 +161,6 @@ def test_processing_by_hand_signals_the_runner_too(world):
     assert [signal.signal_type for signal in signalled] == ["VALIDATION_PASSED", "MERGE_COMPLETE"]
     landed = signalled[1]
     assert (landed.node_id, landed.attempt, landed.id) == ("one", 1, f"mq-{world.queue.state.seq}-MERGE_COMPLETE")
-    assert os.environ["GARRISON_HOME"] == str(world.home)
 
 
 def test_an_entry_is_withdrawn_while_it_waits_and_not_later(world, tmp_path):

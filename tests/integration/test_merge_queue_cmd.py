@@ -19,8 +19,7 @@ from garrison.merge.records import LandingStarted, VerdictGiven
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     world = World(tmp_path)
-    monkeypatch.setenv("GARRISON_HOME", str(world.home))
-    monkeypatch.setenv("GARRISON_TREES", str(world.trees))
+    world.user.enter(monkeypatch)
     monkeypatch.chdir(world.repo)
     for name in ("one", "two", "three"):
         world.branch(name, {f"{name}.txt": "x\n"})

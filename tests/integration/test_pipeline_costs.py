@@ -9,8 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from garrison.cli.main import garrison
+from garrison.config import find_home
 from garrison.records import costs
 from proxy_support import Web, plain
+from support import UserWorld
 
 ANSWER = json.dumps({"type": "message", "id": "m1", "model": "claude-haiku-4",
                      "usage": {"input_tokens": 1_000_000, "output_tokens": 0}}).encode()
@@ -25,14 +27,12 @@ SPENDS = 1.0
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+def run(user: UserWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     def start(profile: str) -> list[str]:
-        home, log, file = tmp_path / "home", tmp_path / "log", tmp_path / "two.dot"
-        home.mkdir()
-        (home / "config.toml").write_text(
+        log, file = user.root / "log", tmp_path / "two.dot"
+        user.configure(
             f'[agents.caller]\nargv = ["sh", "-c", "{{command}}"]\nnetwork = "allow"\nhosts = []\n{profile}\n')
         file.write_text(GRAPH.replace("{log}", str(log)))
-        monkeypatch.setenv("GARRISON_HOME", str(home))
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-real")
         monkeypatch.chdir(tmp_path)
         with Web(plain(ANSWER)) as api:
@@ -45,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
 
 def test_the_budget_of_a_node_and_of_a_run_hold(run, tmp_path: Path) -> None:
     assert run("budget = 0.5\nbudget_run = 1.5") == ["200", "402", "200"]
-    home = tmp_path / "home"
+    home = find_home()
     found = {(run, node): costs.total(costs.read_usage(path)).usd for run, node, path in costs.usage_files(home)}
     name = next((home / "pipelines").iterdir()).name
     assert found == {(f"pipelines/{name}", "a"): SPENDS, (f"pipelines/{name}", "b"): SPENDS}
@@ -60,5 +60,5 @@ def test_the_budget_of_a_run_holds_over_its_nodes(run) -> None:
 
 def test_no_record_of_costs_lies_where_the_agent_may_write(run, tmp_path: Path) -> None:
     run("budget = 9")
-    assert not list((tmp_path / "home" / "pipelines").glob("**/usage.jsonl"))
-    assert not list((tmp_path / "home" / "pipelines").glob("**/proxy.*"))
+    assert not list((find_home() / "pipelines").glob("**/usage.jsonl"))
+    assert not list((find_home() / "pipelines").glob("**/proxy.*"))

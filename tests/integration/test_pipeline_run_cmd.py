@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from garrison.cli.commands import run_command
 from garrison.cli.main import garrison
+from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunDirectory
 from support import PROGRAM, is_gone, wait_for
@@ -33,7 +34,6 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    monkeypatch.setenv("GARRISON_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
 
@@ -63,8 +63,8 @@ def gate(tmp_path: Path) -> Path:
     return path
 
 
-def only_run(tmp_path: Path) -> str:
-    found = [path.name for path in (tmp_path / "home/pipelines").iterdir()]
+def only_run() -> str:
+    found = [path.name for path in (find_home() / "pipelines").iterdir()]
     assert len(found) == 1
     return found[0]
 
@@ -109,9 +109,9 @@ def test_values_are_set_as_numbers_strings_and_objects(call: Call, tmp_path: Pat
 def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Path, tmp_path: Path) -> None:
     waiting = call("run", gate)
     assert waiting.exit_code == 3
-    run = only_run(tmp_path)
+    run = only_run()
     assert "Ship?" in waiting.stdout
-    assert f"garrison answer gate LABEL --run {tmp_path}/home/pipelines/{run}" in waiting.stderr
+    assert f"garrison answer gate LABEL --run {find_home()}/pipelines/{run}" in waiting.stderr
     status = call("status", run)
     assert "gate asks: Ship? ([A] Approve, [F] Fix)" in status.stderr
     assert json.loads(call("status", run, "--json").stdout)["questions"]["gate"]["options"][0]["key"] == "A"
@@ -157,8 +157,8 @@ def test_more_steps_go_on_where_the_budget_ended(call: Call, loop: Path, tmp_pat
     stopped = call("run", loop, "--simulate", "--outcome", "test=fail:2", "--max-steps", 5)
     assert stopped.exit_code == 1
     assert "max_steps_exceeded" in stopped.stdout
-    run = only_run(tmp_path)
-    assert f"resume {tmp_path}/home/pipelines/{run} --max-steps 10" in stopped.stderr
+    run = only_run()
+    assert f"resume {find_home()}/pipelines/{run} --max-steps 10" in stopped.stderr
     body = json.loads(call("resume", run, "--max-steps", 50, "--json").stdout)
     assert body["completed_nodes"] == ["start", *["make", "test", "ok"] * 3, "x"]
 
@@ -169,7 +169,7 @@ def test_a_failed_run_is_taken_up_again_when_asked(call: Call, tmp_path: Path) -
     failed = call("run", path)
     assert failed.exit_code == 1
     assert "No such file" in failed.stdout
-    run = only_run(tmp_path)
+    run = only_run()
     (tmp_path / "wanted").write_text("here")
     assert call("resume", run).exit_code == 1
     again = call("resume", run, "--retry-failed", "--json")
@@ -219,7 +219,7 @@ def test_a_wrong_call_is_refused_and_leaves_nothing(words: tuple[str, ...], erro
                                                     call: Call, loop: Path, tmp_path: Path) -> None:
     result = call("run", loop, *words, fails=error)
     assert said in str(result.exception)
-    assert not (tmp_path / "home/pipelines").exists()
+    assert not (find_home() / "pipelines").exists()
 
 
 @pytest.mark.parametrize("words", [("resume", "nowhere"), ("answer", "nowhere", "a", "b"), ("signal", "nowhere", "s"),
@@ -272,7 +272,7 @@ def test_handlers_and_parse(call: Call, loop: Path) -> None:
 
 def test_from_outside_nothing_but_one_object_is_on_stdout(gate: Path, tmp_path: Path) -> None:
     def outside(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*PROGRAM, "pipeline", *words, "--home", str(tmp_path / "home")], capture_output=True,
+        return subprocess.run([*PROGRAM, "pipeline", *words, "--home", str(find_home())], capture_output=True,
                               text=True, check=False, stdin=subprocess.DEVNULL, cwd=tmp_path)
 
     done = outside("run", str(gate), "--json", "--answer", "gate=Approve")
@@ -344,8 +344,7 @@ def test_a_signal_that_comes_while_a_command_is_being_started_ends_it_too(
     assert is_gone(*begun)
 
 
-def test_an_error_of_a_person_has_its_exit_code(loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GARRISON_HOME", str(tmp_path))
+def test_an_error_of_a_person_has_its_exit_code(loop: Path, tmp_path: Path) -> None:
     assert run_command(garrison, ["pipeline", "run", str(loop), "--outcome", "a=fail"]) == 2
     assert run_command(garrison, ["pipeline", "run", str(tmp_path / "no.dot")]) == 1
 

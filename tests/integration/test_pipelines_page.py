@@ -23,7 +23,6 @@ TEXT = PAGE.read_text(encoding="utf-8")
 @pytest.mark.untraced
 def test_the_commands_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                           capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("GARRISON_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     typed = 0
     for block in blocks(PAGE):

@@ -44,8 +44,7 @@ class Box:
         self.home = tmp_path / "home"
         self.store = Store(self.home)
         kept = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("COVERAGE")}
-        self.env = {**kept, "HOME": str(tmp_path), "GARRISON_HOME": str(self.home),
-                    "XDG_STATE_HOME": str(tmp_path / "x")}
+        self.env = {**kept, "HOME": str(tmp_path), "GARRISON_HOME": str(self.home)}
 
     def run(self, script: str, *args: object, env: dict[str, str] | None = None,
             python: str = sys.executable) -> subprocess.CompletedProcess[str]:
@@ -711,8 +710,8 @@ def test_status_reports_unreadable_journals(box: Box) -> None:
 def test_an_empty_home_lists_the_other_homes(box: Box, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    (tmp_path / "x" / "garrison").mkdir(parents=True)
-    (tmp_path / "x" / "garrison" / "homes").write_text(f"{other}\n{tmp_path / 'removed'}\n{box.home}\n")
+    (tmp_path / ".local/state/garrison").mkdir(parents=True)
+    (tmp_path / ".local/state/garrison/homes").write_text(f"{other}\n{tmp_path / 'removed'}\n{box.home}\n")
     done = box.run("cli.py", "status")
     assert (done.returncode, done.stdout) == (0, "")
     assert str(other) in done.stderr

@@ -38,8 +38,8 @@ child.wait()
 @pytest.fixture
 def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunnerJobs]:
     """Yield a runner's jobs with a validator under way."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GARRISON_HOME": str(tmp_path / "home"),
-                   "GARRISON_LIFE": MARKER}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GARRISON_LIFE": MARKER,
+                   "GARRISON_HOME": str(tmp_path / "home")}
     task = Task("r1", "a", 1)
     (tmp_path / "prompt.md").write_text("Judge it.")
     attempt = ClaudeAttempt(Assignment(task, tmp_path, tmp_path, environment, 1), ClaudeSettings(), time.monotonic(),

@@ -17,13 +17,13 @@ from garrison.cli.main import main
 from garrison.cli.top_app import Top
 from garrison.errors import RecordError
 from garrison.views.top_frame import Frame, FrameReader
-from support import DEADLINE, wait_for
+from support import DEADLINE, UserWorld, wait_for
 from top_support import HomeBuilder, build_busy_run, home_builder
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[HomeBuilder]:
-    with home_builder(tmp_path / "home") as builder:
+def home(user: UserWorld) -> Iterator[HomeBuilder]:
+    with home_builder(user.home) as builder:
         yield builder
 
 
@@ -35,9 +35,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def command(home: HomeBuilder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.setenv("GARRISON_HOME", str(home.home))
-    monkeypatch.setenv("XDG_STATE_HOME", str(home.home))
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         code = main([*arguments])

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from garrison.cli.main import main
+from garrison.config import find_home
 from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
 from garrison.workflow.mcp_tools import McpError, McpTools, ServerSpec
 from garrison.workflow.workflow_file import read_workflow
@@ -151,7 +152,6 @@ def write(path: Path, **body: Any) -> Path:
 @pytest.mark.smoke
 def test_the_command_runs_fails_resumes_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GARRISON_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     file = write(tmp_path / "w.yaml", name="w", inputs={"who": "nobody"}, steps=[
         {"name": "first", "tool": "files.write", "arguments": {"path": "out/a.txt", "text": "for ${inputs.who}"}},
@@ -178,7 +178,7 @@ def test_the_output_of_a_tool_is_no_part_of_the_results(tmp_path: Path, capfd: p
     (tmp_path / "loud.py").write_text("import os\nprint('loaded')\ndef f():\n    print('said')\n"
                                       "    os.system('echo echoed')\n    return 1\n")
     file = write(tmp_path / "w.yaml", name="w", steps=[{"name": "a", "tool": "loud.py:f"}])
-    assert main(["workflow", "run", str(file), "--json", "--home", str(tmp_path / "home")]) == 0
+    assert main(["workflow", "run", str(file), "--json", "--home", str(find_home())]) == 0
     told = capfd.readouterr()
     assert json.loads(told.out)["results"] == {"a": 1}
     assert all(word in told.err.splitlines() for word in ("loaded", "said", "echoed"))

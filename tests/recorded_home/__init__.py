@@ -21,19 +21,23 @@ CHECKSUM = b',"crc":"'
 _UNFILTERED: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
 
 
-def unpack(root: Path) -> None:
-    """Put the recorded home, repository, worktrees and graphs into the directory `root`."""
+def unpack(root: Path, *, repo: Path, home: Path, trees: Path) -> None:
+    """Put the recorded repository, home and worktrees where they are to be, and the rest into the directory `root`."""
     root = root.resolve()
+    moved = {"repo": repo, "home": home, "trees": trees}
     values = {
-        b"@ROOT@": os.fsencode(root), b"@KEY@": key_of(root / "repo").encode(), b"@HOST@": platform.node().encode(),
+        **{b"@ROOT@/" + os.fsencode(name): os.fsencode(path) for name, path in moved.items()},
+        b"@ROOT@": os.fsencode(root), b"@KEY@": key_of(repo).encode(), b"@HOST@": platform.node().encode(),
         b"@PATH@": os.fsencode(os.environ["PATH"]), b"@BOOT@": b"00000000-0000-4000-8000-000000000000",
         b"@PID_NS@": os.fsencode(Path("/proc/self/ns/pid").readlink())}
     with tarfile.open(ARCHIVE) as tar:
         for member in tar:
-            member.name = member.name.replace("@KEY@", values[b"@KEY@"].decode())
-            tar.extract(member, root, **_UNFILTERED)
+            first, _, rest = member.name.replace("@KEY@", values[b"@KEY@"].decode()).partition("/")
+            path = moved.get(first, root / first) / rest
+            member.name = path.name
+            tar.extract(member, path.parent, **_UNFILTERED)
             if member.isfile():
-                fill(root / member.name, values)
+                fill(path, values)
 
 
 def key_of(repository: Path) -> str:

@@ -1,0 +1,103 @@
+"""Tests run where users live: in a plain HOME with default settings. What they state beyond that is listed here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+OWN_WORLD = ("unit", "contract", "simulator", "recorded_home")
+"""Folders whose tests run no garrison of a user's, but its parts; `recorded_home` ran that of version 0.1."""
+
+EVERYWHERE = {
+    r"GARRISON_FAILPOINT(_DIR|_TIMES|_LIST)?": "faults: there is no other way to kill a process at a point",
+    r"GARRISON_BOOT_ID": "a reboot, which no test can do for real",
+    r"GARRISON_(RESCAN|SPAWN_DEADLINE|BEAT_TIMEOUT|ORPHAN_GRACE|RESTART_WINDOW|HEALTHY_AFTER|PROBE_AFTER|"
+    r"DAMAGE_PATIENCE|FAILOVER_PATIENCE|GIT_PATIENCE|SWEEP_GRACE|RESCUE_EVERY|RESCUE_LIMIT|STOP_\w+|\w+_TIMEOUT)":
+        "shorter waits: docs/reference.md tells users of these variables, and config.toml has none of them",
+    r"GARRISON_(LIFE|INCARNATION|RUN|NODE|ATTEMPT|AGENT_SOCKET|TREE|SLOT|\w+_FILE)":
+        "what garrison itself sets for its processes and agents, one of which the test plays",
+    r"GARRISON_(SCRIPTS|DEMO_CREW|ORDER_SECONDS|ISOLATION|TEST_\w+|DEBUG|COMPLETE)":
+        "only the tests' own programs and the examples read it",
+    r"XDG_RUNTIME_DIR": "every login session has it",
+}
+"""Pattern of names → why any test may set them."""
+
+ONLY = {
+    "support.py": {"GARRISON_HOME": "for the scripts of a checkout, which keep their state in it otherwise"},
+    "acp_support.py": {"GARRISON_HOME": "garrison sets it for the attempt that the test begins in its place"},
+    "integration/test_stopped_validator.py": {"GARRISON_HOME": "as garrison sets it for a validator"},
+    "integration/test_scripts.py": {"GARRISON_HOME": "the scripts of a checkout keep their state in it otherwise"},
+    "integration/test_suite.py": {"GARRISON_HOME": "that the tests of a checkout never see the caller's"},
+    "e2e/test_machine_failures.py": {"GARRISON_HOME": "a script of a checkout is called by cron"},
+    "e2e/test_agent_authority.py": {"GARRISON_HOME": "an agent names the home to get around what it may do"},
+    "e2e/test_odd_names.py": {"GARRISON_HOME": "a home that is named so, with a path longer than a socket's"},
+    "e2e/test_damage.py": {"GARRISON_HOME": "a home in the state/ of a checkout, which `git clean` removes"},
+    "e2e/test_demo.py": {"GARRISON_HOME": "that the demonstration does not use the user's home"},
+    "e2e/test_installed.py": {"GARRISON_HOME": "that the timer's unit names the home of its user"},
+    "e2e/test_sandbox.py": {"GARRISON_SANDBOX": "that a run remembers the mode it was launched with"},
+    "hosts_lab.py": {"GARRISON_HOME": "hosts get wheels of the checkout that the test runs",
+                     "GARRISON_TREES": "as the home"},
+    "hostile/world.py": {"GARRISON_HOME": "a checkout of an older edition may be attacked, whose home is in it"},
+    "e2e/test_tutorial.py": {"GARRISON_HOME": "the reader works with a checkout, whose state/ is ours"},
+}
+"""File → name → why this test sets it."""
+
+NO_SANDBOX = {
+    "e2e/test_agent_authority.py": "what an agent without a sandbox may do",
+    "e2e/test_forged_results.py": "an agent without a sandbox forges and kills",
+    "e2e/test_planted_configuration.py": "an agent without a sandbox plants and pushes",
+    "e2e/test_node_outcomes.py": "the scripted agent kills its orchestrator, which a sandbox hides from it",
+    "e2e/test_user_environment.py": "without a sandbox a gate may import from the user's checkout",
+    "e2e/test_acp_agent.py": "in every mode", "e2e/test_network.py": "in every mode",
+    "e2e/test_sandbox.py": "the mode that a run was launched with",
+    "integration/test_excluded_files.py": "in every mode",
+    "claude/test_network.py": "in every mode", "claude/test_session.py": "in every mode",
+    "hosts_storm.py": "a host whose containers allow no sandbox",
+    "hostile/world.py": "in every mode",
+}
+"""File → why something in it runs without a sandbox."""
+
+NAME = r"((?:GARRISON|XDG)_[A-Z_]+)"
+SET = re.compile(rf"""\b{NAME}=(?!=) | ["']{NAME}["'](?:\]\s*=(?!=)|\s*:(?![^\[\]]*\]\s))
+                      | set(?:env|default)\(\s*["']{NAME}""", re.VERBOSE)
+"""A variable is set: for a shell or as a keyword, in a dictionary or environment, or in this process."""
+BARE = re.compile(r"""mode\s*=\s*["']none | use_mode\("none | SANDBOX="none | NONE:\ "none
+                      | parametrize\("(?:mode|sandbox)",[^\n]*"none""", re.VERBOSE)
+"""Something runs in the mode `none`."""
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """Yield the name and the code of each test and helper that runs garrison as a user does."""
+    for path in sorted(TESTS.rglob("*.py")):
+        name = path.relative_to(TESTS)
+        if name.parts[0] not in OWN_WORLD:
+            yield name.as_posix(), path.read_text(encoding="utf-8")
+
+
+def test_no_test_sets_a_variable_that_is_not_listed_with_its_reason() -> None:
+    found = {(name, variable) for name, text in files()
+             for match in SET.finditer(text) for variable in filter(None, match.groups())}
+    listed = {(name, variable) for name, reasons in ONLY.items() for variable in reasons}
+    unlisted = {each for each in found - listed if not any(re.fullmatch(known, each[1]) for known in EVERYWHERE)}
+    assert not unlisted, "state it in config.toml as a user does, or list it with a reason"
+    assert not listed - found, "listed, and not set any more"
+
+
+def test_no_test_leaves_the_sandbox_without_a_listed_reason() -> None:
+    bare = {name for name, text in files() if BARE.search(text)}
+    assert bare == NO_SANDBOX.keys()
+
+
+@pytest.mark.parametrize(("code", "names"), [
+    ('env = {"GARRISON_HOME": home}', {"GARRISON_HOME"}), ('launch(graph, GARRISON_TREES="x")', {"GARRISON_TREES"}),
+    ('env["GARRISON_SANDBOX"] = mode', {"GARRISON_SANDBOX"}), ('setenv("XDG_STATE_HOME", x)', {"XDG_STATE_HOME"}),
+    ('"env GARRISON_HOME=/x garrison up"', {"GARRISON_HOME"}), ('assert env["GARRISON_HOME"] == x', set()),
+    ('env.get("GARRISON_HOME", "")', set())])
+def test_a_setting_is_seen_in_each_of_its_forms(code: str, names: set[str]) -> None:
+    ast.parse(code)
+    assert {name for match in SET.finditer(code) for name in filter(None, match.groups())} == names

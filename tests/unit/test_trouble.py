@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from garrison.agents.claude import policy
 from garrison.agents.claude.policy import Ending, Step
+from garrison.agents.command_profile import CommandProfile
+from garrison.agents.presets import Preset, find_preset
 from garrison.agents.program_stream import ClaudeStream, CodexStream, Told
+from garrison.agents.registry import find_profile
 from garrison.agents.trouble import (
     MAX_RESET,
     TABLE,
@@ -216,3 +220,17 @@ def test_a_spent_quota_of_a_session_is_waited_for() -> None:
     text = "You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00 UTC."
     assert classify(400, text) is TroubleKind.QUOTA
     assert policy.decide([Ending(TroubleKind.QUOTA, 0.0, text)]).step is Step.WAIT
+
+
+def test_aider_that_gives_a_request_up_has_failed_though_it_ends_with_exit_code_0(tmp_path: Path) -> None:
+    preset = find_preset("aider")
+    assert isinstance(preset, Preset)
+    (tmp_path / "config.toml").write_text(preset.profile())
+    profile = find_profile("aider", tmp_path)
+    assert isinstance(profile, CommandProfile)
+    retried = "litellm.RateLimitError: RateLimitError: slow down\nRetrying in 0.2 seconds...\n"
+    assert not profile.rule.objection(f"{retried}Applied edit to a.py\nCommit 1234567 fix\n")
+    gave_up = f"{retried}litellm.RateLimitError: RateLimitError: slow down\nThe API provider has rate limited you.\n"
+    why = profile.rule.objection(gave_up)
+    found = find_witness(f"{gave_up}agent aider: {why}")
+    assert found and found.kind == "rate_limit", why

@@ -100,6 +100,8 @@ _AT_OPENAI = "${OPENAI_BASE_URL:-https://api.openai.com/v1}"
 _CODEX_LOG_IN = LogIn("codex login", ".codex", "auth.json", "CODEX_HOME")
 _CLAUDE_LOG_IN = LogIn("claude auth login", ".claude", ".credentials.json", "CLAUDE_CONFIG_DIR")
 _UNTRIED = "not tried"
+_AIDER_GAVE_UP = r"litellm\.\w+Error(?![\s\S]*(?:Retrying in |Applied edit to ))"
+"""What aider prints when it gives a request up; it ends with exit code 0 all the same."""
 _CLAUDE_P = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
              "--permission-mode", "bypassPermissions")
 _CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sandbox", "-c", "model_provider=garrison",
@@ -137,7 +139,7 @@ PRESETS = (
                                 "--no-show-model-warnings", "--message-file", "{prompt_file}"),
            "pip install aider-chat", _MANY,
            "in the sandbox, offline: an edit that it committed itself, landed, each token counted (0.86.2)",
-           (("tty", "true"), ("exclude", '[".aider*"]')),
+           (("tty", "true"), ("exclude", '[".aider*"]'), ("success", f"{{stdout_not = '{_AIDER_GAVE_UP}'}}")),
            (("LITELLM_LOCAL_MODEL_COST_MAP", "True"),), urls=_OPENAI_URL),
     Preset("claude-p", "command", _CLAUDE_P, "npm install -g @anthropic-ai/claude-code", _ANTHROPIC,
            f"{_IN_COMMAND} (Claude Code 2.1.330)",

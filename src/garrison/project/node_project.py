@@ -169,14 +169,16 @@ def _install(files: ProjectFiles, package: Mapping[str, object], gate: str, why:
         yield _candidate(gate, f"package.json without its linters, {why}", _npm("npm install"), _without(unneeded))
 
 
-def _without(names: Iterable[str]) -> str:
-    """Return a set-up that installs all but these development dependencies.
+def _without(names: Iterable[str], any_version: Iterable[str] = ()) -> str:
+    """Return a set-up that installs all but these development dependencies, of others any version.
 
     npm resolves all that package.json names, whatever it is to omit: a version that cannot be had would stop it.
     """
     removed = " ".join(shlex.quote(f"devDependencies[{name}]") for name in names)
-    return (f"(cp package.json .package.json.orig && npm pkg delete {removed} && npm install --no-package-lock "
-            "--ignore-scripts; code=$?; mv -f .package.json.orig package.json; exit $code)")
+    relaxed = " ".join(shlex.quote(f"devDependencies[{name}]=*") for name in any_version)
+    changes = "".join(f"npm pkg {verb} {words} && " for verb, words in (("delete", removed), ("set", relaxed)) if words)
+    return (f"(cp package.json .package.json.orig && {changes}npm install --no-package-lock --ignore-scripts; code=$?; "
+            "mv -f .package.json.orig package.json; exit $code)")
 
 
 def _has_own_scripts(package: Mapping[str, object]) -> bool:
@@ -208,14 +210,15 @@ def _without_tests(files: ProjectFiles, package: Mapping[str, object],
 
 _MISSING = re.compile(r"Cannot find (?:module|package) '((?:@[\w.-]+/)?[\w.-]+)(?:/[^']*)?'"
                       r"|sh: (?:\d+: |line \d+: )?([\w.-]+): (?:command )?not found")
-_UNAVAILABLE = re.compile(r"No matching version found for ((?:@[\w.-]+/)?[\w.-]+)@"
-                          r"|'((?:@[\w.-]+/)?[\w.-]+)@[^']*' is not in this registry")
+_UNKNOWN = re.compile(r"'((?:@[\w.-]+/)?[\w.-]+)@[^']*' is not in this registry")
+_NO_VERSION = re.compile(r"No matching version found for ((?:@[\w.-]+/)?[\w.-]+)@")
 
 
 def extend_node(files: ProjectFiles, candidate: Candidate, log: str) -> Candidate | None:
     """Return a candidate for what a log misses; None if that is nothing that another set-up could mend.
 
-    A peer or optional dependency is added. A development dependency that the registry does not have is left out.
+    A peer or optional dependency is added. A development dependency that the registry does not have is left out, and of
+    one that it has not in the version asked for, any other is taken.
     """
     package = read_json(files.text("package.json"))
     named = {**table(package, "peerDependencies"), **table(package, "optionalDependencies"),
@@ -224,14 +227,17 @@ def extend_node(files: ProjectFiles, candidate: Candidate, log: str) -> Candidat
     if missing:
         return candidate.with_packages([name for name in missing if name not in candidate.setup.split()])
     tools = table(package, "devDependencies")
-    absent = [name for found in _UNAVAILABLE.findall(log) for name in found if name in tools]
-    left_out = re.findall(r"devDependencies\[([^\]]+)\]", candidate.setup)
-    if not set(absent) - set(left_out):
+    changed = set(re.findall(r"devDependencies\[([^\]]+)\]", candidate.setup))
+    unknown = [name for name in _UNKNOWN.findall(log) if name in tools]
+    relaxed = [name for name in _NO_VERSION.findall(log) if name in tools]
+    if not {*unknown, *relaxed} - changed:
         return None
     scripts = {name: text for name, text in table(package, "scripts").items() if isinstance(text, str)}
     gates = list(_gates(scripts, package, files))
     gate, why = next((each for each in gates[1:] if "@run build" not in each[0]), gates[0])
-    unneeded = [name for name in tools if _NO_TEST_TOOL.search(name)]
-    removed = list(dict.fromkeys([*unneeded, *left_out, *absent]))
-    return _candidate(gate, f"package.json without {', '.join(absent)} and its linters, {why}", _npm("npm install"),
-                      _without(removed))
+    relaxed = [*re.findall(r"devDependencies\[([^\]]+)\]=", candidate.setup), *relaxed]
+    removed = [name for name in tools if _NO_TEST_TOOL.search(name) or name in unknown
+               or name in changed - set(relaxed)]
+    relaxed = [name for name in dict.fromkeys(relaxed) if name not in removed]
+    what = f"any version of {', '.join(relaxed)}" if relaxed else f"without {', '.join(unknown) or 'its linters'}"
+    return _candidate(gate, f"package.json, {what}, {why}", _npm("npm install"), _without(removed, relaxed))

@@ -512,7 +512,7 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor.step()
     built = world.entry("one").commit
     trailers = processor.builder._trailers(entry, (entry.id,), 1)
-    again = candidates.build_candidate(world.queue.git, entry, world.start, trailers)
+    again = candidates.build_candidate(processor.builder.git, entry, world.start, trailers)
     assert again.commit == built
     processor.close()
 

@@ -21,7 +21,7 @@ LONG_PATIENCE = 600.0
 """Seconds for one that nobody waits for by a deadline: the connection of a session."""
 FIRST_LINES = """\
 import importlib, os, sys, time
-name, patience, now = sys.argv.pop(1), float(sys.argv.pop(1)), time.monotonic()
+patience, name, now = float(sys.argv.pop(1)), sys.argv.pop(1), time.monotonic()
 since = float(os.environ.pop("GARRISON_MISSING_SINCE", now))
 try:
     main = importlib.import_module(name).main
@@ -37,7 +37,7 @@ except (ImportError, SyntaxError, AttributeError, OSError) as error:
 sys.missing_since = since
 sys.exit(main())
 """
-"""Import the module of the first argument and call its `main`. It begins anew in a fresh interpreter as long as the
+"""Import the module of the second argument and call its `main`. It begins anew in a fresh interpreter as long as the
 module cannot be imported: one that failed half way has modules of both versions."""
 _MAIN = "garrison.processes.main"
 
@@ -49,7 +49,7 @@ def module_argv(module: str, patience: float = PATIENCE) -> tuple[str, ...]:
         patience: seconds for which it is tried.
     """
     # -P: a module in the working directory must not shadow one of ours.
-    return (sys.executable, "-P", "-c", FIRST_LINES, module, f"{patience:g}")
+    return (sys.executable, "-P", "-c", FIRST_LINES, f"{patience:g}", module)
 
 
 def begin_again() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,9 +43,9 @@ def test_landlock_holds_what_it_promises(user: UserWorld) -> None:
 
 @pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_doctor_leaves_nothing(user: UserWorld, tmp_path: Path, number: int) -> None:
+def test_a_killed_doctor_leaves_nothing(user: UserWorld, number: int) -> None:
     user.configure('mode = "landlock"\n')
-    with subprocess.Popen([*PROGRAM, "doctor", "--sandbox"], env={**user.variables(), "TMPDIR": str(tmp_path)},
+    with subprocess.Popen([*PROGRAM, "doctor", "--sandbox"], env={**user.variables(), "TMPDIR": str(user.runtime)},
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         mark = f"garrison-doctor-daemon-{child.pid}"
         wait_for("the attempt to leave a process", lambda: [one for one in processes(mark) if "read _" in one.argv
@@ -55,7 +54,7 @@ def test_a_killed_doctor_leaves_nothing(user: UserWorld, tmp_path: Path, number:
         child.send_signal(number)
     wait_for("the processes have ended", lambda: not list(processes(mark)) and not any(
         one.living for one in targets), 20)
-    assert number == signal.SIGKILL or not list(tmp_path.glob("garrison-doctor-*"))
+    assert number == signal.SIGKILL or not list(user.runtime.glob("garrison-doctor-*"))
 
 
 def test_without_a_sandbox_nothing_is_tried_and_the_exit_code_says_so(user: UserWorld) -> None:

@@ -21,10 +21,9 @@ ASK = "curl -s --max-time 20 http://example.invalid/"
 
 @pytest.fixture
 def world(tmp_path):
-    """A repository whose gates reach the network through a proxy; no sandbox is needed for that."""
+    """A repository whose gates reach the network through a proxy."""
     made = World(tmp_path, gate="true")
-    made.home.mkdir(exist_ok=True)
-    (made.home / "config.toml").write_text('[sandbox.gate]\nnetwork = "allow"\nhosts = ["example.org"]\n')
+    made.user.configure('\n[sandbox.gate]\nhosts = ["example.org"]\n')
     for node in "ab":
         (made.home / "runs" / "r" / "nodes" / node / "1").mkdir(parents=True)
     return made

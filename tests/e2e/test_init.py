@@ -64,6 +64,7 @@ def test_init_ends_green_or_says_why_and_what_to_do(name: str, tmp_path: Path) -
     said = done.stdout + done.stderr
     assert done.returncode == kind.code, said
     assert kind.said in said
+    assert len([line for line in done.stderr.splitlines() if "the gate fails on main" in line]) <= 1
     assert done.stdout.splitlines()[-1].removesuffix(" --agent NAME") == kind.last
     assert "read = [...]" not in said, "a program that is not installed is no matter of the sandbox"
     assert f"gate: {kind.gate}" in done.stderr.splitlines()

@@ -340,6 +340,13 @@ def test_a_project_without_tests_gives_way_to_one_with_tests() -> None:
     assert [each.ecosystem for each in found.others] == [PYTHON]
 
 
+@pytest.mark.parametrize("texts", [
+    {"Makefile": "all:\ntest:\n"}, {"CMakeLists.txt": "enable_testing()"}, {"setup.py": "", **DOUBLE},
+    {"package.json": '{"scripts": {"test": "tape", "build": "tsc"}}', **JS}])
+def test_no_way_without_tests_can_hide_tests_that_fail(texts: dict[str, str]) -> None:
+    assert all(way.is_test for way in ways(texts))
+
+
 def test_an_unknown_project_is_searched_for_conflict_markers() -> None:
     found = survey(project({"README": ""}))
     assert describe(found) == ["found no build system that garrison knows; --gate CMD states how it is tested"]

@@ -51,7 +51,6 @@ from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import summarize_sandbox
 from garrison.system import untrusted
 from garrison.system.git import Git, validate_repository
-from garrison.system.git.repository import explain_detached_head
 
 MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
 TEXT_LIMIT = 1 << 18
@@ -316,7 +315,8 @@ class _Trials:
         self.runtime, self.repo, self.files, self.limit, self.path = runtime, repo, files, limit, path
         base = git.current_branch()
         if base is None:
-            raise Refused(explain_detached_head(repo))
+            raise Refused(f"{repo} has a detached HEAD; check out the branch on which work is to land: "
+                          f"git -C {shlex.quote(str(repo))} switch BRANCH")
         self.trees = trees_root(runtime.environ)
         launch = Launch("", "init", str(repo), base, runtime.clock.utc(), str(self.trees), path=path,
                         sandbox=summarize_sandbox(runtime.home, set(), runtime.environ))
@@ -350,7 +350,7 @@ class _Trials:
     def _end_failed(self, plan: Survey, failed: Project, chosen: Sequence[Candidate],
                     result: TrialResult) -> tuple[Candidate, TrialResult]:
         """Tell why the trial failed, and how to leave out one project of several."""
-        if len(self.told) < 2:
+        if not any(result.summary in line for line in self.told):
             print_message(f"trial: {result.summary}")
         for line in result.tail:
             print_message(f"    {line}")

@@ -98,6 +98,8 @@ def _projects(files: ProjectFiles, folder: str, versions: Sequence[Version]) -> 
     for candidate in [*python_project.propose_python(files, versions), *node_project.propose_node(files),
                       *propose_by_marks(files)]:
         found.setdefault(candidate.ecosystem, []).append(candidate)
+    for name, candidates in found.items():  # a gate without tests must not pass where tests fail
+        found[name] = [each for each in candidates if each.is_test] or candidates
     wrappers = [each for name in WRAPPERS for each in found.get(name, ()) if each.is_test]
     languages = [name for name in found if name not in WRAPPERS and found[name][0].is_test]
     if languages:

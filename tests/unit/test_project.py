@@ -455,6 +455,8 @@ def test_a_runner_that_shows_no_test_has_tested_nothing() -> None:
     world = World(a=GREEN, b=TrialResult(True, "", log="3 passed in 0.1s"))
     assert world.search(way("a", shows=True), way("b", shows=True)).candidate.gate == "b"
     assert World(a=TrialResult(True, "", log="Ran 1 test in 0.1s")).search(way("a", shows=True)).result.passed
+    assert World(a=TrialResult(True, "", log=".... [100%]")).search(way("a", shows=True)).result.passed
+    assert not any(each.shows_tests for each in ways({"setup.py": "", **DOUBLE})), "pytest says so itself"
     assert not World(a=TrialResult(True, "", log="Ran 0 tests")).search(way("a", shows=True)).result.passed
 
 

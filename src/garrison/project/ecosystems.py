@@ -37,7 +37,7 @@ class Candidate:
     is_test: bool = True
     """False if the gate runs no tests: the project has none that are known."""
     shows_tests: bool = False
-    """Set if its log counts the tests that ran: a green one that counts none tested nothing."""
+    """Set if its log shows the tests that ran: tox and nox pass, too, if an environment runs none."""
     install: str = ""
     """Command that adds packages to what set-up made; '' if there is none."""
 

@@ -232,11 +232,10 @@ def _with_own_tool(project: _Project, version: tuple[int, int]) -> Iterator[Cand
         for number, (why, options) in enumerate(_uv_options(project)):
             for runner in runners if not number else runners[:1]:
                 yield Candidate(PYTHON, _with_runner(why, runner), f"uv run --no-sync {runner}",
-                                f"uv sync{options}{every}", shows_tests=True, install="uv pip install -q")
+                                f"uv sync{options}{every}", install="uv pip install -q")
     for lock, run, setup, install in _locked(project):
         for runner in runners if files.has(lock) else ():
-            yield Candidate(PYTHON, _with_runner(lock, runner), f"{run} {runner}", setup, (".venv",), shows_tests=True,
-                            install=install)
+            yield Candidate(PYTHON, _with_runner(lock, runner), f"{run} {runner}", setup, (".venv",), install=install)
     environment = find_tox_environment(files, version)
     if environment is not None:
         yield Candidate(PYTHON, f"tox's environment {environment}", f"tox -q -e {environment}",
@@ -378,8 +377,7 @@ def _with_venv(project: _Project) -> Iterator[Candidate]:
 
 def _on_machine(project: _Project) -> Candidate:
     runner = "python3 -m pytest -q" if project.uses_pytest else _unittest(project, "python3")
-    return Candidate(PYTHON, "pytest of the machine" if project.uses_pytest else "python3", _path(project) + runner,
-                     shows_tests=True)
+    return Candidate(PYTHON, "pytest of the machine" if project.uses_pytest else "python3", _path(project) + runner)
 
 
 def _itself(project: _Project) -> str:
@@ -437,7 +435,7 @@ def _venv(project: _Project, why: str, arguments: str, *, is_installed: bool = T
     runner = "python -m pytest -q" if project.uses_pytest or with_pytest else _unittest(project, "python")
     path = "" if is_installed and project.is_installable else _path(project)
     return Candidate(PYTHON, f".venv with {why}", f"{path}{_ACTIVATE}.venv/bin/{runner}",
-                     f"{VENV}{newer}{PIP}{arguments}", shows_tests=True, install=PIP)
+                     f"{VENV}{newer}{PIP}{arguments}", install=PIP)
 
 
 def _path(project: _Project) -> str:

@@ -33,7 +33,8 @@ _REGISTRIES = (("pypi.org", "files.pythonhosted.org"), ("registry.npmjs.org",), 
                ("index.crates.io", "static.crates.io"), ("proxy.golang.org", "sum.golang.org"))
 """Hosts of each registry. They are refused only where the machine resolves them to an address of its own network, and
 then all of one are."""
-_RAN = re.compile(r"\b[1-9]\d* (?:passed|failed|xfailed|skipped)\b|^Ran [1-9]\d* tests?\b|\b[1-9]\d* tests? passed",
+_RAN = re.compile(r"\b[1-9]\d* (?:passed|failed|xfailed|skipped)\b|^Ran [1-9]\d* tests?\b|\b[1-9]\d* tests? passed"
+                  r"|\[ *100%\]",
                   re.MULTILINE)
 """Signs of Python's test runners that at least one test ran."""
 

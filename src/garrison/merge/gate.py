@@ -460,18 +460,21 @@ class GateRun:
     def _judge(self, stage: str, code: int, timed_out: bool, now: float) -> Verdict:
         lost_time = self._describe_lost_time(timed_out, now)
         self._kill_rest()
+        is_disk_full = code != 0 and disk_space.is_full(self.slot.path)
+        if is_disk_full:
+            self.slot.empty()  # it may have filled the disk itself, and without room nothing can be recorded
         log = self.setup_log if stage == "setup" else self.log
         held_back = explain_missing_command(self.held_back, log, code)  # before the tail: it adds to the log
         tail = read_tail(log, TAIL_LINES)
+        is_disk_full |= disk_space.reports_no_space(tail)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""
         hint = explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", code, tail,
                                     self.environment.get("PATH", os.defpath), command) + held_back
         hint += self._describe_refused_hosts() if code else ""
-        result: Result = "lost" if lost_time or self._is_lost(code, timed_out, tail) or (code and self.is_cut) else \
-            classify(code, timed_out=timed_out, tail=tail, stage=stage)
-        command = (self.config.setup if stage == "setup" else self.config.gate) or ""
+        is_lost = lost_time or (code and (is_disk_full or self.is_cut)) or self._is_lost(code, timed_out, tail)
+        result: Result = "lost" if is_lost else classify(code, timed_out=timed_out, tail=tail, stage=stage)
         reason = describe_result(result, command, code, self._limit(stage), timed_out=timed_out, stage=stage,
-                                 is_disk_full=self._is_disk_full(tail))
+                                 is_disk_full=is_disk_full)
         hint += f"; {self.limit_option or LIMITS[stage]} sets the limit" if timed_out and not lost_time else ""
         hint += CUT if code and self.is_cut else ""
         restored = self._describe_restored()
@@ -488,15 +491,13 @@ class GateRun:
         return "".join(f"; {host.describe()}" for host in self.refused_hosts[:MAX_NAMED])
 
     def _is_lost(self, code: int, timed_out: bool, tail: str) -> bool:
-        """Return whether the run says nothing about the tree: it vanished, a signal ended it, or it had no room."""
+        """Return whether the run says nothing about the tree: it vanished, a signal ended it, or the machine had no
+        room for its processes."""
         if code == -1 or (not timed_out and is_signal_exit(code)):
             return True
         if code == 0:
             return False
-        return self._is_disk_full(tail) or shortage.reports_shortage(tail)
-
-    def _is_disk_full(self, tail: str) -> bool:
-        return disk_space.reports_no_space(tail) or disk_space.is_full(self.slot.path)
+        return shortage.reports_shortage(tail)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 

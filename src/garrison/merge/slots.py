@@ -102,6 +102,12 @@ class Slot:
             self._remove_files()
             self._check_out(commit, keep)
 
+    def empty(self) -> None:
+        """Remove all that the slot takes on its disk; its next use checks everything out again."""
+        self._remove_files()
+        with suppress(OSError, untrusted.UnsafeFile):
+            untrusted.remove_tree(self.sandbox)
+
     def _remove_files(self) -> None:
         """Remove the worktree's files, and forget what was set up in it."""
         with suppress(OSError, RecursionError):

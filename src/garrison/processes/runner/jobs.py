@@ -43,7 +43,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
-from garrison.system import disk_space, shortage
+from garrison.system import disk_space, shortage, untrusted
 from garrison.system.clock import format_age
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import describe_failure, quote_command
@@ -353,9 +353,19 @@ class SetupJob:
             self._before = now
             atomic.write(path, json.dumps(now).encode())
 
+    def _remove_made(self) -> None:
+        """Remove what the command left in its worktree and home."""
+        made = [name for name in setups.list_untracked(self._git, self._worktree) if name not in self._before]
+        setup_output.remove(self._worktree, made)
+        untrusted.remove(sandbox_folder(self._worktree), Role.SETUP)
+
     def _finish(self, result: JobResult | None) -> JobResult | None:
-        if result is None or not result.ok:
-            return result if result is None else self._end(result)
+        if result is None:
+            return None
+        if not result.ok:
+            if disk_space.is_full(self._worktree):
+                self._remove_made()  # it may have filled the disk itself: nothing starts again before there is room
+            return self._end(result)
         head = self._git.head(self._worktree) or ""
         layer = SetupLayer("", self._digest, self._command, seconds=result.seconds, kept=self._may_keep(head),
                            commit=head)

@@ -7,6 +7,7 @@ links to the packages of `.venv`, and a copy of garrison that each import of thi
 
 from __future__ import annotations
 
+import compileall
 import fcntl
 import os
 import shutil
@@ -73,12 +74,15 @@ def _copy_garrison() -> None:
     wanted = {PACKAGES / target / path: source / path if path else source
               for source, target in ((ROOT / name, target) for name, target in PARTS.items())
               for path in _files(source)}
+    copied, changed = PACKAGES / "garrison", False
     for target, source in wanted.items():
         if _stamp(target) != (stamp := _stamp(source)) and stamp is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target.with_name(f".{target.name}.new"))
             target.with_name(f".{target.name}.new").replace(target)
-    copied = PACKAGES / "garrison"
+            changed = True
+    if changed:  # for other users too, who cannot write here
+        compileall.compile_dir(copied, quiet=2)
     for path in {copied / path for path in _files(copied)} - wanted.keys():
         path.unlink()
     [info] = PACKAGES.glob("garrison-*.dist-info")

@@ -69,17 +69,18 @@ mkdir ~/project; cd ~/project
 git init -q -b main
 git config user.name User; git config user.email user@example.org
 echo 'built/' > .gitignore; echo 1 > one.txt; git add -A; git commit -qm Begin
-mkdir -p ~/.local/state/garrison
+mkdir -p ~/.local/state/garrison ~/.cache/shared
+echo mine > ~/.cache/shared/file
 cat > ~/.local/state/garrison/config.toml <<'END'
 [launch]
 agent = "double"
 [agents.double]
-argv = ["sh", "-c", "cat ~/.cache/tool/made built/made > two.txt; mkdir ~/.cache/mine; echo 2 >> ~/.cache/tool/made"]
+read = ["~/.cache/shared"]
+argv = ["sh", "-c", "cd ~/.cache; cat */made */file > mine; rm tool/made; cd -; cat built/made ~/.cache/mine > two.txt"]
 END
 garrison run "Say hi" --setup 'mkdir -p ~/.cache/tool built; echo home | tee ~/.cache/tool/made > built/made' \
   --gate 'test -f one.txt && grep -q home built/made ~/.cache/tool/made && touch ~/.cache/gate'
-test "$(cat two.txt)" = "home
-home"
+test "$(cat two.txt | tr '\\n' ' ')" = "home home mine "
 test "$(git status --porcelain)" = ""
 count=0
 while grep -qa '[g]arrison.processes.main' /proc/[0-9]*/cmdline; do

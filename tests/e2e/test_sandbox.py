@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -107,13 +108,13 @@ def test_a_run_whose_sandbox_cannot_be_held_any_more_is_not_resumed(place: Place
 
 def test_pipeline_run_tells_its_sandbox_and_what_a_tool_missed(place: Place) -> None:
     confine(place)
-    outside = place.root / "outside.txt"
+    outside = place.folder / "outside.txt"
     outside.write_text("x")
     (place.root / "tools.dot").write_text("digraph tools { start [shape=Mdiamond]; exit [shape=Msquare]; "
                                           'work [command="test -f calc.py"]; '
                                           f'look [shape=parallelogram, tool_command="cat {outside}"]; '
                                           "start -> work -> look -> exit; }")
-    done = place.command("pipeline", "run", "tools.dot", "--workdir", place.repo.name, "--run-dir", "run")
+    done = place.command("pipeline", "run", "tools.dot", "--workdir", os.path.relpath(place.repo, place.root), "--run-dir", "run")
     assert done.returncode == 1
     assert "work: success" in done.stderr, "its directory is given relative to ours"
     assert "sandbox: bubblewrap\n" in done.stderr

@@ -114,7 +114,8 @@ def test_pipeline_run_tells_its_sandbox_and_what_a_tool_missed(place: Place) -> 
                                           'work [command="test -f calc.py"]; '
                                           f'look [shape=parallelogram, tool_command="cat {outside}"]; '
                                           "start -> work -> look -> exit; }")
-    done = place.command("pipeline", "run", "tools.dot", "--workdir", os.path.relpath(place.repo, place.root), "--run-dir", "run")
+    workdir = os.path.relpath(place.repo, place.root)
+    done = place.command("pipeline", "run", "tools.dot", "--workdir", workdir, "--run-dir", "run")
     assert done.returncode == 1
     assert "work: success" in done.stderr, "its directory is given relative to ours"
     assert "sandbox: bubblewrap\n" in done.stderr

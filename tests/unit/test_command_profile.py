@@ -99,6 +99,8 @@ def test_a_program_that_the_sandbox_does_not_show_is_refused(tmp_path: Path) -> 
     link.symlink_to(program)
     environ = {"PATH": f"{link.parent}:/usr/bin", "HOME": str(tmp_path / "user"), "GARRISON_SANDBOX": "bubblewrap"}
     read(tmp_path, "")
+    registry.check_program("x", tmp_path, environ)  # it is shown with the packages beside it
+    environ["GARRISON_HOME"] = str(tmp_path / "tools")
     with pytest.raises(Refused) as caught:
         registry.check_program("x", tmp_path, environ)
     assert str(caught.value) == (

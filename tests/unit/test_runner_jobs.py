@@ -38,7 +38,7 @@ def test_the_silence_of_a_node_bounds_its_commands(job: Any, silence: float | No
 
     monkeypatch.setattr(jobs, "JobWatch", watch)
     monkeypatch.setattr(RunnerJobs, "question", None)
-    monkeypatch.setattr(RunnerJobs, "_log", lambda *_: None)
+    monkeypatch.setattr(RunnerJobs, "log", lambda *_: None)
     under_way = RunnerJobs.__new__(RunnerJobs)
     under_way.task = SimpleNamespace(silence_s=60.0)  # type: ignore[assignment]
     under_way.incarnation = SimpleNamespace(marker="m")  # type: ignore[assignment]

@@ -212,8 +212,14 @@ def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
         # a tool that pipx, Poetry's installer or a person put into an environment of its own, and linked here
         for program in machine.link_targets(path):
             if not _is_system(program) and not any(is_within(program, secret) for secret in around.secret):
-                within = _installation(program.parent, around, machine)
+                within = _modules(program) or _installation(program.parent, around, machine)
                 yield within if within != program.parent else program
+
+
+def _modules(program: Path) -> Path | None:
+    """Return the outermost `node_modules` that a program lies in, with the packages that it needs; None if in none."""
+    parts = program.parts
+    return Path(*parts[:parts.index("node_modules") + 1]) if "node_modules" in parts else None
 
 
 def _installation(path: Path, around: Surroundings, machine: MachinePaths) -> Path:

@@ -62,7 +62,7 @@ def test_a_budget_holds_at_the_proxy_too(scene) -> None:
     place = scene.place
     scene.configure("budget = 0.5")
     config = place.home / "config.toml"
-    config.write_text(config.read_text() + '\n[sandbox]\nnetwork = "allow"\n[sandbox.gate]\nnetwork = "open"\n')
+    config.write_text(config.read_text() + '\n[sandbox.gate]\nnetwork = "open"\n')
     script = place.root / "spend.py"
     script.write_text("""
 import os, urllib.error, urllib.request

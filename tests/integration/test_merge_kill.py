@@ -15,7 +15,6 @@ from garrison.merge import queue as queue_module
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.records import journal
-from garrison.system.environment import child_environment
 from support import DEADLINE
 
 FORK = multiprocessing.get_context("fork")
@@ -30,7 +29,7 @@ def compact_often(monkeypatch):
 def _process(world: World, point: str, until: str) -> None:
     os.environ["GARRISON_FAILPOINT"] = point
     processor = MergeProcessor(MergeQueue(world.home, world.repo, token="victim"), trees=world.trees,
-                               environment=child_environment(os.environ))
+                               environment={**world.environment, "GARRISON_FAILPOINT": point})
     assert processor.acquire()
     processor.recover()
     drive(processor, until)

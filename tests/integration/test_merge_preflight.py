@@ -22,7 +22,7 @@ def world(tmp_path):
 
 
 def run(world, gate, setup=None, *, timeout=30.0, environ=None, **options):
-    environment = child_environment(environ or os.environ)
+    environment = child_environment(environ) if environ else world.environment
     lines = []
     result = preflight(world.queue, QueueConfig(gate, setup, False, timeout), trees=world.trees,
                        environment=environment, progress=lines.append, **options)
@@ -31,7 +31,8 @@ def run(world, gate, setup=None, *, timeout=30.0, environ=None, **options):
 
 def test_a_green_preflight_is_reused_for_the_identical_tree(tmp_path):
     world = World(tmp_path)
-    result = preflight(world.queue, world.config, trees=world.trees, environment=child_environment(os.environ))
+    world.user.configure('network = "open"\n')  # a pre-flight's proxy leaves its lock in the queue's folder
+    result = preflight(world.queue, world.config, trees=world.trees, environment=world.environment)
     assert (result.commit, world.gates()) == (world.start, 1)
     git(world.repo, "checkout", "-q", "--detach")
     world.branch("one", {"lines.txt": "x\n"})
@@ -50,6 +51,7 @@ def test_a_preflight_runs_outside_every_checkout_and_reports_its_stages(world):
 
 
 def test_daemons_of_gate_and_setup_end_with_them_wherever_they_hide(world, tmp_path):
+    world.user.use_mode("none")  # a sandbox's processes end with it
     pids = tmp_path / "pids"
     daemon = leave_daemon(pids)
     run(world, f"rm -f {tmp_path}/none; {daemon}", f"{daemon}; touch made")
@@ -96,7 +98,7 @@ def test_a_green_preflight_lifts_a_pause(tmp_path):
     world.enqueue("one")
     world.drain(until="paused")
     (tmp_path / "cure").touch()
-    preflight(world.queue, world.config, trees=world.trees, environment=child_environment(os.environ))
+    preflight(world.queue, world.config, trees=world.trees, environment=world.environment)
     world.drain()
     assert world.entry("one").status == "landed"
 

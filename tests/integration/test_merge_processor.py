@@ -420,6 +420,7 @@ def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeyp
 def test_the_running_gate_is_adopted_not_started_again(tmp_path):
     world = World(tmp_path, gate=f"{leave_daemon(tmp_path / 'pids')}; echo run >> {tmp_path}/runs; "
                                  f"until test -e {tmp_path}/go; do sleep 0.02; done")
+    world.user.use_mode("none")  # a sandbox's processes end with it
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     first = world.processor()

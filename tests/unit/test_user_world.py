@@ -56,6 +56,8 @@ NO_SANDBOX = {
     "e2e/test_acp_agent.py": "in every mode", "e2e/test_network.py": "in every mode",
     "e2e/test_sandbox.py": "the mode that a run was launched with",
     "integration/test_excluded_files.py": "in every mode",
+    "integration/test_merge_preflight.py": "what a gate leaves behind, which a sandbox would end",
+    "integration/test_merge_processor.py": "what a gate leaves behind, which a sandbox would end",
     "claude/test_network.py": "in every mode", "claude/test_session.py": "in every mode",
     "hosts_storm.py": "a host whose containers allow no sandbox",
     "hostile/world.py": "in every mode",

@@ -131,6 +131,7 @@ def _direct(site: Path, repo: Path) -> None:
 
 @pytest.mark.parametrize("trap", [_pth, _finder, _direct])
 def test_an_editable_install_from_the_target_repository_is_refused(world, tmp_path, trap):
+    world.user.use_mode("none")  # in a sandbox each tree stands at the checkout's path
     python, site = fake_environment(tmp_path)
     trap(site, world.repo)
     environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}

@@ -465,7 +465,7 @@ def test_the_slot_shows_exactly_the_candidate(tmp_path):
                                          ".git", "lines.txt", "one.txt", "two.txt"]
     assert world.entry("two").status == "landed"
     slots = [path.name for path in (world.trees / world.queue.git.key).iterdir() if path.is_dir()]
-    assert slots == ["slot-1"]
+    assert sorted(slots) == [".slot-1.sandbox", "slot-1"]
 
 
 def test_setup_runs_once_and_again_when_its_key_changes(tmp_path):

@@ -248,6 +248,6 @@ def test_a_validator_refuses_and_then_accepts(scene):
     again = scene.folder("a", 2).parent / "prompt.md"
     assert "refs/garrison/rescue/r1/a/1" in again.read_text()
     assert {"Read", "Glob", "Grep"} <= set(judged[0].asked.tools)
-    assert not {"Bash", "Write", "Edit"} & set(judged[0].asked.tools)
+    assert not {"Write", "Edit"} & set(judged[0].asked.tools), "in its sandbox it may run what it likes"
     assert git(place.repo, "ls-tree", "--name-only", "main").count("mine.txt") == 0
     assert place.command("cost", "--json").stdout.count('"of"') == 1

@@ -20,11 +20,17 @@ from garrison.pipeline.artifacts import THRESHOLD, Artifacts
 from garrison.pipeline.gate_files import GateFiles
 from garrison.pipeline.handlers.call import MAX_DEPTH
 from garrison.pipeline.handlers.registry import Registry, load_offered
-from support import DEADLINE, is_gone, wait_for
+from support import DEADLINE, UserWorld, is_gone, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 GATE = f"""digraph {{ {ENDS} gate [shape=hexagon, label="Ship it?"]; ship [type=work]; fix [type=work]
     start -> gate; gate -> ship [label="[A] Approve"]; gate -> fix [label="Fix"]; ship -> x; fix -> gate }}"""
+
+
+@pytest.fixture(autouse=True)
+def _without_a_sandbox(user: UserWorld) -> None:
+    """The tests look for the pids that tools write, which mean nothing outside of a sandbox."""
+    user.use_mode("none")
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from garrison.cli.main import garrison
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunDirectory
-from support import PROGRAM, is_gone, wait_for
+from support import PROGRAM, UserWorld, is_gone, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 LOOP = f"""digraph Loop {{ goal="Make it work"; {ENDS}
@@ -299,8 +299,10 @@ def test_the_output_of_a_command_agent_routes_and_reaches_the_next_one(call: Cal
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-def test_a_signal_ends_the_running_work_and_prints_how_to_continue(ignored: bool, tmp_path: Path) -> None:
+def test_a_signal_ends_the_running_work_and_prints_how_to_continue(ignored: bool, user: UserWorld,
+                                                                   tmp_path: Path) -> None:
     """TERM, as from a foreground job and from a shell's background job, where Ctrl-C is ignored."""
+    user.use_mode("none")  # the tool tells its pid, which a sandbox numbers anew
     path = tmp_path / "s.dot"
     path.write_text(f'digraph {{ {ENDS} s [shape=parallelogram, tool_command="echo $$ > pid; exec sleep 76"]; '
                     "start -> s -> x }")

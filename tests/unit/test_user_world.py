@@ -57,6 +57,7 @@ NO_SANDBOX = {
     "e2e/test_sandbox.py": "the mode that a run was launched with",
     "integration/test_excluded_files.py": "in every mode",
     "integration/test_pipeline_handlers.py": "tools tell the pids of what they start, which a sandbox numbers anew",
+    "integration/test_pipeline_run_cmd.py": "a tool tells its pid, which a sandbox numbers anew",
     "integration/test_merge_preflight.py": "what a gate leaves behind, which a sandbox would end",
     "integration/test_merge_processor.py": "what a gate leaves behind, which a sandbox would end; set-up once a slot",
     "claude/test_network.py": "in every mode", "claude/test_session.py": "in every mode",

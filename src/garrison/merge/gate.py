@@ -33,7 +33,7 @@ from garrison.merge.suspects import suspect
 from garrison.merge.touched import TouchedFiles
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
-from garrison.records.names import parse_marker
+from garrison.records.names import is_run_branch, parse_marker
 from garrison.records.run import RunFiles
 from garrison.sandbox import network, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
@@ -159,6 +159,8 @@ class GateRun:
     """Tree of the commit, as the queue knows it."""
     is_base: bool = False
     """Set if the commit is the target's own: what set-up leaves there may serve every worktree."""
+    is_run_branch: bool = False
+    """Set if the target is a run's own branch, on which the work of agents comes together before it is tested."""
     layer: SetupLayer | None = None
     """What set-up left, where it lies under the worktree."""
     refusal: str = ""
@@ -236,10 +238,12 @@ class GateRun:
         digest = "" if not command else setups.digest_of(
             worktree_files.setup_key(command, slot.path, self.config.lock_files), command, slot.path,
             self.environment, checkout, store)
-        self.layer = slot.lay_setup(command, digest, commit, store)
+        target = "" if self.is_run_branch else self.target
+        self.layer = slot.lay_setup(command, digest, commit, store, target)
         if not command or self.layer is not None:
             return False
-        is_of_target = self.is_base or bool(self.target and slot.git.is_ancestor(commit, self.target))
+        slot.clear_ignored()  # a gate of another branch may have left it
+        is_of_target = self.is_base or bool(target and slot.git.is_ancestor(commit, target))
         made = SetupLayer("", digest, command, created=time.time(), commit=commit,
                           kept=is_of_target and not (self.folder / "from_target").exists())
         atomic.make_directory(self.folder)
@@ -634,7 +638,8 @@ class GateRuns:
         marker = gate_marker(self.queue.home, entry.run, entry.id, number)
         return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
                        marker, self.environment, self.queue.home, self.held_back, target=self.writer.tip() or "",
-                       attestations=open_attestations(self.queue.folder, self.queue.clock.utc()))
+                       attestations=open_attestations(self.queue.folder, self.queue.clock.utc()),
+                       is_run_branch=is_run_branch(self.queue.target))
 
     def adopt(self, state: QueueState) -> None:
         """Adopt the gate runs in the journal, and end those that cannot be adopted."""

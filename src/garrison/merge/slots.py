@@ -178,12 +178,16 @@ class Slot:
         """Return the key of a set-up of this worktree, None if it ran with that key already, or there is no set-up."""
         return worktree_files.due_setup_key(setup, self.path, lock_files, self.memory.setup_key)
 
-    def lay_setup(self, command: str | None, digest: str, commit: str, store: Path) -> SetupLayer | None:
+    def lay_setup(self, command: str | None, digest: str, commit: str, store: Path,
+                  target: str) -> SetupLayer | None:
         """Lay what set-up leaves under the worktree: what is kept, or what this slot made over the same commit.
 
-        Returns None if set-up has to run; then nothing lies there.
+        What it made over a commit that has landed on `target` since is kept from now on. Returns None if set-up has to
+        run; then nothing lies there.
         """
         own = setups.layer_of(self.path)
+        if own is not None and not own.kept and target and own.commit and self.git.is_ancestor(own.commit, target):
+            own = setups.keep(self.path, own, store)
         if own is not None and command and not own.kept and (own.digest, own.commit) == (digest, commit):
             return own
         kept = setups.find_kept(store, digest) if command else None
@@ -194,6 +198,11 @@ class Slot:
             self.memory.made, self.memory.kept, self.memory.setup_key = (), (), ""
             self._save()
         return kept if kept is not None and setups.lay(self.path, kept, store) else None
+
+    def clear_ignored(self) -> None:
+        """Remove all that is not tracked, but what the user's checkout has every worktree include."""
+        self.git.run("clean", "-ffdxq", cwd=self.path)
+        self.notes = worktree_files.complete_worktree(self.git, self.path, force=True)
 
     def capture_setup(self, home: Path, layer: SetupLayer, store: Path) -> SetupLayer:
         """Move what set-up made out of the worktree, as a layer that lies under it."""

@@ -30,7 +30,7 @@ import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from garrison.config import read_config
@@ -353,6 +353,22 @@ def _put(new: Path, folder: Path, done: SetupLayer, store: Path) -> SetupLayer:
         untrusted.remove(new.parent, new.name)
     untrusted.remove_set_aside(store)
     return found or done
+
+
+def keep(worktree: Path, layer: SetupLayer, store: Path) -> SetupLayer:
+    """Keep a worktree's own layer for other worktrees, too; return what counts from now on."""
+    folder = store / layer.digest
+    done = replace(layer, folder=str(folder), kept=True)
+    atomic.make_directory(store)
+    with atomic.locked(store / ".lock"):
+        found = find_kept(store, layer.digest)
+        if found is None:
+            untrusted.set_aside(folder.parent, folder.name)
+            atomic.write(Path(layer.folder) / _RECORD, encode(done))
+            Path(layer.folder).rename(folder)
+    untrusted.remove_set_aside(store)
+    counts = found or done
+    return counts if lay(worktree, counts, store) else layer
 
 
 def list_untracked(git: Git, worktree: Path) -> list[str]:

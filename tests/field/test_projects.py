@@ -1,0 +1,86 @@
+"""Real projects through `garrison init` and one landed task, typed as a user types them, killed on the way."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from projects import PROJECTS, Project
+from support import git, wait_for
+from toolchains import Missing, open_registries, released
+from world import HOME, World, Worlds
+
+HOLD = """\
+if test ! -e held-1; then touch held-1; sleep 86399; fi
+if test ! -e held-2; then touch held-2; sleep 86398 || :; fi
+set -e
+"""
+"""What a task does first: it waits to be killed, begins again, and waits until its sleep is killed."""
+
+
+def make_checkout(project: Project, home: World) -> str:
+    """Make the repository as its user has it; return its path inside."""
+    checkout = HOME / "code" / project.name
+    folder = home.outside(checkout)
+    if project.source:
+        shutil.copytree(released(project.source), folder, symlinks=True)
+    for name, text in project.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    home.shell(checkout, f"git init -q; {project.before or ':'}")
+    home.shell(checkout, "git add -A; git commit -qm Begin")
+    return str(checkout)
+
+
+def land(project: Project, home: World) -> None:
+    """Prepare the repository with `init`, have the task done and killed on the way, and look at what landed."""
+    checkout = make_checkout(project, home)
+    begun = home.run(checkout, "garrison", "init", *project.init)
+    assert begun.returncode == 0, f"{begun.stdout}\n{begun.stderr}\n{home.logs()}"
+    assert "trial: passed on main" in begun.stderr, begun.stderr
+    home.shell(checkout, "git add garrison.toml first.dot; git commit -qm 'Add garrison'")
+    command = f"{HOLD}{project.task}\nrm -f held-1 held-2"
+    words = ["garrison", "run", f"do the task of {project.name}", "--command", command]
+    log = home.scratch / "run.log"
+    child = home.begin(checkout, *words, *(["--acceptance", project.acceptance] if project.acceptance else []), log=log)
+
+    def seen(name: str) -> bool:
+        assert child.poll() is None, f"{log.read_text()}\n{home.logs()}"
+        return bool(list(home.home.glob(f".cache/garrison/*/*/*/{name}")))
+
+    try:
+        wait_for("the agent works", lambda: seen("held-1"), 60)
+        home.kill(*[pid for pid, line in home.processes().items()
+                    if "sleep 86399" in line and line.split()[0].rpartition("/")[2] in ("sh", "bash", "sleep")])
+        wait_for("it works again", lambda: seen("held-2"), 60)
+        [runner] = home.identities("runner")
+        home.kill(runner["pid"])
+        wait_for("another runner goes on", lambda: home.identities("runner")[0]["incarnation"] == 2, 60)
+        home.kill(*[pid for pid, line in home.processes().items() if line.startswith("sleep 86398")])
+        code = child.wait(120)
+    except BaseException as error:
+        running = "\n".join(f"{pid} {line[-200:]}" for pid, line in home.processes().items())
+        held = sorted(str(path) for name in ("held-1", "held-2")
+                      for path in home.home.glob(f".cache/garrison/*/*/*/{name}"))
+        raise AssertionError(f"{error}\n{log.read_text()}\n{running}\n{held}\n{home.logs()}") from error
+    shown = log.read_text()
+    assert code == 0, f"{shown}\n{home.logs()}"
+    assert "landed" in shown.strip().splitlines()[-1], shown
+    repo = home.outside(checkout)
+    for name, text in project.landed.items():
+        assert text in git(repo, "show", f"main:{name}"), shown
+    assert git(repo, "status", "--porcelain") == "", shown
+    assert not {"held-1", "held-2"} & set(git(repo, "ls-tree", "--name-only", "main").split())
+    wait_for("nothing of it runs", lambda: not home.garrisons(), 30)
+
+
+@pytest.mark.parametrize("project", [pytest.param(each, id=each.name, marks=[] if each.full else [pytest.mark.slow])
+                                     for each in PROJECTS])
+def test_a_project_is_prepared_and_a_task_lands_in_it(project: Project, worlds: Worlds) -> None:
+    home = worlds(*project.tools)
+    try:
+        open_registries(home, *project.registry)
+        land(project, home)
+    except Missing as missing:
+        pytest.skip(str(missing))

@@ -79,8 +79,9 @@ class World:
     def entry(self, node: str):
         return self.queue.state.entries_of("r", node)[-1]
 
-    def enqueue(self, node: str, attempt: int = 1, branch: str | None = None):
-        return self.queue.enqueue("r", node, attempt, branch or node, recipient=f"runner-{node}@r")
+    def enqueue(self, node: str, attempt: int = 1, branch: str | None = None, *, by_hand: bool = False):
+        """Enqueue a branch; one that is enqueued by hand has no runner, and so no turn after a conflict."""
+        return self.queue.enqueue("r", node, attempt, branch or node, recipient="" if by_hand else f"runner-{node}@r")
 
     def gates(self) -> int:
         """Return how often the gate passed."""

@@ -93,7 +93,7 @@ def test_every_kind_of_conflict_names_its_files(world):
     world.enqueue("ours")
     world.drain()  # waiting beside the others, it would go behind them: it conflicts with all
     for node in (*kinds, "case", "mode"):
-        world.enqueue(node)
+        world.enqueue(node, by_hand=True)
     world.drain()
     assert statuses(world) == {"ours": "landed", **dict.fromkeys(kinds, "conflict"), "case": "landed", "mode": "landed"}
     files = {node: set(world.entry(node).files) for node in kinds}
@@ -257,7 +257,7 @@ def test_five_hundred_entries(tmp_path):
     for number, sort in sorts.items():
         files = {"bad": {"bad": "x\n"}, "clash": {"lines.txt": f"{number}\n"}, "good": {f"f{number}": "x\n"}}[sort]
         world.branch(f"n{number}", files)
-        world.enqueue(f"n{number}")
+        world.enqueue(f"n{number}", by_hand=True)
     processor = world.processor()
     drive(processor, seconds=800)
     processor.close()

@@ -238,7 +238,7 @@ def test_landlock_may_read_what_bubblewrap_shows_and_nothing_that_it_hides() -> 
                     mounts=(Mount(Path("/repo/.git"), Path("/repo/.git")),))
     assert [str(path) for path in readable(place, Surroundings(HOME, ()), machine)] == [
         "/usr", "/etc/passwd", "/etc/ssl/certs", "/trees/.node.sandbox/tmp", "/trees/.node.sandbox/home",
-        "/home/ada/.nvm", "/tools", "/trees/node", "/repo/.git"]
+        "/tools", "/home/ada/.nvm", "/trees/node", "/repo/.git"]
 
 
 @pytest.mark.parametrize(("abi", "text"), [
@@ -323,3 +323,18 @@ def test_a_path_that_does_not_exist_is_told_once(tmp_path: Path) -> None:
     assert list(missing_path_notes(tmp_path, {"a"}, {})) == [
         "read = [...] of agent a, set-up, acceptance, the gate names /misspelt, which does not exist: it is missing in "
         "the sandbox; create it, or correct config.toml"]
+
+
+def test_a_virtual_environment_that_a_command_names_is_shown_whole(tmp_path: Path) -> None:
+    """Its interpreter is a link: mounted alone, it would know nothing of the environment."""
+    base, environment = tmp_path / "python3", tmp_path / "venv"
+    for folder in (base / "bin", base / "lib", environment / "bin"):
+        folder.mkdir(parents=True)
+    (base / "bin/python3").write_text("")
+    (environment / "pyvenv.cfg").write_text("")
+    (environment / "bin/python").symlink_to(base / "bin/python3")
+    command = f"{environment}/bin/python -m pytest -q"
+    assert show_named_programs(Rights(), command).read == (environment, base)
+    steps = build(replace(PLACE, rights=show_named_programs(Rights(), command)),
+                  Surroundings(HOME, (environment / "bin",)), Paths([str(environment), str(base)]))
+    assert targets(steps, Step.READ).count(str(environment)) == 1

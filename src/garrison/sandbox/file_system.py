@@ -123,8 +123,8 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
               FileSystemStep(Step.WRITE, Path("/tmp"), str(place.tmp)),
               FileSystemStep(Step.WRITE, Path("/var/tmp"), str(place.tmp)),
               FileSystemStep(Step.WRITE, home, str(place.home))]
-    shown = [*_read_only([*_toolchains(around, machine), *around.python], machine),
-             *_read_only(place.rights.read, machine),
+    # In one list, so that no file is mounted over a link in a folder that is shown: bubblewrap would follow it.
+    shown = [*_read_only([*_toolchains(around, machine), *around.python, *place.rights.read], machine),
              *(FileSystemStep(Step.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
                if machine.exists(path))]
     steps += [step for step in shown if not is_within(step.target, place.inside)]

@@ -6,6 +6,7 @@ folder: `read` names them.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ _INTERPRETER = re.compile(r"(ba|da|z|k)?sh|python[\d.]*|node|bun|deno|perl|ruby|
 
 def show_named_programs(rights: Rights, command: str) -> Rights:
     """Return the rights with the existing programs that a shell command names, as further paths to read."""
-    named = [path for path in map(Path, dict.fromkeys(named_programs(command))) if _is_own_file(path)]
+    named = [path for program in map(Path, dict.fromkeys(named_programs(command))) if _is_own_file(program)
+             for path in _needed_by(program)]
     return replace(rights, read=(*rights.read, *named)) if named else rights
 
 
@@ -47,6 +49,17 @@ def words_of(command: str) -> Iterator[str]:
         yield from lexer
     except ValueError:  # a shell would not run it either
         return
+
+
+def _needed_by(program: Path) -> list[Path]:
+    """Return what a program needs to be shown: a virtual environment's whole folder, and that of the Python it links
+    to; else the program itself."""
+    environment = program.parent.parent
+    if not (environment / "pyvenv.cfg").is_file():
+        return [program]
+    base = Path(os.path.realpath(program)).parent.parent
+    is_system = any(is_within(base, Path(folder)) or is_within(Path(folder), base) for folder in SYSTEM)
+    return [environment, *([] if is_system or not (base / "lib").is_dir() else [base])]
 
 
 def _is_own_file(path: Path) -> bool:

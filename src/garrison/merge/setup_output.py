@@ -76,14 +76,5 @@ def restore(path: Path, tree: Path, made: Sequence[str]) -> bool:
     except (OSError, ValueError, AttributeError, TypeError):
         before = None  # not known
     is_unchanged, added = (False, []) if before is None else compare(before, scan(tree, made))
-    remove(tree, added if is_unchanged else made)
+    untrusted.remove_below(tree, added if is_unchanged else made)
     return is_unchanged
-
-
-def remove(tree: Path, names: Iterable[str]) -> None:
-    """Remove these paths of a worktree; no link is followed."""
-    for name in names:
-        folder, _, last = name.rstrip("/").rpartition("/")
-        with untrusted.open_directory(tree, folder) as directory:
-            if directory is not None:
-                untrusted.remove(tree / folder, last)

@@ -194,7 +194,7 @@ class Slot:
         if own is not None and (kept is None or own.folder != kept.folder):
             setups.take_away(self.path)
         if self.memory.made:  # an earlier version left it in the worktree itself
-            setup_output.remove(self.path, self.memory.made)
+            untrusted.remove_below(self.path, self.memory.made)
             self.memory.made, self.memory.kept, self.memory.setup_key = (), (), ""
             self._save()
         return kept if kept is not None and setups.lay(self.path, kept, store) else None
@@ -216,7 +216,7 @@ class Slot:
         """Undo what the last gate, or a set-up that failed, did to what set-up makes."""
         try:
             if self.memory.before is not None:
-                setup_output.remove(self.path, self._list_made())
+                untrusted.remove_below(self.path, self._list_made())
                 self.memory.setup_key, self.memory.before = "", None
             elif self.memory.made and not setup_output.restore(self._made_path, self.path, self.memory.made):
                 self.memory.setup_key = ""
@@ -229,7 +229,7 @@ class Slot:
     def begin_setup(self) -> None:
         """Remove what the set-up of another state of the lock files made, and record what is there before it runs."""
         if self.memory.clean != "none":
-            setup_output.remove(self.path, self.memory.made)
+            untrusted.remove_below(self.path, self.memory.made)
         self.memory.before = self._list_untracked()
         self._save()
 

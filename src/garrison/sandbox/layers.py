@@ -65,6 +65,7 @@ _PROGRAMS = ("unshare", "mount", "setpriv")
 """Programs of util-linux that make the namespace and the overlay."""
 _LINKS = "layers"
 """Folder of a place, not shown inside, with the folders of each overlay under names without special characters."""
+_WORK = "work"
 _MOUNT = """
 there=$PWD
 cd "$1" || exit 126
@@ -101,8 +102,8 @@ def overlay_words(layers: Sequence[Layer], folder: Path) -> list[str]:
             (own / f"lower{at}").symlink_to(lower)
         lowers = [f"{number}/lower{at}" for at in range(len(layer.lowers))]
         if layer.is_writable:
-            atomic.make_directory(own / "work")
-            options = f"lowerdir={':'.join(lowers)},upperdir={number}/upper,workdir={number}/work,userxattr"
+            atomic.make_directory(own / _WORK)
+            options = f"lowerdir={':'.join(lowers)},upperdir={number}/upper,workdir={number}/{_WORK},userxattr"
         else:
             options = f"lowerdir={':'.join([f'{number}/upper', *lowers])},userxattr"
         (own / "options").write_text(f"{options}\n")
@@ -140,7 +141,7 @@ def _is_own_folder(path: Path) -> bool:
 def remove_links(folder: Path) -> None:
     """Remove what overlays of a place left: the kernel's work folders, which not even their owner may look into."""
     links = folder / _LINKS
-    for work in links.glob("*/work/work"):
+    for work in links.glob(f"*/{_WORK}/{_WORK}"):  # the kernel makes the second one
         with suppress(OSError):
             work.chmod(0o700)
     untrusted.remove(folder, _LINKS)
@@ -266,12 +267,10 @@ def is_removed(path: Path) -> bool:
 
 def forget_written(upper: Path, names: Iterable[str]) -> None:
     """Remove what trees wrote over a layer at these paths, so that it shows again as it is; no link is followed."""
+    names = list(names)
+    untrusted.remove_below(upper, names)
     for name in names:
-        folder, _, last = name.rstrip("/").rpartition("/")
-        with untrusted.open_directory(upper, folder) as directory:
-            if directory is not None:
-                untrusted.remove(upper / folder, last)
-        parent = ""
+        folder, parent = name.rstrip("/").rpartition("/")[0], ""
         for part in folder.split("/") if folder else ():
             parent = f"{parent}/{part}" if parent else part
             with untrusted.open_directory(upper, parent) as directory, suppress(OSError):

@@ -20,7 +20,7 @@ from garrison.errors import GarrisonError
 from garrison.system import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 TEXT_LIMIT = 1 << 20
 """Bytes of a text that an agent leaves for garrison: a note, a result, a ref."""
@@ -253,6 +253,15 @@ def remove(folder: Path, name: str) -> None:
         remove_tree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def remove_below(tree: Path, names: Iterable[str]) -> None:
+    """Remove these paths below a folder; no link on the way is followed."""
+    for name in names:
+        folder, _, last = name.rstrip("/").rpartition("/")
+        with open_directory(tree, folder) as directory:
+            if directory is not None:
+                remove(tree / folder, last)
 
 
 def set_aside(folder: Path, name: str) -> None:

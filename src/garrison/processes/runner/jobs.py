@@ -25,7 +25,6 @@ from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.failover import START
 from garrison.agents.reports import ValidatorReports
 from garrison.errors import GarrisonError, Shortage
-from garrison.merge import setup_output
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.loop import log_line
 from garrison.processes.networks import open_network
@@ -348,7 +347,7 @@ class SetupJob:
         known = atomic.read(path)
         if known is not None:
             self._before = json.loads(known)
-            setup_output.remove(self._worktree, [name for name in now if name not in self._before])
+            untrusted.remove_below(self._worktree, [name for name in now if name not in self._before])
         else:
             self._before = now
             atomic.write(path, json.dumps(now).encode())
@@ -356,7 +355,7 @@ class SetupJob:
     def _remove_made(self) -> None:
         """Remove what the command left in its worktree and home."""
         made = [name for name in setups.list_untracked(self._git, self._worktree) if name not in self._before]
-        setup_output.remove(self._worktree, made)
+        untrusted.remove_below(self._worktree, made)
         untrusted.remove(sandbox_folder(self._worktree), Role.SETUP)
 
     def _finish(self, result: JobResult | None) -> JobResult | None:

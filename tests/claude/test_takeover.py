@@ -15,14 +15,14 @@ import subprocess
 import termios
 from pathlib import Path
 
-import claude_agent_sdk
 import pytest
 
 from claude_scripts import again, report, work
 from garrison.testing.turn import say, use
+from installed import PACKAGES
 from support import DEADLINE, PROGRAM, processes, wait_for
 
-REAL = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
+REAL = PACKAGES / "claude_agent_sdk/_bundled/claude"
 FAKE = """#!/bin/sh
 case " $* " in *" --output-format "*) exec {real} "$@";; esac
 printf '%s\\n' "$@" > {root}/argv

@@ -260,7 +260,7 @@ class World(Place):
                      or list(self.trees.glob(f"*/{RUN}/{name}/.orders/ready")))
         assert child.poll() is None, self.logs()
         self.orders = 0
-        self.first_pids = {name: int(str(pid)) for name, pid in self.variables().items() if name in ("SIB", "GUARD")}
+        self.first_pids = {name: int(str(pid)) for name, pid in self.known().items() if name in ("SIB", "GUARD")}
 
     # ------------------------------------------------------------------------------------------------ the agent
 
@@ -278,7 +278,7 @@ class World(Place):
                     found.append(int(path.name))
         return sorted(found)
 
-    def variables(self) -> dict[str, object]:
+    def known(self) -> dict[str, object]:
         """Return what the hostile agent knows."""
         sibling = self.agent_pids(HONEST)
         return {"R": self.repo, "GH": self.home, "U": self.user, "T": self.tree(), "S": self.tree(HONEST),
@@ -295,7 +295,7 @@ class World(Place):
     def attack(self, script: str, seconds: float = 30) -> str:
         """Have the hostile agent run a shell script; return what it printed ('' if it died of it)."""
         folder = self.tree() / ".orders"
-        settings = "".join(f"{name}='{value}'; export {name}\n" for name, value in self.variables().items())
+        settings = "".join(f"{name}='{value}'; export {name}\n" for name, value in self.known().items())
         part = folder / f"{self.orders}.part"
         part.write_text(f"{settings}{script}\n")
         if self.confinement is Confinement.UNPRIVILEGED:

@@ -15,6 +15,7 @@ from garrison.processes.run_state import RunState
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key
+from garrison.records.run import MOVED
 from garrison.system.git import Git
 from garrison_demo.chaos import Chaos, display_name
 from garrison_demo.sandbox import DEMO, RUN, Sandbox, demo_command, garrison_command, shell_path
@@ -41,7 +42,9 @@ def list_rework(sandbox: Sandbox) -> list[Rework]:
     for node in sandbox.state.nodes:
         for entry in read_all(sandbox.runtime.files(RUN).process_journal(f"runner-{node}")):
             if entry.kind == "fact" and entry.data["name"] == "failed":
-                rework.append(Rework(node, entry.data["attempt"], entry.data.get("kind", ""), entry.data["value"]))
+                kind = entry.data.get("kind", "")
+                rework.append(Rework(node, entry.data["attempt"], "conflict" if kind == MOVED else kind,
+                                     entry.data["value"]))
     return rework
 
 

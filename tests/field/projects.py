@@ -17,11 +17,11 @@ class Project:
     """File → a text that it has on main afterwards."""
     tools: tuple[str, ...] = ()
     registry: tuple[str, ...] = ()
-    """Registries that it needs: `python`, `node`."""
+    """Registries that it needs: `python`, `node`, `yarn`."""
     source: str = ""
     """Release that is the repository: `pypi:NAME==VERSION` or `npm:NAME@VERSION`."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files of the repository, else; a path that ends in `*` is executable."""
+    """Files of the repository, beside those of `source`;"""
     before: str = ""
     """Shell by which the user made it, in the checkout, before its first commit."""
     acceptance: str = ""
@@ -114,7 +114,7 @@ build_editable = build_wheel
                 **_PYTHON_FILES, ".gitignore": _GITIGNORE["python"] + ".tox/\n",
                 "tox.ini": "[tox]\nenvlist = py\nskipsdist = true\n\n[testenv]\ndeps =\n    pytest\nsetenv = PYTHONPATH = "
                            "{toxinidir}\ncommands = pytest -q\n"}),
-    Project("nox", "sed -i 's/\"pytest\"/\"pytest\", \"six\"/' noxfile.py && " + _USE_SIX, {"noxfile.py": '"six"'},
+    Project("nox", "sed -i 's/install(\"pytest\"/install(\"pytest\", \"six\"/' noxfile.py && " + _USE_SIX, {"noxfile.py": '"six"'},
             tools=("nox",), registry=("python",), files={
                 **_PYTHON_FILES, ".gitignore": _GITIGNORE["python"] + ".nox/\n",
                 "noxfile.py": 'import nox\n\n\n@nox.session\ndef tests(session):\n    session.install("pytest")\n'
@@ -137,7 +137,7 @@ build_editable = build_wheel
             tools=("npm", "pnpm"), files={**_NODE_FILES, **_LIBRARY, "package.json": _package_json("pnpmlocal", ', "dependencies": {"base": "file:libs/base"}')},
             before="pnpm install --lockfile-only"),
     Project("yarn", "yarn add ms && " + _USE_MS, {"package.json": '"ms"', "yarn.lock": "ms@"}, tools=("npm", "yarn"),
-            registry=("node",), files={
+            registry=("node", "yarn"), files={
                 **_NODE_FILES, "package.json": _package_json("yarncalc", ', "dependencies": {"has-flag": "^4.0.0"}')},
             before="yarn install --mode update-lockfile && rm -rf node_modules"),
     Project("yarn-without-network", "yarn add --offline file:./libs/extra && " + _USE_EXTRA,
@@ -168,7 +168,7 @@ build_editable = build_wheel
                 "main.c": "int main(void) { return 0; }\n", ".gitignore": "/build/\n"}),
     Project("two-languages", "cd frontend && npm install ./extra && cd .. && printf 'def double(a):\\n    return a + a\\n"
             "' > backend/double.py", {"frontend/package.json": "file:extra", "backend/double.py": "double"},
-            tools=("npm", "python"), files={
+            tools=("npm", "python"), registry=("python",), files={
                 "backend/calc.py": CALC, "backend/test_calc.py": "import unittest\n\nfrom calc import add\n\n\nclass "
                 "Adds(unittest.TestCase):\n    def test_add(self):\n        self.assertEqual(add(1, 2), 3)\n",
                 **{f"frontend/{name}": text for name, text in _NODE_FILES.items()},
@@ -189,7 +189,7 @@ build_editable = build_wheel
     Project("python-dotenv", "printf 'def test_more():\\n    import dotenv\\n    assert dotenv.main\\n' > "
             "tests/test_more.py", {"tests/test_more.py": "dotenv"}, registry=("python",),
             source="pypi:python-dotenv==1.1.1", tools=("python", "tox")),
-    Project("minimist", "npm install ms", {"package.json": '"ms"'}, registry=("node",), source="npm:minimist@1.2.8",
+    Project("minimist", "npm install --save-dev ms", {"package.json": '"ms"'}, registry=("node",), source="npm:minimist@1.2.8",
             tools=("npm",)),
     Project("six", "echo more >> NEWS.txt", {"NEWS.txt": "more"}, registry=("python",), source="pypi:six==1.17.0",
             tools=("python",)),
@@ -202,5 +202,5 @@ build_editable = build_wheel
             "tests/test_more.py", {"tests/test_more.py": "markupsafe"}, registry=("python",),
             source="pypi:markupsafe==3.0.2", tools=("python", "cc")),
     Project("ms", "npm install --ignore-scripts has-flag", {"package.json": "has-flag"}, registry=("node",),
-            source="npm:ms@2.1.3", tools=("npm",), init=("--gate", "node -e 'require(\"./index.js\")'")),
+            source="npm:ms@2.1.3", tools=("npm",), files={".gitignore": _GITIGNORE["node"]}, init=("--gate", "node -e 'require(\"./index.js\")'")),
 )

@@ -12,11 +12,13 @@ from toolchains import Missing, open_registries, released
 from world import HOME, World, Worlds
 
 HOLD = """\
+if test "$GARRISON_ATTEMPT" != 1; then touch held-1 held-2; fi
 if test ! -e held-1; then touch held-1; sleep 86399; fi
 if test ! -e held-2; then touch held-2; sleep 86398 || :; fi
 set -e
 """
-"""What a task does first: it waits to be killed, begins again, and waits until its sleep is killed."""
+"""What a task does first: it waits to be killed, begins again, and waits until its sleep is killed; a second
+attempt does not wait."""
 
 
 def make_checkout(project: Project, home: World) -> str:

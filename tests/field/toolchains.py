@@ -174,8 +174,9 @@ def _is_public(name: str) -> bool:
 
 @functools.cache
 def registry(kind: str) -> Registry:
-    """Return the registry of `python` or `node`; `Missing` if it cannot be reached."""
-    with _bare_world(kit("uv" if kind == "python" else "npm").shown, {}) as world:
+    """Return the registry of `python`, `node` or `yarn`; `Missing` if it cannot be reached."""
+    tools = {"python": "uv", "node": "npm", "yarn": "yarn"}
+    with _bare_world(kit(tools[kind]).shown, {}) as world:
         if kind == "python":
             words = [_PIP, "install", "--dry-run", "--no-deps", "--ignore-installed",
                      "--report", "-", "-q", "six"]
@@ -184,6 +185,10 @@ def registry(kind: str) -> Registry:
                     if done.returncode == 0 else [])
             script = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
             urls.append(world.run(HOME, _PIP.replace("bin/pip", "bin/python"), "-c", script).stdout.strip())
+        elif kind == "yarn":
+            program = str(HOME / ".local/lib/node_modules/yarn" / NODE_TOOLS["yarn"][1])
+            done = world.run(HOME, program, "config", "get", "registry")
+            urls = [done.stdout.strip()]
         else:
             done = world.run(HOME, "npm", "view", "ms", "dist.tarball", seconds=60)
             urls = [done.stdout.strip(), world.run(HOME, "npm", "config", "get", "registry").stdout.strip()]
@@ -206,16 +211,17 @@ def open_registries(home: World, *kinds: str) -> None:
 def released(source: str) -> Path:
     """Return the unpacked release `pypi:NAME==VERSION` or `npm:NAME@VERSION`."""
     kind, _, package = source.partition(":")
+    shown = kit("uv").shown  # before the lock, which it takes itself
     with _alone(f"sources/{package}") as path:
         if not path.exists():
             new = path.with_name(f"{package}.new")
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir()
-            words = (f"{_PIP} download -q --no-deps --no-binary :all: -d . {package}" if kind == "pypi" else
+            name = package.partition("==")[0]
+            words = (f"{_PIP} download -q --no-deps --no-binary {name} -d . {package}" if kind == "pypi" else
                      f"npm pack --silent {package}")
             _make({new: HOME / "new"}, f"cd {HOME}/new && {words} && mkdir out && "
-                                       "tar -xzf *.t*gz -C out --strip-components=1 --no-same-owner",
-                  kit("uv").shown)
+                                       "tar -xzf *.t*gz -C out --strip-components=1 --no-same-owner", shown)
             (new / "out").rename(path)
             shutil.rmtree(new)
     return path

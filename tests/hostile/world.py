@@ -378,7 +378,9 @@ class World(Place):
 
     def untouched(self) -> dict[str, object]:
         """Return the state of everything that no agent may change."""
-        return {"user": self.files(self.user), "gate": self.file(self.gate), "remote": self.files(self.remote),
+        own = (str(self.home.relative_to(self.user)), str(self.trees.relative_to(self.user)),
+               str((self.repo / ".git").relative_to(self.user)))  # garrison's, and what is looked at by itself
+        return {"user": self.files(self.user, *own), "gate": self.file(self.gate), "remote": self.files(self.remote),
                 "refs": self.refs(), "hooks": self.files(self.repo / ".git/hooks"),
                 "info": self.files(self.repo / ".git/info"), "config": self.file(self.repo / ".git/config"),
                 "checkout": self.files(self.repo, ".git"), "sibling": self.files(self.tree(HONEST)),

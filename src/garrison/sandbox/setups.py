@@ -146,7 +146,7 @@ def digest_of(key: str, command: str, worktree: Path, environ: Mapping[str, str]
         if found is not None:
             with suppress(OSError):
                 real = os.path.realpath(found)
-                state = os.stat(real)  # noqa: PTH116
+                state = os.stat(real)  # noqa: PTH116  # a string
                 digest.update(f"\0{name}\0{real}\0{state.st_size}\0{state.st_mtime_ns}".encode(errors="surrogateescape"))
     digest.update(b"\0" + (atomic.read(store / _GENERATION) or b""))
     return digest.hexdigest()[:32]

@@ -259,16 +259,20 @@ def test_a_hook_that_was_asked_for_may_forbid_the_landing_and_nothing_else(repo:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", [".gitignore", "deep/.gitattributes", ".gitmodules", ".mailmap"])
-def test_a_pipe_in_place_of_a_settings_file_blocks_neither_commit_nor_snapshot(tmp_path: Path, name: str) -> None:
+def test_a_pipe_in_place_of_a_settings_file_blocks_nothing_that_reads_a_worktree(tmp_path: Path, name: str) -> None:
     """Seen: git waited for ever for what an agent would write into it, and garrison with it."""
     make_repository(tmp_path / "repo")
-    repo = Git(tmp_path / "repo")
-    for act in (repo.commit_all, repo.create_snapshot):
-        pipe = tmp_path / "repo" / name
+    tree, repo = tmp_path / "repo", Git(tmp_path / "repo")
+    acts: list[Callable[[], object]] = [
+        lambda: repo.is_dirty(tree), lambda: repo.uncommitted(tree), lambda: repo.ignored(tree) or True,
+        lambda: hide_setup_output(repo, tree) or True, lambda: repo.commit_all(tree, "Change"),
+        lambda: repo.create_snapshot(tree, "Change")]
+    for number, act in enumerate(acts):
+        pipe = tree / name
         pipe.parent.mkdir(exist_ok=True)
         os.mkfifo(pipe)
-        (tmp_path / "repo" / "calc.py").write_text(f"changed = {act.__name__!r}\n")
-        assert act(tmp_path / "repo", "Change") is not None
+        (tree / "calc.py").write_text(f"changed = {number}\n")
+        assert act()
         assert not pipe.exists()
 
 

@@ -243,7 +243,7 @@ class Slot:
         self.memory.made, self.memory.before = self._list_made(), None
         setup_output.record(self._made_path, self.path, self.memory.made)
         exclude = () if self.memory.clean == "ignored" else ("--exclude-standard",)
-        untracked = self.git.run("ls-files", "--others", *exclude, "--directory", "-z", cwd=self.path).out
+        untracked = self.git.list_files(self.path, "ls-files", "--others", *exclude, "--directory", "-z")
         self.memory.setup_key = key
         self.memory.kept = tuple(name for name in untracked.split("\0") if name)
         self._save()

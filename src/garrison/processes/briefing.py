@@ -50,7 +50,6 @@ from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
 from garrison.system.clock import from_iso
-from garrison.system.git import excludes
 from garrison.system.git.rescues import parse_rescue
 from garrison.system.jobs import read_tail
 
@@ -158,9 +157,8 @@ class Briefer:
                 return NO_PROGRESS
             commits = self.git.log_oneline(f"{base}..{head}", MAX_COMMITS, self.worktree) if head != base else []
             more = self.git.count_commits(f"{base}..{head}") - MAX_COMMITS if len(commits) == MAX_COMMITS else 0
-            status = self.git.run(*excludes.options(self.git.git_dir(self.worktree)), "status", "--porcelain",
-                                  "--untracked-files=normal", cwd=self.worktree).out
-            changed = status.splitlines()
+            changed = self.git.list_files(self.worktree, "status", "--porcelain",
+                                          "--untracked-files=normal").splitlines()
             return Progress(base, tuple(commits), more,
                             tuple(changed[:MAX_UNCOMMITTED]), max(0, len(changed) - MAX_UNCOMMITTED))
         return NO_PROGRESS

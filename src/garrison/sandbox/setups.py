@@ -381,8 +381,8 @@ def _not_ignored(git: Git, worktree: Path, names: Sequence[str]) -> list[str]:
     """Return those of some untracked paths that hold anything which git does not ignore."""
     if not names:
         return []
-    listed = git.run("ls-files", "--others", "--exclude-standard", "--directory", "--no-empty-directory", "-z",
-                     cwd=worktree).out.split("\0")
+    listed = git.list_files(worktree, "ls-files", "--others", "--exclude-standard", "--directory",
+                            "--no-empty-directory", "-z").split("\0")
     shown = {name.rstrip("/") for name in listed if name}
     return [name for name in names if name in shown or any(each.startswith(f"{name}/") for each in shown)]
 

@@ -123,8 +123,8 @@ def hide_setup_output(git: Git, tree: Path) -> list[str]:
     """Make git ignore what is untracked in `tree`: directories that hold nothing tracked, and in a worktree of ours the
     single files; return the names, of directories with a final slash. GitError, OSError.
     """
-    listed = split(git.run(*excludes.options(git.git_dir(tree)), "ls-files", "--others", "--exclude-standard",
-                           "--directory", "--no-empty-directory", "-z", cwd=tree, exact=True).out)
+    listed = split(git.list_files(tree, "ls-files", "--others", "--exclude-standard", "--directory",
+                                  "--no-empty-directory", "-z"))
     folders = [name for name in listed if name.endswith("/")]
     for name in folders:
         _append(tree / name / ".gitignore", _IGNORE_EVERYTHING)

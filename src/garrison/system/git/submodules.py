@@ -261,6 +261,7 @@ class Submodules(Worktrees):
         """Return repositories that lie in the worktree as a whole, each by its mirror: submodules, and others that have
         no remote."""
         found = dict(self._embedded_submodules(path))
+        remove_pipes(path)
         listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False,
                                 exact=True).out)
         for name in [*self.links(path, check=False), *(name.rstrip("/") for name in listed if name.endswith("/"))]:

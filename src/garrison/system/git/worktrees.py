@@ -254,6 +254,14 @@ class Worktrees(Commits):
 
     # --- contents ---------------------------------------------------------------------------------------------------
 
+    def list_files(self, path: Path, *arguments: str) -> str:
+        """Run `git status` or `git ls-files` in a worktree that nobody works in, and return what it prints.
+
+        What an agent left there does not hold it up: git reads every `.gitignore`, even one that is a pipe.
+        """
+        remove_pipes(path)
+        return self.run(*excludes.options(self.git_dir(path)), *arguments, cwd=path, exact=True).out
+
     def is_dirty(self, path: Path) -> bool:
         """Return whether the worktree has uncommitted changes, including untracked (not ignored) files.
 
@@ -262,21 +270,20 @@ class Worktrees(Commits):
         links = self.links(path)
         if any(head != links[name] for name, head in self._heads(path, links).items()):
             return True
-        return bool(self.run(*excludes.options(self.git_dir(path)), "status", "--porcelain", "-z",
-                             "--untracked-files=normal", "--ignore-submodules=all", cwd=path).out)
+        return bool(self.list_files(path, "status", "--porcelain", "-z", "--untracked-files=normal",
+                                    "--ignore-submodules=all"))
 
     def uncommitted(self, path: Path) -> dict[str, bool]:
         """Return the files of a worktree that `commit_all` would commit, and whether each is new; without repositories
         inside it, and files that are gone."""
-        listing = self.run(*excludes.options(self.git_dir(path)), "status", "--porcelain", "-z", "--no-renames",
-                           "--untracked-files=all", "--ignore-submodules=all", cwd=path, exact=True).out
+        listing = self.list_files(path, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all",
+                                  "--ignore-submodules=all")
         lines = [line for line in split(listing) if not line.endswith("/") and "D" not in line[1:2]]
         return {line[3:]: line[:2] in ("??", "A ", "AM", " A") for line in lines}
 
     def ignored(self, path: Path) -> list[str]:
         """Return the files and folders (with a final slash) of a worktree that git ignores, without known caches."""
-        listing = self.run(*excludes.options(self.git_dir(path)), "ls-files", "--others", "--ignored",
-                           "--exclude-standard", "--directory", "-z", cwd=path, exact=True).out
+        listing = self.list_files(path, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
         return [name for name in split(listing) if not excludes.is_cache(name)]
 
     def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None) -> str | None:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import StrEnum
+from functools import cache
 from zoneinfo import ZoneInfo
 
 from garrison.frozen import frozen
@@ -138,8 +139,18 @@ MAX_RESET = 7 * 86_400.0
 """Longest wait for a reset that a text names, in seconds."""
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(text, re.IGNORECASE)
+class _Pattern(str):
+    """Pattern without regard to case, compiled at its first use: most processes that load the table read no text."""
+
+    __slots__ = ()
+
+    def search(self, text: str) -> re.Match[str] | None:
+        return _compile(self).search(text)
+
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
 
 
 # ---- which class a failure has
@@ -164,7 +175,7 @@ _NETWORK = (r"connection (?:error|refused|reset|closed|timed out|aborted)|econn(
             r"no such host|network (?:is |error|failure)|e(?:host|net)unreach|no route to host|fetch failed|"
             r"socket hang up|unable to connect|(?:failed|cannot|could not) (?:to )?connect|"
             r"(?:request|connect(?:ion)?|read) ?time(?:d )?.?out")
-_BY_TEXT = tuple((kind, _pattern(pattern)) for kind, pattern in (
+_BY_TEXT = tuple((kind, _Pattern(pattern)) for kind, pattern in (
     (TroubleKind.UNKNOWN_SESSION, r"no conversation found|session .{0,60}not found"),
     (TroubleKind.CONTEXT, r"prompt is too long|context (?:window|length|limit)|input length and .?max_tokens|"
                           r"request_too_large"),
@@ -184,7 +195,7 @@ _BY_ERROR: Mapping[str, TroubleKind] = {
     "error_max_turns": TroubleKind.MAX_TURNS, "error_max_budget_usd": TroubleKind.BUDGET,
     "budget": TroubleKind.BUDGET, "refusal": TroubleKind.REFUSED}
 """Class by the CLI's name of a failure, in its result or in the message before it."""
-_BUDGET = _pattern("garrison: budget used up")
+_BUDGET = _Pattern("garrison: budget used up")
 """Of garrison's own proxy, which refuses calls beyond a budget."""
 _SPENT = frozenset({TroubleKind.BILLING, TroubleKind.QUOTA})
 
@@ -220,39 +231,39 @@ def classify_text(text: str) -> TroubleKind | None:
 
 # ---- the last words of a program
 
-_STATUS = _pattern(
+_STATUS = _Pattern(
     r"(?:api error|\bhttp(?:/[\d.]+)?|\bstatus(?:[ _]?code)?|\berror(?:[ _]code)?|\bcode|server (?:returned|answered))"
     r"[\s:=(\[\"']{1,4}(?:is |was |of )?[\"']?([45]\d\d)\b|"
     r"\b(429|529)[\s:]{1,2}(?:\{|too many|overloaded|rate|site|resource|sorry|you)|^\W*(429|529)\b")
-_STRICT = tuple((kind, _pattern(pattern)) for kind, pattern in (
+_STRICT = tuple((kind, _Pattern(pattern)) for kind, pattern in (
     (TroubleKind.QUOTA, _QUOTA), (TroubleKind.RATE_LIMIT, _RATE_LIMIT), (TroubleKind.OVERLOADED, _OVERLOADED),
     (TroubleKind.BILLING, r"credit balance|billing_error|insufficient (?:credit|balance|funds)"),
     (TroubleKind.AUTHENTICATION, r"authentication[_ ](?:error|failed)|invalid (?:x-)?api.?key|incorrect api key|"
                                  r"api key not valid|401 unauthori[sz]ed|permission_error|not logged in|"
                                  r"please run /login|oauth token (?:has )?(?:expired|revoked)"),
 ))
-_SERVICE = _pattern(r"internal server error|service (?:is )?(?:temporarily |currently )?unavailable|bad gateway|"
+_SERVICE = _Pattern(r"internal server error|service (?:is )?(?:temporarily |currently )?unavailable|bad gateway|"
                       r"gateway time.?out|\bUNAVAILABLE\b|server_error|upstream connect")
-_REACH = _pattern(rf"{_NETWORK}|stream disconnected|error sending request")
-_MODEL = _pattern(r"\bapi\b|api(?:connection|timeout|status)?error|anthropic|openai|claude|codex|gemini|googleapis|"
+_REACH = _Pattern(rf"{_NETWORK}|stream disconnected|error sending request")
+_MODEL = _Pattern(r"\bapi\b|api(?:connection|timeout|status)?error|anthropic|openai|claude|codex|gemini|googleapis|"
                     r"openrouter|mistral|deepseek|groq|litellm|bedrock|vertex|chatgpt|\bx\.ai\b|\bllm\b|\bmodels?\b|"
                     r"ollama|stream (?:error|disconnected)")
 """Says that a line is about a model's API."""
-_LOOPBACK = _pattern(r"\blocalhost\b|\b127\.\d+\.\d+\.\d+|\[?::1\b|\b0\.0\.0\.0\b")
+_LOOPBACK = _Pattern(r"\blocalhost\b|\b127\.\d+\.\d+\.\d+|\[?::1\b|\b0\.0\.0\.0\b")
 _ANOTHER_MATTER = re.compile(r"^\W*(?:I|We) [a-z]|\bassert|\bexpected\b|\bexpect\(|::test|\btest_\w|\btests?[/\\]|"
                              r"\b\d+ (?:tests? )?failed|^\W*(?:not ok|ok|FAIL(?:ED)?|PASS(?:ED)?)\b|"
                              r"\.(?:py|[jt]sx?|rs|go|c|cc|cpp|java):\d+:")
 """Lines of compilers and of tests: what they quote is no trouble of the agent's."""
-_EMPTY = _pattern(r"^[\W_]*$|^\s*at\s|^\s*File \"|^\s*node:|^Node\.js v|^── |^\s*[\w$'\"-]+:\s.*,$|^\s*\d+: 0x|"
+_EMPTY = _Pattern(r"^[\W_]*$|^\s*at\s|^\s*File \"|^\s*node:|^Node\.js v|^── |^\s*[\w$'\"-]+:\s.*,$|^\s*\d+: 0x|"
                     r"^\W*request id\b|^\W*tokens? used|^\s*\^+|^\s*\d[\d,]*$")
 """Lines that say nothing: frames of a stack, brackets, and what clients print below an error."""
-_OTHER_FAILURE = _pattern(r"\b(?:error|failed|failure|fatal|exception|traceback|panic(?:ked)?|denied|not found|cannot|"
+_OTHER_FAILURE = _Pattern(r"\b(?:error|failed|failure|fatal|exception|traceback|panic(?:ked)?|denied|not found|cannot|"
                             r"undefined|unexpected|mismatch|conflict|abort(?:ed)?)\b|\w(?:Error|Exception)\b")
-_GENERIC = _pattern(r"^\W*(?:(?:npm|fatal|error|ERR!|warn\w*)\W+)*(?:the |a |an )?(?:command|process|program|agent|run|"
+_GENERIC = _Pattern(r"^\W*(?:(?:npm|fatal|error|ERR!|warn\w*)\W+)*(?:the |a |an )?(?:command|process|program|agent|run|"
                       r"task|session|request|turn|script|recipe|make\S*|execution|job|lifecycle|elifecycle|exit\w*|"
                       r"code|critical|giving up)\b[^.]{0,80}$|^\W*(?:traceback|exception|error)\W*$")
 """Lines that say that something failed, but not what."""
-_AN_ERROR = _pattern(r"\berrors?\b|Error\b|exception|\bfatal\b|\bfailed\b|^\W*(?:you(?:'|’)?(?:ve|r| have)\b|claude|"
+_AN_ERROR = _Pattern(r"\berrors?\b|Error\b|exception|\bfatal\b|\bfailed\b|^\W*(?:you(?:'|’)?(?:ve|r| have)\b|claude|"
                        r"usage|rate|429|529|too many|overloaded|quota|resource|stream|exceeded|unexpected status|"
                        r"the model|model|api|http|limit)")
 _EARLY = 40
@@ -321,18 +332,18 @@ def _classify_line(line: str, is_agent: bool, hosts: Collection[str]) -> Trouble
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _UNIT = r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|hr|h|days?|d|weeks?|w)"
-_AMOUNT = _pattern(rf"(\d+(?:\.\d+)?)\s*({_UNIT})(?![a-z])")
+_AMOUNT = _Pattern(rf"(\d+(?:\.\d+)?)\s*({_UNIT})(?![a-z])")
 _DURATION = rf"\d+(?:\.\d+)?\s*{_UNIT}(?:[\s,]*(?:and\s+)?\d+(?:\.\d+)?\s*{_UNIT})*(?![a-z])"
 _LEAD = (r"(?:\bagain|\bretry\b|\bresets?|\bresume\w*|\bavailable|\baccess|\brenews?|\bwait|\brefresh\w*|"
          r"\bunblocked|\blifted|\bexpires?)")
-_IN = _pattern(rf"{_LEAD}[^\n\d]{{0,40}}?\b(?:in|after|for|within|wait)\W{{0,4}}(?:about |approximately )?"
+_IN = _Pattern(rf"{_LEAD}[^\n\d]{{0,40}}?\b(?:in|after|for|within|wait)\W{{0,4}}(?:about |approximately )?"
                rf"({_DURATION})|\bwait ({_DURATION})|"
                rf"(?:retry[-_ ]?delay|retry[-_ ]?after|reset[-_ ]?after)\W{{1,8}}({_DURATION})")
-_SOON = _pattern(rf"{_LEAD}[^\n\d]{{0,40}}?\b(?:in|after) (?:less than )?(a|an|one) (minute|hour|day)\b")
-_RETRY_AFTER = _pattern(r"retry[-_ ]?after(_ms|-ms)?\W{1,5}(\d+(?:\.\d+)?)(?![\d.]*\s*[a-z:-]|\d)")
-_EPOCH = _pattern(r"(?:\||\bresets?(?:[-_ ]?at)?\W{1,5}|resetsAt\W{1,5}|x-ratelimit-reset\W{1,5}|\bat )"
+_SOON = _Pattern(rf"{_LEAD}[^\n\d]{{0,40}}?\b(?:in|after) (?:less than )?(a|an|one) (minute|hour|day)\b")
+_RETRY_AFTER = _Pattern(r"retry[-_ ]?after(_ms|-ms)?\W{1,5}(\d+(?:\.\d+)?)(?![\d.]*\s*[a-z:-]|\d)")
+_EPOCH = _Pattern(r"(?:\||\bresets?(?:[-_ ]?at)?\W{1,5}|resetsAt\W{1,5}|x-ratelimit-reset\W{1,5}|\bat )"
                     r"(1[5-9]\d{8}|[2-4]\d{9})(\d{3})?(?:\.\d+)?(?!\d)")
-_ISO = _pattern(r"(\d{4})-(\d\d)-(\d\d)(?:[T ]| at )(\d\d):(\d\d)(?::(\d\d))?(?:\.\d+)?\s*"
+_ISO = _Pattern(r"(\d{4})-(\d\d)-(\d\d)(?:[T ]| at )(\d\d):(\d\d)(?::(\d\d))?(?:\.\d+)?\s*"
                 r"(Z\b|UTC|GMT|[+-]\d\d:?\d\d)?")
 _MONTHS = {name: number for number, name in enumerate(
     ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1)}
@@ -343,9 +354,9 @@ _DATE = (rf"(?:(?P<month>{_MONTH})\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?|(?P<day
 _TIME = (r"(?:(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?(?::\d\d)?\s*(?P<half>[ap]\.?m\b\.?)|"
          r"(?P<hour24>\d{1,2}):(?P<minute24>\d\d)(?::\d\d)?|(?P<named>midnight|noon))")
 _ZONE = r"(?:\s*\(?(?P<zone>[A-Z][A-Za-z_]+/[A-Za-z_+\-0-9/]+|UTC|GMT|Z\b|[A-Z]{2,4}T\b|[+-]\d\d:?\d\d|Pacific)\)?)?"
-_CLOCK = _pattern(rf"(?:{_LEAD}|\buntil|\bat|\blimit)[^\n\d]{{0,40}}?(?:{_DATE})?[\s,]*(?:at\b\s*)?{_TIME}{_ZONE}")
-_DAY_ONLY = _pattern(rf"{_LEAD}[^\n\d]{{0,30}}?{_DATE}{_ZONE}")
-_SLASHED = _pattern(rf"{_LEAD}[^\n\d]{{0,60}}?\b(\d{{1,2}})/(\d{{1,2}})/(\d{{4}})\b")
+_CLOCK = _Pattern(rf"(?:{_LEAD}|\buntil|\bat|\blimit)[^\n\d]{{0,40}}?(?:{_DATE})?[\s,]*(?:at\b\s*)?{_TIME}{_ZONE}")
+_DAY_ONLY = _Pattern(rf"{_LEAD}[^\n\d]{{0,30}}?{_DATE}{_ZONE}")
+_SLASHED = _Pattern(rf"{_LEAD}[^\n\d]{{0,60}}?\b(\d{{1,2}})/(\d{{1,2}})/(\d{{4}})\b")
 _ZONES = {"utc": 0, "gmt": 0, "z": 0, "pst": -8, "pdt": -7, "mst": -7, "mdt": -6, "cst": -6, "cdt": -5, "est": -5,
           "edt": -4, "bst": 1, "cet": 1, "cest": 2, "eet": 2, "eest": 3, "ist": 5.5, "jst": 9, "kst": 9, "aest": 10,
           "aedt": 11}

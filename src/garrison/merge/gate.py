@@ -82,12 +82,22 @@ late=0
 case $code in 124|137) [ $(( ${now%.*} - ${begun%.*} + 1 )) -lt "${limit%.*}" ] || late=1;; esac
 [ -z "$attestations" ] || printf '%s %s %s %s\n' "$head" "$tree" "$code" "$late" >> "$attestations"
 printf '%s %s\n' "$code" "$late" > "$folder/verdict"
-read -r left 2>/dev/null < "/proc/$$/task/$$/children"
-[ -z "$left" ] || exec sleep 86400
+for pause in 0.01 0.02 0.04 end; do
+  left= children=
+  read -r children 2>/dev/null < "/proc/$$/task/$$/children"
+  for child in $children; do
+    read -r stat 2>/dev/null < "/proc/$child/stat" || continue
+    case ${stat##*) } in Z*) ;; *) left=$child;; esac
+  done
+  [ "$left" ] || exit 0
+  [ $pause = end ] || sleep $pause
+done
+exec sleep 86400
 """
 """Shell that runs the command and records its verdict. As a subreaper it becomes the parent of the command's orphans,
-however they hide. If any are left it stays, so that the reader of the verdict finds and ends them. A gate's wrapper
-also attests the commit that it found checked out, for `garrison verify`, without asking what the queue believes."""
+however they hide. If any are left it stays, so that the reader of the verdict finds and ends them; the sandbox's own
+first process may end a moment after the command, and as a zombie it is nobody's work. A gate's wrapper also attests the
+commit that it found checked out, for `garrison verify`, without asking what the queue believes."""
 WITH_TARGETS_FILES = "tested with the target's"
 """Beginning of a reason that names changes of the branch which the gate did not see."""
 MAX_NAMED = 5

@@ -46,6 +46,8 @@ FOREIGN = "imports from another checkout were allowed"
 """Note of a green pre-flight that another launch must not rely on."""
 _PREFIXES = ("env", "exec", "time", "!", "command")
 """Words that may precede a command."""
+_LOOK = 200
+"""Milliseconds between two looks at a gate whose wrapper stays, since its command left programs behind."""
 
 
 @frozen
@@ -167,7 +169,7 @@ def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, c
             poller = select.poll()
             if job.pidfd >= 0:
                 poller.register(job.pidfd, select.POLLIN)
-            poller.poll(1000)
+            poller.poll(_LOOK)
         return verdict
     finally:
         if verdict is None:

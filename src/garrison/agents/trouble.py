@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import StrEnum
 from functools import cache
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from garrison.frozen import frozen
@@ -146,6 +147,9 @@ class _Pattern(str):
 
     def search(self, text: str) -> re.Match[str] | None:
         return _compile(self).search(text)
+
+    def findall(self, text: str) -> list[Any]:
+        return _compile(self).findall(text)
 
 
 @cache

@@ -91,6 +91,21 @@ def test_a_forbidden_step_is_refused_before_it_is_written():
     assert journal.state.entries["e"].status == "cancelled"
 
 
+@pytest.mark.parametrize("uncounted", [False, True])
+def test_a_run_without_a_verdict_says_why_while_the_next_one_tests(uncounted):
+    """Seen: with a full disk a node was "testing" for minutes, and nothing said that six runs had ended for want of
+    room."""
+    journal = Journal()
+    journal.enq("e")
+    journal.start_gate("e")
+    journal.add("verdict", entry="e", of="entry", tree="t", command="k", result="lost", reason="its disk is full",
+                log="l", code=1, uncounted=uncounted)
+    journal.add("test", entry="e", of="entry", number=2, job="e.2", tree="t", commit="c", slot=1, command="k", log="l")
+    assert (journal.state.entries["e"].status, journal.state.entries["e"].reason) == ("testing", "its disk is full")
+    journal.add("verdict", entry="e", of="entry", tree="t", command="k", result="green", reason="", log="l")
+    assert journal.state.entries["e"].reason == ""
+
+
 def test_superseding_forgets_the_running_gate():
     journal = Journal()
     journal.enq("e")

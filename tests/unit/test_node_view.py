@@ -62,6 +62,8 @@ WORDS = [
     (replace(LANDING, hindrance="git fails at b-1: no\nmore"),
      "the queue is held up: git fails at b-1: no; it tries again"),
     (replace(LANDING, entry=replace(ENTRY, status="testing")), "the gate is testing its merge candidate"),
+    (replace(LANDING, entry=replace(ENTRY, status="testing", reason="its disk is full")),
+     "the gate is testing its merge candidate (retry: its disk is full)"),
     (replace(LANDING, entry=replace(ENTRY, status="landing_blocked", reason="commit or stash a.py in /r",
                                     files=("a.py", "b.py"))), "cannot land: commit or stash a.py in /r (b.py)"),
     (NodeFacts("validated", commit="0123456789abcdef"), "landed as 0123456789"),

@@ -331,7 +331,10 @@ def _change_status(entry: MergeEntry, record: StatusChanged) -> MergeEntry:
 
 def _start_gate(entry: MergeEntry, record: GateStarted) -> MergeEntry:
     testing = replace(entry, status="testing", tests=entry.tests + 1)
-    return testing if record.subject == "base" else replace(testing, log=record.log, verdict="", reason="")
+    if record.subject == "base":
+        return testing
+    again = entry.reason if entry.status == "testing" and not entry.verdict else ""  # why the last run gave no verdict
+    return replace(testing, log=record.log, verdict="", reason=again)
 
 
 def _start_landing(entry: MergeEntry, record: LandingStarted) -> MergeEntry:
@@ -474,6 +477,8 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
     gate = state.gates.pop(record.job, None)
     if record.result == "green":
         state.retried_pauses = 0
+    elif record.result == "lost" and record.subject not in ("base", "preflight"):
+        _note_lost(state, record, stored)
     if record.uncounted:
         return
     _note_failing(state, record)
@@ -492,6 +497,14 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
         for entry in [state.entries[name] for name in record.entries if name in state.entries]:
             if entry.status in ("candidate", "testing"):
                 _judge(state, entry, record, stored)
+
+
+def _note_lost(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
+    """Record in the entries under test why a run gave no verdict: they are tested again, and a person sees the cause."""
+    for name in record.entries:
+        entry = state.entries.get(name)
+        if entry is not None and entry.status in ("candidate", "testing"):
+            state.entries[name] = replace(entry, reason=record.reason, log=record.log, updated_at=stored.at)
 
 
 def _note_failing(state: QueueState, record: VerdictGiven) -> None:

@@ -577,7 +577,7 @@ def _deaths(count: int) -> str:
 _QUEUE: Mapping[str, Callable[[MergeEntry, int], str]] = {
     "queued": _queued,
     "candidate": lambda entry, ahead: "building its merge candidate",
-    "testing": lambda entry, ahead: "the gate is testing its merge candidate",
+    "testing": lambda entry, ahead: "the gate is testing its merge candidate" + _retry(entry.reason),
     "landing": lambda entry, ahead: "landing",
     "landing_blocked": _blocked,
     "held": lambda entry, ahead: f"waiting for approval (garrison review {entry.node})" if entry.approval

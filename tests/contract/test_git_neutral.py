@@ -282,8 +282,8 @@ def test_what_is_configured_is_read_again_only_after_a_change(place: Place, monk
     ours = Git(place.repo)
     ours.run("status")
     calls = []
-    run = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda command, **rest: calls.append(command) or run(command, **rest))
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **rest: calls.append(command) or start(command, **rest))
     ours.run("status")
     assert len(calls) == 1
     git(place.repo, "config", "filter.e.clean", "x")

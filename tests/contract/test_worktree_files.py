@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,8 @@ import pytest
 from garrison.errors import Refused
 from garrison.merge.slots import acquire_slot
 from garrison.processes.rescue_refs import restore_worktree
-from garrison.system.git import Git, GitError
+from garrison.sandbox.rights import may_fetch
+from garrison.system.git import Git, GitError, submodules
 from garrison.system.worktree_files import (
     complete_worktree,
     count_lfs_pointers,
@@ -422,24 +424,52 @@ def test_a_gate_slots_submodule_that_names_the_repository_is_made_again(repo: Pa
     slot.release()
 
 
-@pytest.mark.parametrize("is_users", [True, False])
-def test_a_submodules_address_that_only_a_branch_names_is_asked_without_the_users_keys(
-        repo: Path, tmp_path: Path, *, is_users: bool) -> None:
-    asked, home = tmp_path / "asked", tmp_path / "user"
-    home.mkdir()
-    (home / "ssh").write_text(f"#!/bin/sh\ntouch {asked}\nexit 1\n")
-    (home / "ssh").chmod(0o755)
-    (home / ".gitconfig").write_text(f"[core]\n\tsshCommand = {home}/ssh\n[credential]\n\thelper = !touch {asked};\n")
+def plant_address(repo: Path, url: str) -> tuple[Path, str]:
+    """Give a worktree a submodule at that address whose commit is nowhere; return it, and its .gitmodules."""
     tree = tree_of(repo)
-    address = "[submodule \"sub\"]\n\tpath = sub\n\turl = ssh://host.invalid/private\n"
+    address = f"[submodule \"sub\"]\n\tpath = sub\n\turl = {url}\n"
     plant_submodule(tree)
     (tree / ".gitmodules").write_text(address)
     git(tree, "update-index", "--cacheinfo", f"160000,{'1' * 40},sub")
     git(tree, "add", ".gitmodules")
     git(tree, "commit", "-qm", "address")
-    if is_users:
+    return tree, address
+
+
+@pytest.mark.parametrize("who", ["the branch", "the user", "the user's HEAD", "the user without a network"])
+def test_a_submodules_address_is_asked_if_it_is_the_users_and_there_is_a_network(
+        repo: Path, tmp_path: Path, who: str) -> None:
+    asked, home = tmp_path / "asked", tmp_path / "user"
+    home.mkdir()
+    (home / "ssh").write_text(f"#!/bin/sh\ntouch {asked}\nexit 1\n")
+    (home / "ssh").chmod(0o755)
+    (home / ".gitconfig").write_text(f"[core]\n\tsshCommand = {home}/ssh\n")
+    (home / "config.toml").write_text('[sandbox]\nnetwork = "none"\n' if "without" in who else "")
+    tree, address = plant_address(repo, "ssh://host.invalid/private")
+    if who != "the branch":
         (repo / ".gitmodules").write_text(address)
-    ours = Git(repo, {**os.environ, "HOME": str(home)})
-    with pytest.raises(Refused, match="submodule sub cannot be had"):
-        ours.populate_submodules(tree, force=True)
-    assert asked.exists() is is_users
+    if "HEAD" in who:
+        git(repo, "add", ".gitmodules")
+        git(repo, "commit", "-qm", "address")
+        (repo / ".gitmodules").unlink()  # as in a bare repository
+    ours = Git(repo, {**os.environ, "HOME": str(home)}, home=home)
+    with pytest.raises(Refused, match="submodule sub cannot be had") as caught:
+        complete_worktree(ours, tree, force=True, may_fetch=may_fetch(ours))
+    why = {"the branch": "only this branch has that address", "the user without a network": 'network = "none"'}
+    assert why.get(who, "git fetch") in str(caught.value)
+    assert asked.exists() is (who not in why)
+
+
+def test_a_submodules_server_that_does_not_answer_is_given_up(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submodules, "FETCH_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        tree, address = plant_address(repo, f"git://127.0.0.1:{server.getsockname()[1]}/silent")
+        (repo / ".gitmodules").write_text(address)
+        with pytest.raises(Refused, match=r"did not end within 0\.5 s"):
+            complete_worktree(Git(repo), tree, force=True)
+        server.settimeout(5)
+        caller, _ = server.accept()
+        with caller:
+            caller.settimeout(5)
+            while caller.recv(4096):  # git's own program of the transport has ended with it
+                pass

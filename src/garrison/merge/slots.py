@@ -26,6 +26,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.sandbox import setups
 from garrison.sandbox.git_view import restore_link, sandbox_folder
 from garrison.sandbox.layers import forget_written
+from garrison.sandbox.rights import may_fetch
 from garrison.system import untrusted, worktree_files
 from garrison.system.git import Git, GitError
 from garrison.system.git.excludes import literal_pattern
@@ -131,7 +132,8 @@ class Slot:
             keep += [part for pattern in patterns for part in ("-e", pattern)]
             self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
         self.git.check_out(self.path, commit)
-        self.notes = worktree_files.complete_worktree(self.git, self.path, force=True)
+        self.notes = worktree_files.complete_worktree(self.git, self.path, force=True,
+                                                     may_fetch=may_fetch(self.git))
         tree = self.git.tree_of(commit)
         if before != tree:
             self._forget_compiled(before, tree)
@@ -202,7 +204,8 @@ class Slot:
     def clear_ignored(self) -> None:
         """Remove all that is not tracked, but what the user's checkout has every worktree include."""
         self.git.run("clean", "-ffdxq", cwd=self.path)
-        self.notes = worktree_files.complete_worktree(self.git, self.path, force=True)
+        self.notes = worktree_files.complete_worktree(self.git, self.path, force=True,
+                                                     may_fetch=may_fetch(self.git))
 
     def capture_setup(self, home: Path, layer: SetupLayer, store: Path) -> SetupLayer:
         """Move what set-up made out of the worktree, as a layer that lies under it."""

@@ -40,12 +40,14 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 _IGNORE_EVERYTHING = "\n*\n"
 
 
-def complete_worktree(git: Git, tree: Path, *, force: bool = False) -> list[str]:
+def complete_worktree(git: Git, tree: Path, *, force: bool = False, may_fetch: bool = True) -> list[str]:
     """Complete a worktree of ours; return notes for people. Refused if a submodule cannot be fetched.
 
-    `force`: reset submodules to what the tree says, whatever is in them.
+    Args:
+        force: reset submodules to what the tree says, whatever is in them.
+        may_fetch: whether what is missing of a submodule may be fetched (`sandbox.rights.may_fetch`).
     """
-    git.populate_submodules(tree, force=force)
+    git.populate_submodules(tree, force=force, may_fetch=may_fetch)
     return _copy_included(git, tree)
 
 

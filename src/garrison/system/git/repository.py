@@ -104,7 +104,7 @@ class Repository:
             extra: additional environment variables.
             hooks: the user's hooks may run, and refuse.
             exact: bytes that are not UTF-8 are kept as Python keeps them in names of files.
-            timeout: seconds after which git is killed.
+            timeout: seconds after which git is killed, with the programs of its transports.
         """
         name, *rest = arguments
         command = ["git", *(DURABLE if durable else ()), name, *NO_DRIVERS.get(name, ()), *rest]
@@ -119,20 +119,23 @@ class Repository:
             return Answer(128, "", f"fatal: {error}")
         env = {**self.environment, **neutral, **named}
         try:
-            if text is None:
-                done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
-                                      stdin=subprocess.DEVNULL, timeout=timeout)
-            else:
-                done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
-                                      input=text.encode(errors="surrogateescape"), timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            raise GitError(arguments, TIMED_OUT, f"fatal: it did not end within {timeout:g} s") from error
+            child = subprocess.Popen(command, cwd=cwd or self.root, env=env, stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE, start_new_session=timeout is not None,
+                                     stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
         except OSError as error:
             subject = f": {error.filename}" if error.filename else ""  # none if the machine lacks descriptors
             raise GitError(arguments, 127, f"fatal: {error.strerror}{subject}") from error
+        with child:
+            try:
+                out, err = child.communicate(None if text is None else text.encode(errors="surrogateescape"), timeout)
+            except subprocess.TimeoutExpired as error:
+                os.killpg(child.pid, signal.SIGKILL)  # it is not waited for yet, so the number is its own
+                raise GitError(arguments, TIMED_OUT, f"fatal: it did not end within {timeout:g} s") from error
+            except BaseException:
+                child.kill()
+                raise
         errors = "surrogateescape" if exact else "backslashreplace"
-        answer = Answer(done.returncode, done.stdout.decode(errors=errors),
-                        done.stderr.decode(errors="backslashreplace"))
+        answer = Answer(child.returncode, out.decode(errors=errors), err.decode(errors="backslashreplace"))
         if answer.code < 0:  # a killed git has not answered, least of all "there is none"
             raise GitError(arguments, answer.code, f"fatal: {signal.strsignal(-answer.code)}: a signal ended it")
         if check and answer.code:

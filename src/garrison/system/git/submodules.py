@@ -19,7 +19,7 @@ from garrison.errors import Refused
 from garrison.system.git import inner as nested
 from garrison.system.git.inner import is_safe_name
 from garrison.system.git.neutral import ONTO_ANOTHER
-from garrison.system.git.repository import GitError, split
+from garrison.system.git.repository import TIMED_OUT, GitError, split
 from garrison.system.git.worktrees import Worktrees, remove_pipes
 
 if TYPE_CHECKING:
@@ -32,12 +32,10 @@ PARTS = "refs/garrison/parts"
 _EPOCH = "1970-01-01T00:00:00+0000"
 _OF_MIRROR = "garrison: work in a repository that lies in a worktree"
 """Message of such a commit, always the same: the same work is the same commit."""
-_AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0"}
+FETCH_SECONDS = 120.0
+"""Longest fetch of a submodule: the server may not answer, and whoever waits for the worktree does nothing else."""
+_AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0", "GIT_HTTP_LOW_SPEED_LIMIT": "1000", "GIT_HTTP_LOW_SPEED_TIME": "30"}
 """An address from .gitmodules is subject to the restrictions that git itself has for submodules."""
-_AS_STRANGER = {**_AS_SUBMODULE, "HOME": os.devnull, "XDG_CONFIG_HOME": os.devnull, "GIT_CONFIG_NOSYSTEM": "1",
-                "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ASKPASS": "true", "GIT_SSH_COMMAND": "false",
-                "GIT_ALLOW_PROTOCOL": "https", "SSH_AUTH_SOCK": ""}
-"""And one that only the branch names, which may be an agent's choice, is asked without the user's keys and log-ins."""
 
 
 class Submodule(NamedTuple):
@@ -82,22 +80,24 @@ class Submodules(Worktrees):
     def _knows(self, module: Submodule) -> bool:
         """Return whether the user has a submodule from that address, by the own checkout or configuration.
 
-        A submodule that the user has not checked out is read at the commit that the user's checkout names.
+        A submodule that the user has not checked out is read at the commit that the user's checkout names, a bare
+        repository at its HEAD.
         """
         checkout = (self.root if self.users is None else self.users) / ".gitmodules"
         known = {}
         if checkout.is_file():
             known = self._read_settings("-f", str(checkout))
-        elif self.users_commit:
-            known = self._read_settings("--blob", f"{self.users_commit}:.gitmodules")
+        elif commit := self.users_commit or ("HEAD" if self.users is None else None):
+            known = self._read_settings("--blob", f"{commit}:.gitmodules")
         configured = "" if self.users is not None else \
             self.run("config", "--get", f"submodule.{module.name}.url", check=False).out.strip()
         return module.url in (known.get(f"submodule.{module.name}.url"), configured)
 
-    def populate_submodules(self, path: Path, *, force: bool = False) -> None:
+    def populate_submodules(self, path: Path, *, force: bool = False, may_fetch: bool = True) -> None:
         """Populate the submodules of a worktree of ours; an existing one stays as it is, unless `force`.
 
-        Refused if a submodule's commit cannot be fetched.
+        Refused if a submodule's commit is not here and cannot be fetched, or is not: without `may_fetch`, and from an
+        address that only the branch names, which is an agent's choice.
         """
         for module in self.submodules(path):
             inner = self._inner(path, module)
@@ -107,13 +107,13 @@ class Submodules(Worktrees):
                 _clear(path, module.path)
                 self._initialize(path, module, inner)
             if force or inner.rev("HEAD") is None:
-                self._fetch(module, inner)
+                self._fetch(module, inner, may_fetch=may_fetch)
                 inner.run("checkout", "--quiet", "--force", "--detach", module.oid)
                 inner.run("clean", "-ffdq")
             outer = "HEAD" if self.users is None else self.users_commit
             inner.users_commit = self.run("rev-parse", "--verify", "--quiet", f"{outer}:{module.path}",
                                           check=False).out.strip() or None if outer else None
-            inner.populate_submodules(inner.root, force=force)
+            inner.populate_submodules(inner.root, force=force, may_fetch=may_fetch)
 
     def _inner(self, path: Path, module: Submodule) -> Submodules:
         outer = self.store or self.common
@@ -145,19 +145,30 @@ class Submodules(Worktrees):
             "".join(f"{store}/objects\n" for store in stores if store))
         inner.run("remote", "add", "--", "origin", self.resolve_url(module.url))
 
-    def _fetch(self, module: Submodule, inner: Submodules) -> None:
+    def _fetch(self, module: Submodule, inner: Submodules, *, may_fetch: bool) -> None:
         if inner.rev(module.oid):
             return
-        extra = _AS_SUBMODULE if self._knows(module) else _AS_STRANGER
-        fetch = ("fetch", "--quiet", "--no-recurse-submodules", "origin")
-        answer = inner.run(*fetch, module.oid, check=False, extra=extra)
-        if answer.code:  # a server that does not serve single commits
-            answer = inner.run(*fetch, check=False, extra=extra)
-        if inner.rev(module.oid) is None:
-            why = GitError(("fetch", "origin"), answer.code, answer.err) if answer.code else "the commit is not there"
-            allow = "-c protocol.file.allow=always " if "transport 'file' not allowed" in answer.err else ""
-            raise Refused(f"submodule {module.path} cannot be had at {module.oid[:10]} from {module.url} ({why}); "
-                          f"run `git {allow}submodule update --init --recursive` in {self.root} once")
+        lost = f"submodule {module.path} cannot be had at {module.oid[:10]} from {module.url}"
+        update = f"submodule update --init --recursive` in {self.root} once"
+        if not self._knows(module):
+            raise Refused(f"{lost}: only this branch has that address, so garrison does not connect to it; add the "
+                          f"submodule with that address in {self.root}, or take its commit from one that is there")
+        if not may_fetch:
+            raise Refused(f'{lost}: network = "none"; run `git {update}')
+        told = None
+        for what in ((module.oid,), ()):  # a server may not serve single commits
+            try:
+                told = None
+                inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", *what, extra=_AS_SUBMODULE,
+                          timeout=FETCH_SECONDS)
+            except GitError as error:
+                told = error
+            if inner.rev(module.oid):
+                return
+            if told is not None and told.code == TIMED_OUT:
+                break
+        allow = "-c protocol.file.allow=always " if told and "transport 'file' not allowed" in told.stderr else ""
+        raise Refused(f"{lost} ({told or 'the commit is not there'}); run `git {allow}{update}")
 
     def resolve_url(self, url: str) -> str:
         """Return a submodule's address, resolving a relative one as git does: against the repository's own origin."""

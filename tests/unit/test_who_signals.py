@@ -43,6 +43,8 @@ ALLOWED = {
     "processes/runner/jobs.py:kill": (3, "`Job.kill`"),
     "processes/commit_hooks.py:kill": (1, "`Job.kill`"),
     "processes/orchestrator/process.py:kill": (1, "`Job.kill` of a commit hook"),
+    "system/git/repository.py:kill": (1, "a child of its own that is not reaped: git that nobody waits for any more"),
+    "system/git/repository.py:killpg": (1, "the group of that child, with the programs of its transports"),
     "system/git/signing.py:killpg": (1, "the group of a child of its own that is not reaped: a program that signs"),
     "system/tmux_client.py:kill": (1, "a child of its own that is not reaped: a tmux command without an answer"),
     "system/tmux_viewer.py:kill": (1, "a child of its own that is not reaped: the client of a viewer"),

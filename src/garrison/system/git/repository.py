@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -129,7 +130,8 @@ class Repository:
             try:
                 out, err = child.communicate(None if text is None else text.encode(errors="surrogateescape"), timeout)
             except subprocess.TimeoutExpired as error:
-                os.killpg(child.pid, signal.SIGKILL)  # it is not waited for yet, so the number is its own
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)  # it is not waited for yet, so the number is its own
                 raise GitError(arguments, TIMED_OUT, f"fatal: it did not end within {timeout:g} s") from error
             except BaseException:
                 child.kill()

@@ -19,7 +19,7 @@ from garrison.sandbox.setups import DAY, Limits, SetupLayer, expired
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git
 from sandbox_support import missing
-from support import git, make_repository
+from support import git, make_repository, wait_for
 
 needs_sandbox = pytest.mark.skipif(bool(missing()), reason=missing())
 RIGHTS = Rights(Mode.BUBBLEWRAP, Network.OPEN)
@@ -216,6 +216,21 @@ def test_nothing_that_a_worktree_uses_is_removed_and_rests_of_killed_processes_a
     assert {path.name for path in store(first).iterdir() if not path.name.startswith(".gone")} == {"d1", ".lock"}
     git(repo, "worktree", "remove", "--force", str(first))
     assert setups.sweep(store(first), Limits(), names=("d",)) == [used]
+
+
+def test_killed_while_layers_are_removed_none_is_used_and_the_next_sweep_ends_it(repo, monkeypatch):
+    tree = add_tree(repo, "a")
+    kept = capture(repo, tree)
+    setups.take_away(tree)
+    with monkeypatch.context() as patch:
+        patch.setattr(untrusted, "remove_set_aside", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            setups.sweep(store(tree), Limits(), everything=True)
+    assert setups.find_kept(store(tree), "d1") is None
+    assert not setups.lay(tree, kept, store(tree))
+    assert list(store(tree).glob(".gone*"))
+    setups.sweep(store(tree), Limits())
+    wait_for("what was set aside is removed", lambda: not list(store(tree).glob(".gone*")))
 
 
 def layer_of_age(number, days, size):

@@ -170,7 +170,7 @@ def test_a_run_that_lands_nowhere_leaves_its_branch_which_its_own_gate_has_teste
     assert git(place.repo, "rev-parse", "main") == place.start
     assert git(place.repo, "show", f"{BRANCH}:attempt.txt") == "2"
     refused = place.command(*place.launch_arguments(graph, "r2", "--land", "pr"))
-    assert refused.returncode == 1 and "has no remote origin; `git remote add` it" in refused.stderr
+    assert refused.returncode == 1 and "has no remote 'origin'; `git remote add` it" in refused.stderr
     named = dot(place, node("Integration", "echo work > work.txt"), "start -> Integration -> exit;")
     refused = place.command(*place.launch_arguments(named, "r2"))
     assert refused.returncode == 1 and "the name of the run's own branch" in refused.stderr

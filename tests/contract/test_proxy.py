@@ -60,13 +60,14 @@ def test_tunnels_https_to_an_allowed_host_without_opening_it(tmp_path: Path) -> 
 def test_a_tunnel_passes_what_the_client_sent_early(tmp_path: Path) -> None:
     with Web(plain()) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
         place = f"127.0.0.1:{web.port}".encode()
-        early = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        early = b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % place
         answer = proxy.send(b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n%s" % (place, place, early))
         assert answer.endswith(b"hello")
 
 
-@pytest.mark.parametrize("place", ["example.com:443", "127.0.0.1:1", "[::1]:443", "pypi.org:22", "169.254.169.254:80",
-                                   "metadata.google.internal:80", "xn--pypi-5na.org:443", "evil.pypi.org:443"])
+@pytest.mark.parametrize("place", ["example.com:443", "127.0.0.1:1", "[::1]:443", "pypi.org:22", "pypi.org:80",
+                                   "169.254.169.254:80", "metadata.google.internal:80", "xn--pypi-5na.org:443",
+                                   "evil.pypi.org:443"])
 def test_refuses_and_records_other_hosts(tmp_path: Path, place: str) -> None:
     with serving(tmp_path, hosts=("default",)) as proxy:
         client, head = proxy.tunnel(place)
@@ -567,6 +568,45 @@ def test_a_tunnel_to_an_allowed_host_carries_tls_for_that_host_alone(
                 with pytest.raises(OSError):
                     client.wrap_socket(raw, server_hostname=sni)
         assert (proxy.refused == {}) is arrives
+
+
+@pytest.mark.parametrize(("first", "served"), [
+    (b"GET /a HTTP/1.1\r\nHost: HERE\r\nConnection: close\r\n\r\n", 1),
+    (b"GET /a HTTP/1.1\r\nHost: evil.example\r\n\r\n", 0),
+    (b"GET http://evil.example/a HTTP/1.1\r\nHost: HERE\r\n\r\n", 0), (b"\r\nget /a HTTP/1.0\r\n\r\n", 0),
+    (b"GET /a HTTP/1.1\r\nHost: HERE\r\n\r\nGET /a HTTP/1.1\r\nHost: evil.example\r\n\r\n", 1),
+    (b"GET /a HTTP/1.1\r\nHost: HERE\r\nHost: evil.example\r\n\r\n", 0),
+    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0)])
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_plain_http_in_a_tunnel_is_for_its_host_alone(tmp_path: Path, first: bytes, served: int, pieces: int) -> None:
+    with Web(plain(b"treasure")) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
+        place = f"127.0.0.1:{web.port}"
+        client, head = proxy.tunnel(place)
+        assert status_of(head) == 200
+        data = first.replace(b"HERE", place.encode())
+        size = len(data) // pieces + 1
+        with client:
+            for at in range(0, len(data), size):
+                client.sendall(data[at:at + size])
+                time.sleep(0.005 * (pieces > 1))
+            assert read_all(client).count(b"treasure") == served
+        assert [(seen.path, seen.headers["host"]) for seen in web.seen] == [("/a", place)] * served
+        assert place in proxy.refused or b"evil" not in data or b"HERE\r\nHost" in first, "h11 refuses two hosts"
+
+
+def test_a_tunnel_passes_other_protocols(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, \
+            serving(tmp_path, hosts=(place := f"127.0.0.1:{server.getsockname()[1]}",)) as proxy:
+        for greeting, word in ((b"220 ready\r\n", b"EHLO x\r\n"), (b"", b"*1\r\n$4\r\nPING\r\n"), (b"", b"\0\0\0\x08")):
+            client, _ = proxy.tunnel(place)
+            peer, _ = server.accept()
+            with client, peer:
+                peer.sendall(greeting)
+                assert client.recv(len(greeting) or 1) == greeting if greeting else True
+                client.sendall(word)
+                assert peer.recv(100) == word
+                peer.sendall(b"reply")
+                assert client.recv(5) == b"reply"
 
 
 # ---- three APIs

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import h11
@@ -21,7 +22,16 @@ from garrison.sandbox.proxy.client_hello import MAX_HELLO, is_complete, server_n
 from garrison.sandbox.proxy.hosts import HostRule, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
-from garrison.sandbox.proxy.target import Form, Headers, RequestRefused, Target, end_to_end, read_target
+from garrison.sandbox.proxy.target import (
+    Form,
+    Headers,
+    RequestRefused,
+    Target,
+    end_to_end,
+    is_plain_http,
+    named_host,
+    read_target,
+)
 from garrison.sandbox.proxy.token_counts import CallCounts, ResponseReader
 from garrison.sandbox.proxy.upstream import (
     Stream,
@@ -41,6 +51,8 @@ MAX_OPENING = 8
 """Hosts that one listener looks up and connects to at a time; the proxy's look-ups are for all agents of the run."""
 MAX_IDLE_UPSTREAM = 4
 """Idle connections to one API that are kept for the next call."""
+HTTP_PORT = 80
+"""Port whose requests are forwarded, each by its own host; a tunnel would carry those for any."""
 TLS_PORT = 443
 """Port whose tunnels carry TLS for the host that they were opened to, and nothing else."""
 _CHUNK = 64 << 10
@@ -224,34 +236,76 @@ class Relay:
             raise RequestRefused(502, f"{target.place}: {failed}") from failed
 
     async def _serve_tunnel(self, target: Target) -> None:
+        if target.port == HTTP_PORT:
+            self.access.ledger.refuse_host(target.place, "a tunnel to the port of plain HTTP")
+            raise RequestRefused(403, f"no tunnel to {target.place}: ask the proxy for http://{target.host}/ itself")
         upstream = await self._open(target)
+        self._is_over = True
         try:
             await self.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
-            early = await self._check_name(target)
+            early = await self._first_words(target, upstream)
+            if is_plain_http(early):
+                upstream.close()
+                await self._serve_inside(target, early)
+                return
             if early:
                 upstream.writer.write(early)
             await join(self.client, upstream, self.access.patience.tunnel)
         finally:
             upstream.close()
-            self._is_over = True
 
-    async def _check_name(self, target: Target) -> bytes:
-        """Return what the client has sent first; RequestRefused, recorded, if it asks the allowed host for another."""
+    async def _first_words(self, target: Target, upstream: Stream) -> bytes:
+        """Return what the client has sent first, once it shows what the tunnel is used for; nothing if the server
+        speaks first, as neither TLS nor HTTP has it. _Gone, recorded, if it asks the allowed host for another."""
         early, _ = self.http.trailing_data
-        if target.port != TLS_PORT or parse_address(target.host) is not None:
+        if target.port != TLS_PORT and not early:
+            early = await self._first_speaker(upstream)
+        is_tls = target.port == TLS_PORT or early[:1] == b"\x16"
+        if is_tls and parse_address(target.host) is not None:
             return early
         async with asyncio.timeout(self.access.patience.head):
-            while len(early) < MAX_HELLO and not is_complete(early):
+            while (early or is_tls) and len(early) < MAX_HELLO and not (
+                    is_complete(early) if is_tls else is_plain_http(early) is not None):
                 data = await self.client.reader.read(_CHUNK)
                 if not data:
                     return early
                 early += data
-        name = server_name(early)
+        name = server_name(early) if is_tls else ""
         if name is None or (name and normalize_host(name) != target.host):
-            what = "something else than TLS" if name is None else f"the name {name[:100]}"
-            self.access.ledger.refuse_host(target.place, f"the tunnel was used for {what}")
-            raise _Gone
+            self._refuse_use(target, "something else than TLS" if name is None else f"the name {name[:100]}")
         return early
+
+    async def _first_speaker(self, upstream: Stream) -> bytes:
+        """Return the client's first bytes; nothing, and the server's passed on, if that is faster."""
+        hears, speaks = (asyncio.ensure_future(side.reader.read(_CHUNK)) for side in (self.client, upstream))
+        try:
+            async with asyncio.timeout(self.access.patience.tunnel):
+                await asyncio.wait({hears, speaks}, return_when=asyncio.FIRST_COMPLETED)
+            if speaks.done():
+                self.client.writer.write(speaks.result())
+            return hears.result() if hears.done() else b""
+        finally:
+            await _cancel(hears)
+            await _cancel(speaks)
+
+    def _refuse_use(self, target: Target, what: str) -> NoReturn:
+        self.access.ledger.refuse_host(target.place, f"the tunnel was used for {what}")
+        raise _Gone
+
+    async def _serve_inside(self, target: Target, early: bytes) -> None:
+        """Serve plain HTTP in a tunnel request by request, each for the host that the tunnel was opened to."""
+        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        self.http.receive_data(early)
+        while (request := await self._read_head()) is not None:
+            headers = [(bytes(name), bytes(value)) for name, value in request.headers]
+            if (named := named_host(request.target, headers, target.port)) != target.place:
+                self._refuse_use(target, f"the host {named[:100]}" if named else "HTTP without a clear host")
+            path = request.target.decode("ascii")
+            path = path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
+            await self._serve_forward(request, headers, Target(Form.FORWARD, target.host, target.port, path))
+            if not (self.http.our_state is h11.DONE and self.http.their_state is h11.DONE):
+                return
+            self.http.start_next_cycle()
 
     async def _serve_forward(self, request: h11.Request, headers: Headers, target: Target) -> None:
         upstream = await self._open(target)
@@ -519,7 +573,7 @@ async def join(one: Stream, other: Stream, patience: float) -> None:
             await _cancel(task)
 
 
-async def _cancel(task: asyncio.Future[object] | asyncio.Task[None] | asyncio.Task[bool]) -> None:
+async def _cancel(task: asyncio.Future[object] | asyncio.Task[None] | asyncio.Task[bool] | asyncio.Task[bytes]) -> None:
     """End a task, whatever it is at."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, Exception):

@@ -24,6 +24,8 @@ MAX_TARGET = 8192
 """Bytes of a request's target."""
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,255}))"
                         r"(?::(?P<port>[0-9]{1,5}))?\Z")
+_REQUEST_BEGIN = re.compile(rb"[A-Za-z]{0,20}(?:[ \t][^\x00-\x08\x0e-\x1f]*)?")
+_REQUEST_LINE = re.compile(rb"[A-Za-z]{1,20}[ \t]+(?:[^ \t]+[ \t]+HTTP/|/|\*|[A-Za-z]+://)", re.IGNORECASE)
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _GOOGLE_KEY = re.compile(r"(?:(?<=\?)|&)key=[^&]*")
 
@@ -138,6 +140,27 @@ def _split_authority(text: str, default: int) -> tuple[str, int]:
     if not host or not 0 <= port < 65536 or (match and match["port"] and not port):
         raise RequestRefused(400, "the request names no valid host")
     return host, port
+
+
+def is_plain_http(data: bytes) -> bool | None:
+    """Return whether a client begins with an HTTP request, as lenient servers read one; None if it may become one."""
+    line, end, _ = data.lstrip(b"\r\n")[:MAX_TARGET].partition(b"\n")
+    if not end and len(data) < MAX_TARGET:
+        return None if _REQUEST_BEGIN.fullmatch(line) else False
+    return _REQUEST_LINE.match(line) is not None
+
+
+def named_host(target: bytes, headers: Headers, port: int) -> str:
+    """Return the host and port that a request inside a tunnel to `port` names; '' if it names none, or two."""
+    hosts = [value.decode("latin-1").strip() for name, value in headers if name == b"host"]
+    text = target.decode("latin-1")
+    if not text.startswith("/"):
+        hosts.append(text.partition("://")[2].partition("/")[0].partition("?")[0])
+    try:
+        found = {_split_authority(host, port) for host in hosts}
+    except RequestRefused:
+        return ""
+    return Target(Form.FORWARD, *found.pop()).place if len(found) == 1 else ""
 
 
 def end_to_end(headers: Headers, drop: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:

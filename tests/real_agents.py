@@ -20,8 +20,9 @@ from garrison.testing.request import Request
 from garrison.testing.turn import Block, use
 
 VARIABLE = "GARRISON_TEST_AGENTS"
-PACKAGES = ("@openai/codex@0.169.0", "@agentclientprotocol/codex-acp@2.6.0", "opencode-ai@1.18.33",
-            "@google/gemini-cli@0.61.0", "@agentclientprotocol/claude-agent-acp@0.49.0")
+CODEX, CODEX_ACP = "@openai/codex@0.169.0", "@agentclientprotocol/codex-acp@2.6.0"
+PACKAGES = (CODEX, CODEX_ACP, "opencode-ai@1.18.33", "@google/gemini-cli@0.61.0",
+            "@agentclientprotocol/claude-agent-acp@0.49.0")
 """The versions that docs/agents.md tells of: a newer one is tried by hand, then named here and there."""
 PROGRAMS = ("codex", "codex-acp", "opencode", "gemini", "claude-agent-acp")
 REPORT = {"status": "success", "summary": "made it"}

@@ -23,10 +23,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from garrison.sandbox.proxy.hosts import REGISTRY_HOSTS
+from real_agents import CODEX, CODEX_ACP
 from world import HOME, World
 
 PYTHON_TOOLS = {"uv": "uv==0.9.11", "poetry": "poetry==2.2.1", "tox": "tox==4.32.0", "nox": "nox==2025.11.12"}
-NODE_TOOLS = {"pnpm": ("pnpm@9.15.9", "bin/pnpm.cjs"), "yarn": ("yarn@1.22.22", "bin/yarn.js")}
+NODE_TOOLS = {"pnpm": ("pnpm@9.15.9", "bin/pnpm.cjs"), "yarn": ("yarn@1.22.22", "bin/yarn.js"),
+              "codex": (CODEX, "bin/codex.js"), "codex-acp": (CODEX_ACP, "dist/index.js")}
+"""Tool → its package of npm, and its program in there."""
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 PROGRAMS = {"python": "python3", "go": "go", "npm": "npm", "make": "make", "cmake": "cmake", "cc": "cc"}
 """Tool → its program among the machine's own."""
@@ -73,7 +76,7 @@ def kit(*tools: str) -> Kit:
             found.shown[_python_tool(tool)] = place = HOME / ".local/share/pipx/venvs" / tool
             found.links[tool] = f"{place}/bin/{tool}"
         elif tool in NODE_TOOLS:
-            found.shown[_node_tool(tool)] = place = HOME / ".local/lib/node_modules" / tool
+            found.shown[_node_tool(tool)] = place = HOME / ".local/lib/node_modules" / _name(NODE_TOOLS[tool][0])
             found.links[tool] = f"{place}/{NODE_TOOLS[tool][1]}"
         elif tool == "cargo":
             found.shown |= _cargo()
@@ -106,13 +109,18 @@ def _node_tool(tool: str) -> Path:
     package = NODE_TOOLS[tool][0]
     with _alone(f"npm/{package}") as path:
         if not path.exists():
-            prefix = path.with_name(f"{package}.new")
+            prefix = path.with_name(f"{path.name}.new")
             shutil.rmtree(prefix, ignore_errors=True)
             prefix.mkdir()
             _make({prefix: HOME / "prefix"}, f"npm install --global --prefix {HOME}/prefix {package}")
-            (prefix / "lib/node_modules" / tool).rename(path)
+            (prefix / "lib/node_modules" / _name(package)).rename(path)
             shutil.rmtree(prefix)
     return path
+
+
+def _name(package: str) -> str:
+    """Return the name of a package of npm, whose own may begin with @, without its version."""
+    return package.rpartition("@")[0]
 
 
 def _make(made: dict[Path, Path], script: str, shown: dict[Path, Path] | None = None) -> None:

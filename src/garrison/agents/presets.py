@@ -104,17 +104,20 @@ _AIDER_GAVE_UP = r"litellm\.\w+Error(?![\s\S]*(?:Retrying in |Applied edit to ))
 """What aider prints when it gives a request up; it ends with exit code 0 all the same."""
 _CLAUDE_P = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
              "--permission-mode", "bypassPermissions")
-_CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sandbox", "-c", "model_provider=garrison",
-               "-c", 'model_providers.garrison={name="OpenAI", wire_api="responses", base_url='
-               '"{env:OPENAI_BASE_URL:-https://api.openai.com/v1}", '
+# Codex runs commands in login shells, whose /etc/profile sets the PATH anew: programs below HOME were not found there
+_NO_LOGIN_SHELL = ("-c", "allow_login_shell=false")
+_CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sandbox", *_NO_LOGIN_SHELL,
+               "-c", "model_provider=garrison", "-c", 'model_providers.garrison={name="OpenAI", '
+               'wire_api="responses", base_url="{env:OPENAI_BASE_URL:-https://api.openai.com/v1}", '
                'env_key="OPENAI_API_KEY"}')
-_CODEX_RESUME = ("codex", "resume", "{session}", "--dangerously-bypass-approvals-and-sandbox", "-c",
+_CODEX_RESUME = ("codex", "resume", "{session}", "--dangerously-bypass-approvals-and-sandbox", *_NO_LOGIN_SHELL, "-c",
                  "model_provider=garrison", "-c", 'model_providers.garrison={name="OpenAI", wire_api="responses", '
                  f'base_url="{_AT_OPENAI}", env_key="OPENAI_API_KEY"}}')
 _SEEN = "in the sandbox, offline: killed with kill -9 at each phase, resumed in its session, its report taken"
 _IN_COMMAND = "in the sandbox, offline: killed with kill -9 in a command, resumed in its session, each token counted"
-_CODEX_CONFIG = ('{"model_provider": "garrison", "model_providers": {"garrison": {"name": "OpenAI", '
-                 f'"wire_api": "responses", "base_url": "{_AT_OPENAI}", "env_key": "OPENAI_API_KEY"}}}}}}')
+_CODEX_CONFIG = ('{"allow_login_shell": false, "model_provider": "garrison", "model_providers": {"garrison": '
+                 f'{{"name": "OpenAI", "wire_api": "responses", "base_url": "{_AT_OPENAI}", '
+                 '"env_key": "OPENAI_API_KEY"}}}')
 _OPENCODE_CONFIG = ('{"autoupdate": false, "enabled_providers": ["garrison"], "model": "garrison/gpt-5.1", "provider": '
                     '{"garrison": {"npm": "@ai-sdk/openai-compatible", "name": "OpenAI", "models": {"gpt-5.1": {}}, '
                     f'"options": {{"baseURL": "{_AT_OPENAI}", "apiKey": "{{env:OPENAI_API_KEY}}"}}}}}}}}')

@@ -95,7 +95,7 @@ system_packages() {
     # shellcheck disable=SC2086  # a list of names
     [ -n "$wanted" ] && ! try_install $wanted || return 0
     have tmux || say "set-up: tmux is missing, plain processes serve instead; to have it: $(install_command tmux)"
-    have bwrap || say "set-up: bubblewrap is missing; agents are confined by Landlock instead, which leaves gaps (docs/security.md); to have it: $(install_command bubblewrap)"
+    have bwrap || say "set-up: bubblewrap is missing; garrison asks at its first launch what shall hold agents instead (docs/security.md); to have it: $(install_command bubblewrap)"
 }
 
 # Packages that only tests need: without a browser, Graphviz or an ssh server, those tests are skipped.

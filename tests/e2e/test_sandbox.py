@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from garrison.sandbox.probe import machine
+from screen_support import Screen
 from support import Place, git, wait_for
 
 pytestmark = pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal or "bubblewrap works")
@@ -128,3 +130,78 @@ def test_a_gate_that_was_refused_a_host_says_so(place: Place) -> None:
     child = place.launch(graph(place.root, 'one [shape=box, command="true"]; start -> one -> exit;'), gate=gate)
     assert place.finish(child) == 1
     assert "mirror.example:80 was refused: not among the allowed hosts" in (place.root / "out").read_text()
+
+
+# ------------------------------------------------------------------------------------ machines without bubblewrap
+
+
+TRY_SOCKETS = """import os, socket, subprocess, sys
+for folder, _, names in os.walk(sys.argv[1]):
+    for path in (os.path.join(folder, name) for name in names):
+        try:
+            socket.socket(socket.AF_UNIX).connect(path)
+        except OSError:
+            continue
+        subprocess.run(["tmux", "-S", path, "run-shell", "touch " + sys.argv[2]])
+"""
+
+
+def without_bubblewrap(place: Place) -> str:
+    """Return a PATH with every program of this machine but bubblewrap."""
+    folder = place.root / "bin"
+    folder.mkdir()
+    for each in (each for place in ("/usr/bin", "/bin") for each in Path(place).iterdir()):
+        if each.name != "bwrap" and not (folder / each.name).exists():
+            (folder / each.name).symlink_to(each)
+    return str(folder)
+
+
+needs_landlock = pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
+
+
+@needs_landlock
+def test_landlock_is_asked_for_once_and_gives_its_agents_no_terminal_server(place: Place) -> None:
+    path, escaped = without_bubblewrap(place), place.user / "escaped"
+    (place.root / "sockets.py").write_text(TRY_SOCKETS)
+    command = (f"/usr/bin/python3 {place.root}/sockets.py {place.home} {escaped}; echo x > one.txt; git add -A; "
+               "git commit -qm x")
+    arguments = ["launch", str(graph(place.root, f'one [shape=box, command="{command}"]; start -> one -> exit;')),
+                 "--target-dir", str(place.repo), "--run", "r1", "--gate", "true"]
+    refused = place.command(*arguments, PATH=path)
+    assert (refused.returncode, 'mode = "landlock" (it leaves gaps' in refused.stderr) == (1, True), refused.stderr
+    config = (place.home / "config.toml").read_text()
+    install = Screen(place, *arguments, PATH=path)
+    assert "servers behind Unix sockets" in install.until("Your choice")
+    install.type("1\n")
+    code, shown = install.end()
+    assert (code, "bubblewrap`, then type the same command again" in shown) == (1, True), shown
+    assert (place.home / "config.toml").read_text() == config
+    asked = Screen(place, *arguments, PATH=path)
+    asked.until("Your choice")
+    asked.type("2\n")
+    code, shown = asked.end()
+    assert (code, "sandbox: landlock" in shown) == (0, True), shown
+    assert 'mode = "landlock"' in (place.home / "config.toml").read_text()
+    assert git(place.repo, "show", "main:one.txt") == "x"
+    assert not escaped.exists()
+    tmux = place.command(*arguments, "--new", "--run", "r2", "--terminal", "tmux", PATH=path)
+    assert (tmux.returncode, "use --terminal process" in tmux.stderr) == (1, True), tmux.stderr
+
+
+@needs_landlock
+def test_a_run_of_an_earlier_version_keeps_landlock_without_tmux(place: Place) -> None:
+    """Its `auto` was Landlock where bubblewrap was missing, and its agents' terminal was tmux."""
+    path = without_bubblewrap(place)
+    command = "test -e going || { touch going; sleep 600; }; echo x > one.txt; git add -A; git commit -qm one"
+    place.launch(graph(place.root, f'one [shape=box, command="{command}"]; start -> one -> exit;'), gate="true",
+                 GARRISON_SANDBOX="landlock", PATH=path)
+    wait_for("the agent works", lambda: next(place.trees.glob("*/r1/one/going"), None))
+    assert place.command("stop", "r1").returncode == 0
+    record = place.home / "runs/r1/launch.json"
+    launch = json.loads(record.read_text())
+    record.write_text(json.dumps({**launch, "sandbox_mode": "", "terminal": "auto"}))
+    assert place.finish(place.resume(PATH=path)) == 0, place.logs()
+    told = (place.root / "out").read_text()
+    assert "an earlier version chose it, and this run keeps it" in told
+    assert git(place.repo, "show", "main:one.txt") == "x"
+    assert not list(place.home.glob("run/tmux*"))

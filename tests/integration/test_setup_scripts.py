@@ -357,7 +357,7 @@ class TestSystemPackages:
         _, err = self.run(checkout, 'install_system=yes; have() { [ "$1" = git ] || [ "$1" = dnf ]; }')
         assert "no apt-get on this machine" in err
         assert "to have it: sudo dnf install -y tmux\n" in err
-        assert err.endswith("leaves gaps (docs/security.md); to have it: sudo dnf install -y bubblewrap\n")
+        assert err.endswith("hold agents instead (docs/security.md); to have it: sudo dnf install -y bubblewrap\n")
 
     def test_what_is_missing_is_installed_at_once(self, checkout: Path) -> None:
         out, _ = self.run(checkout, 'install_system=yes; have() { [ "$1" = git ] || [ "$1" = apt-get ]; }; '

@@ -26,3 +26,11 @@ def test_a_run_keeps_the_mode_of_its_sandbox(recorded: dict[str, Any], environ: 
     launch = Launch("r1", "g", "/repo", "main", "0", "now", **recorded)
     runtime: Any = SimpleNamespace(environ=environ, home=Path("/home"))
     assert Runtime.environment(runtime, launch, {}).get("GARRISON_SANDBOX") == mode
+
+
+@pytest.mark.parametrize(("recorded", "auto"), [
+    ({"sandbox": "sandbox: landlock 4, which leaves gaps"}, "landlock"), (NEW, None), ({}, None)])
+def test_what_auto_was_to_an_earlier_version_holds_for_its_runs(recorded: dict[str, Any], auto: str | None) -> None:
+    launch = Launch("r1", "g", "/repo", "main", "0", "now", **recorded)
+    runtime: Any = SimpleNamespace(environ={}, home=Path("/home"))
+    assert Runtime.environment(runtime, launch, {}).get("GARRISON_SANDBOX_AUTO") == auto

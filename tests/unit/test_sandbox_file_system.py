@@ -256,8 +256,8 @@ NEITHER = Machine(refusal="bubblewrap does not work here (no permission)")
 
 
 @pytest.mark.parametrize(("wanted", "machine", "mode"), [
-    (Mode.AUTO, BOTH, Mode.BUBBLEWRAP), (Mode.AUTO, ONLY_LANDLOCK, Mode.LANDLOCK), (Mode.LANDLOCK, BOTH, Mode.LANDLOCK),
-    (Mode.NONE, NEITHER, Mode.NONE), (Mode.NONE, BOTH, Mode.NONE)])
+    (Mode.AUTO, BOTH, Mode.BUBBLEWRAP), (Mode.LANDLOCK, ONLY_LANDLOCK, Mode.LANDLOCK),
+    (Mode.LANDLOCK, BOTH, Mode.LANDLOCK), (Mode.NONE, NEITHER, Mode.NONE), (Mode.NONE, BOTH, Mode.NONE)])
 def test_the_mode_that_holds(wanted: Mode, machine: Machine, mode: Mode) -> None:
     assert choose_mode(wanted, machine) is mode
 
@@ -265,7 +265,8 @@ def test_the_mode_that_holds(wanted: Mode, machine: Machine, mode: Mode) -> None
 @pytest.mark.parametrize(("wanted", "machine", "message"), [
     (Mode.BUBBLEWRAP, ONLY_LANDLOCK, r"is not installed; install it with `.*bubblewrap`, or set mode = \"none"),
     (Mode.LANDLOCK, NEITHER, "Landlock is not enabled in this kernel; "),
-    (Mode.AUTO, NEITHER, r"here \(no permission\), and Landlock is not enabled .*; allow user namespaces"),
+    (Mode.AUTO, NEITHER, r"here \(no permission\); allow user namespaces to this user, or set mode = \"none\" in"),
+    (Mode.AUTO, ONLY_LANDLOCK, r"install it with `.*, or set mode = \"landlock\" \(it leaves gaps: .* or mode = \"n"),
 ])
 def test_a_mode_that_cannot_be_held_is_refused_with_a_remedy(wanted: Mode, machine: Machine, message: str) -> None:
     with pytest.raises(Refused, match=message):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.config_check import check_configuration
-from garrison.errors import UsageError
+from garrison.cli.sandbox import write_mode
+from garrison.errors import Refused, UsageError
 from garrison.sandbox.place import Mode, Network, Rights, Role
 from garrison.sandbox.rights import read_rights
 
@@ -68,6 +69,32 @@ def test_the_variable_replaces_every_mode(home: Path) -> None:
         assert read_rights(home, role, agent, {**ENVIRON, "GARRISON_SANDBOX": "none"}).mode is Mode.NONE
     with pytest.raises(UsageError, match="GARRISON_SANDBOX='non' should be one of auto, bubblewrap, landlock, none"):
         read_rights(home, Role.GATE, "", {"GARRISON_SANDBOX": "non"})
+
+
+def test_what_auto_was_to_an_earlier_version_is_landlock_for_what_states_no_mode(tmp_path: Path, home: Path) -> None:
+    environ = {**ENVIRON, "GARRISON_SANDBOX_AUTO": "landlock"}
+    assert read_rights(home, Role.GATE, "", environ).mode is Mode.BUBBLEWRAP
+    (tmp_path / "config.toml").write_text("")
+    assert read_rights(tmp_path, Role.GATE, "", environ).mode is Mode.LANDLOCK
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("", '[sandbox]\nmode = "none"\n'),
+    ("[launch]\nagent = 'a'\n", '[launch]\nagent = \'a\'\n\n[sandbox]\nmode = "none"\n'),
+    ("# mine\n[sandbox]  # held\nread = [\n  '/a']\n",
+     '# mine\n[sandbox]  # held\nmode = "none"\nread = [\n  \'/a\']\n'),
+    ("[sandbox]\nmode = 'auto'\n[agents.a]\nargv = ['a']\n", '[sandbox]\nmode = "none"\n[agents.a]\nargv = [\'a\']\n'),
+    ("[sandbox.gate]\nnetwork = 'none'\n", '[sandbox.gate]\nnetwork = \'none\'\n\n[sandbox]\nmode = "none"\n')])
+def test_the_answer_is_written_into_the_configuration(tmp_path: Path, before: str, after: str) -> None:
+    (tmp_path / "config.toml").write_text(before)
+    assert write_mode(tmp_path, Mode.NONE).read_text() == after
+
+
+def test_a_form_that_cannot_be_changed_is_left_to_the_person(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("sandbox = {network = 'none'}\n")
+    with pytest.raises(Refused, match=r'write mode = "landlock" into \[sandbox\] of .*config.toml, then type'):
+        write_mode(tmp_path, Mode.LANDLOCK)
+    assert (tmp_path / "config.toml").read_text() == "sandbox = {network = 'none'}\n"
 
 
 @pytest.mark.parametrize(("text", "message"), [

@@ -29,6 +29,7 @@ from garrison.processes.runtime import Runtime
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader
 from garrison.records.names import Key
+from garrison.sandbox.place import MODE_VARIABLE
 from garrison.supervise.verdict import Verdict
 from garrison.system import processes
 from garrison.system.git import Git
@@ -193,7 +194,8 @@ def environment(folder: Path) -> dict[str, str]:
 
     Its `python3` is the one that runs garrison, since the user's PATH may have none.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("GARRISON_", "GIT_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("GARRISON_", "GIT_"))
+                 or name == MODE_VARIABLE}
     path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])
     return {**inherited, "PATH": path, "GARRISON_HOME": str(folder / "home"), "GARRISON_TREES": str(folder / "trees"),
             "XDG_STATE_HOME": str(folder / "xdg"), "GARRISON_DEMO_CREW": str(DEMO / "agents"),

@@ -6,6 +6,7 @@ Its code and data are in examples/demo of the checkout; a wheel contains them as
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,12 @@ import click
 from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.cli.commands import Command
 from garrison.cli.package_data import find_data
+from garrison.cli.sandbox import sandbox_option, settle_mode
+from garrison.config import find_home
 from garrison.errors import Refused, UsageError
+from garrison.sandbox.place import MODE_VARIABLE, Role
+from garrison.sandbox.probe import mode_here
+from garrison.sandbox.rights import read_rights
 
 
 @click.command(cls=Command, examples=(
@@ -26,6 +32,7 @@ from garrison.errors import Refused, UsageError
 @click.option("--keep", is_flag=True, help="Keep the demonstration's folder.")
 @click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True,
               help="Where agents work: in tmux sessions, or as plain processes.")
+@sandbox_option
 @click.option("--claude", is_flag=True, help="Run four sessions of the real Claude CLI with a scripted model, offline.")
 @click.option("--live", is_flag=True, help="With --claude: use a real model, paid with your own key.")
 def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) -> int:
@@ -38,6 +45,9 @@ def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) ->
         raise UsageError("--live requires --claude")
     if claude and not has_sdk():
         raise Refused(MISSING)
+    settle_mode(find_home())
+    # In its own home nothing is stated; the answer that this user gave once holds there, too.
+    os.environ[MODE_VARIABLE] = mode_here(read_rights(find_home(), Role.AGENT).mode)
     sys.path.insert(0, str(find_demo()))
     if claude:
         code: int = importlib.import_module("garrison_demo.claude").run_claude_demo(

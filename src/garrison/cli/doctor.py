@@ -57,6 +57,9 @@ def doctor(fix: bool, repo: Path | None, sandbox: bool, as_json: bool, home: str
 def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
     """Print what each attempt to escape came to; return 1 if the mode in effect is not held."""
     rights = read_rights(runtime.home, Role.AGENT, environ=runtime.environ)
+    if rights.mode is Mode.AUTO and not machine().bubblewrap and not as_json:
+        for gap in gaps(machine().landlock) if machine().landlock else ():
+            print_message(f"mode = \"landlock\" would not hold: {gap}")
     with interruptible():
         proof = prove(rights, runtime.environ)
     if as_json:

@@ -22,6 +22,7 @@ from garrison.cli.commands import Command
 from garrison.cli.interrupt import interruptible
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import dumps, print_message
+from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import PROJECT_FILE, LaunchConfig, config_path, find_home, trees_root
 from garrison.errors import Refused, UsageError
 from garrison.frozen import frozen
@@ -91,6 +92,7 @@ class Choice:
 @click.option("--no-try", is_flag=True, help="Do not try gate and set-up.")
 @click.option("--force", is_flag=True, help=f"Replace {PROJECT_FILE}, and {FIRST} unless you "
               "changed it; without it, init tries the configured gate and changes neither.")
+@sandbox_option
 @json_option
 @home_option
 def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: str | None, timeout: float,
@@ -317,6 +319,7 @@ class _Trials:
         if base is None:
             raise Refused(f"{repo} has a detached HEAD; check out the branch on which work is to land: "
                           f"git -C {shlex.quote(str(repo))} switch BRANCH")
+        settle_mode(runtime.home)
         self.trees = trees_root(runtime.environ)
         launch = Launch("", "init", str(repo), base, runtime.clock.utc(), str(self.trees), path=path,
                         sandbox=summarize_sandbox(runtime.home, set(), runtime.environ))

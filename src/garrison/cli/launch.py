@@ -22,6 +22,7 @@ from garrison.cli.interrupt import interruptible
 from garrison.cli.launch_options import OPTION_GROUPS, launch_options, make_request
 from garrison.cli.options import home_option
 from garrison.cli.output import dumps, print_message
+from garrison.cli.sandbox import settle_mode
 from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.processes import launch as launching
@@ -96,6 +97,7 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
         raise UsageError("pass --retry-failed for all failed nodes, or --retry NODE for some of them")
     again = retry_failed or bool(retry_nodes)
     runtime = Runtime.real(find_home(home))
+    settle_mode(runtime.home)
     resumed = preflight.check_resume(runtime, run, accept_rewritten_target=accept_rewritten_target,
                                      retry_failed=again, retry_nodes=retry_nodes)
     if resumed.sandbox:
@@ -110,6 +112,7 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
 
 def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: bool) -> Launch | None:
     """Check a launch and make its run durable; with `dry_run`, print the plan and return None."""
+    settle_mode(runtime.home)
     with LaunchClaim(runtime.home) as claim:
         with interruptible():  # a pre-flight ends its gate and removes its worktree
             prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)

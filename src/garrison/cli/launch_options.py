@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from garrison.cli.options import PluginChoice, home_option
+from garrison.cli.sandbox import sandbox_option
 from garrison.plugins import Group
 from garrison.processes.launch_request import LaunchRequest
 
@@ -17,7 +18,7 @@ OPTION_GROUPS = {
     "Worktrees, tests and landing": ("setup", "setup_key", "fresh_setup", "gate", "no_gate", "gate_from_target",
                                      "with_hooks", "land", "approve", "allow_foreign_imports", "trust_git_config"),
     "Flow": ("auto_approve", "max_steps"),
-    "Agents": ("agent", "failover", "hosts", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
+    "Agents": ("agent", "failover", "hosts", "env", "max_agents", "max_respawn", "max_rework", "terminal", "sandbox"),
 }
 """Heading of the help → parameters."""
 
@@ -66,6 +67,7 @@ _OPTIONS = (
     click.option("--terminal", type=PluginChoice(["auto", "tmux", "process"], Group.TERMINALS),
                  default="auto", show_default=True,
                  help="Where agents work: in tmux sessions (`garrison attach` shows them), or as plain processes."),
+    sandbox_option,
     home_option,
     click.option("--detach", is_flag=True,
                  help="Return once the launcher is active; `garrison status` shows progress."),

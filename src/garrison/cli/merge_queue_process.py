@@ -22,6 +22,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import PluginChoice, home_option, json_option, repo_root_option, target_option
 from garrison.cli.output import print_json
 from garrison.cli.resolve import observer_of, open_queue
+from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import Timing, find_home, read_config, trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import MAX_BATCH
@@ -419,6 +420,7 @@ def enqueue_command(node: str, branch: str, repo_root: str | None, target: str |
 @click.option("--no-gate", is_flag=True, help="Land without testing; recorded.")
 @click.option("--setup", metavar="CMD", help="Command that prepares a worktree for the gate; recorded.")
 @click.option("--no-wait", is_flag=True, help="Exit 1 at once if another processor is alive.")
+@sandbox_option
 @json_option
 @home_option
 def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None, target: str | None, gate: str | None,
@@ -430,6 +432,7 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
         raise click.UsageError("--gate and --no-gate are mutually exclusive")
     if watch and no_wait:
         raise click.UsageError("--watch waits while another processor is alive; omit --no-wait")
+    settle_mode(find_home(home))
     failures: list[dict[str, Any]] = []
     printed = False
     for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,

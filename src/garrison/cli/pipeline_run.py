@@ -20,6 +20,7 @@ import click
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
 from garrison.cli.output import print_json, print_message
+from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunDirectory
@@ -52,6 +53,7 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--max-steps", type=click.IntRange(1), metavar="N",
                      help="Maximum number of steps (default: the graph's max_steps, else 500)."),
         click.option("--agent", metavar="NAME", help="Agent of codergen nodes (default: command)."),
+        sandbox_option,
         click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
         click.option("--quiet", "-q", is_flag=True, help="Do not print a line for each node."),
         home_option,
@@ -252,6 +254,7 @@ def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None
     roles = [Role.TOOL] if has_more or graph.nodes_of("tool") else []
     if not (agents or roles):
         return
+    settle_mode(home)
     line = summarize_sandbox(home, agents, os.environ, roles)
     if not quiet:
         print_message(line)

@@ -18,6 +18,7 @@ from garrison.cli import completion, resolve
 from garrison.cli.authority import require
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
+from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
 from garrison.errors import UsageError
 from garrison.records.names import check_run
@@ -73,6 +74,7 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
 @click.option("--quiet", "-q", is_flag=True, help="Do not print a line for each node.")
 @click.option("--keep", is_flag=True, help="Keep the session's state after success, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print progress or result as JSON.")
+@sandbox_option
 @home_option
 @click.pass_context
 def resume(ctx: click.Context, /, run: str, home: str | None, **options: Any) -> None:

@@ -19,6 +19,7 @@ from garrison.agents import registry
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
 from garrison.cli.output import print_message
+from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes import launch as launching
@@ -68,6 +69,7 @@ def _task_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--acceptance", metavar="CMD", help="Command that accepts the work, run in its own worktree.")
 @click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree.")
 @click.option("--wait", is_flag=True, help="Return when the runner has ended; exit 0 if the branch is enqueued.")
+@sandbox_option
 @home_option
 def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt: int, home: str | None, wait: bool,
                  **options: Any) -> None:
@@ -101,6 +103,7 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
               help="Name to print as the session's; the session itself is named after node and run.")
 @click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, metavar="N",
               help="Respawns allowed.")
+@sandbox_option
 @home_option
 def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str | None, run: str | None,
                        home: str | None, **options: Any) -> None:
@@ -143,6 +146,7 @@ def _launch_and_task(runtime: Runtime, node: str, prd: str, target: Path, run: s
     agent = options.pop("agent") or ("command" if options.get("command") else None)
     if agent is None:
         raise Refused(f"{node} has no agent: pass --command or --agent")
+    settle_mode(runtime.home)
     registry.required_variables({agent}, runtime.home)
     registry.check_program(agent, runtime.home, runtime.environ)
     return launching.create_adhoc_run(runtime, node, prd, target, run=run or _new_run_id(runtime, node), agent=agent,

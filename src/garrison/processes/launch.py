@@ -41,6 +41,8 @@ from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, format_marker, launcher_key, to_run_stem
 from garrison.records.run import LAND_PR, Launch
 from garrison.records.signals import ResumeRun, SetBudget, Signal, resume_id
+from garrison.sandbox.place import MODE_VARIABLE
+from garrison.sandbox.summary import summarize_sandbox
 from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_incarnation
 from garrison.supervise.observer import judge_now
 from garrison.system import systemd
@@ -97,7 +99,10 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
         path=runtime.environ.get("PATH", os.defpath), prd_ref=prd, adhoc=True,
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
         max_respawn=int(str(task.pop("max_respawn", None) or 10)), terminal=str(task.pop("terminal", None) or "auto"),
-        held_back=list_withheld(runtime.environ, []))
+        held_back=list_withheld(runtime.environ, []), sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
+    launch = replace(launch, sandbox=summarize_sandbox(runtime.home, {launch.agent}, runtime.environ))
+    if launch.is_held_by_landlock and launch.terminal in ("auto", "tmux"):
+        launch = replace(launch, terminal="process")
     run, _ = _claim_run(runtime, launch)
     launch = replace(launch, run_id=run)
     allow_empty = launch.agent == "command" and not task.get("prompt")

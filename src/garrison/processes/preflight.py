@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from garrison.agents.config_check import check_configuration
 from garrison.agents.failover import parse_failover
 from garrison.agents.limits import describe_limits
 from garrison.config import GuardHooks, trees_root
-from garrison.errors import GarrisonError, RecordError, Refused, UsageError
+from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
 from garrison.frozen import frozen
 from garrison.merge import hooks
 from garrison.merge.checkouts import find_checkouts
@@ -52,16 +53,18 @@ from garrison.records.journal import read_all
 from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_run, launcher_key, quote, to_name
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
 from garrison.sandbox import setups
-from garrison.sandbox.place import MODE_VARIABLE
+from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
+from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import capacity
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head, operation_in_progress
 from garrison.system.terminal_choice import KINDS, choose_terminal
+from garrison.system.tmux_server import TmuxServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from garrison.config import LaunchConfig
     from garrison.pipeline.graph import Graph
@@ -148,6 +151,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)
+    launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch))
     for line in describe_limits(((name, task.agent or agent, task.attrs) for name, task in here.tasks.items()
                                  if task.command is None), runtime.home):
         report(line)
@@ -520,6 +524,43 @@ def _launch_to_resume(runtime: Runtime, run: str) -> Launch:
     return launch
 
 
+def _terminal_beside_landlock(runtime: Runtime, launch: Launch) -> str:
+    """Return the terminal of a launch, so that no agent that Landlock holds has a tmux in reach; Refused where it has.
+
+    Whoever connects to tmux's socket runs anything as the user, and Landlock keeps nobody from sockets.
+    """
+    if not launch.is_held_by_landlock:
+        held = next((other.run_id for other in _living_launches(runtime, launch) if other.is_held_by_landlock), None)
+        if held is not None and launch.terminal == "tmux":
+            raise Refused(f"Landlock holds run {held}, and does not keep its agents from tmux's socket, by which they "
+                          "could run anything as you; use --terminal process, or wait until that run has ended")
+        return "process" if held is not None and launch.terminal == "auto" else launch.terminal
+    if launch.terminal == "tmux":
+        raise Refused("Landlock does not keep agents from tmux's socket, by which they could run anything as you; use "
+                      "--terminal process")
+    if TmuxServer(runtime.home / "run").processes():
+        _refuse_beside_tmux(runtime, launch, "; wait until that has ended, or use another home with --home")
+    return "process" if launch.terminal == "auto" else launch.terminal
+
+
+def _refuse_beside_tmux(runtime: Runtime, launch: Launch, advice: str) -> None:
+    users = ", ".join(other.run_id for other in _living_launches(runtime, launch) if other.terminal != "process")
+    raise Refused(f"{f'run {users} works' if users else 'a session works'} in tmux in this home, and Landlock does not "
+                  f"keep other agents from its socket, by which they could run anything as you{advice}")
+
+
+def _living_launches(runtime: Runtime, launch: Launch) -> Iterator[Launch]:
+    """Yield what the other runs whose guardian lives were launched with."""
+    for run in run_records.list_runs(runtime.home):
+        if run == launch.run_id:
+            continue
+        with suppress(RecordError, NotFound):
+            other = runtime.launch(run)
+            guardian = runtime.store.read(Identity, Key("guardian", other.pipeline_id, run))
+            if guardian is not None and runtime.observer.judge(guardian).living:
+                yield other
+
+
 def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
     """Return the launch with the sandbox that its processes have from now on, and record that; Refused if this machine
     cannot hold it.
@@ -536,10 +577,14 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
     environ = runtime.environment(launch, {})
     agents = used_agents(tasks_here(plan, launch.hosts), launch.agent, runtime.home, launch.failover)
     line = summarize_sandbox(runtime.home, agents, {**runtime.environ, **environ})
+    if launch.is_held_by_landlock and read_rights(runtime.home, Role.AGENT, "", runtime.environ).mode is Mode.AUTO:
+        line += "; an earlier version chose it, and this run keeps it: a new run needs it to be chosen by you"
     changed = replace(launch, sandbox=line, sandbox_mode=environ.get(MODE_VARIABLE, ""))
     if changed != launch:
         run_records.save(runtime.files(launch.run_id).sandbox, RunSandbox(changed.sandbox, changed.sandbox_mode))
-    return changed
+    if changed.is_held_by_landlock and any(other.terminal != "process" for other in _living_launches(runtime, launch)):
+        _refuse_beside_tmux(runtime, launch, f"; wait until that has ended, then `garrison resume {launch.run_id}`")
+    return runtime.launch(launch.run_id)
 
 
 def _last_of_branch(runtime: Runtime, launch: Launch) -> str:

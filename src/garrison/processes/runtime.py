@@ -12,7 +12,7 @@ from garrison.frozen import frozen
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.sandbox.place import MODE_VARIABLE
+from garrison.sandbox.place import AUTO_VARIABLE, MODE_VARIABLE, Mode
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment
@@ -70,6 +70,8 @@ class Runtime:
         """Return the environment of a run's children: the allow-list, what the launch recorded of its own environment,
         and `variables`."""
         mode = {MODE_VARIABLE: launch.stated_sandbox_mode} if launch.stated_sandbox_mode else {}
+        if launch.is_held_by_landlock:
+            mode[AUTO_VARIABLE] = Mode.LANDLOCK
         source = {**mode, **self.environ, **launch.locale,
                   "PATH": launch.path or self.environ.get("PATH", os.defpath)}
         return child_environment(source, launch.env, {"GARRISON_HOME": str(self.home), "GARRISON_TREES": launch.trees,

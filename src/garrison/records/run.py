@@ -112,6 +112,11 @@ class Launch:
         return self.sandbox_mode or ("" if self.sandbox or self.adhoc else "none")
 
     @property
+    def is_held_by_landlock(self) -> bool:
+        """Return whether Landlock holds some of the run's processes; earlier versions recorded that in words only."""
+        return "landlock" in self.sandbox
+
+    @property
     def onto(self) -> str:
         """Return the branch that nodes begin at and land on: `base`, or the run's own."""
         return self.base if self.land == LAND_NODE else integration_branch(self.run_id)
@@ -349,9 +354,12 @@ def load_launch(files: RunFiles) -> Launch | None:
     resumed = None
     with suppress(RecordCorrupt):  # a damaged one shall not stop the run, which knows its first sandbox
         resumed = load(RunSandbox, files.sandbox)
-    if launch is None or resumed is None:
-        return launch
-    return replace(launch, sandbox=resumed.sandbox, sandbox_mode=resumed.sandbox_mode)
+    if launch is not None and resumed is not None:
+        launch = replace(launch, sandbox=resumed.sandbox, sandbox_mode=resumed.sandbox_mode)
+    if launch is not None and launch.is_held_by_landlock and launch.terminal in ("auto", "tmux"):
+        # Who reaches tmux's socket, which Landlock does not hold, runs anything as the user. Earlier versions took it.
+        return replace(launch, terminal="process")
+    return launch
 
 
 def load(kind: type[T], path: Path) -> T | None:

@@ -26,7 +26,7 @@ class Mode(StrEnum):
     """Mechanism that holds the confinement."""
 
     AUTO = "auto"
-    """Bubblewrap, else Landlock, else refuse."""
+    """Bubblewrap, else refuse: a weaker one is chosen by a person, by name."""
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
     NONE = "none"
@@ -46,6 +46,8 @@ class Network(StrEnum):
 DEFAULT_MODE = Mode.AUTO
 MODE_VARIABLE = "GARRISON_SANDBOX"
 """Variable that states the mode of every tree."""
+AUTO_VARIABLE = "GARRISON_SANDBOX_AUTO"
+"""Variable that states what `auto` is for a run of an earlier version, whose `auto` was Landlock without bubblewrap."""
 DEFAULT_NETWORK = Network.ALLOW
 """Network of a tree that is confined; one that is not has the machine's."""
 DEFAULT_HOSTS = "default"

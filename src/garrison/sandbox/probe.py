@@ -65,12 +65,14 @@ def choose_mode(wanted: Mode, able: Machine) -> Mode:
     """Return the mode that holds what was wanted; Refused if this machine cannot. Pure."""
     if wanted is Mode.NONE or (wanted in (Mode.AUTO, Mode.BUBBLEWRAP) and able.bubblewrap):
         return Mode.NONE if wanted is Mode.NONE else Mode.BUBBLEWRAP
-    if wanted in (Mode.AUTO, Mode.LANDLOCK) and able.landlock:
+    if wanted is Mode.LANDLOCK and able.landlock:
         return Mode.LANDLOCK
-    lack = able.refusal if wanted is Mode.BUBBLEWRAP else "Landlock is not enabled in this kernel"
-    if wanted is Mode.AUTO:
-        lack = f"{able.refusal}, and {lack}"
-    raise Refused(f"no sandbox: {lack}; {remedy(able)}, or set mode = \"none\" in [sandbox] of config.toml")
+    lack = "Landlock is not enabled in this kernel" if wanted is Mode.LANDLOCK else able.refusal
+    others = "mode = \"none\" in [sandbox] of config.toml"
+    if wanted is Mode.AUTO and able.landlock:
+        others = (f"mode = \"landlock\" (it leaves gaps: `garrison doctor --sandbox` lists them) or {others}, or pass "
+                  "--sandbox")
+    raise Refused(f"no sandbox: {lack}; {remedy(able)}, or set {others}")
 
 
 def held_mode(place: Place | None) -> Mode:

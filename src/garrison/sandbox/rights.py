@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from garrison.config import PROFILE_RIGHTS, SANDBOX_KEYS, ConfigFile, read_config, string_list
 from garrison.errors import UsageError
-from garrison.sandbox.place import MODE_VARIABLE, Mode, Network, Rights, Role
+from garrison.sandbox.place import AUTO_VARIABLE, MODE_VARIABLE, Mode, Network, Rights, Role
 from garrison.sandbox.proxy.hosts import parse_rules
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def rights_of(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, 
         is_network_stated = is_network_stated or "network" in table
     if (word := environ.get(MODE_VARIABLE)) is not None:
         rights = replace(rights, mode=_one_of(Mode, word, f"{MODE_VARIABLE}={word!r}"))
+    elif rights.mode is Mode.AUTO and (word := environ.get(AUTO_VARIABLE)) is not None:
+        rights = replace(rights, mode=_one_of(Mode, word, f"{AUTO_VARIABLE}={word!r}"))
     return rights if is_network_stated or rights.mode is not Mode.NONE else replace(rights, network=Network.OPEN)
 
 

@@ -30,10 +30,15 @@ def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, s
                       roles: Iterable[Role] = NAMES) -> str:
     """Return in one line which modes hold for these agents and roles, and that something is not held; Refused if one of
     them cannot be held on this machine."""
-    wanted = {who: rights.mode for who, rights in _rights(home, agents, environ, roles)}
-    able = None if set(wanted.values()) == {Mode.NONE} else machine()
-    held = {who: mode if able is None else _choose(who, mode, able) for who, mode in wanted.items()}
-    return describe_modes(held, able)
+    held = held_modes(home, agents, environ, roles)
+    return describe_modes(held, None if set(held.values()) == {Mode.NONE} else machine())
+
+
+def held_modes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
+               roles: Iterable[Role] = NAMES) -> dict[str, Mode]:
+    """Return which mode holds for each of these agents and roles; Refused if one cannot be held on this machine."""
+    return {who: rights.mode if rights.mode is Mode.NONE else _choose(who, rights.mode, machine())
+            for who, rights in _rights(home, agents, environ, roles)}
 
 
 def missing_path_notes(home: Path, agents: Iterable[str], environ: Mapping[str, str],

@@ -1,0 +1,95 @@
+"""Sandbox of what a command starts: `--sandbox`, and the question that is asked once where bubblewrap is missing.
+
+Nobody gets a weaker sandbox without having chosen it: without a terminal, the launch refuses and names the choices.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garrison.cli.output import print_message
+from garrison.config import config_path, line_of, read_config
+from garrison.errors import Refused
+from garrison.records import atomic
+from garrison.sandbox.landlock import gaps
+from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
+from garrison.sandbox.probe import machine, remedy
+from garrison.sandbox.rights import read_rights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.sandbox.machine import Machine
+
+
+def _use_mode(_context: click.Context, _parameter: click.Parameter, mode: str | None) -> None:
+    """Make the mode that of this process and its children."""
+    if mode is not None:
+        os.environ[MODE_VARIABLE] = mode
+
+
+sandbox_option = click.option(
+    "--sandbox", metavar="MODE", type=click.Choice([mode.value for mode in Mode]), expose_value=False,
+    callback=_use_mode, help="What confines agents and gate: bubblewrap, landlock or none (default: GARRISON_SANDBOX, "
+                             "else the mode in config.toml).")
+
+
+def settle_mode(home: Path) -> None:
+    """Ask which sandbox to use, and write the answer into config.toml, where bubblewrap is missing and nobody has said.
+
+    Does nothing without a terminal: what is started then is refused. Refused if the person wants to install it.
+    """
+    if read_rights(home, Role.AGENT).mode is not Mode.AUTO or machine().bubblewrap:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    able = machine()
+    choices = dict(zip("123", _choices(able), strict=False))
+    print_message(f"no sandbox is chosen yet, and {able.refusal}. What shall hold agents, set-up and gate?")
+    for key, (_, text) in choices.items():
+        print_message(f"  {key}  {text}")
+    mode = choices[click.prompt("Your choice, kept in config.toml", type=click.Choice([*choices]), err=True)][0]
+    if mode is None:
+        raise Refused(f"{remedy(able)}, then type the same command again; nothing was started")
+    path = write_mode(home, mode)
+    print_message(f"wrote mode = \"{mode}\" to [sandbox] of {path}")
+
+
+def _choices(able: Machine) -> list[tuple[Mode | None, str]]:
+    """Return what can be chosen: a mode or, to have bubblewrap, None; and what that means."""
+    found: list[tuple[Mode | None, str]] = [(None, f"bubblewrap: {remedy(able)}")]
+    if able.landlock:
+        found.append((Mode.LANDLOCK, "Landlock, which does not hold this: " + "; ".join(gaps(able.landlock))))
+    return [*found, (Mode.NONE, "none: agents can do whatever you can")]
+
+
+def write_mode(home: Path, mode: Mode) -> Path:
+    """Write the mode of `[sandbox]` into a home's config.toml, which stays as it is otherwise; return its path."""
+    config, path = read_config(home), config_path(home)
+    line, lines = f'mode = "{mode}"', config.text.splitlines()
+    stated, table = line_of(config.text, ("sandbox", "mode")), line_of(config.text, ("sandbox",))
+    if stated:
+        lines[stated - 1] = line
+    elif table and lines[table - 1].strip().startswith("[sandbox]"):
+        lines.insert(table, line)
+    else:
+        lines += [*([""] if lines else []), "[sandbox]", line]
+    text, wanted = "\n".join([*lines, ""]), _with_mode(config.tables, mode)
+    try:
+        is_right = tomllib.loads(text) == wanted
+    except tomllib.TOMLDecodeError:
+        is_right = False
+    if not is_right:  # an inline table, for example
+        raise Refused(f"write {line} into [sandbox] of {path}, then type the same command again; nothing was started")
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    atomic.write(path.resolve(), text.encode())
+    return path
+
+
+def _with_mode(tables: dict[str, Any], mode: Mode) -> dict[str, Any]:
+    return {**tables, "sandbox": {**tables.get("sandbox", {}), "mode": str(mode)}}

@@ -21,8 +21,10 @@ def stamps(place: Place, run: str) -> set[str]:
 
 def test_a_set_up_runs_once_for_all_worktrees_and_again_when_asked(place: Place) -> None:
     confine_wholly(place)
-    setup = "mkdir -p node_modules ~/.cache/foo; date +%s%N > node_modules/stamp; touch ~/.cache/foo/f"
-    take = "cat node_modules/stamp; mkdir ~/.cache/bar; rm -r node_modules ~/.cache/foo"
+    setup = ("mkdir -p node_modules .venv ~/.cache/foo; date +%s%N > node_modules/stamp; touch ~/.cache/foo/f; "
+             "echo '*' > .venv/.gitignore")
+    take = ("cat node_modules/stamp; mkdir ~/.cache/bar; rm -r node_modules ~/.cache/foo; echo x > .venv/installed; "
+            "git status --porcelain | grep venv && exit 1")
     (place.repo / ".gitignore").write_text("node_modules/\n")
     git(place.repo, "add", "-A")
     git(place.repo, "commit", "-qm", "ignore")
@@ -36,6 +38,7 @@ def test_a_set_up_runs_once_for_all_worktrees_and_again_when_asked(place: Place)
     assert stamps(place, "r2") == stamps(place, "r1")
     assert len(stamps(place, "r3") | stamps(place, "r1")) == 2
     assert "set-up: kept from" in (place.root / "out").read_text()
+    assert ".venv" not in git(place.repo, "ls-tree", "--name-only", "main")
 
 
 def test_what_a_branch_makes_its_set_up_do_reaches_no_other_node_and_no_gate(place: Place) -> None:

@@ -373,18 +373,20 @@ def keep(worktree: Path, layer: SetupLayer, store: Path) -> SetupLayer:
 
 def list_untracked(git: Git, worktree: Path) -> list[str]:
     """Return the uppermost untracked paths of a worktree, ignored ones too; a folder ends with `/`."""
-    listed = git.run("ls-files", "--others", "--directory", "-z", cwd=worktree, exact=True).out
+    listed = git.list_files(worktree, "ls-files", "--others", "--directory", "-z")
     return [name for name in listed.split("\0") if name]
 
 
 def _not_ignored(git: Git, worktree: Path, names: Sequence[str]) -> list[str]:
-    """Return those of some untracked paths that hold anything which git does not ignore."""
-    if not names:
-        return []
-    listed = git.list_files(worktree, "ls-files", "--others", "--exclude-standard", "--directory",
-                            "--no-empty-directory", "-z").split("\0")
-    shown = {name.rstrip("/") for name in listed if name}
-    return [name for name in names if name in shown or any(each.startswith(f"{name}/") for each in shown)]
+    """Return those of some untracked paths that git does not ignore by their names.
+
+    A `.gitignore` inside of one does not count: it is part of the layer, so that what an agent adds beside it lies in a
+    folder without it.
+    """
+    told = git.run("check-ignore", "-z", "--stdin", cwd=worktree, text="".join(f"{name}\0" for name in names),
+                   check=False, exact=True).out
+    ignored = set(told.split("\0"))
+    return [name for name in names if name not in ignored]
 
 
 def _read_mount_points(home: Path) -> list[str]:

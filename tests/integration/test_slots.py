@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -107,3 +111,72 @@ def test_a_wrappers_output_counts_once_it_is_complete(tmp_path: Path) -> None:
         assert read_pid(tmp_path) is None
     (tmp_path / "pid").write_text("123 45\n")
     assert read_pid(tmp_path) == (123, 45)
+
+
+ORDINARY = 1001
+DEEP = "d=x; for n in $(seq 60); do d=$d/$(printf %060d 0); done; for n in $(seq 30); do mkdir -p $d; cd $d; done"
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder of an ordinary user: one of root's is nobody else's."""
+    with tempfile.TemporaryDirectory() as folder:
+        if os.geteuid() == 0:
+            os.chown(folder, ORDINARY, ORDINARY)
+        yield Path(folder)
+
+
+def as_ordinary_user(deed: Callable[[], None]) -> None:
+    """Do it in a process of an ordinary user, whom modes hold."""
+    if os.geteuid():
+        deed()
+        return
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(ORDINARY, ORDINARY, ORDINARY)
+            os.setresuid(ORDINARY, ORDINARY, ORDINARY)
+            os.environ["HOME"] = "/nonexistent"
+            deed()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(("command", "altered"), [
+    ("chmod 000 .", "its worktree with mode 000"), ("chmod 555 .", "its worktree with mode 555"),
+    ("chmod 555 sub", "sub with mode 555"), ("chmod 000 sub/in sub", "sub with mode 000"),
+    ("chmod 000 a.txt", "a.txt with mode 000"), ("mkdir -p x/y; chmod 000 x/y x", ""), (DEEP, ""),
+    ("rm -rf sub; ln -s / sub; mkdir -p x/y; touch x/y/z; chmod 555 x/y", "")])
+def test_a_slot_serves_the_next_branch_whatever_rights_the_last_one_took(
+        shared: Path, command: str, altered: str) -> None:
+    def deed() -> None:
+        git = repository(shared / "repo", "text\n")
+        (shared / "repo/sub/in").mkdir(parents=True)
+        (shared / "repo/sub/in/b.txt").write_text("b\n")
+        for words in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "two"]):
+            subprocess.run(["git", *words], cwd=shared / "repo", check=True)
+        slot = acquire_slot(git, shared / "trees/key")
+        for again in range(2):
+            slot.prepare("main")
+            (slot.path / "sub/in/b.txt").write_text("the gate writes\n")
+            (slot.path / "new.txt").write_text("the gate writes\n")
+            subprocess.run(["sh", "-c", command], cwd=slot.path, check=False, stderr=subprocess.DEVNULL)
+            if again:  # a processor that was killed has not looked
+                slot.release()
+                slot = acquire_slot(git, shared / "trees/key", slot.number)
+            else:
+                assert slot.find_altered() == altered
+        slot.prepare("main")
+        assert (slot.path / "a.txt").read_text() == "text\n"
+        assert not (slot.path / "x").exists()
+        subprocess.run(["sh", "-c", command], cwd=slot.path, check=False, stderr=subprocess.DEVNULL)
+        slot.release()
+        remove_idle_slots(git, shared / "trees/key")
+        assert not (shared / "trees/key").exists()
+        assert len(git.worktrees()) == 1
+
+    as_ordinary_user(deed)

@@ -179,6 +179,8 @@ class GateRun:
     _watch: JobWatch | None = None
     _lost_time: LostTime | None = None
     """Time that the running stage lost."""
+    altered: str = ""
+    """What its commands left in the slot that no other branch's gate may find (`Slot.find_altered`)."""
     network: NetworkPlace | None = None
     """Network of the running stage; None for one that an earlier processor started, whose proxy serves it alone."""
     is_cut: bool = False
@@ -410,7 +412,11 @@ class GateRun:
         code, timed_out = exit_status
         if stage == "setup" and code == 0:
             self._kill_rest()
-            self._record_setup()
+            try:
+                self._record_setup()
+            except (GarrisonError, OSError) as error:  # what it left cannot be read or kept
+                log = self.setup_log
+                return Verdict("lost", -1, f"after the set-up: {error}", read_tail(log, TAIL_LINES), log)
             self._start_stage("gate", self.config.gate_command, self.log)
             return None
         return self._judge(stage, code, timed_out, now)
@@ -491,8 +497,9 @@ class GateRun:
                                  is_disk_full=is_disk_full)
         hint += f"; {self.limit_option or LIMITS[stage]} sets the limit" if timed_out and not lost_time else ""
         hint += CUT if code and self.is_cut else ""
+        altered = f"it left {self.altered}, so its worktree is made again" if self.altered else ""
         restored = self._describe_restored()
-        return Verdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored])), tail, log,
+        return Verdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored, altered])), tail, log,
                        was_stopped=bool(lost_time), refused_hosts=tuple(host.place for host in self.refused_hosts))
 
     @property
@@ -522,6 +529,7 @@ class GateRun:
                             grace=_KILL_GRACE)
         if child:
             processes.exit_code(child.pid)
+        self.altered = self.slot.find_altered() or self.altered
         if self.network is not None:
             self.network.close()
             self.network = None

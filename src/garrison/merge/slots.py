@@ -12,7 +12,7 @@ link `number-<n>` to its worktree; the claim is void once the worktree is gone, 
 from __future__ import annotations
 
 import json
-import shutil
+import stat
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from garrison.sandbox.rights import may_fetch
 from garrison.system import untrusted, worktree_files
 from garrison.system.git import Git, GitError
 from garrison.system.git.excludes import literal_pattern
+from garrison.system.git.repository import split
 from garrison.system.processes import is_running, same_boot
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Slot:
         self.sandbox = sandbox_folder(path)
         """Folder of what its processes have of their own."""
         self.memory = _read_memory(self._memory_path)
+        self._altered: str | None = None
         self.notes: list[str] = []
         """Notes for people about the commit that it shows."""
 
@@ -80,9 +82,9 @@ class Slot:
     def remove(self) -> None:
         """Remove the worktree and its files; the lock's file goes last, while it is held."""
         self.git.remove_worktree(self.path)
-        shutil.rmtree(self.path, ignore_errors=True)
-        with suppress(OSError):
-            untrusted.remove_tree(self.sandbox)
+        for folder in (self.path, self.sandbox):
+            with suppress(OSError, RecursionError, untrusted.UnsafeFile):
+                untrusted.remove_tree(folder)
         self._memory_path.unlink(missing_ok=True)
         self._made_path.unlink(missing_ok=True)
         self._lock.path.unlink(missing_ok=True)
@@ -95,13 +97,50 @@ class Slot:
         if clean == "ignored" and self.memory.clean != clean:
             self.memory.setup_key = ""  # it is not recorded which ignored files set-up made: run it again
         self.memory.clean = clean
+        altered = self.find_altered() if self._altered is None else self._altered
+        self._altered = None
         try:
+            if altered:
+                self._make_again()
             self._check_out(commit, keep)
-        except GitError:
+        except (GitError, OSError):
             # Damaged by a gate or a crash, or of a repository that was created anew: it holds no work.
-            self.git.remove_worktree(self.path)
-            self._remove_files()
-            self._check_out(commit, keep)
+            self._make_again()
+            try:
+                self._check_out(commit, keep)
+            except OSError as error:
+                raise GitError(("worktree",), 1, f"fatal: {error}") from error
+
+    def _make_again(self) -> None:
+        self._remove_files()
+        self.git.remove_worktree(self.path)
+
+    def find_altered(self) -> str:
+        """Return a tracked file or folder to which its owner lacks rights, with its mode; '' if there is none.
+
+        Git does not restore them: the next branch's gate would fail for what another one's did. So the next use makes
+        the worktree again.
+        """
+        self._altered = self._list_altered()
+        return self._altered
+
+    def _list_altered(self) -> str:
+        try:
+            if (mode := untrusted.mend_folder(self.path)) < 0:
+                return ""
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                return f"its worktree with mode {mode:03o}"
+            files = split(self.git.run("ls-files", "-z", cwd=self.path).out)
+        except (GitError, OSError):
+            return ""
+        folders = {str(parent) for name in files for parent in Path(name).parents} - {"."}
+        for needed, names in ((stat.S_IRWXU, sorted(folders)), (stat.S_IRUSR | stat.S_IWUSR, files)):
+            for name in names:
+                with suppress(OSError):
+                    mode = (self.path / name).lstat().st_mode
+                    if mode & needed != needed and not stat.S_ISLNK(mode):
+                        return f"{name} with mode {stat.S_IMODE(mode):03o}"
+        return ""
 
     def empty(self) -> None:
         """Remove all that the slot takes on its disk; its next use checks everything out again."""

@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import stat
+import subprocess
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -284,18 +285,33 @@ def remove_set_aside(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a tree that an agent wrote, with the directories that it made unwritable; no link is followed."""
+    """Remove a tree that an agent wrote, whatever the modes of its directories and however deep; follow no link."""
     for attempt in range(_TRIES):
         try:
             return shutil.rmtree(folder)
-        except PermissionError:
+        except FileNotFoundError:  # the process of `remove_set_aside` was there first
+            if not os.path.lexists(folder):
+                return None
+        except (OSError, RecursionError):  # it may not be listed, or holds more levels than descriptors
             if attempt:
                 raise
-            for path, folders, _ in os.walk(folder, onerror=None):
-                for inner in (Path(path, name) for name in folders):
-                    if not inner.is_symlink():
-                        inner.chmod(0o700)  # before the walk opens it
-        except FileNotFoundError:  # the process of `remove_set_aside` was there first
-            if not folder.exists():
+            subprocess.run(["/bin/sh", "-c", _REMOVE, "garrison-remove", str(folder)], env={"PATH": os.defpath},
+                           stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            if not os.path.lexists(folder):
                 return None
     raise UnsafeFile(folder.parent, folder.name, "changes while it is removed")
+
+
+def mend_folder(folder: Path) -> int:
+    """Give the owner all rights to a folder in which an agent worked; return the mode that it had, -1 if it is none."""
+    try:
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            Path(f"/proc/self/fd/{descriptor}").chmod(mode | stat.S_IRWXU)
+        return mode
+    finally:
+        os.close(descriptor)

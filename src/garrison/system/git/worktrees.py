@@ -156,7 +156,8 @@ class Worktrees(Commits):
                     if self._may_hold_work(real):
                         real.rename(_free_name(real))
                     self._unregister(real)
-                    shutil.rmtree(real, ignore_errors=True)
+                    with suppress(OSError, untrusted.UnsafeFile):
+                        untrusted.remove_tree(real)
             elif branch and tree.branch == branch and not tree.path.exists():
                 self._unregister(tree.path)
         if path.exists() and any(path.iterdir()):
@@ -195,8 +196,10 @@ class Worktrees(Commits):
             answer = self.run("worktree", "remove", "--force", "--force", str(real), check=False)
             if answer.code == 0:
                 return
-            if "validation failed" in answer.err:  # its HEAD is torn: git removes only the registration then
-                shutil.rmtree(real, ignore_errors=True)
+            # Its HEAD is torn, or it may not be read: git removes only the registration, then or now.
+            if "validation failed" in answer.err or "failed to delete" in answer.err:
+                with suppress(OSError, untrusted.UnsafeFile):
+                    untrusted.remove_tree(real)
             if last:
                 raise GitError(("worktree", "remove"), answer.code, answer.err)
 

@@ -180,3 +180,24 @@ def test_a_slot_serves_the_next_branch_whatever_rights_the_last_one_took(
         assert len(git.worktrees()) == 1
 
     as_ordinary_user(deed)
+
+
+@pytest.mark.parametrize("command", ["chmod 000 .", "chmod 000 a.txt d/e d", "chmod 555 d ."])
+def test_work_is_saved_and_its_worktree_removed_whatever_rights_the_agent_took(shared: Path, command: str) -> None:
+    def deed() -> None:
+        git = repository(shared / "repo", "text\n")
+        tree = shared / "trees/node"
+        git.add_worktree(tree, "node", "main")
+        (tree / "d/e").mkdir(parents=True)
+        (tree / "d/e/made.txt").write_text("made\n")
+        (tree / "a.txt").write_text("changed\n")
+        subprocess.run(["sh", "-c", command], cwd=tree, check=True)
+        git.add_worktree(tree, "node", "main")  # a successor takes it over
+        made = git.commit_all(tree, "all")
+        assert made
+        assert git.changed_paths("main", made) == ["a.txt", "d/e/made.txt"]
+        subprocess.run(["sh", "-c", command], cwd=tree, check=True)
+        git.remove_worktree(tree)
+        assert not tree.exists()
+
+    as_ordinary_user(deed)

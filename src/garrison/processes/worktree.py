@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ from garrison.sandbox import setups
 from garrison.sandbox.collect import collect, collect_side_work, enter
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.rights import may_fetch
-from garrison.system import disk_space
+from garrison.system import disk_space, untrusted
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import split
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
@@ -61,6 +60,7 @@ def collect_commits(git: Git, worktree: Path, run: str, node: str, attempt: int)
 
     Commits that cannot be on the branch are saved under a rescue ref. GarrisonError if the view holds what git refuses.
     """
+    untrusted.mend_folder(worktree)
     found = collect(GitView(git, worktree))
     if not found.commit:
         return ""
@@ -234,7 +234,7 @@ def _remove_rest(worktree: Path, *, keeps_home: bool = False) -> None:
         remove_sandbox_folder(worktree)
     try:
         if worktree.is_dir() and not worktree.is_symlink():
-            shutil.rmtree(worktree)
+            untrusted.remove_tree(worktree)
     except OSError as error:
         raise GarrisonError(f"{worktree} cannot be removed: {error.strerror}: {error.filename}") from error
 
@@ -540,6 +540,6 @@ def save_and_remove(git: Git, orphan: OrphanedWorktree, attempt: int) -> str:
     if orphan.what == "directory":
         git.remove_worktree(orphan.path)
         if orphan.path.exists():
-            shutil.rmtree(orphan.path)
+            untrusted.remove_tree(orphan.path)
     remove_worktree(git, orphan.path)
     return ref

@@ -367,6 +367,7 @@ def restore_link(git: Git, worktree: Path) -> Path:
     """Return the worktree's own git directory, and write its `.git` file again if that names anything else."""
     git_dir = find_git_dir(git, worktree)
     link = worktree / ".git"
+    untrusted.mend_folder(worktree)
     try:
         content = untrusted.read(worktree, ".git", 1 << 16) or b""
     except untrusted.UnsafeFile:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, Refused
+from garrison.system import untrusted
 from garrison.system.git import abandoned_locks
 from garrison.system.git.configuration import Unneutral, find_git_dirs, neutral_variables, read
 from garrison.system.git.neutral import NETWORK, NO_DRIVERS, VARIABLES
@@ -107,6 +108,8 @@ class Repository:
             exact: bytes that are not UTF-8 are kept as Python keeps them in names of files.
             timeout: seconds after which git is killed, with the programs of its transports.
         """
+        if cwd is not None and cwd != self.root and not os.access(cwd, os.X_OK):
+            untrusted.mend_folder(cwd)  # who worked in this worktree took our rights away
         name, *rest = arguments
         command = ["git", *(DURABLE if durable else ()), name, *NO_DRIVERS.get(name, ()), *rest]
         named = {**self.pinned, **(extra or {})}

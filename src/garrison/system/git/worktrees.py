@@ -148,6 +148,7 @@ class Worktrees(Commits):
     def _reuse_or_clear(self, path: Path, branch: str | None) -> bool:
         """Return whether the worktree exists already; otherwise clear its place for `worktree add`."""
         real = path.parent.resolve() / path.name
+        untrusted.mend_folder(real)  # an agent may have worked there already, and taken our rights away
         for tree in self.worktrees():
             if tree.path == real:
                 if self._is_complete(real) and tree.branch == branch:
@@ -208,6 +209,8 @@ class Worktrees(Commits):
         if "GIT_DIR" in self.pinned and path == self.root:
             return Path(self.pinned["GIT_DIR"])
         link = path / ".git"
+        if not os.access(path, os.X_OK) and path != self.root:
+            untrusted.mend_folder(path)  # who worked in it took our rights away
         if link.is_file():  # written by git; anything unusual is left to git itself
             target = link.read_text(errors="surrogateescape").removeprefix("gitdir: ").removesuffix("\n")
             if (path / target / "gitdir").is_file():
@@ -449,16 +452,23 @@ def _free_name(path: Path) -> Path:
 def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
     """Remove pipes in place of files that git reads, in a worktree and in repositories there: it would wait for ever.
 
-    `everywhere`: all pipes of the worktree, in which nobody works any more.
+    `everywhere`: all pipes of the worktree, in which nobody works any more; and its owner gets the rights to read it.
     """
+    if everywhere:
+        untrusted.mend_folder(tree)
     for folder, folders, files in os.walk(tree):
         if ".git" in folders:
             folders.remove(".git")
             inner.remove_pipes_within(Path(folder, ".git"))
+        for name in folders if everywhere else ():
+            untrusted.mend_folder(Path(folder, name))  # before the walk opens it
         for name in files if everywhere else _SETTINGS.intersection(files):
             path = f"{folder}/{name}"
             with suppress(FileNotFoundError):
-                kind = stat.S_IFMT(os.lstat(path).st_mode)  # there may be a hundred thousand
+                mode = os.lstat(path).st_mode  # there may be a hundred thousand
+                kind = stat.S_IFMT(mode)
+                if everywhere and kind == stat.S_IFREG and not mode & stat.S_IRUSR:
+                    Path(path).chmod(stat.S_IMODE(mode) | stat.S_IRUSR)  # nobody can swap it any more
                 if kind == stat.S_IFIFO or (name in _SETTINGS and kind not in (stat.S_IFREG, stat.S_IFLNK)):
                     os.unlink(path)  # noqa: PTH108  # path is relative to the walk
 

@@ -27,6 +27,8 @@ class Project:
     acceptance: str = ""
     init: tuple[str, ...] = ()
     """Options of `garrison init`."""
+    is_whole: bool = False
+    """Whether the command is typed by which `init` says that nested projects are tested, too."""
     full: bool = False
     """Whether it runs with `--full`; the others run with `--all`."""
 
@@ -98,7 +100,8 @@ build_editable = build_wheel
             tools=("poetry",), registry=("python",), files={
                 **_PYTHON_FILES, "pyproject.toml": _pyproject(
                     "poetrycalc", '\n[tool.poetry]\npackage-mode = false\n\n[tool.poetry.group.dev.dependencies]\n'
-                    'pytest = "*"\n')}, before="poetry lock -q"),
+                    'pytest = "*"\n\n[[tool.poetry.source]]\nname = "simple"\nurl = "https://pypi.org/simple/"\n'
+                    'priority = "primary"\n')}, before="poetry lock -q"),
     Project("pip", ".venv/bin/pip install -q six && echo six >> requirements.txt && " + _USE_SIX,
             {"requirements.txt": "six"}, registry=("python",), tools=("python",),
             files={**_PYTHON_FILES, "requirements.txt": "pytest\n", "pytest.ini": "[pytest]\npythonpath = .\n"},
@@ -129,6 +132,12 @@ build_editable = build_wheel
     Project("npm-without-network", "npm install ./libs/extra && " + _USE_EXTRA, {"package.json": "file:libs/extra"},
             tools=("npm",), files={**_NODE_FILES, **_LIBRARY, "package.json": _package_json("local", ', "dependencies": {"base": "file:libs/base"}')},
             before="npm install --package-lock-only"),
+    Project("npm-first-dependency", "npm install ./libs/extra && " + _USE_EXTRA, {"package.json": "file:libs/extra"},
+            tools=("npm",), files={**_NODE_FILES, **_LIBRARY, "package.json": _package_json("first")},
+            before="npm install --package-lock-only"),
+    Project("npm-first-dependency-without-lock-file", "npm install ./libs/extra && " + _USE_EXTRA,
+            {"package.json": "file:libs/extra"}, tools=("npm",),
+            files={**_NODE_FILES, **_LIBRARY, "package.json": _package_json("first")}),
     Project("pnpm", "pnpm add ms && " + _USE_MS, {"package.json": '"ms"', "pnpm-lock.yaml": "ms@"},
             tools=("npm", "pnpm"), registry=("node",), files={
                 **_NODE_FILES, "package.json": _package_json("pnpmcalc", ', "dependencies": {"has-flag": "^4.0.0"}')},
@@ -166,16 +175,16 @@ build_editable = build_wheel
                 "CMakeLists.txt": "cmake_minimum_required(VERSION 3.16)\nproject(calc C)\nenable_testing()\n"
                                   "add_executable(calc main.c)\nadd_test(NAME runs COMMAND calc)\n",
                 "main.c": "int main(void) { return 0; }\n", ".gitignore": "/build/\n"}),
-    Project("two-languages", "cd frontend && npm install ./extra && cd .. && printf 'def double(a):\\n    return a + a\\n"
+    Project("two-languages", "cd frontend && npm install ./extra && " + _USE_EXTRA + " && cd .. && printf 'def double(a):\\n    return a + a\\n"
             "' > backend/double.py", {"frontend/package.json": "file:extra", "backend/double.py": "double"},
-            tools=("npm", "python"), registry=("python",), files={
+            tools=("npm", "python"), files={
                 "backend/calc.py": CALC, "backend/test_calc.py": "import unittest\n\nfrom calc import add\n\n\nclass "
                 "Adds(unittest.TestCase):\n    def test_add(self):\n        self.assertEqual(add(1, 2), 3)\n",
                 **{f"frontend/{name}": text for name, text in _NODE_FILES.items()},
                 "frontend/package.json": _package_json("frontend"),
                 "frontend/extra/package.json": '{"name": "extra", "version": "1.0.0"}\n',
                 "frontend/extra/index.js": "module.exports = 7;\n"},
-            before="cd frontend && npm install --package-lock-only"),
+            before="cd frontend && npm install --package-lock-only", is_whole=True),
     Project("without-tests", "echo '# more' >> notes.md", {"notes.md": "# more"}, files={"notes.md": "# Notes\n"},
             init=("--gate", "test -s notes.md")),
     Project("itsdangerous", "sed -i '/^\\[project\\]/a dependencies = [\"six\"]' pyproject.toml && .venv/bin/pip install "

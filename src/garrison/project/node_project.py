@@ -150,12 +150,7 @@ def _pnpm_for(lock: str) -> str:
 
 
 def _install(files: ProjectFiles, package: Mapping[str, object], gate: str, why: str) -> Iterator[Candidate]:
-    """Yield a gate with each way to install what it needs."""
-    needs = any(table(package, kind) for kind in ("dependencies", "devDependencies", "optionalDependencies",
-                                                  "peerDependencies")) or _has_workspaces(package, files)
-    if not needs:
-        yield _candidate(gate, why, _npm(""), "")
-        return
+    """Yield a gate with each way to install what it needs: a project without dependencies may get its first one."""
     for manager, lock in _managers(files, package):
         yield _candidate(gate, f"{lock}, {why}", manager, manager.install)
         if manager.by_npx:

@@ -6,6 +6,7 @@ tox. Which of these is complete cannot be known, so each is a candidate of its o
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -453,10 +454,12 @@ def _unittest(project: _Project, python: str) -> str:
     files = project.files
     if files.has("manage.py"):
         return f"{python} manage.py test"
-    folder = next((name for name in ("tests", "test") if any(path.startswith(f"{name}/") for path in files.paths)), "")
-    if not folder or f"{folder}/__init__.py" in files.paths:
-        return f"{python} -m unittest -q"
-    return f"{python} -m unittest discover -q -s {folder}"
+    common = posixpath.commonpath([posixpath.dirname(path) for path in files.paths if is_python_test(path)] or [""])
+    folder = next((name for name in ("tests", "test") if any(path.startswith(f"{name}/") for path in files.paths)),
+                  common)
+    while folder and f"{folder}/__init__.py" in files.paths:  # a package's modules are found from above it
+        folder = posixpath.dirname(folder)
+    return f"{python} -m unittest discover -q -s {shlex.quote(folder)}" if folder else f"{python} -m unittest -q"
 
 
 def _with_tox_in_venv(project: _Project, version: tuple[int, int]) -> Iterator[Candidate]:

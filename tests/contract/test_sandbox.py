@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import time
@@ -11,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from garrison.errors import Shortage
 from garrison.sandbox.checkout import checkout_place
 from garrison.sandbox.confine import confine
+from garrison.sandbox.keyring import leave_session_keyring
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import machine
 from garrison.sandbox.rights import read_rights
@@ -112,6 +116,36 @@ def test_an_escape_succeeds_without_a_sandbox_and_is_refused_inside(
         outside.kill()
         finish(outside)
     assert (home / "secret").read_text() == "key\n"
+
+
+def try_without_keys() -> int:
+    """Use up a user's keys, then leave the session keyring as a sandbox does: 0 if that was refused as a shortage."""
+    os.setresgid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
+    os.setresuid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
+    leave_session_keyring()
+    libc = ctypes.CDLL(None)
+    for number in range(1000):
+        if libc.syscall(248, b"user", b"key%d" % number, b"x" * 8, 8, -3) < 0:
+            break
+    try:
+        leave_session_keyring()
+    except Shortage as error:
+        return 0 if "quota of keys" in str(error) else 3
+    return 2
+
+
+UNUSED_USER = 64_999
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or os.uname().machine != "x86_64", reason="needs another user's quota of keys")
+def test_nothing_starts_in_the_log_ins_keyring_when_the_keys_are_used_up() -> None:
+    child = os.fork()
+    if child == 0:
+        code = 4
+        with contextlib.suppress(BaseException):
+            code = try_without_keys()
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @needs_bubblewrap

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.config import Timing, read_config
-from garrison.errors import Fenced, GarrisonError, Refused
+from garrison.errors import Fenced, GarrisonError, Refused, Shortage
 from garrison.frozen import frozen
 from garrison.merge.attestations import open_attestations
 from garrison.merge.failing_tests import MAX_NAMES, find_failures
@@ -38,6 +38,7 @@ from garrison.records.run import RunFiles
 from garrison.sandbox import network, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.confine import confine
+from garrison.sandbox.keyring import leave_session_keyring
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role
@@ -650,7 +651,14 @@ class GateRuns:
 
     def _lack_of_room(self) -> str:
         """Return what the machine lacks for a gate run, '' if nothing."""
-        return shortage.find_shortage(shortage.MIN_FOR_WORK)
+        if lack := shortage.find_shortage(shortage.MIN_FOR_WORK):
+            return lack
+        if read_rights(self.queue.home, Role.GATE, environ=self.environment).mode is not Mode.NONE:
+            try:  # before the journal has a gate run: it may be tried again for long
+                leave_session_keyring()
+            except Shortage as error:
+                return str(error)
+        return ""
 
     def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entry: MergeEntry, number: int) -> GateRun:
         marker = gate_marker(self.queue.home, entry.run, entry.id, number)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.errors import Shortage
+from garrison.errors import Refused, Shortage
+from garrison.sandbox import file_system
 from garrison.sandbox.checkout import checkout_place
 from garrison.sandbox.confine import confine
 from garrison.sandbox.keyring import leave_session_keyring
@@ -116,6 +117,31 @@ def test_an_escape_succeeds_without_a_sandbox_and_is_refused_inside(
         outside.kill()
         finish(outside)
     assert (home / "secret").read_text() == "key\n"
+
+
+@pytest.mark.parametrize("mode", HELD)
+@pytest.mark.parametrize("home_mode", [0o755, 0o700])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_home_below_a_folder_that_is_shown_is_not(mode: Mode, home_mode: int, is_linked: bool, place: Place,
+                                                   tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, link = tmp_path / "opt", tmp_path / "users"
+    home = shown / "ada"
+    home.mkdir(parents=True, mode=home_mode)
+    (home / "secret").write_text("key")
+    (shown / "tool").write_text("usable")
+    link.symlink_to(home)
+    monkeypatch.setattr(file_system, "SYSTEM", (*file_system.SYSTEM, str(shown)))
+    monkeypatch.setattr(file_system, "_BELOW_SYSTEM", (*file_system._BELOW_SYSTEM, f"{shown}/"))
+    held = with_mode(place, mode)
+    look = f"cat {shown}/tool; cat {home}/secret {link}/secret"
+    assert "key" in run(place, look, HOME=str(home))[1]
+    output = run(held, look, HOME=str(link if is_linked else home))[1]
+    assert ("usable" in output, "key" in output) == (True, False), output
+
+
+def test_a_home_that_is_a_system_folder_is_refused(place: Place) -> None:
+    with pytest.raises(Refused, match="HOME is /opt, of which a sandbox shows everything"):
+        run(with_mode(place, Mode.AUTO), "true", HOME="/opt")
 
 
 def try_without_keys() -> int:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from garrison.errors import Refused
 from garrison.frozen import frozen
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
     home = home_inside(around.user_home)
     steps = list(_system(machine))
     # Empty and writable, not hidden: the worktree and the git view are mounted below.
-    steps += [FileSystemStep(Step.EMPTY, path) for path in around.secret if _is_system(path) and machine.exists(path)]
+    steps += [FileSystemStep(Step.EMPTY, path) for path in _denied(around, machine)]
     # /var/tmp is no link to /tmp: a home or checkout below it has to be at its own path, without links.
     steps += [FileSystemStep(Step.EMPTY, Path("/run")), *_resolver(machine),
               FileSystemStep(Step.LINK, Path("/var/run"), "/run"),
@@ -141,12 +142,13 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
 
 
 def readable(place: Place, around: Surroundings, machine: MachinePaths) -> list[Path]:
-    """Return what may be read where nothing can be mounted: all that `build` shows, but what it hides therein."""
+    """Return what may be read where nothing can be mounted: all that `build` shows and does not cover."""
     steps = build(place, around, machine)
     found: list[Path] = []
     for number, step in enumerate(steps):
         if step.step in (Step.READ, Step.WRITE):
-            hidden = [later.target for later in steps[number + 1:] if later.step in _HIDING]
+            hidden = [later.target for later in steps[number + 1:]
+                      if later.step in _HIDING or later.source != str(later.target)]
             found += _without(Path(step.source), hidden, machine)
     return list(dict.fromkeys(found))
 
@@ -175,6 +177,15 @@ def _without(path: Path, hidden: Iterable[Path], machine: MachinePaths) -> Itera
 def is_within(path: Path, folder: Path) -> bool:
     """Return whether a path is a folder or lies in it. The method of `Path` takes ten times as long."""
     return path == folder or str(path).startswith(_below(folder))
+
+
+def _denied(around: Surroundings, machine: MachinePaths) -> list[Path]:
+    """Return the folders that a system folder shows and that nobody inside may see: garrison's, the user's home."""
+    home = machine.resolve(around.user_home)
+    if str(home) in SYSTEM:
+        raise Refused(f"HOME is {home}, of which a sandbox shows everything: set HOME to a folder of its own")
+    paths = [*around.secret, *map(machine.resolve, around.secret), home]
+    return [path for path in dict.fromkeys(paths) if _is_system(path) and machine.exists(path)]
 
 
 def _below(folder: Path) -> str:

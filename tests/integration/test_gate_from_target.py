@@ -45,6 +45,26 @@ def test_a_branch_that_changes_its_gate_is_tested_with_the_target_s_and_the_verd
     assert world.entry("plain").status != "landed"
 
 
+@pytest.mark.parametrize("sandbox", ["none", "bubblewrap"])
+def test_a_set_up_of_the_branch_changes_no_file_of_the_target_s_gate(tmp_path, monkeypatch, sandbox):
+    monkeypatch.setenv("GARRISON_SANDBOX", sandbox)
+    world = World(tmp_path, gate=None)
+    world.branch("main", {"ci/gate.sh": "test ! -e bad && test ! -e ci/planted && test ! -e ci/added && test -e made\n",
+                          "setup.sh": "touch made\n", ".gitignore": "made\nci/planted\n", "ci/in/list": "1\n"})
+    git(world.repo, "reset", "-q", "--hard")
+    commands.reconfigure(world.queue, gate="sh ci/gate.sh", no_gate=False, gate_from_target=("ci/**",),
+                         setup="sh setup.sh")
+    cheat = "touch made ci/planted; chmod 644 ci/gate.sh; echo 'exit 0' > ci/gate.sh; rm -r ci/in; ln -s / ci/in\n"
+    world.branch("cheat", {"setup.sh": cheat, "bad": "x\n", "pyproject.toml": "\n"})
+    world.branch("fine", {"setup.sh": cheat, "ci/added": "x\n", "good": "x\n", "pyproject.toml": "# other\n"})
+    for name, status in (("cheat", "rejected"), ("fine", "landed")):
+        world.enqueue(name)
+        world.drain()
+        assert world.entry(name).status == status, world.entry(name).reason
+        assert "tested with the target's ci/" in world.entry(name).reason
+    assert "ci/planted" in world.entry("fine").reason
+
+
 def test_a_verdict_counts_only_with_the_files_of_the_target_that_it_was_given_with(tmp_path):
     world = World(tmp_path, gate=None)
     world.branch("main", {"ci/gate.sh": "exit 0\n"})

@@ -281,9 +281,18 @@ class GateRun:
     def _restore_from_target(self, commit: str) -> None:
         if not (self.target and self.config.gate_from_target):
             return
-        if names := self.slot.restore_from(self.target, commit, self.config.gate_from_target):
+        self._note_restored(self.slot.restore_from(self.target, commit, self.config.gate_from_target))
+
+    def _restore_after_setup(self) -> None:
+        if self.target and self.config.gate_from_target and not self.is_base:
+            self._note_restored(self.slot.restore_after_setup(self.target, self.config.gate_from_target, self.layer))
+
+    def _note_restored(self, names: Sequence[str]) -> None:
+        if names:
+            known = (atomic.read(self.folder / "from_target") or b"").decode().splitlines()
+            told = [name.encode(errors="backslashreplace").decode() for name in names]
             atomic.make_directory(self.folder)
-            atomic.write(self.folder / "from_target", "\n".join(names).encode(errors="backslashreplace"), durable=False)
+            atomic.write(self.folder / "from_target", "\n".join(dict.fromkeys([*known, *told])).encode(), durable=False)
 
     def _describe_restored(self) -> str:
         """Return which changes of the branch the gate did not see, '' for none."""
@@ -415,9 +424,11 @@ class GateRun:
             self._kill_rest()
             try:
                 self._record_setup()
+                self._restore_after_setup()
             except (GarrisonError, OSError) as error:  # what it left cannot be read or kept
                 log = self.setup_log
-                return Verdict("lost", -1, f"after the set-up: {error}", read_tail(log, TAIL_LINES), log)
+                result: Result = "lost" if disk_space.reports_no_space(str(error)) else "red"
+                return Verdict(result, 1, f"after the set-up: {error}", read_tail(log, TAIL_LINES), log)
             self._start_stage("gate", self.config.gate_command, self.log)
             return None
         return self._judge(stage, code, timed_out, now)

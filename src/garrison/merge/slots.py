@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import stat
+import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ from garrison.system.git.repository import split
 from garrison.system.processes import is_running, same_boot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from garrison.sandbox.setups import SetupLayer
 
@@ -196,13 +197,55 @@ class Slot:
             return []
         before, self.memory.tree = self.memory.tree, ""  # not quite a tree of the repository any more
         self._save()
-        for name in (name for status, name in changes if status == "A"):
-            (self.path / name).unlink(missing_ok=True)
-        if restored := "".join(f"{name}\0" for status, name in changes if status != "A"):
-            self.git.run("checkout", "-q", target, "--pathspec-from-file=-", "--pathspec-file-nul", cwd=self.path,
-                         text=restored, extra={"GIT_LITERAL_PATHSPECS": "1"})
+        self._remove_added([name for status, name in changes if status == "A"])
+        self._check_out_from(target, [name for status, name in changes if status != "A"])
         self._forget_compiled(before, self.git.tree_of(target))
         return [name for _, name in changes]
+
+    def restore_after_setup(self, target: str, patterns: tuple[str, ...], layer: SetupLayer | None) -> list[str]:
+        """Show files that match as `target` has them again, and nothing else that matches: a set-up is the branch's.
+
+        What the target's own set-up left may stay. Return what differed; GitError if anything still does.
+        """
+        specs = [f":(top,glob){pattern}" for pattern in patterns]
+
+        def ask(*arguments: str, cwd: Path = self.path, extra: Mapping[str, str] | None = None) -> list[str]:
+            return split(self.git.run(*arguments, "--", *specs, cwd=cwd, extra=extra, exact=True).out)
+
+        listed = ask("diff-tree", "-r", "-z", "--no-renames", self.git.run("mktree", text="").out.strip(), target)
+        ours = [name for about, name in zip(listed[::2], listed[1::2], strict=False) if " 160000 " not in about]
+        self.git.run("update-index", "-q", "--refresh", cwd=self.path, check=False)
+        others = ask("ls-files", "--others", "-z")
+        differing = {*ask("diff-index", "--name-only", "-z", "--no-renames", target), *others}
+        self._remove_added([name for name in ask("ls-files", "-z") if name not in ours])
+        untrusted.remove_below(self.path, [*others, *ours])  # rewritten, whatever the index says of them
+        if layer is not None and not layer.kept:
+            with tempfile.TemporaryDirectory() as nothing:
+                where = {"GIT_DIR": str(self.git.common), "GIT_WORK_TREE": str(layer.tree),
+                         "GIT_INDEX_FILE": f"{nothing}/index"}
+                below = ask("ls-files", "--others", "-z", cwd=layer.tree, extra=where)
+            differing.update(below)
+            untrusted.remove_below(layer.tree, below)
+        self._check_out_from(target, ours)
+        if others:
+            self.notes += worktree_files.complete_worktree(self.git, self.path, may_fetch=may_fetch(self.git))
+        if wrong := ask("diff-index", "--name-only", "-z", "--no-renames", "--ignore-submodules=all", target):
+            raise GitError(("checkout",), 1, f"fatal: {wrong[0]} is not as {target[:10]} has it")
+        return sorted(differing)
+
+    def _remove_added(self, names: list[str]) -> None:
+        """Remove files that only the branch has, from the index too: what puts tracked files back must not find them."""
+        if names:
+            untrusted.remove_below(self.path, names)
+            self.git.run("rm", "-q", "-f", "--cached", "--ignore-unmatch", "--pathspec-from-file=-",
+                         "--pathspec-file-nul", cwd=self.path, text="".join(f"{name}\0" for name in names),
+                         extra={"GIT_LITERAL_PATHSPECS": "1"})
+
+    def _check_out_from(self, target: str, names: list[str]) -> None:
+        if names:
+            self.git.run("checkout", "-q", "-f", target, "--pathspec-from-file=-", "--pathspec-file-nul",
+                         cwd=self.path, text="".join(f"{name}\0" for name in names),
+                         extra={"GIT_LITERAL_PATHSPECS": "1"})
 
     def _forget_compiled(self, before: str, tree: str) -> None:
         if before:

@@ -174,6 +174,47 @@ def test_nothing_starts_in_the_log_ins_keyring_when_the_keys_are_used_up() -> No
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+SHOWN = (".nvm/versions/node/v1/bin/node", ".nvm/versions/node/v1/lib/module.js", "tools/bin/tool", "tools/lib/tool.so",
+         "tools/share/text", "scripts/run", ".local/share/uv/tools/x/bin/x", "venv/pyvenv.cfg", "venv/bin/python",
+         "venv/lib/module.py")
+"""Files below the home that programs are or need."""
+PRIVATE = (".nvm/versions/node/v1/etc/npmrc", ".nvm/.git/config", "tools/.env", "tools/etc/token-of-tool",
+           "scripts/.netrc", ".local/share/uv/credentials/credentials.toml", "venv/.secret", "tools/lib/site/.npmrc")
+"""Those that hold credentials, whatever their mode: known by name, or beside the parts of an installation."""
+
+
+@pytest.mark.parametrize("mode", HELD)
+@pytest.mark.parametrize(("home_mode", "mask"), [(0o755, 0o022), (0o750, 0o022), (0o700, 0o077)])
+def test_of_a_folder_that_is_shown_for_its_programs_what_others_may_not_read_is_hidden(
+        place: Place, tmp_path: Path, mode: Mode, home_mode: int, mask: int) -> None:
+    home = tmp_path / "user"
+    closed = (".nvm/notes", "scripts/plan", "tools/lib/site/deep/key", ".local/share/uv/tools/x/private/key")
+    before = os.umask(mask)
+    try:
+        for name in (*SHOWN, *PRIVATE, *closed):
+            path = home / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"#!/bin/sh\necho {'program' if name in SHOWN else 'treasure'}\n")
+            path.chmod((0o755 if path.parent.name == "bin" or name == "scripts/run" else 0o644) & ~mask)
+    finally:
+        os.umask(before)
+    if mask == 0o022:
+        (home / ".local/share/uv/tools/x/private").chmod(0o700)
+        for name in closed[:3]:
+            (home / name).chmod(0o600)
+    home.chmod(home_mode)
+    path = os.pathsep.join([str(home / "tools/bin"), str(home / "scripts"), str(home / "venv/bin"), PATH])
+    held = with_mode(place, mode)
+    variables = {"HOME": str(home), "PATH": path}
+    code, output = run(held, f"cd {home} && tool && run && cat {' '.join(SHOWN)}", **variables)
+    assert code == 0 and output.count("program") == 2 + len(SHOWN), output
+    hidden = [*PRIVATE, *(closed if mask == 0o022 else ())]
+    _, output = run(held, f"cd {home}; cat {' '.join(hidden)}", **variables)
+    assert "treasure" not in output
+    assert "treasure" in run(replace(held, rights=replace(held.rights, read=(home / "tools/.env",))),
+                             f"cat {home}/tools/.env", **variables)[1], "a person names it"
+
+
 @needs_bubblewrap
 def test_a_link_in_the_agents_home_does_not_make_mount_points_outside(place: Place, tmp_path: Path) -> None:
     home, confined = tmp_path / "user", with_mode(place, Mode.BUBBLEWRAP)

@@ -350,6 +350,7 @@ _PROCESSES = (
 
 _FILES = (
     *(Case(f"reads ~/{name}", Group.FILES, f"cat $U/{name}") for name in (
+        ".nvm/token-of-it", ".local/share/uv/credentials/credentials.toml",
         ".ssh/id_ed25519", ".aws/credentials", ".netrc", ".git-credentials", ".config/gh/hosts.yml",
         ".claude/.credentials.json", ".docker/config.json", ".gnupg/private-keys-v1.d/key", ".bash_history",
         ".local/share/keyrings/login.keyring", "projects/other/notes.txt")),

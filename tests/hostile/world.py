@@ -146,11 +146,14 @@ class World(Place):
         """Write the user's files, a remote, the gate and what the other programs need."""
         for name in (".ssh/id_ed25519", ".aws/credentials", ".netrc", ".git-credentials", ".config/gh/hosts.yml",
                      ".claude/.credentials.json", ".docker/config.json", ".gnupg/private-keys-v1.d/key",
-                     ".bash_history", ".local/share/keyrings/login.keyring", "projects/other/notes.txt"):
+                     ".bash_history", ".local/share/keyrings/login.keyring", "projects/other/notes.txt",
+                     ".nvm/token-of-it", ".local/share/uv/credentials/credentials.toml"):
             path = self.user / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{self.secret}\n")
             path.chmod(0o600)
+        (self.user / ".nvm/bin").mkdir(mode=0o755)
+        (self.user / ".nvm/bin/node").touch(mode=0o755)
         (self.user / ".config/app").mkdir()
         state = {"status": "fail", "failure_reason": self.secret, "notes": self.secret}
         (self.user / ".config/app/state.json").write_text(json.dumps(state))

@@ -55,8 +55,8 @@ class Paths:
     def link_targets(self, folder: Path) -> list[Path]:
         return [Path(target) for name, target in self.links.items() if Path(name).parent == folder]
 
-    def private_entries(self, folder: Path) -> list[Path]:
-        return [Path(name) for name in self.private if Path(name).parent == folder]
+    def private_below(self, folder: Path, *, is_system: bool = False) -> list[Path]:
+        return [Path(name) for name in self.private if is_within(Path(name), folder)]
 
 
 def targets(steps: list[FileSystemStep], *kinds: Step) -> list[str]:
@@ -86,8 +86,8 @@ def test_toolchains_are_found_by_name_and_by_the_search_path() -> None:
     search = [*map(Path, ["/usr/bin", "/home/ada/tools/bin", "/home/ada/project/bin", "/home/ada/.local/bin",
                           "/home/ada", "/", "bin", "/home/ada/bin"])]
     shown = targets(build(PLACE, Surroundings(HOME, tuple(search)), machine), Step.READ)
-    assert shown == ["/home/ada/.pyenv", "/home/ada/bin", "/home/ada/tools", "/home/ada/.local/bin",
-                     "/home/ada/.local/lib", "/home/ada/project/bin"]
+    assert shown == ["/home/ada/.pyenv", "/home/ada/bin", "/home/ada/tools", "/home/ada/tools/bin",
+                     "/home/ada/tools/lib", "/home/ada/.local/bin", "/home/ada/.local/lib", "/home/ada/project/bin"]
 
 
 def test_a_tool_that_is_linked_into_the_search_path_is_shown_with_its_environment() -> None:
@@ -96,7 +96,8 @@ def test_a_tool_that_is_linked_into_the_search_path_is_shown_with_its_environmen
                     {"/home/ada/.local/bin/uv": f"{venv}/bin/uv", "/home/ada/.local/bin/run": script,
                      "/home/ada/.local/bin/x": own, "/home/ada/.local/bin/ls": "/usr/bin/ls"})
     around = Surroundings(HOME, (Path("/home/ada/.local/bin"),), secret=(Path("/srv/repo"),))
-    assert targets(build(PLACE, around, machine), Step.READ) == ["/usr", "/home/ada/.local/bin", script, venv]
+    assert targets(build(PLACE, around, machine), Step.READ) == [
+        "/usr", "/home/ada/.local/bin", script, venv, f"{venv}/bin", f"{venv}/lib"]
 
 
 def test_a_folder_of_the_search_path_does_not_show_garrisons_home_or_the_repository() -> None:
@@ -133,9 +134,11 @@ def test_the_worktree_stands_at_the_path_of_the_checkout_with_an_environment_of_
     machine = Paths(["/home/ada/project/.venv", "/home/ada/project/.venv/bin", "/home/ada/project/.venv/lib",
                      "/home/ada/project/tools/bin", "/kept/tools/bin"])
     steps = build(place, around, machine)
-    assert [(step.step, str(step.target), step.source) for step in steps][-2:] == [
-        (Step.WRITE, "/home/ada/project", "/trees/node"),
-        (Step.READ, "/home/ada/project/.venv", "/home/ada/project/.venv")]
+    environment = "/home/ada/project/.venv"
+    assert [(step.step, str(step.target), step.source) for step in steps][-5:] == [
+        (Step.WRITE, "/home/ada/project", "/trees/node"), (Step.READ, environment, environment),
+        (Step.EMPTY, environment, ""), *((Step.READ, f"{environment}/{part}", f"{environment}/{part}")
+                                         for part in ("bin", "lib"))]
     rights = Rights(Mode.BUBBLEWRAP, read=(checkout / "gate.sh", checkout / "data"))
     named = Paths(["/home/ada/project/data", "/trees/node/data"], ["/home/ada/project/gate.sh", "/trees/node/gate.sh"])
     steps = build(replace(place, rights=rights), around, named)
@@ -155,8 +158,8 @@ def test_programs_that_a_persons_command_runs_are_shown_and_other_files_are_not(
                            (f"! {check} {secret}", [check]),
                            (f"exec {tmp_path}", []), ("echo 'open", []), ("pytest -q", []), ("", []),
                            (f"({check}) || bash {tmp_path}/missing", [check])):
-        assert list(show_named_programs(Rights(), command).read) == shown, command
-    assert show_named_programs(Rights(read=(Path("/x"),)), str(check)).read == (Path("/x"), check)
+        assert list(show_named_programs(Rights(), command).programs) == shown, command
+    assert show_named_programs(Rights(programs=(Path("/x"),)), str(check)).programs == (Path("/x"), check)
 
 
 @pytest.mark.parametrize(("home", "inside"), [
@@ -238,7 +241,7 @@ def test_landlock_may_read_what_bubblewrap_shows_and_nothing_that_it_hides() -> 
                     mounts=(Mount(Path("/repo/.git"), Path("/repo/.git")),))
     assert [str(path) for path in readable(place, Surroundings(HOME, ()), machine)] == [
         "/usr", "/etc/passwd", "/etc/ssl/certs", "/trees/.node.sandbox/tmp", "/trees/.node.sandbox/home",
-        "/tools", "/home/ada/.nvm", "/trees/node", "/repo/.git"]
+        "/home/ada/.nvm", "/tools", "/trees/node", "/repo/.git"]
 
 
 @pytest.mark.parametrize(("abi", "text"), [
@@ -335,7 +338,7 @@ def test_a_virtual_environment_that_a_command_names_is_shown_whole(tmp_path: Pat
     (environment / "pyvenv.cfg").write_text("")
     (environment / "bin/python").symlink_to(base / "bin/python3")
     command = f"{environment}/bin/python -m pytest -q"
-    assert show_named_programs(Rights(), command).read == (environment, base)
+    assert show_named_programs(Rights(), command).programs == (environment, base)
     steps = build(replace(PLACE, rights=show_named_programs(Rights(), command)),
                   Surroundings(HOME, (environment / "bin",)), Paths([str(environment), str(base)]))
     assert targets(steps, Step.READ).count(str(environment)) == 1

@@ -132,6 +132,12 @@ def _targets(root: Path) -> Iterator[Facts]:
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "secret").write_text("secret")
+    tools = user / ".nvm"
+    (tools / "bin").mkdir(parents=True)
+    (tools / "bin").chmod(0o755)
+    for name, mode in (("bin/node", 0o755), ("token-of-it", 0o600), (".npmrc", 0o644)):
+        (tools / name).write_text("secret")
+        (tools / name).chmod(mode)
     with ExitStack() as stack:
         for family, address in ((socket.AF_UNIX, str(root / "socket")), (socket.AF_UNIX, f"\0{root}"),
                                 (socket.AF_INET, ("127.0.0.1", 0))):
@@ -143,6 +149,7 @@ def _targets(root: Path) -> Iterator[Facts]:
         stack.callback(outside.wait)
         stack.callback(outside.kill)
         yield {"sibling": str(sibling), "home": str(home), "user": str(user), "setup": str(setup),
+               "tokens": [str(tools / "token-of-it"), str(tools / ".npmrc")],
                "pid": outside.pid, "mark": _MARK,
                "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": str(root),
                "port": server.getsockname()[1]}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from garrison.frozen import frozen
 from garrison.records import atomic
-from garrison.sandbox import bubblewrap, file_system, landlock
+from garrison.sandbox import bubblewrap, file_system, landlock, private_files
 from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
 from garrison.sandbox.keyring import leave_session_keyring
 from garrison.sandbox.layers import Layer, Means, Way, cache_layers, copy_in, overlay_words, way_at
@@ -229,13 +229,6 @@ class RealPaths:
             return []
         return [target for link in sorted(links) if (target := Path(os.path.realpath(link))).is_file()]
 
-    def private_entries(self, folder: Path) -> list[Path]:
-        """Return what lies in a folder and may not be read by everybody."""
-        found = []
-        for entry in os.scandir(folder):
-            with suppress(OSError):
-                mode = entry.stat().st_mode
-                needed = 0o005 if stat.S_ISDIR(mode) else 0o004
-                if mode & needed != needed:
-                    found.append(Path(entry.path))
-        return found
+    def private_below(self, folder: Path, *, is_system: bool = False) -> list[Path]:
+        """Return what lies below a folder and is not for all who may run its programs; of the system's, for all."""
+        return private_files.private_below(folder, is_system=is_system)

@@ -31,6 +31,8 @@ class Facts(TypedDict):
     """Folder of another worktree; it, garrison's home and the user's have a file `secret`."""
     home: str
     user: str
+    tokens: list[str]
+    """Files with a secret in a toolchain of the user's: one that others may not read, one with a known name."""
     setup: str
     """Folder of what a set-up left in its home, which lies under this one's: a file `LEFT`."""
     pid: int
@@ -53,6 +55,12 @@ def write(path: str) -> bool:
 def read(path: str) -> bool:
     """Return whether the secret in a folder can be read."""
     return Path(path, "secret").read_text() == "secret"
+
+
+def _holds_secret(path: str) -> bool:
+    with suppress(OSError):
+        return Path(path).read_text() == "secret"
+    return False
 
 
 def _write_setup(facts: Facts) -> bool:
@@ -154,7 +162,8 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     "write_home": lambda facts: write(facts["home"]), "read_home": lambda facts: read(facts["home"]),
     "write_user": lambda facts: write(facts["user"]), "read_user": lambda facts: read(facts["user"]),
     "link_out": _link_out, "write_setup": _write_setup, "write_system": lambda _: write("/usr/local"),
-    "read_shadow": lambda _: bool(Path("/etc/shadow").read_bytes()), "see_process": _is_outer,
+    "read_shadow": lambda _: bool(Path("/etc/shadow").read_bytes()),
+    "read_token": lambda facts: any(map(_holds_secret, facts["tokens"])), "see_process": _is_outer,
     "signal_process": _signal,
     "read_environment": lambda facts: _is_outer(facts) and bool(Path(f"/proc/{facts['pid']}/environ").read_bytes()),
     "process_root": lambda facts: read(f"/proc/{facts['pid']}/root{facts['sibling']}"), "trace_process": _trace,

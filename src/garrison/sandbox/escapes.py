@@ -47,6 +47,7 @@ ESCAPES = (
     Escape("write_setup", "change what a set-up left for other worktrees"),
     Escape("write_system", "write into a system folder"),
     Escape("read_shadow", "read the passwords' file"),
+    Escape("read_token", "read a token that a package manager keeps beside its programs"),
     Escape(SEE_PROCESS, "see a process outside", _ONLY_BUBBLEWRAP),
     Escape("signal_process", "signal a process outside"),
     Escape("read_environment", "read the environment of a process outside", _ONLY_BUBBLEWRAP),

@@ -25,7 +25,14 @@ TOOLCHAINS = (".pyenv", ".rustup", ".cargo/bin", ".nvm", ".local/bin", ".local/l
               ".local/share/pipx", ".local/share/mise", ".local/share/fnm", ".local/share/pnpm", ".asdf", ".sdkman",
               ".bun/bin", ".deno/bin", ".volta", ".rbenv", ".rvm", ".goenv", ".jenv", ".nodenv", ".fnm", ".ghcup",
               ".elan", ".juliaup", ".opam", ".pixi/bin", ".conda", "miniconda3", "miniforge3", "anaconda3", "go/bin")
-"""Folders of the user's home that hold programs, and no credentials."""
+"""Folders of the user's home that hold programs; what is private in them is hidden."""
+PREFIX_PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "share", "include")
+"""Folders of an installation that are shown: beside them a person keeps settings and tokens."""
+NEEDED_PARTS = {"pyvenv.cfg": ("pyvenv.cfg",), "src/runtime": ("src", "pkg", "go.env", "VERSION"),
+                "lib/modules": ("conf", "jmods", "release"), "boot": ("boot", "conf"), "conda-meta": ("ssl",)}
+"""Sign of an installation (a virtual environment, Go, Java, Maven, conda) → what it does not work without."""
+PRIVATE_IN = ("/etc", "/opt", "/usr/local")
+"""System folders in which a person keeps what root alone may read: inside, it may not."""
 NOT_FOR_ALL = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
                "/etc/ssh", "/etc/ssl/private", "/etc/security/opasswd", "/etc/krb5.keytab", "/etc/wireguard",
                "/etc/NetworkManager/system-connections", "/etc/docker", "/etc/kubernetes", "/etc/rancher",
@@ -36,6 +43,7 @@ RESOLVER = "/etc/resolv.conf"
 AGENT_HOME = Path("/home/agent")
 """Home folder inside for a user whose own is not a folder of its own, such as `/`."""
 _BELOW_SYSTEM = tuple(f"{folder}/" for folder in SYSTEM)
+_MODULES = "node_modules"
 _PREFIX_SIGNS = ("lib", "libexec")
 """Folders beside a `bin` that show that it is part of an installation."""
 
@@ -67,8 +75,8 @@ class MachinePaths(Protocol):
         """Return the files that symbolic links in a folder lead to; nothing if there is no such folder."""
         ...
 
-    def private_entries(self, folder: Path) -> list[Path]:
-        """Return what lies in a folder and may not be read by everybody."""
+    def private_below(self, folder: Path, *, is_system: bool = False) -> list[Path]:
+        """Return what lies below a folder and is not for all who may run its programs; of the system's, for all."""
         ...
 
 
@@ -125,16 +133,15 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
               FileSystemStep(Step.WRITE, Path("/var/tmp"), str(place.tmp)),
               FileSystemStep(Step.WRITE, home, str(place.home))]
     # In one list, so that no file is mounted over a link in a folder that is shown: bubblewrap would follow it.
-    shown = [*_read_only([*_toolchains(around, machine), *around.python, *place.rights.read], machine),
-             *(FileSystemStep(Step.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
-               if machine.exists(path))]
-    steps += [step for step in shown if not is_within(step.target, place.inside)]
+    shown = [*_shown(place, around, machine), *([FileSystemStep(Step.WRITE, path, str(path))] for path in
+                                                _by_depth(place.rights.write) if machine.exists(path))]
+    steps += [step for part in shown if not is_within(part[0].target, place.inside) for step in part]
     steps.append(FileSystemStep(Step.WRITE if place.worktree_writable else Step.READ, place.inside,
                                 str(place.worktree)))
     # An environment in the user's own checkout, on the search path: unless the worktree has one of its own there. A
     # program of the checkout that a command names in full is the user's in any case, whatever the branch did to its.
-    steps += [step for step in shown if is_within(step.target, place.inside) and (
-        not machine.is_folder(step.target) or not _is_in_worktree(step.target, place, machine))]
+    steps += [step for part in shown if is_within(part[0].target, place.inside) and (
+        not machine.is_folder(part[0].target) or not _is_in_worktree(part[0].target, place, machine)) for step in part]
     steps += [FileSystemStep(Step.WRITE if mount.writable else Step.READ, mount.target, str(mount.source))
               for mount in place.mounts]
     steps += _hidden(place.rights.hide, machine)
@@ -200,8 +207,49 @@ def _system(machine: MachinePaths) -> Iterator[FileSystemStep]:
             yield FileSystemStep(Step.LINK, path, target)
         elif machine.exists(path):
             yield FileSystemStep(Step.READ, path, str(path))
-    # Root may read what others may not: inside, it shall not.
-    yield from _hidden(_by_depth([*map(Path, NOT_FOR_ALL), *machine.private_entries(Path("/etc"))]), machine)
+    private = [path for folder in map(Path, PRIVATE_IN) for path in machine.private_below(folder, is_system=True)]
+    yield from _hidden(_by_depth([*map(Path, NOT_FOR_ALL), *private]), machine)
+
+
+def _shown(place: Place, around: Surroundings, machine: MachinePaths) -> Iterator[list[FileSystemStep]]:
+    """Yield the steps that show each program's folder without what is private in it, and each path that a person names.
+
+    What a person names is shown whole, also where it is private in a folder that is shown for its programs.
+    """
+    stated, writable = ([path for path in _by_depth(paths) if machine.exists(path)]
+                        for paths in (place.rights.read, place.rights.write))
+    whole = {*(around.user_home / name for name in TOOLCHAINS), *around.search_path}
+    folders = [path for path in _by_depth([*_toolchains(around, machine), *around.python, *place.rights.programs])
+               if machine.exists(path)]
+    apart = [path for path in stated if not any(is_within(path, folder) for folder in folders)]
+    for path in folders:
+        if any(is_within(path, each) for each in apart):
+            continue
+        parts = [path] if path in whole or path.name == _MODULES else _parts(path, machine)
+        private = [each for part in parts if machine.is_folder(part) for each in machine.private_below(part)
+                   if not any(is_within(each, named) for named in (*stated, *writable))]
+        # All of it first, covered at once: its mount point is all that bubblewrap makes in the worktree.
+        cover = [FileSystemStep(Step.EMPTY, path), *(
+            FileSystemStep(Step.LINK, part, link) if (link := machine.link(part)) else FileSystemStep(
+                Step.READ, part, str(part)) for part in parts)] if parts != [path] else []
+        yield [*_read([path]), *cover, *_hidden(private, machine),
+               *_read(each for each in stated if is_within(each, path) and (
+                   any(is_within(each, hidden) for hidden in private)
+                   or not any(is_within(each, part) for part in parts)))]
+    yield from ([*_read([path])] for path in apart)
+
+
+def _parts(folder: Path, machine: MachinePaths) -> list[Path]:
+    """Return what is shown of an installation; the folder itself if it is none."""
+    if not any(machine.is_folder(folder / sign) for sign in _PREFIX_SIGNS) or not machine.is_folder(folder / "bin"):
+        return [folder]
+    names = [*PREFIX_PARTS, *(part for sign, parts in NEEDED_PARTS.items() if machine.exists(folder / sign)
+                              for part in parts)]
+    return [folder / name for name in names if machine.exists(folder / name)]
+
+
+def _read(paths: Iterable[Path]) -> Iterator[FileSystemStep]:
+    return (FileSystemStep(Step.READ, path, str(path)) for path in paths)
 
 
 def _resolver(machine: MachinePaths) -> Iterator[FileSystemStep]:
@@ -230,7 +278,7 @@ def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
 def _modules(program: Path) -> Path | None:
     """Return the outermost `node_modules` that a program lies in, with the packages that it needs; None if in none."""
     parts = program.parts
-    return Path(*parts[:parts.index("node_modules") + 1]) if "node_modules" in parts else None
+    return Path(*parts[:parts.index(_MODULES) + 1]) if _MODULES in parts else None
 
 
 def _installation(path: Path, around: Surroundings, machine: MachinePaths) -> Path:
@@ -256,11 +304,6 @@ def _shows_secrets(path: Path, around: Surroundings) -> bool:
 
 def _is_system(path: Path) -> bool:
     return str(path) in SYSTEM or str(path).startswith(_BELOW_SYSTEM)
-
-
-def _read_only(paths: Iterable[Path], machine: MachinePaths) -> Iterator[FileSystemStep]:
-    for path in _by_depth(path for path in paths if machine.exists(path)):
-        yield FileSystemStep(Step.READ, path, str(path))
 
 
 def _hidden(paths: Iterable[Path], machine: MachinePaths) -> Iterator[FileSystemStep]:

@@ -81,13 +81,13 @@ def runs_outside(command: str, repo: Path) -> bool:
 
 
 def show_program(rights: Rights, command: str, environ: Mapping[str, str]) -> Rights:
-    """Return the rights with the command's programs to be read, each with the installation that it is a part of."""
+    """Return the rights with the command's programs, each with the installation that it is a part of."""
     shown = show_named_programs(rights, command)
     found = [Path(name) for word in shlex.split(command, posix=True)[:1]
              if (name := shutil.which(word, path=environ.get("PATH"))) and os.path.isabs(name)]  # noqa: PTH117  # a string
-    installed = [path.parent.parent for path in (*shown.read, *found)
+    installed = [path.parent.parent for path in (*shown.programs, *found)
                  if path.parent.name == "bin" and (path.parent.parent / "pyvenv.cfg").is_file()]
-    return replace(shown, read=(*shown.read, *installed))
+    return replace(shown, programs=(*shown.programs, *installed))
 
 
 def confined_command(key: str, command: str, rights: Rights, environ: Mapping[str, str], able: Machine) -> str:

@@ -64,6 +64,8 @@ class Rights:
     """Hosts that `Network.ALLOW` admits."""
     read: tuple[Path, ...] = ()
     """Paths that are shown in addition, read-only."""
+    programs: tuple[Path, ...] = ()
+    """Programs that a person's own command names, and their installations: shown without what is private in them."""
     write: tuple[Path, ...] = ()
     """Paths that are shown in addition, writable."""
     hide: tuple[Path, ...] = ()

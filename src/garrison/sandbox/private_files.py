@@ -1,0 +1,176 @@
+"""Private files: what lies in a folder that agents are shown for its programs, and is not meant for all who run those.
+
+A program's folder is rarely one of programs alone: package managers keep tokens beside what they install. So a file
+is private if it lacks a read bit that the folder's programs have, or has a known name. Bits count from the folder down:
+one below a home of mode 0700, or installed with a umask of 077, is shown as any other. A folder of the system has
+programs for all.
+
+The walk takes some 2 microseconds a file. A launch has it made again (`forget`), the sandboxes after it read what it
+found; they walk by themselves what has changed at its top since, or was walked more than an hour ago.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from garrison.config import homes_list
+from garrison.frozen import frozen
+from garrison.records import atomic
+
+FILE = "private-files.json"
+"""File beside the list of homes: folder → what was found in it."""
+MAX_FOLDERS = 100
+"""Folders that are remembered."""
+FRESH = 3600.0
+"""Seconds for which a walk counts."""
+KNOWN_NAMES = frozenset({
+    ".npmrc", "npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc", "pip.conf", "pip.ini", ".condarc", "condarc", ".netrc",
+    "_netrc", "netrc", ".env", ".envrc", "credentials", "credentials.toml", "credentials.json", "credentials.xml",
+    ".credentials", ".credentials.json", "auth.json", "auth.toml", ".git-credentials", "settings-security.xml",
+    "gradle.properties", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".pgpass", ".my.cnf", ".boto", ".s3cfg",
+    ".dockercfg", ".dockerconfigjson", "kubeconfig", "secrets", "secrets.toml", "secrets.json", "secrets.yml",
+    "secrets.yaml",
+    "token", "tokens", ".token", "access_token", ".vault-token", ".terraformrc", "hosts.yml", ".htpasswd"})
+"""Names of files with credentials, whatever their mode."""
+KNOWN_FOLDERS = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".env.d"})
+"""Names of folders with credentials: `.git/config` may have a token in an address."""
+MANY = 40
+"""Private files of one folder beyond which the folder is hidden instead: each hidden path is a mount."""
+_PROGRAM_FOLDERS = frozenset({"bin", "sbin", "shims", "libexec"})
+_ALL = 0o444
+
+
+@frozen
+class Found:
+    """What a walk of a folder has found."""
+
+    changed: int
+    """Time at which the folder itself had changed, in nanoseconds."""
+    at: float
+    private: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What was seen below one folder."""
+
+    programs: int = 0
+    """Read bits of its programs, any of them."""
+    lacking: list[tuple[str, int]] = field(default_factory=list)
+    """Path → its read bits, where it has fewer than what it lies in."""
+    named: list[str] = field(default_factory=list)
+
+
+def private_below(root: Path, *, is_system: bool = False) -> list[Path]:
+    """Return what is private below a folder, folders whole; as an earlier walk found it, if that still counts."""
+    try:
+        state = root.stat()
+    except OSError:
+        return []
+    if not stat.S_ISDIR(state.st_mode):
+        return []
+    kept, key = homes_list(None).with_name(FILE), str(root)
+    seen = _found(kept).get(key)
+    if seen is None or seen.changed != state.st_mtime_ns or not 0 <= time.time() - seen.at < FRESH:
+        seen = Found(state.st_mtime_ns, time.time(), tuple(find_private(key, is_system=is_system)))
+        with suppress(OSError):  # the next one walks, too
+            atomic.make_directory(kept.parent)
+            with atomic.locked(kept.with_name(f"{FILE}.lock")):
+                known = {**_found(kept), key: seen}
+                latest = sorted(known, key=lambda path: known[path].at)[-MAX_FOLDERS:]
+                atomic.write(kept, json.dumps({path: asdict(known[path]) for path in latest}).encode(), durable=False)
+    return [Path(path) for path in seen.private]
+
+
+def forget() -> None:
+    """Have all folders walked again: a launch begins."""
+    with suppress(OSError):
+        homes_list(None).with_name(FILE).unlink()
+
+
+def find_private(root: str, *, is_system: bool = False) -> list[str]:
+    """Walk a folder and return what is private in it."""
+    walk = _Walk()
+    _walk(root, is_system, walk)
+    wanted = _ALL if is_system else walk.programs or _bits(root)
+    return _fold({*walk.named, *(path for path, bits in walk.lacking if wanted & ~bits)}, root)
+
+
+def _walk(root: str, is_system: bool, walk: _Walk) -> None:
+    """Look at everything below a folder once; no link is followed: what it leads to is shown only if that is."""
+    folders = [(root, _ALL, True)]
+    while folders:
+        folder, above, has_programs = folders.pop()
+        for name, mode in _entries(folder):
+            if stat.S_ISDIR(mode):
+                bits = above & (mode & 0o111) << 2
+                if name in KNOWN_FOLDERS and not is_system:
+                    walk.named.append(f"{folder}/{name}")
+                elif name != "__pycache__" and not (is_system and bits != above):
+                    folders.append((f"{folder}/{name}", bits, name in _PROGRAM_FOLDERS))
+            else:
+                bits = above & mode
+                if has_programs and mode & 0o111:
+                    walk.programs |= bits
+                if (name in KNOWN_NAMES or name.startswith(".env.")) and not is_system:
+                    walk.named.append(f"{folder}/{name}")
+            if bits != above:
+                walk.lacking.append((f"{folder}/{name}", bits))
+
+
+def _entries(folder: str) -> Iterator[tuple[str, int]]:
+    """Yield name and mode of what lies in a folder, without links; nothing where we may not look: agents may not
+    either."""
+    with suppress(OSError):
+        # By descriptor: the kernel looks up one name for each file instead of its path.
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            for entry in os.scandir(descriptor):
+                if not entry.is_symlink():
+                    with suppress(FileNotFoundError):
+                        yield entry.name, entry.stat(follow_symlinks=False).st_mode
+        finally:
+            os.close(descriptor)
+
+
+def _bits(folder: str) -> int:
+    """Return the read bits that a folder's own mode allows: what lies in a folder without programs should have them."""
+    return (Path(folder).stat().st_mode & 0o111) << 2 or _ALL
+
+
+def _fold(found: Iterable[str], root: str) -> list[str]:
+    """Return private paths without what lies in a private folder; one with many private files is private itself."""
+    tops: list[str] = []
+    for path in sorted(found, key=lambda path: path.split("/")):
+        if not (tops and path.startswith(f"{tops[-1]}/")):
+            tops.append(path)
+    count: dict[str, int] = {}
+    for path in tops:
+        folder = path.rpartition("/")[0]
+        count[folder] = count.get(folder, 0) + 1
+    whole = {folder for folder, number in count.items() if number > MANY and folder != root}
+    if not whole:
+        return tops
+    return _fold([*whole, *(path for path in tops if path.rpartition("/")[0] not in whole)], root)
+
+
+def _found(kept: Path) -> dict[str, Found]:
+    """Return what walks have found; nothing if that is torn."""
+    try:
+        return _parse(kept, kept.stat().st_mtime_ns)
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+@lru_cache(maxsize=1)
+def _parse(kept: Path, _changed: int) -> dict[str, Found]:
+    return {path: Found(body["changed"], body["at"], tuple(body["private"]))
+            for path, body in json.loads(kept.read_bytes()).items()}

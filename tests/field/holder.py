@@ -1,8 +1,10 @@
 """First process of a world: mounts a user's home at its place, lends the test its sockets, and reaps what is orphaned.
 
 `holder.py PLAN` runs as pid 1 of new namespaces. PLAN is JSON: `home` and `scratch` (place inside, folder outside),
-`shown` (source, target, whether it may be written), `ports` (how many listening sockets of its own network to send
-through standard input, which is a socket). It ends when standard input is closed, and with it everything in the world.
+`shown` (source, target, whether it may be written), `kept` (folders that stay where they are though what is above them
+is covered), `passwd` (a file in place of /etc/passwd, or ''), `ports` (how many listening sockets of its own network to
+send through standard input, which is a socket). It ends when standard input is closed, and with it everything in the
+world.
 """
 
 from __future__ import annotations
@@ -21,6 +23,14 @@ def mount(*words: str) -> None:
     subprocess.run(["mount", *words], check=True)
 
 
+def _aside(scratch: str, source: str, name: str) -> str:
+    """Bind a folder to a place beside HOME's own, where it stays when what is above it is covered; return that."""
+    place = Path(scratch).with_name("aside") / name
+    place.mkdir(parents=True)
+    mount("--bind", source, str(place))
+    return str(place)
+
+
 def reap(*_: object) -> None:
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -29,11 +39,18 @@ def reap(*_: object) -> None:
 
 def main() -> None:
     plan = json.loads(sys.argv[1])
-    home = Path(plan["home"])
-    mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/home")
+    home, covered = Path(plan["home"]), ["/home", *(["/root"] if plan["passwd"] else [])]
+    kept = [(path, path, True) for path in plan["kept"] if any(map(Path(path).is_relative_to, covered))]
+    shown = [(_aside(plan["scratch"], source, str(number)), target, is_writable)
+             for number, (source, target, is_writable) in enumerate([*kept, *plan["shown"]])]
+    scratch = _aside(plan["scratch"], plan["scratch"], "home")
+    for folder in covered:
+        mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", folder)
     home.mkdir()
-    mount("--bind", plan["scratch"], str(home))
-    for source, target, is_writable in plan["shown"]:
+    mount("--bind", scratch, str(home))
+    if plan["passwd"]:
+        mount("--bind", plan["passwd"], "/etc/passwd")
+    for source, target, is_writable in shown:
         Path(target).mkdir(parents=True, exist_ok=True)
         mount("--bind", source, target)
         if not is_writable:

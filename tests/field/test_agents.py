@@ -6,6 +6,7 @@ A world of these has a network of its own: the model's loopback port, and the re
 from __future__ import annotations
 
 import json
+import os
 from typing import NamedTuple
 
 import pytest
@@ -18,7 +19,7 @@ from real_agents import AGENTS, report
 from support import git, load
 from test_projects import make_checkout
 from toolchains import Missing, registry
-from world import HOME, RegistryDoor, World, Worlds, door_to
+from world import HOME, USER, RegistryDoor, World, Worlds, door_to
 
 
 class Crew(NamedTuple):
@@ -34,8 +35,10 @@ class Crew(NamedTuple):
 CLAUDE = Crew("claude", "claude-acp")
 CODEX = Crew("codex", "codex", ("npm", "codex", "codex-acp"))
 CODEX_EXEC = Crew("codex-exec", "codex", ("npm", "codex"), reports=False)
-ROWS = [*((CLAUDE, name) for name in ("uv", "npm", "pip")),
-        *((crew, name) for crew in (CODEX, CODEX_EXEC) for name in ("uv", "npm", "plain-python"))]
+ROWS = [*((CLAUDE, name, 0) for name in ("uv", "npm", "pip")),
+        *((crew, name, 0) for crew in (CODEX, CODEX_EXEC) for name in ("uv", "npm", "plain-python")),
+        *((crew, name, USER) for crew in (CLAUDE, CODEX) for name in ("npm", "plain-python"))]
+"""Crew, project, and number of the user if that is an ordinary one."""
 VALIDATED = "npm"
 """Project whose agent's work is judged by a second one, as a user writes it into a pipeline."""
 PIPELINE = """digraph crew {{
@@ -48,13 +51,14 @@ VERDICT = {"verdict": "pass", "reason": "it is there",
            "criteria": [{"criterion": "the dependency is added", "met": True, "evidence": "git show"}]}
 
 
-def agents_world(worlds: Worlds, crew: Crew, model: ModelServer, *tools: str, kinds: tuple[str, ...] = ()) -> World:
+def agents_world(worlds: Worlds, crew: Crew, model: ModelServer, *tools: str, kinds: tuple[str, ...] = (),
+                 uid: int = 0) -> World:
     """Make a world where the agent's model and these registries can be reached, and nothing else."""
     try:
         names = [name for kind in kinds for name in registry(kind).names]
     except Missing as missing:
         pytest.skip(str(missing))
-    home = worlds(*dict.fromkeys((*crew.tools, *tools)), doors=(door_to(model.port), RegistryDoor(names)))
+    home = worlds(*dict.fromkeys((*crew.tools, *tools)), doors=(door_to(model.port), RegistryDoor(names)), uid=uid)
     url = f"http://127.0.0.1:{home.ports[0]}"
     home.env |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "sk-ant-fake-0000"} if crew is CLAUDE else {
         "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "sk-fake-0000"}
@@ -88,13 +92,15 @@ def judge(asked: Request) -> Block:
     return use(name, **VERDICT)
 
 
-@pytest.mark.parametrize(("crew", "name"), [
-    pytest.param(crew, name, id=f"{crew.agent}-{name}", marks=() if crew is CLAUDE else pytest.mark.slow)
-    for crew, name in ROWS])
-def test_an_agent_adds_a_dependency_with_the_projects_own_tool(crew: Crew, name: str, worlds: Worlds) -> None:
+@pytest.mark.parametrize(("crew", "name", "uid"), [
+    pytest.param(crew, name, uid, id=f"{crew.agent}-{name}{'-user' if uid else ''}",
+                 marks=() if crew is CLAUDE and not uid else pytest.mark.slow) for crew, name, uid in ROWS])
+def test_an_agent_adds_a_dependency_with_the_projects_own_tool(crew: Crew, name: str, uid: int, worlds: Worlds) -> None:
+    if uid and os.getuid():
+        pytest.skip("another user can be chosen by root alone")
     [project] = [each for each in PROJECTS if each.name == name]
     model = play(crew, project.task)
-    home = agents_world(worlds, crew, model, *project.tools, kinds=project.registry)
+    home = agents_world(worlds, crew, model, *project.tools, kinds=project.registry, uid=uid)
     land(project, crew, home)
     model.close()
 
@@ -108,6 +114,7 @@ def land(project: Project, crew: Crew, home: World) -> None:
     if project.name == VALIDATED and crew.reports:
         acceptance = project.acceptance.replace('"', '\\"')
         home.outside(f"{checkout}/crew.dot").write_text(PIPELINE.format(agent=crew.agent, acceptance=acceptance))
+        home.own()
         home.shell(checkout, "git add crew.dot; git commit -qm 'Add a crew'")
         run_and_look(project, home, checkout, "launch", "crew.dot")
         [report_file] = home.state.glob("runs/*/nodes/work/1/validator/claude/report.json")
@@ -122,8 +129,8 @@ def run_and_look(project: Project, home: World, checkout: str, *words: str) -> N
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{home.logs()}"
     assert "1 of 1 landed" in done.stdout.strip().splitlines()[-1], done.stdout + done.stderr
     for path, text in project.landed.items():
-        assert text in git(home.outside(checkout), "show", f"main:{path}")
-    assert git(home.outside(checkout), "status", "--porcelain") == ""
+        assert text in home.shell(checkout, f"git show main:{path}")
+    assert home.shell(checkout, "git status --porcelain") == ""
 
 
 def test_hi_is_said_where_a_setup_is_typed(worlds: Worlds) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 
+from garrison.sandbox.probe import machine
 from projects import PROJECTS, Project
-from support import git, wait_for
+from support import wait_for
 from toolchains import Missing, open_registries, released
-from world import HOME, World, Worlds
+from world import HOME, USER, World, Worlds
 
 HOLD = """\
 if test "$GARRISON_ATTEMPT" != 1; then touch held-1 held-2; fi
@@ -30,13 +32,17 @@ def make_checkout(project: Project, home: World) -> str:
     for name, text in project.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+    home.own()
     home.shell(checkout, f"git init -q; {project.before or ':'}")
     home.shell(checkout, "git add -A; git commit -qm Begin")
     return str(checkout)
 
 
-def land(project: Project, home: World) -> None:
-    """Prepare the repository with `init`, have the task done and killed on the way, and look at what landed."""
+def land(project: Project, home: World) -> str:
+    """Prepare the repository with `init`, have the task done and killed on the way, and look at what landed.
+
+    Returns what the run printed.
+    """
     checkout = make_checkout(project, home)
     begun = home.run(checkout, "garrison", "init", *project.init)
     assert begun.returncode == 0, f"{begun.stdout}\n{begun.stderr}\n{home.logs()}"
@@ -72,12 +78,12 @@ def land(project: Project, home: World) -> None:
     shown = log.read_text()
     assert code == 0, f"{shown}\n{home.logs()}"
     assert "landed" in shown.strip().splitlines()[-1], shown
-    repo = home.outside(checkout)
     for name, text in project.landed.items():
-        assert text in git(repo, "show", f"main:{name}"), shown
-    assert git(repo, "status", "--porcelain") == "", shown
-    assert not {"held-1", "held-2"} & set(git(repo, "ls-tree", "--name-only", "main").split())
+        assert text in home.shell(checkout, f"git show main:{name}"), shown
+    assert home.shell(checkout, "git status --porcelain") == "", shown
+    assert not {"held-1", "held-2"} & set(home.shell(checkout, "git ls-tree --name-only main").split())
     wait_for("nothing of it runs", lambda: not home.garrisons(), 30)
+    return shown
 
 
 @pytest.mark.parametrize("project", [pytest.param(each, id=each.name, marks=[] if each.full else [pytest.mark.slow])
@@ -89,3 +95,35 @@ def test_a_project_is_prepared_and_a_task_lands_in_it(project: Project, worlds: 
         land(project, home)
     except Missing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain-python", "uv-without-network", "npm-without-network", "make", "without-tests"])
+@pytest.mark.parametrize("column", ["user", "landlock", "none"])
+def test_a_task_lands_for_an_ordinary_user_and_in_other_sandboxes(column: str, name: str, worlds: Worlds) -> None:
+    """Another sandbox than bubblewrap is chosen by word, in config.toml."""
+    [project] = [each for each in PROJECTS if each.name == name]
+    if column == "user" and os.getuid():
+        pytest.skip("another user can be chosen by root alone")
+    if column == "landlock" and not machine().landlock:
+        pytest.skip("the kernel has no Landlock")
+    home = worlds(*project.tools, uid=USER if column == "user" else 0)
+    if column == "user":
+        assert home.shell(HOME, "id -u") == str(USER)
+    else:
+        home.configure(f'[sandbox]\nmode = "{column}"\n')
+    shown = land(project, home)
+    assert f"sandbox: {'bubblewrap' if column == 'user' else column}" in shown
+
+
+def test_an_agent_makes_a_folder_beside_what_a_setup_left_in_a_cache(worlds: Worlds) -> None:
+    """Row N1 of the newcomer's table, as typed: it failed with "Read-only file system"."""
+    home, checkout = worlds(), str(HOME / "code/cache")
+    home.shell(HOME, f"git init -q {checkout}; cd {checkout}; echo 1 > a.txt; git add -A; git commit -qm Begin")
+    done = home.run(checkout, "garrison", "run", "use the cache", "--setup",
+                    "mkdir -p ~/.cache/foo && echo from setup > ~/.cache/foo/file", "--command",
+                    "mkdir ~/.cache/bar && cp ~/.cache/foo/file ~/.cache/bar/ && cp ~/.cache/bar/file b.txt && "
+                    "rm -r ~/.cache/foo", "--gate", "test -e ~/.cache/foo/file && mkdir ~/.cache/bar")
+    assert (done.returncode, done.stdout.strip()[-13:]) == (0, "1 of 1 landed"), f"{done}\n{home.logs()}"
+    assert home.shell(checkout, "git show main:b.txt; git status --porcelain") == "from setup"
+    assert home.shell(HOME, "ls -A ~/.cache") == "garrison", "nothing of it is in the user's own cache"

@@ -25,6 +25,9 @@ from typing import Any
 from support import load
 
 HOME = Path("/home/sam")
+USER = 1001
+"""Number of an ordinary user, for worlds in which the tests' own is not used."""
+ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
         "PIP_CERT", "CARGO_HTTP_CAINFO", "GIT_SSL_CAINFO")
 """What a user's shell may have that has the machine's certificates known."""
@@ -60,6 +63,8 @@ class World:
     doors: Sequence[Callable[[socket.socket], Any]] = ()
     """With any: a network of its own, and for each a listening socket in there, given to what serves it outside."""
     env: dict[str, str] = field(default_factory=dict)
+    uid: int = 0
+    """The user's number, if that is not the one of who runs the test; only root can choose it."""
     ports: list[int] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -71,11 +76,24 @@ class World:
             (self.home / ".local/bin" / name).symlink_to(target)
         self.env = {"HOME": str(HOME), "USER": "sam", "LOGNAME": "sam", "PATH": PATH, "TERM": "xterm",
                     **{name: os.environ[name] for name in KEPT if name in os.environ}, **self.env}
+        if self.uid:
+            self.scratch.chmod(0o755)
+            users = {"root": (0, "/root"), "sam": (self.uid, HOME)}
+            (self.scratch / "passwd").write_text("".join(f"{name}:x:{uid}:{uid}::{home}:/bin/sh\n"
+                                                         for name, (uid, home) in users.items()))
+            self.own()
         self._begin()
+
+    def own(self) -> None:
+        """Give the user what the test has put into their HOME."""
+        if self.uid:
+            subprocess.run(["chown", "-hR", f"{self.uid}:{self.uid}", str(self.home)], check=True)
 
     def _begin(self) -> None:
         ours, theirs = socket.socketpair()
         plan = {"home": str(HOME), "scratch": str(self.home), "ports": len(self.doors),
+                "passwd": str(self.scratch / "passwd") if self.uid else "",
+                "kept": [*dict.fromkeys((sys.base_prefix, str(ROOT), sys.prefix))],
                 "shown": [[str(source), str(target), which is self.made] for which in (self.shown, self.made)
                           for source, target in which.items()]}
         words = [*_unshare(net=bool(self.doors)), sys.executable, "-P", str(Path(__file__).with_name("holder.py")),
@@ -106,8 +124,9 @@ class World:
     def enter(self, folder: Path | str, words: Sequence[str]) -> list[str]:
         """Return the command that runs words in a folder of the world."""
         user = [] if os.getuid() == 0 else ["--user", "--preserve-credentials"]
+        other = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"] if self.uid else []
         return ["nsenter", "--target", str(self._pid), *user, "--mount", "--pid", *(["--net"] if self.doors else []),
-                f"--wdns={folder}", "--", *words]
+                f"--wdns={folder}", "--", *other, *words]
 
     def run(self, folder: Path | str, *words: str, check: bool = False, seconds: float = 120,
             **env: str) -> subprocess.CompletedProcess[str]:
@@ -164,6 +183,7 @@ class World:
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.state / "config.toml").open("a") as file:
             file.write(text)
+        self.own()
 
     def identities(self, role: str) -> list[dict[str, Any]]:
         """Return the identities of a role, the newest run last."""

@@ -16,12 +16,14 @@ import pytest
 from garrison.errors import Refused, Shortage
 from garrison.sandbox import file_system
 from garrison.sandbox.checkout import checkout_place
+from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.keyring import leave_session_keyring
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import machine
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes
+from garrison.system.git import Git
 from garrison.system.jobs import Job, JobResult
 from support import git
 
@@ -142,6 +144,47 @@ def test_a_home_below_a_folder_that_is_shown_is_not(mode: Mode, home_mode: int, 
 def test_a_home_that_is_a_system_folder_is_refused(place: Place) -> None:
     with pytest.raises(Refused, match="HOME is /opt, of which a sandbox shows everything"):
         run(with_mode(place, Mode.AUTO), "true", HOME="/opt")
+
+
+PLANT_LINKS = """
+for folder in "$COMMON/objects" "$COMMON/refs" "$COMMON/logs" "$(git rev-parse --git-dir)"; do
+  ln -s "$REAL_HOME/secret" $folder/planted; mkfifo $folder/pipe; ln -s "$REAL_HOME" link; mv link $folder/moved
+  mkdir -p folder; ln -s "$REAL_HOME" folder/link; mv folder $folder/inner; echo x > file; ln file $folder/hard
+  rm -rf link folder file
+done
+"""
+
+
+@needs_landlock
+def test_by_landlock_an_agent_commits_but_makes_no_link_that_garrisons_git_would_follow(
+        place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo, home = tmp_path / "repo", tmp_path / "user"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    git(tmp_path, "init", "-q", "-b", "main", str(repo))
+    for setting in ("user.name", "user.email"):
+        git(repo, "config", setting, "ada@example.org")
+    git(repo, "commit", "-q", "--allow-empty", "-m", "first")
+    place.worktree.rmdir()
+    git(repo, "worktree", "add", "-q", "-b", "node", str(place.worktree))
+    held = with_mode(place, Mode.LANDLOCK)
+    mounts = git_mounts(Git(repo, home=tmp_path / "home"), place.worktree, held.rights, Role.AGENT)
+    planted = lambda: [path for path in (repo / ".git").rglob("*")  # noqa: E731
+                       if path.is_symlink() or path.name in ("planted", "pipe", "moved", "hard")]
+    commit = "echo x > one.txt && git add -A && git commit -qm one && git stash list && git commit -q --amend -m two"
+    code, output = run(replace(held, mounts=mounts), f"{PLANT_LINKS}\n{commit}", COMMON=str(repo / ".git"),
+                       REAL_HOME=str(home), HOME=str(home))
+    assert (code, planted()) == (0, []), output
+    assert git(repo, "log", "--format=%s", "node") == "two\nfirst"
+    run(place, PLANT_LINKS, COMMON=str(repo / ".git"), REAL_HOME=str(home))
+    assert len(planted()) > 12, "without a sandbox they are all made"
+
+
+@needs_landlock
+def test_by_landlock_nothing_is_held_read_only_below_what_is_writable(place: Place) -> None:
+    held = replace(with_mode(place, Mode.LANDLOCK), mounts=(Mount(place.worktree / ".git", place.worktree / ".git"),))
+    with pytest.raises(Refused, match=r"Landlock cannot keep .*/\.git from being changed, since .*/node is writable"):
+        run(held, "true")
 
 
 def try_without_keys() -> int:

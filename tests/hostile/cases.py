@@ -181,6 +181,8 @@ _REFS = (
          "git --git-dir=$R/.git symbolic-ref HEAD refs/heads/keep", repo_file("HEAD")),
     Case("replaces a commit", Group.REFS, commit() + "; git replace -f v1 HEAD", ref("refs/replace")),
     Case("writes a note on the user's commit", Group.REFS, "git notes add -f -m evil v1", ref("refs/notes")),
+    Case("makes a link in the repository's git directory", Group.REFS, "ln -s $U/.bashrc $R/.git/logs/evil",
+         lambda world: os.path.lexists(world.repo / ".git/logs/evil"), undo="rm -f $R/.git/logs/evil"),
     Case("truncates the reflog of main", Group.REFS, ": > $R/.git/logs/refs/heads/main",
          repo_file("logs/refs/heads/main")),
     Case("expires reflogs", Group.REFS, "git -C $R reflog expire --expire=now --all", repo_file("logs/HEAD")),

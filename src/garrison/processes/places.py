@@ -83,7 +83,7 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
     rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
     if mode_here(rights.mode) is Mode.BUBBLEWRAP:
         return {}
-    settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "batch"),
+    settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "fsync"),
                 ("commit.gpgSign", "false"), ("tag.gpgSign", "false")]  # the key is the user's alone
     if read_hooks_mode(runtime.home) is not GuardHooks.AGENT:
         settings.append((HOOKS_KEY, os.devnull))

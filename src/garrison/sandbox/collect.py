@@ -294,7 +294,7 @@ def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str 
 
     An agent's view is kept for its successors (`enter`); that of any other role is made again each time and never
     collected. By Landlock nothing can be mounted: of the repository's own git directory, what a commit writes is
-    writable.
+    writable, but can get no link by which garrison's own git would write elsewhere.
     """
     view = GitView(git, worktree, "git" if role is Role.AGENT else f"git-{role}")
     if mode_here(rights.mode) is not Mode.BUBBLEWRAP:
@@ -302,7 +302,7 @@ def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str 
         view.remove()
         written = [atomic.make_directory(git.common / name) for name in ("objects", "refs", "logs")]
         return (Mount(git.common, git.common),
-                *(Mount(path, path, writable=True) for path in (*written, find_git_dir(git, worktree))))
+                *(Mount(path, path, writable=True, plain=True) for path in (*written, find_git_dir(git, worktree))))
     if role is Role.AGENT:
         return enter(view, owner, push=rights.push, checkout=checkout, hooks=hooks)
     return view.prepare(checkout=checkout, hooks=hooks)

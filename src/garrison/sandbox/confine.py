@@ -64,6 +64,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
                                          for path, layer in caches.items()), *place.mounts))
         layers += caches.values()
     if mode is Mode.LANDLOCK:
+        landlock.check_place(place)
         _link_toolchains(place, around)
         own = {"HOME": str(place.home), "TMPDIR": str(place.tmp)}
         readable = file_system.readable(place, around, RealPaths())

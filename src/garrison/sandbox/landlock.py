@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.errors import Refused
+from garrison.sandbox.file_system import is_within
 from garrison.sandbox.place import Network
 from garrison.system.landlock import PORTS_ABI, SCOPES_ABI
 
@@ -46,17 +48,33 @@ def gaps(abi: int) -> list[str]:
             *([UDP_GAP] if abi >= PORTS_ABI else [])]
 
 
+def writable_paths(place: Place) -> list[Path]:
+    """Return the folders and files that stay writable, with all that can be made there."""
+    return [place.home, place.tmp, *([place.worktree] if place.worktree_writable else []), *place.rights.write,
+            *(mount.source for mount in place.mounts if mount.writable and not mount.plain)]
+
+
+def check_place(place: Place) -> None:
+    """Refuse a place in which something that is shown read-only lies in a folder that is writable: rights add up."""
+    for mount in place.mounts:
+        above = [path for path in writable_paths(place) if is_within(mount.source, path)]
+        if above and not mount.writable:
+            raise Refused(f"Landlock cannot keep {mount.source} from being changed, since {above[0]} is writable; only "
+                          "bubblewrap can (`garrison doctor` says what it needs)")
+
+
 def command_line(argv: Iterable[str], place: Place, readable: Iterable[Path]) -> list[str]:
     """Return the command line that runs `argv` in a place.
 
     Args:
         readable: what bubblewrap would show of the file system (`file_system.readable`).
     """
-    writable = [place.home, place.tmp, *([place.worktree] if place.worktree_writable else []), *place.rights.write,
-                *(mount.source for mount in place.mounts if mount.writable)]
+    writable = writable_paths(place)
     words = [sys.executable, "-I", "-S", str(LAUNCHER)]
     words += [word for path in (*readable, KERNEL) for word in ("--read", str(path))]
     words += [word for path in writable for word in ("--write", str(path))]
+    words += [word for mount in place.mounts if mount.writable and mount.plain
+              for word in ("--plain", str(mount.source))]
     words += [word for path in DEVICES for word in ("--write", path)]
     # In a namespace of its own all ports are its own, and Landlock keeps it from the namespaces of other processes.
     if place.rights.network is not Network.OPEN and not place.entry:

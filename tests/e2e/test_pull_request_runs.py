@@ -58,8 +58,8 @@ HUNT = """set +e
 { env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline; ps -ef; id
 git config -l --show-origin; cat .git "$(git rev-parse --git-dir)/config" "$(git rev-parse --git-common-dir)/config"
 printf 'protocol=http\\nhost=%s\\n\\n' HOST | GIT_TERMINAL_PROMPT=0 git credential fill
-git config --global credential.helper '!cat ROOT/secret' && printf 'host=HOST\\n\\n' | git credential fill
-cat ~/.gitconfig ~/.netrc ~/.git-credentials ~/.config/*/* USER/.gitconfig USER/.netrc ROOT/secret
+git config --global credential.helper '!cat USER/secret' && printf 'host=HOST\\n\\n' | git credential fill
+cat ~/.gitconfig ~/.netrc ~/.git-credentials ~/.config/*/* USER/.gitconfig USER/.netrc USER/secret
 find HOME ROOT "$HOME" /run -type f -size -300k ! -name seen.txt -exec cat {} +
 git push origin HEAD:refs/heads/stolen; git ls-remote REMOTE
 } 2>&1 | tr -cd '\\11\\12\\40-\\176' > seen.txt
@@ -73,9 +73,9 @@ git add -A; git commit -qm hunted
 @pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
 def test_an_agent_that_hunts_for_the_token_finds_none(place, mode):
     """The guardian has it in its environment meanwhile, and the user's git has a helper that gives it."""
-    (place.root / "secret").write_text(f"username=x\npassword={OWN_TOKEN}\n")
+    (place.user / "secret").write_text(f"username=x\npassword={OWN_TOKEN}\n")
     git(place.repo, "config", "--file", str(place.user / ".gitconfig"), "credential.helper",
-        f"!cat {place.root}/secret")
+        f"!cat {place.user}/secret")
     (place.user / ".netrc").write_text(f"machine 127.0.0.1 login x password {OWN_TOKEN}\n")
     with ForgePlace(place) as there:
         words = {"HOST": there.server.host, "ROOT": place.root, "HOME": place.home, "USER": place.user,

@@ -184,6 +184,10 @@ def test_landlock_is_asked_for_once_and_gives_its_agents_no_terminal_server(plac
     assert 'mode = "landlock"' in (place.home / "config.toml").read_text()
     assert git(place.repo, "show", "main:one.txt") == "x"
     assert not escaped.exists()
+    git(place.repo, "config", "remote.up.url", "https://ada:s3cret@host.example/x")
+    told = place.command(*arguments, "--new", "--run", "r2", PATH=path).stderr
+    assert ("holds a secret (remote.up.url), which" in told, "s3cret" in told) == (True, False), told
+    git(place.repo, "config", "--unset", "remote.up.url")
     tmux = place.command(*arguments, "--new", "--run", "r2", "--terminal", "tmux", PATH=path)
     assert (tmux.returncode, "use --terminal process" in tmux.stderr) == (1, True), tmux.stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import socket
 import subprocess
 import sys
@@ -148,9 +149,13 @@ def _targets(root: Path) -> Iterator[Facts]:
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         stack.callback(outside.wait)
         stack.callback(outside.kill)
+        theirs, terminal = pty.openpty()
+        for descriptor in (theirs, terminal):
+            stack.callback(os.close, descriptor)
         yield {"sibling": str(sibling), "home": str(home), "user": str(user), "setup": str(setup),
                "tokens": [str(tools / "token-of-it"), str(tools / ".npmrc")],
                "pid": outside.pid, "mark": _MARK,
+               "terminal": os.ttyname(terminal),
                "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": str(root),
                "port": server.getsockname()[1]}
 

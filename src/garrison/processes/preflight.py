@@ -52,7 +52,7 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
 from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_run, launcher_key, quote, to_name
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
-from garrison.sandbox import setups
+from garrison.sandbox import git_config, setups
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
@@ -151,7 +151,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)
-    launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch))
+    launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch, git))
     for line in describe_limits(((name, task.agent or agent, task.attrs) for name, task in here.tasks.items()
                                  if task.command is None), runtime.home):
         report(line)
@@ -524,8 +524,9 @@ def _launch_to_resume(runtime: Runtime, run: str) -> Launch:
     return launch
 
 
-def _terminal_beside_landlock(runtime: Runtime, launch: Launch) -> str:
-    """Return the terminal of a launch, so that no agent that Landlock holds has a tmux in reach; Refused where it has.
+def _terminal_beside_landlock(runtime: Runtime, launch: Launch, git: Git) -> str:
+    """Return the terminal of a launch, so that no agent that Landlock holds has a tmux in reach; Refused where it has
+    one, or the repository's secrets.
 
     Whoever connects to tmux's socket runs anything as the user, and Landlock keeps nobody from sockets.
     """
@@ -535,12 +536,21 @@ def _terminal_beside_landlock(runtime: Runtime, launch: Launch) -> str:
             raise Refused(f"Landlock holds run {held}, and does not keep its agents from tmux's socket, by which they "
                           "could run anything as you; use --terminal process, or wait until that run has ended")
         return "process" if held is not None and launch.terminal == "auto" else launch.terminal
+    _refuse_secrets(git)
     if launch.terminal == "tmux":
         raise Refused("Landlock does not keep agents from tmux's socket, by which they could run anything as you; use "
                       "--terminal process")
     if TmuxServer(runtime.home / "run").processes():
         _refuse_beside_tmux(runtime, launch, "; wait until that has ended, or use another home with --home")
     return "process" if launch.terminal == "auto" else launch.terminal
+
+
+def _refuse_secrets(git: Git) -> None:
+    """Refuse Landlock for a repository whose configuration holds secrets: git needs that file, and it hides no part."""
+    listing = git.run("config", "--list", "-z", "--show-scope", "--includes", exact=True).out
+    if keys := git_config.find_secrets(git_config.parse(listing)):
+        raise Refused(f"{git.common / 'config'} holds a secret ({', '.join(keys)}), which Landlock cannot keep from agents; "
+                      "give it to a credential helper instead, or use bubblewrap")
 
 
 def _refuse_beside_tmux(runtime: Runtime, launch: Launch, advice: str) -> None:

@@ -40,6 +40,8 @@ class Facts(TypedDict):
     mark: str
     daemon: str
     """Word for the command line of a process that is left running."""
+    terminal: str
+    """Device of a terminal."""
     unix: str
     abstract: str
     port: int
@@ -147,6 +149,11 @@ def _terminal(_facts: Facts) -> bool:
     return True
 
 
+def _other_terminal(facts: Facts) -> bool:
+    os.close(os.open(facts["terminal"], os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
+    return True
+
+
 def _daemon(facts: Facts) -> bool:
     """Leave a process running that only its command line tells; whether it stays is seen outside.
 
@@ -173,7 +180,8 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     "mount": _mount, "user_namespace": _user_namespace, "capabilities": _capabilities,
     "new_privileges": _new_privileges, "kernel_setting": lambda _: _opens("/proc/sys/kernel/core_pattern"),
     "cgroup": lambda _: _opens("/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/systemd/cgroup.procs"),
-    "device": _devices, "terminal": _terminal, "daemon": _daemon,
+    "device": _devices, "terminal": _terminal,
+    "other_terminal": _other_terminal, "daemon": _daemon,
 }
 """Key of an escape → the attempt; an error means that it was refused."""
 

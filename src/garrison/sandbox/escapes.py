@@ -64,6 +64,7 @@ ESCAPES = (
     Escape("cgroup", "move into another control group"),
     Escape("device", "open a disk or the kernel's memory"),
     Escape("terminal", "type into a terminal (TIOCSTI)"),
+    Escape("other_terminal", "open another terminal of the user"),
     Escape("daemon", "leave a process running", _ONLY_BUBBLEWRAP),
 )
 

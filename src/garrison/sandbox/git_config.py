@@ -40,6 +40,9 @@ _DENIED = frozenset(("commit.template", "diff.external", "init.templatedir", "in
                      "extensions.refstorage", "submodule.recurse", "gc.auto", "commit.gpgsign", "tag.gpgsign"))
 _CREDENTIALS = re.compile(r"\b((?:https?|ftps?)://)[^/\s@]+@|\b([a-z][a-z0-9+.-]*://)[^/\s@:]*:[^/\s@]*@",
                           re.IGNORECASE)
+_TOKEN = re.compile(r"[?&][a-z_]*(?:token|secret|password|key)=", re.IGNORECASE)
+_SECRET_NAMES = ("extraheader", "smtppass", "password", "token")
+"""Names of settings that hold a secret in any section."""
 
 
 class Entry(NamedTuple):
@@ -72,6 +75,17 @@ def select(entries: Iterable[Entry], scopes: Sequence[str], *, push: bool = Fals
                                 if entry.key.startswith("remote.") and entry.key.endswith(".url"))
         kept += [Entry("local", f"remote.{remote}.pushurl", NO_PUSH) for remote in remotes]
     return kept
+
+
+def find_secrets(entries: Iterable[Entry]) -> list[str]:
+    """Return the keys of the repository's own settings that hold a password or a token, without what they hold."""
+    return list(dict.fromkeys(_strip(entry.key) for entry in entries
+                              if entry.scope in ("local", "worktree") and _holds_secret(entry)))
+
+
+def _holds_secret(entry: Entry) -> bool:
+    return _split(entry.key)[2] in _SECRET_NAMES or any(
+        _strip(text) != text or _TOKEN.search(text) is not None for text in (entry.key, entry.value or ""))
 
 
 def _effective(entries: Iterable[Entry]) -> list[Entry]:

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 LAUNCHER = Path(__file__).with_name("landlock_launcher.py")
 KERNEL = Path("/proc")
 """Kernel files that programs read, besides the parts of /sys that are shown by bubblewrap, too."""
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts",
-           "/dev/shm")
-"""Devices that stay writable."""
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/shm")
+"""Devices that stay writable. Not /dev/pts, where the user's terminals are: the launcher adds the agent's own."""
 GAPS = (
     "names, sizes and times of all files can be seen, not what is in them",
     "processes outside, their command lines and the machine's shared memory can be seen",
     "objects and branches of the repository can be written and removed, those of other nodes too",
     "programs that an agent leaves running are only found by their marks",
     "servers behind Unix sockets can be reached, and user namespaces made",
+    "modes, owners and times of the user's files can be changed, not what is in them",
+    "programs that open terminals of their own do not work",
 )
 """Gaps of Landlock, whatever its ABI."""
 _GAPS_OF_ABI = {

@@ -31,6 +31,8 @@ def main(words: list[str]) -> int:
         else:
             ports = [int(port) for port in value.split(",") if port]
     command = words[1:]
+    if os.getsid(0) == os.getpid() and os.isatty(0):  # made for this command; programs open it by its name, too
+        writable.append(os.ttyname(0))
     try:
         landlock.drop_capabilities()
         landlock.restrict(readable=readable, writable=writable, plain=plain, connect=ports,

@@ -298,6 +298,32 @@ def test_the_output_of_a_command_agent_routes_and_reaches_the_next_one(call: Cal
     assert "- a: partial_success (n)" in (tmp_path / "told.md").read_text()
 
 
+PLANTED = ("response.md", "prompt.md", "status.json", "exit", "output.log", "stderr.log", "said.json", "context.json")
+HOSTILE = (f"for n in {' '.join(PLANTED)}; do for d in $GARRISON_PIPELINE_DIR/$GARRISON_PIPELINE_NODE "
+           "$GARRISON_PIPELINE_DIR/$GARRISON_PIPELINE_NODE/agent; do ln -sfn $PWD/../own/secret $d/$n; done; done; "
+           "ln -sfn $PWD/../own/secret $GARRISON_STATUS_FILE; ln -sfn $PWD/../own/secret $GARRISON_RESULT_FILE; "
+           "mv $GARRISON_PIPELINE_DIR $GARRISON_PIPELINE_DIR.2; echo evil")
+
+
+@pytest.mark.parametrize("run_dir", ["run", "work/below/run"])
+def test_no_link_that_a_command_leaves_is_written_or_read(run_dir: str, call: Call, tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of garrison's folders it may write one, which garrison reads without following a link."""
+    (tmp_path / "work/below").mkdir(parents=True)
+    (tmp_path / "own").mkdir()
+    secret = tmp_path / "own/secret"
+    secret.write_text('{"outcome": "success", "notes": "SECRET"}\n')
+    monkeypatch.chdir(tmp_path / "work")
+    Path("h.dot").write_text(f"""digraph {{ {ENDS} a [command="{HOSTILE}"]; t [shape=parallelogram,
+        tool_command="{HOSTILE}"]; b [shape=parallelogram, tool_command="cat $GARRISON_PIPELINE_DIR/*/*.*; exit 0"]
+        start -> a -> t; a -> t [condition="outcome=fail"]; t -> b; t -> b [condition="outcome=fail"]; b -> x }}""")
+    call("run", "h.dot", "--run-dir", str(tmp_path / run_dir))
+    assert secret.read_text() == '{"outcome": "success", "notes": "SECRET"}\n'
+    found = [path for path in (tmp_path / run_dir).rglob("*") if path.is_file() and not path.is_symlink()
+             and b"SECRET" in path.read_bytes()]
+    assert (tmp_path / run_dir / "b/output.log").read_text().count("evil") and found == []
+
+
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_signal_ends_the_running_work_and_prints_how_to_continue(ignored: bool, user: UserWorld,
                                                                    tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,11 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Decision
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.session_agent import ORDER, SessionAttempt
+from garrison.agents.session_agent import ORDER, SessionAttempt, _read_graph
+from garrison.errors import UsageError
 from garrison.processes.orchestrator.session_attempt import MAX_TURNS, REPORT_REQUEST, SessionProgram, next_message
 from garrison.records import costs
-from garrison.records.json_io import append_line, read_json
+from garrison.records.json_io import append_line, read_json, read_lines
 from garrison.records.life_lock import LifeLock
 from garrison.records.reservations import FILE, SESSION_LOCK
 from garrison.records.run import Task
@@ -302,3 +304,23 @@ def test_a_permanent_failure_ends_the_attempt(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no such model"):
         life(prompt, [], [AgentFailure("no such model", 404)])
     assert AttemptFiles(tmp_path).read_endings() == []
+
+
+@pytest.mark.parametrize("planted", ["link", "pipe", "folder", "hard link"])
+def test_nothing_that_a_sessions_tools_plant_among_its_records_is_followed(planted: str, tmp_path: Path) -> None:
+    own, record = tmp_path / "own", tmp_path / "endings.jsonl"
+    own.write_text('{"a": 1}\n')
+    {"link": lambda: record.symlink_to(own), "pipe": lambda: os.mkfifo(record), "folder": record.mkdir,
+     "hard link": lambda: record.hardlink_to(own)}[planted]()
+    if planted != "hard link":
+        assert (read_json(record), read_lines(record)) == (None, [])
+    append_line(record, {"b": 2})
+    assert (own.read_text(), read_lines(record)) == ('{"a": 1}\n', [{"b": 2}])
+
+
+def test_a_sessions_graph_in_the_worktree_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("digraph { }")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/turn.dot").symlink_to(tmp_path / "secret")
+    with pytest.raises(UsageError, match="symbolic link"):
+        _read_graph(tmp_path / "tree", "turn.dot")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from garrison.frozen import frozen
 from garrison.records import atomic
-from garrison.sandbox.place import Mount
+from garrison.sandbox.place import EXCHANGE, Mount
 from garrison.system import untrusted
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class ReportedResult(Protocol):
         """Forget the result that was reported to an earlier incarnation."""
 
 
-EXCHANGE, NOTES, RESULT, EXIT = "agent", "notes.txt", "agent-result.json", "exit"
-"""Folder of an attempt that its agent may write, and the files there that garrison reads."""
+NOTES, RESULT, EXIT = "notes.txt", "agent-result.json", "exit"
+"""Files of the exchange that garrison reads."""
 WAITING = "waiting"
 """File, of an attempt and of its session, that says what its agent waits for."""
 SIGNALS = "signals.jsonl"

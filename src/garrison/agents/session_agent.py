@@ -34,6 +34,7 @@ from garrison.agents.command_profile import CommandProfile
 from garrison.agents.session_options import SessionOptions, read_options
 from garrison.errors import UsageError
 from garrison.records.json_io import write_json
+from garrison.system import untrusted
 
 if TYPE_CHECKING:
     from garrison.agents.base import Assignment, Outcome, Work
@@ -98,6 +99,9 @@ def _read_graph(worktree: Path, name: str | None) -> str | None:
     if name is None:
         return None
     try:
-        return (worktree / name).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        raw = untrusted.read(worktree, name)
+        if raw is None:
+            raise UsageError(f"the session's graph {name} is not in the worktree")
+        return raw.decode()
+    except (OSError, UnicodeDecodeError, untrusted.UnsafeFile) as error:
         raise UsageError(f"the session's graph {name} cannot be read from the worktree: {error}") from error

@@ -23,7 +23,7 @@ from garrison.sandbox.confine import confine
 from garrison.sandbox.escape_attempts import LEFT, Facts
 from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
 from garrison.sandbox.layers import Means, way_at
-from garrison.sandbox.place import Mode, Place, Rights, Role
+from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import processes
@@ -76,7 +76,10 @@ def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
         facts = stack.enter_context(_targets(root))
         worktree = root / "trees/node"
         worktree.mkdir(parents=True)
-        place = Place(Role.AGENT, rights, worktree, root / "trees/.node.sandbox", under_home=(Path(facts["setup"]),))
+        exchange = Path(facts["attempt"], EXCHANGE)
+        exchange.mkdir(parents=True)
+        place = Place(Role.AGENT, rights, worktree, root / "trees/.node.sandbox",
+                      (Mount(exchange, exchange, writable=True),), under_home=(Path(facts["setup"]),))
         env = {**environ, "HOME": str(root / "user"), "GARRISON_HOME": str(root / "home"),
                "GARRISON_TREES": str(root / "trees"), "PATH": environ.get("PATH", os.defpath)}
         confined = confine([sys.executable, "-I", str(ATTEMPTS), json.dumps(facts)], env, place)
@@ -91,6 +94,7 @@ def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
         for key, folder in (("write_sibling", facts["sibling"]), ("write_home", facts["home"]),
                             ("write_user", facts["user"])):
             succeeded[key] = Path(folder, "escaped").exists()
+        succeeded["write_attempt"] = [path.name for path in exchange.parent.iterdir()] != [EXCHANGE]
         left = Path(facts["setup"])
         succeeded["write_setup"] = (left / "escaped").exists() or (left / LEFT).read_text() != "secret"
         succeeded["daemon"] = _is_left(facts["daemon"])
@@ -154,6 +158,7 @@ def _targets(root: Path) -> Iterator[Facts]:
             stack.callback(os.close, descriptor)
         yield {"sibling": str(sibling), "home": str(home), "user": str(user), "setup": str(setup),
                "tokens": [str(tools / "token-of-it"), str(tools / ".npmrc")],
+               "attempt": str(home / "attempt"),
                "pid": outside.pid, "mark": _MARK,
                "terminal": os.ttyname(terminal),
                "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": str(root),

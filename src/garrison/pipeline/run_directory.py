@@ -27,6 +27,7 @@ from garrison.pipeline.flow import Event, FlowState, event_from_data, event_to_d
 from garrison.records import atomic
 from garrison.records.journal import BLOB_BYTES, SNAPSHOT_EVERY, Entry, Writer, read_all
 from garrison.records.life_lock import LifeLock, is_held
+from garrison.system import untrusted
 from garrison.system.failpoint import here
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class RunDirectory:
             number = 1 + max((int(name) for name in atomic.list_names(attempts) if name.isdigit()), default=0)
             target = atomic.make_directory(attempts / str(number))
             for name in names:
+                untrusted.mend_folder(folder / name)  # a folder without rights to it cannot get another parent
                 (folder / name).rename(target / name)
         return folder
 
@@ -318,8 +320,8 @@ def write_status(folder: Path, node: str, state: FlowState) -> None:
         return
     atomic.make_directory(folder)
     body = {"node": node, "outcome": outcome.status, **outcome.to_data(), "visits": state.visits.get(node, 0)}
-    (folder / "status.json").write_text(json.dumps(body, ensure_ascii=False, indent=1), encoding="utf-8",
-                                        errors="backslashreplace")
+    text = json.dumps(body, ensure_ascii=False, indent=1)
+    untrusted.write(folder, "status.json", text.encode(errors="backslashreplace"))
 
 
 def write_checkpoint(directory: RunDirectory, checkpoint: Mapping[str, Any], *, durable: bool) -> None:

@@ -6,13 +6,13 @@ Output, stream events, transcripts, notes and HEAD cost a `stat` each; the workt
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import EXCHANGE, NOTES, WAITING
+from garrison.agents.base import NOTES, WAITING
 from garrison.agents.claude.stream import tool_in_flight
 from garrison.sandbox.git_view import sandbox_folder
+from garrison.sandbox.place import EXCHANGE
 from garrison.system import untrusted
 from garrison.system.newest_entry import newest_entry
 
@@ -67,10 +67,7 @@ class AgentActivity:
 
 def read_waiting(folder: Path) -> str:
     """Return what the agent of an attempt, or its session, waits for; '' if it works."""
-    for path in (folder / WAITING, folder / "claude" / WAITING):
-        with contextlib.suppress(OSError):
-            return path.read_text(errors="replace").strip()
-    return ""
+    return (untrusted.read_text(folder, WAITING) or untrusted.read_text(folder, f"claude/{WAITING}")).strip()
 
 
 def read_outage(folder: Path) -> str:

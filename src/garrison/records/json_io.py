@@ -1,22 +1,32 @@
-"""JSON of agents: files that one process writes while others read them, and an object within a model's answer."""
+"""JSON of agents: files that one process writes while others read them, and an object within a model's answer.
+
+A garrison session's tools can write the folder of its attempt in which these lie: no link there is followed.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from garrison.errors import GarrisonError
 from garrison.records import atomic
+
+_MAX_BYTES = 1 << 28
+"""Bytes of a file that are read: the records of a long session have some megabytes."""
 
 
 def read_json(path: Path) -> Any:
-    """Return a file's JSON; None if it is absent or torn."""
+    """Return a file's JSON; None if it is absent, torn, or no regular file."""
     try:
-        return json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        return json.loads(_read(path))
+    except (ValueError, RecursionError):
         return None
 
 
@@ -35,15 +45,12 @@ def encode(value: Any, indent: int | None = None) -> bytes:
 
 def read_lines(path: Path) -> list[Any]:
     """Return the complete lines of a JSON-lines file; lines that a kill tore are skipped."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return []
+    raw = _read(path)
     values = []
     for line in raw.split(b"\n"):
         try:
             values.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     return values
 
@@ -66,16 +73,48 @@ def append_lines(path: Path, values: Iterable[Any], *, durable: bool = False) ->
         atomic.sync_directory(path.parent)
 
 
+def _open_to_read(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a regular file; nothing of anything else."""
+    try:
+        with open(path, "rb", buffering=0, opener=_open_to_read) as file:
+            return (file.read(_MAX_BYTES) or b"") if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return b""
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return b""
+        raise
+
+
 def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    """Open a regular file for appending; anything else that has its name is renamed."""
+    for _ in range(_TRIES):
+        try:
+            descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise
+        else:
+            state = os.fstat(descriptor)
+            if stat.S_ISREG(state.st_mode) and state.st_nlink == 1:
+                return descriptor
+            os.close(descriptor)
+        with suppress(FileNotFoundError):
+            os.rename(path, f"{path}.refused-{os.urandom(4).hex()}")  # noqa: PTH104  # a folder may hold a million files
+    raise GarrisonError(f"{path} is replaced whenever it is written")
 
 
 def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=_open_to_read) as file:
         file.seek(-1, 2)
         return file.read(1) == b"\n"
 
 
+_TRIES = 100
 _MAX_BRACES = 50
 """Opening braces that are tried."""
 _decode = json.JSONDecoder().raw_decode

@@ -1,29 +1,33 @@
 """Places of commands that work in a person's own checkout: tools and agents of `garrison pipeline run`.
 
 The checkout is theirs to change, but not what git itself obeys there: a hook or a setting would run as the person.
+Of garrison's own folders a command may write one, the attempt's exchange: what it says there is read as `untrusted`
+does, and everything that garrison writes lies elsewhere.
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from garrison.config import find_home
-from garrison.errors import GarrisonError
-from garrison.records import costs
+from garrison.errors import GarrisonError, Refused
+from garrison.records import atomic, costs
 from garrison.sandbox import network
+from garrison.sandbox.file_system import is_within
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkUser
-from garrison.sandbox.place import Mode, Mount, Place, Role
-from garrison.sandbox.probe import held_mode
+from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Role
+from garrison.sandbox.probe import held_mode, mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from garrison.sandbox.network import NetworkPlace
 
@@ -36,16 +40,53 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
     """Return the place of a command in a checkout; None where nothing is confined.
 
     Args:
-        folder: the attempt's folder, writable inside.
+        folder: the attempt's folder; inside, the exchange in it is writable.
         directory: the run's, readable inside.
     """
-    rights = read_rights(home or find_home(environ=environ), role, agent, environ)
+    home = home or find_home(environ=environ)
+    exchange = _make_exchange(folder)
+    rights = read_rights(home, role, agent, environ)
     if rights.mode is Mode.NONE:
         return None
     rights = show_named_programs(rights, command)
+    kept = [_lexical(path) for path in (home, *([] if directory is None else [directory]), folder)]
+    mounts = [mount for path in kept for mount in _pinned(path, _lexical(tree), mode_here(rights.mode))]
     shown = [] if directory is None else [Mount(directory, directory)]
     return Place(role, rights, tree, _private_folder(folder),
-                 (*_git_mounts(tree), *shown, Mount(folder, folder, writable=True)))
+                 (*_git_mounts(tree), *mounts, *shown, Mount(exchange, exchange, writable=True)))
+
+
+def _make_exchange(folder: Path) -> Path:
+    """Make the folder in which the command of an attempt writes what it says.
+
+    An earlier version let a command write the attempt's own folder: links that it left there are removed.
+    """
+    atomic.make_directory(folder)
+    with os.scandir(folder) as entries:
+        for link in [entry.name for entry in entries if entry.is_symlink()]:
+            untrusted.remove(folder, link)
+    untrusted.mend_folder(folder / EXCHANGE)
+    return atomic.make_directory(folder / EXCHANGE)
+
+
+def _lexical(path: Path) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100  # links on the way are what `_pinned` looks for
+
+
+def _pinned(path: Path, tree: Path, mode: Mode) -> list[Mount]:
+    """Return the mounts that keep a folder of garrison's in the working directory from being written or moved.
+
+    A folder above it may be renamed as long as it is no mount itself; so each is. Refused where that cannot be held.
+    """
+    real, root = (Path(os.path.realpath(each)) for each in (path, tree))
+    if not (is_within(path, tree) or is_within(real, root)):
+        return []
+    if mode is Mode.LANDLOCK or real != path or root != tree or path == tree:
+        raise Refused(f"{path}, which garrison writes, lies in the working directory {tree}, where commands could "
+                      "change it: name another with --run-dir or GARRISON_HOME, or work elsewhere with --workdir")
+    between = [each for each in reversed(path.parents) if each != tree and is_within(each, tree)]
+    return [*(Mount(each, each, writable=True) for each in between if each.is_dir()),
+            *([Mount(path, path)] if path.is_dir() else [])]
 
 
 def checkout_user(home: Path, run: str, node: str, attempt: int, directory: Path) -> NetworkUser:

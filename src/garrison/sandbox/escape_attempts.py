@@ -33,6 +33,8 @@ class Facts(TypedDict):
     user: str
     tokens: list[str]
     """Files with a secret in a toolchain of the user's: one that others may not read, one with a known name."""
+    attempt: str
+    """Folder of an attempt, whose folder `agent` may be written inside."""
     setup: str
     """Folder of what a set-up left in its home, which lies under this one's: a file `LEFT`."""
     pid: int
@@ -70,6 +72,16 @@ def _write_setup(facts: Facts) -> bool:
         with suppress(OSError):
             path.write_text("changed")
     return write(facts["setup"])
+
+
+def _write_attempt(facts: Facts) -> bool:
+    attempt = Path(facts["attempt"])
+    with suppress(OSError):
+        (attempt / "agent").rename(attempt / "escaped")
+    with suppress(OSError):
+        (attempt / "agent").chmod(0o777)
+        (attempt / "response.md").symlink_to("/escaped")
+    return write(facts["attempt"])
 
 
 def _link_out(facts: Facts) -> bool:
@@ -168,7 +180,8 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     "write_sibling": lambda facts: write(facts["sibling"]), "read_sibling": lambda facts: read(facts["sibling"]),
     "write_home": lambda facts: write(facts["home"]), "read_home": lambda facts: read(facts["home"]),
     "write_user": lambda facts: write(facts["user"]), "read_user": lambda facts: read(facts["user"]),
-    "link_out": _link_out, "write_setup": _write_setup, "write_system": lambda _: write("/usr/local"),
+    "write_attempt": _write_attempt, "link_out": _link_out, "write_setup": _write_setup,
+    "write_system": lambda _: write("/usr/local"),
     "read_shadow": lambda _: bool(Path("/etc/shadow").read_bytes()),
     "read_token": lambda facts: any(map(_holds_secret, facts["tokens"])), "see_process": _is_outer,
     "signal_process": _signal,

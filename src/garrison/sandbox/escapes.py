@@ -43,6 +43,7 @@ ESCAPES = (
     Escape("read_home", "read garrison's home"),
     Escape("write_user", "write into the user's home"),
     Escape("read_user", "read the user's home"),
+    Escape("write_attempt", "write or move what lies beside the one folder of garrison's that it may write"),
     Escape("link_out", "write through a symbolic link that leads out"),
     Escape("write_setup", "change what a set-up left for other worktrees"),
     Escape("write_system", "write into a system folder"),

@@ -43,6 +43,8 @@ class Network(StrEnum):
     """The machine's network."""
 
 
+EXCHANGE = "agent"
+"""Folder of an attempt that its command may write; nothing else of garrison's may."""
 DEFAULT_MODE = Mode.AUTO
 MODE_VARIABLE = "GARRISON_SANDBOX"
 """Variable that states the mode of every tree."""

@@ -24,6 +24,7 @@ from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only,
 from garrison.agents.claude.tools import to_agent_report
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
+from garrison.system import untrusted
 from garrison.system.jobs import Job, read_tail
 from garrison.system.own_package import LONG_PATIENCE, module_argv
 
@@ -244,7 +245,7 @@ class ClaudeAttempt(ConnectedAttempt):
     @property
     def phase(self) -> str | None:
         """Return the phase that the agent reported."""
-        return self.files.phase.read_text() if self.files.phase.exists() else None
+        return untrusted.read_text(self.files.folder, self.files.phase.name) or None
 
     def _start(self, decision: Decision, now: float) -> Work:
         """Start a connection; an orphaned CLI on the same session is ended first."""

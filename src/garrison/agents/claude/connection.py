@@ -17,7 +17,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.base import EXCHANGE, NOTES, WORKER
+from garrison.agents.base import NOTES, WORKER
 from garrison.agents.claude import cli_process, cli_sandbox, failures, messages, policy, questions, tools, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.client import (
@@ -43,6 +43,7 @@ from garrison.agents.claude.turn_end import TurnEnd, plain_question
 from garrison.records import atomic, costs
 from garrison.records.json_io import read_json
 from garrison.records.reservations import Reservation
+from garrison.sandbox.place import EXCHANGE
 from garrison.system.newest_entry import MAX_ENTRIES, newest_entry
 from garrison.system.processes import die_with_parent
 

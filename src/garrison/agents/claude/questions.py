@@ -17,6 +17,7 @@ from garrison.agents.base import Question
 from garrison.agents.claude.policy import Decision, Step
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
+from garrison.system import untrusted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,7 +124,7 @@ def wake_at(decision: Decision, now: float) -> float | None:
 
 def show_waiting(files: AttemptFiles, output: Path, what: str) -> None:
     """Write once what the attempt waits for ('': nothing) to a file for `status` and to the attempt's output."""
-    shown = files.waiting.read_text() if files.waiting.exists() else ""
+    shown = untrusted.read_text(files.folder, files.waiting.name)
     if what == shown:
         return
     if not what:

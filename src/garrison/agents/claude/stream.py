@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
+from garrison.system import untrusted
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -246,10 +248,4 @@ _RENDERERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _tail(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            return file.read()
-    except OSError:
-        return b""
+    return untrusted.read_end(path.parent, path.name, _TAIL_BYTES).encode()

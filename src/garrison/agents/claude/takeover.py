@@ -19,7 +19,7 @@ from garrison.errors import NotFound, Refused
 from garrison.frozen import frozen
 from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import LifeLock, is_held
-from garrison.system import processes
+from garrison.system import processes, untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _CLAIM_TIMEOUT = 1.0
 """Seconds for a lock that only seems held, because another process tests it, to be free again."""
+_MAX_CONVERSATION = 64 << 20
+"""Bytes of a conversation that can be taken over."""
 _SUSPEND_TIMEOUT = 30.0
 """Seconds for the session to be suspended."""
 
@@ -147,10 +149,10 @@ def conversation_of(node: str, files: AttemptFiles) -> str:
     """Return the conversation with the session's model so far; NotFound or Refused if it cannot be taken over."""
     if files.report.exists() or files.result.exists():
         raise Refused(f"{node} has reported its result; there is nothing left to take over")
-    try:
-        return files.conversation.read_text(errors="replace")
-    except FileNotFoundError as error:
-        raise NotFound(f"{node} has asked its model nothing yet; `garrison status` shows what it does") from error
+    conversation = untrusted.read_text(files.folder, files.conversation.name, _MAX_CONVERSATION)
+    if not conversation:
+        raise NotFound(f"{node} has asked its model nothing yet; `garrison status` shows what it does")
+    return conversation
 
 
 def run_beside(node: str, files: AttemptFiles, settings: ClaudeSettings, env: Mapping[str, str], cwd: Path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from garrison.agents.claude.policy import REPORTED, SILENT
 from garrison.agents.trouble import TABLE, TRANSIENT
 from garrison.frozen import frozen
 from garrison.records.failover import session_holders
+from garrison.system import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,9 +53,7 @@ def list_troubles(attempt: Path) -> list[str]:
 def current_trouble(attempt: Path) -> str:
     """Return what goes wrong with the session of an attempt that works, in one line; '' for nothing."""
     files = AttemptFiles(attempt)
-    with contextlib.suppress(OSError):
-        return files.trouble.read_text(errors="replace").strip()
-    return summarize(files.read_endings())
+    return untrusted.read_text(files.folder, files.trouble.name).strip() or summarize(files.read_endings())
 
 
 def summarize(endings: Sequence[Ending]) -> str:

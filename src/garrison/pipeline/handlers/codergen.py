@@ -26,9 +26,11 @@ from garrison.pipeline.handlers.call import (
     to_outcome,
 )
 from garrison.pipeline.outcome import RESPONSE_CHARS, SUCCESS, Outcome
+from garrison.sandbox.place import EXCHANGE
+from garrison.system import untrusted
 
 STATUS_FILE = "said.json"
-"""File in which an agent or a tool reports its outcome; GARRISON_STATUS_FILE has its path."""
+"""File of the exchange in which an agent or a tool reports its outcome; GARRISON_STATUS_FILE has its path."""
 NO_AGENT = ("no agent does codergen nodes here; give agent=… to run(), or --agent NAME on the command line "
             "(or try the flow with --simulate)")
 
@@ -40,7 +42,7 @@ async def codergen(call: Call) -> Outcome | Waiting:
         return failed(NO_AGENT)
     folder = call.folder
     if folder:
-        (folder / "prompt.md").write_text(call.text + "\n", encoding="utf-8", errors="surrogatepass")
+        untrusted.write(folder, "prompt.md", f"{call.text}\n".encode(errors="surrogatepass"))
     call.session = call.carried.session or None if call.carried else None
     result = await _call_agent(agent, call)
     if isinstance(result, Waiting):
@@ -71,13 +73,10 @@ def _response(result: Any) -> str:
 
 
 def _write_response(folder: Path, result: Any) -> None:
-    path, response = folder / "response.md", _response(result)
-    if response:
-        path.write_text(response, encoding="utf-8", errors="surrogatepass")
-    elif result is not None and not isinstance(result, Outcome):
-        path.write_text(json.dumps(result, default=str, indent=1), encoding="utf-8")
-    else:
-        path.touch()
+    response = _response(result)
+    if not response and result is not None and not isinstance(result, Outcome):
+        response = json.dumps(result, default=str, indent=1)
+    untrusted.write(folder, "response.md", response.encode(errors="surrogatepass"))
 
 
 def _outcome(call: Call, result: Any, reported: Mapping[str, Any] | None) -> Outcome:
@@ -94,11 +93,17 @@ def _outcome(call: Call, result: Any, reported: Mapping[str, Any] | None) -> Out
 
 def read_status_file(folder: Path | None) -> Mapping[str, Any] | None:
     """Return the outcome that an agent or a tool reported, None if none; a failure if it is not a JSON object."""
-    if folder is None or not (folder / STATUS_FILE).is_file():
+    if folder is None:
         return None
     try:
-        body = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        raw = untrusted.read(folder, f"{EXCHANGE}/{STATUS_FILE}")
+        raw = untrusted.read(folder, STATUS_FILE) if raw is None else raw  # of an agent that is a Python function
+        if raw is None:
+            return None
+        body = json.loads(raw)
+    except untrusted.UnsafeFile as error:
+        return {"outcome": "fail", "failure_reason": f"{STATUS_FILE} {error.why}"}
+    except (OSError, ValueError, RecursionError) as error:
         return {"outcome": "fail", "failure_reason": f"{STATUS_FILE} is no JSON: {error}"}
     return body if isinstance(body, Mapping) else {"outcome": "fail",
                                                    "failure_reason": f"{STATUS_FILE} is not a JSON object"}

@@ -25,11 +25,11 @@ from garrison.pipeline.handlers.codergen import STATUS_FILE, read_status_file
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
 from garrison.sandbox.checkout import checkout_network, checkout_place, checkout_user, remove_private_folder
 from garrison.sandbox.confine import confine
-from garrison.sandbox.place import Role
+from garrison.sandbox.place import EXCHANGE, Role
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
-from garrison.system import processes
+from garrison.system import processes, untrusted
 from garrison.system.exit_info import describe_exit
 from garrison.system.jobs import Job, JobResult, read_tail
 from garrison.system.kill_tree import kill_tree
@@ -48,6 +48,7 @@ _NO_COMMAND = (126, 127)
 """Exit codes of the shell for a command that cannot be run or does not exist; retrying is useless."""
 EXIT_FILE = "exit"
 """File with the attempt, the exit code and the place of a command that ended."""
+_MAX_EXIT = 1 << 16
 _SHELL = """\
 exec 2>/dev/null
 errors=$1 attempt=$2 place=$3 record=$4
@@ -121,10 +122,7 @@ async def _run_in(call: Call, command: str, folder: Path, variables: Mapping[str
 
 def recorded_exit_code(folder: Path, place: Place) -> int | None:
     """Return the exit code that the command of this very attempt left in its folder; None if there is none."""
-    try:
-        line = (folder / EXIT_FILE).read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return None
+    line = untrusted.read_begin(folder, EXIT_FILE, _MAX_EXIT).decode(errors="surrogateescape")
     attempt, code, rest = [*line.split(" ", 2), "", ""][:3]
     is_ours = attempt == str(place.attempt) and rest == f"{place.id}\n"
     return int(code) if is_ours and code.isascii() and code.isdigit() else None
@@ -172,7 +170,7 @@ def environment(call: Call, folder: Path) -> dict[str, str]:
     """Return the environment of a command: the run's, and variables that name the run and the node."""
     variables = {"GARRISON_PIPELINE_RUN": call.run.run, "GARRISON_PIPELINE_NODE": call.node.id,
                  "GARRISON_PIPELINE_ATTEMPT": str(call.attempt), "GARRISON_PIPELINE_VISIT": str(call.visit),
-                 "GARRISON_STATUS_FILE": str(folder / STATUS_FILE)}
+                 "GARRISON_STATUS_FILE": str(folder / EXCHANGE / STATUS_FILE)}
     if call.run.directory is not None:
         variables["GARRISON_PIPELINE_DIR"] = str(call.run.directory)
     if call.place.reason:
@@ -211,11 +209,7 @@ def _merge(outcome: Outcome, reported: Outcome) -> Outcome:
 
 
 def _output(path: Path) -> str:
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - MAX_OUTPUT))
-        return file.read().decode(errors="replace").rstrip("\n")
-    return ""
+    return untrusted.read_end(path.parent, path.name, MAX_OUTPUT).rstrip("\n")
 
 
 def kill_leftovers(directory: Path, node: str) -> None:

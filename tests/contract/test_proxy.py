@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -517,27 +518,92 @@ def test_a_stream_without_counts_is_estimated_and_counts_toward_the_budget(tmp_p
 
 
 def test_a_call_waits_for_one_in_progress_that_may_use_up_the_budget(tmp_path: Path) -> None:
-    """The second of two calls at once begins when the first one has ended, and is then refused: $0.80 are spent."""
+    """The second of two calls at once begins when the first one has ended, with what that left of the budget."""
     slow, begun = threading.Event(), threading.Event()
+    limits: list[int] = []
 
     def answer(request: Any) -> tuple[int, dict[str, str], list[bytes]]:
-        if len(web.seen) > 1:
+        limits.append(json.loads(request.body)["max_tokens"])
+        if len(web.seen) == 1:
             begun.set()
             assert slow.wait(20)
         return plain(json.dumps(message(f"m{len(web.seen)}", "claude-opus", 80_000, 0)).encode())(request)
 
+    body = b'{"model": "claude-opus", "max_tokens": 64000}'
     with Web(answer) as web, serving(tmp_path, apis=(anthropic(web.url),), limits=Limits(node=1.0)) as proxy, \
             ThreadPoolExecutor(2) as pool:
-        assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}")) == 200
-        first = pool.submit(proxy.ask, "POST", "/anthropic/v1/messages", b"{}")
+        first = pool.submit(proxy.ask, "POST", "/anthropic/v1/messages", body)
         assert begun.wait(20)
-        second = pool.submit(proxy.ask, "POST", "/anthropic/v1/messages", b"{}")
+        second = pool.submit(proxy.ask, "POST", "/anthropic/v1/messages", body)
         with pytest.raises(TimeoutError):
             second.result(timeout=0.5)
+        assert "reserved for calls in progress" in (proxy.folder / "waiting").read_text()
         slow.set()
-        assert status_of(first.result(20)) == 200
-        assert "$0.80 of the $1.00 for this node are spent" in body_of(second.result(20))["error"]["message"]
-        assert len(web.seen) == 2
+        assert [status_of(each.result(20)) for each in (first, second)] == [200, 200]
+        assert not (proxy.folder / "waiting").exists()
+        assert 39_000 < limits[0] < 40_000 and 23_000 < limits[1] < 24_000, "as much as fits"
+
+
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "messages": ("/anthropic/v1/messages", {"model": "claude-opus-4", "max_tokens": 32_000}),
+    "thinking": ("/anthropic/v1/messages", {"model": "claude-opus-4", "max_tokens": 32_000, "thinking": {
+        "type": "enabled", "budget_tokens": 31_000}}),
+    "stream": ("/anthropic/v1/messages", {"model": "claude-opus-4", "max_tokens": 32_000, "stream": True}),
+    "cut off": ("/anthropic/v1/messages", {"model": "claude-opus-4", "max_tokens": 32_000, "stream": True}),
+    "chat": ("/openai/v1/chat/completions", {"model": "gpt-x", "n": 4}),
+    "responses": ("/openai/v1/responses", {"model": "gpt-x", "background": True}),
+    "embeddings": ("/openai/v1/embeddings", {"model": "embed-x", "input": "x" * 4000}),
+    "gemini": ("/google/v1beta/models/gemini-x:generateContent", {"generation_config": {"max_output_tokens": "9000"}}),
+    "gemini batch": ("/google/v1beta/models/gemini-x:batchEmbedContents", {"requests": ["x" * 4000]}),
+}
+"""Ways to call → path and request. The server writes as much as it may, and tells it in none but the first two."""
+
+
+@pytest.mark.parametrize(("way", "calls", "budget"), [*((way, 14, 1.0) for way in WAYS), ("messages", 60, 20.0)])
+def test_parallel_first_calls_cost_no_more_than_the_budget(tmp_path: Path, way: str, calls: int, budget: float) -> None:
+    path, request = WAYS[way]
+    paid: list[float] = []
+
+    def answer(seen: Any) -> tuple[int, dict[str, str], list[bytes]]:
+        body = json.loads(seen.body)
+        options = body.get("generationConfig", body)
+        output = max(options.get(key, 0) for key in ("max_tokens", "max_completion_tokens", "max_output_tokens",
+                                                     "maxOutputTokens")) * body.get("n", 1)
+        model = body.get("model", "gemini-x")
+        paid.append(costs.estimate(model, {"input_tokens": len(seen.body), "output_tokens": output}))
+        if "thinking" in body and body["thinking"]["type"] == "enabled":
+            assert 1024 <= body["thinking"]["budget_tokens"] < output
+        assert output >= 1024 or "mbed" in seen.path
+        if way in ("messages", "thinking"):
+            return plain(json.dumps(message(f"m{len(paid)}", model, len(seen.body), output)).encode())(seen)
+        if way == "cut off":
+            return 200, {"content-type": "text/event-stream", "content-length": "9000"}, [b"data: {}\n\n"]
+        if way == "stream":
+            return 200, {"content-type": "text/event-stream"}, [b"data: {}\n\n"] * 3
+        return plain(json.dumps({"id": f"resp_{len(paid)}", "usage": None}).encode())(seen)
+
+    with Web(answer) as web, ThreadPoolExecutor(calls) as pool:
+        api = next(each for each in APIS.values() if path.startswith(each.prefix))
+        access = ApiAccess(api.name, web.url, api.keys[0].header, KEY)
+        with serving(tmp_path, replace(SHORT, answer=0.3), apis=(access,), limits=Limits(run=budget)) as proxy:
+            asked = [pool.submit(proxy.ask, "POST", path, json.dumps(request).encode()) for _ in range(calls)]
+            answers = {status_of(each.result(60)) for each in asked}
+            spent = costs.total(costs.read_usage(proxy.folder / "usage.jsonl")).usd
+    assert answers <= {200, 402} and 200 in answers
+    assert sum(paid) <= spent + 1e-6 <= budget + 1e-5
+    assert "mbed" in path or spent > 0.9 * budget
+
+
+@pytest.mark.parametrize(("body", "status"), [
+    (b"no json", 400), (b'{"max_output_tokens": "many"}', 400), (b'{"n": 1000}', 400),
+    (b'{"tools": [{"type": "web_search"}]}', 402),
+    (b'{"previous_response_id": "resp_unknown"}', 402), (b'{"max_tokens": 5}', 200)])
+def test_a_call_whose_cost_has_no_bound_within_the_budget_is_not_made(tmp_path: Path, body: bytes, status: int) -> None:
+    with Web(plain(b"{}")) as web:
+        access = ApiAccess(ApiName.OPENAI, web.url, "authorization", f"Bearer {KEY}")
+        with serving(tmp_path, apis=(access,), limits=Limits(node=2.0)) as proxy:
+            assert status_of(proxy.ask("POST", "/openai/v1/responses", body)) == status
+            assert len(web.seen) == (status == 200)
 
 
 # ---- what a tunnel carries

@@ -118,12 +118,12 @@ for number in range(10):
     except urllib.error.HTTPError as error:
         print(number, error.code, json.load(error)["error"]["message"])
         sys.exit(9)
-""", "budget = 0.04")
+""", "budget = 0.15")
     graph = place.graph(Node("a", command="", attributes="agent=caller"))
     assert place.finish(place.launch(graph, "r1", "--max-rework", "0", **env)) == 1
     output = (place.home / "runs/r1/nodes/a/1/output.log").read_text()
-    assert "2 402 garrison: budget used up: $0.03 of the $0.04 for this node are spent, and the next call " in output
-    assert len(api.seen) == 2, "a call that may cost more than what is left is not made"
+    assert "3 402 garrison: budget used up: $0.05 of the $0.15 for this node are spent, and the next call " in output
+    assert len(api.seen) == 3, "a call that may cost more than what is left is not made"
 
 
 def test_a_gate_keeps_its_network_when_the_merge_processor_is_killed(place: Place, api: Web) -> None:

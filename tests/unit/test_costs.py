@@ -57,7 +57,7 @@ def test_what_the_proxy_counts_has_its_own_limits_and_takes_none_of_a_session_s(
     for node, limits, reporter in (("a", Limits(node=2.0), "claude-cli/"), ("b", Limits(node=3.0), "")):
         folder = RunFiles(tmp_path, "r1").attempt(node, 1) / "network"
         ledger = Ledger(tmp_path, Registration("r1", node, 1, str(folder), limits=limits, reported_by=reporter))
-        number, _ = ledger.open_call(10)
+        number, _ = ledger.open_call()
         counts = CallCounts("haiku", "m100", {"input_tokens": 100, "output_tokens": 10})
         ledger.close_call(number, counts, "claude-cli/2")
     found = usage.CostReader(tmp_path).read(DAY).of_run("r1").to_json()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude.settings import for_node
-from garrison.agents.registry import claude_settings_of
+from garrison.agents.registry import claude_settings_of, limits_of
+from garrison.records.costs import estimate
+from garrison.records.reservations import FLOOR
+from garrison.sandbox.proxy.demand import OVERHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,6 +26,25 @@ def describe_limits(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: P
         if (settings := claude_settings_of(agent, home)) is not None:
             groups.setdefault(limits_in_words(for_node(settings, node, attributes)), []).append(node)
     return [f"limits of {_names(names)}: {words}" for words, names in groups.items()]
+
+
+def small_budgets(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: Path) -> list[str]:
+    """Return a line for each budget that is too small for one call with the shortest answer, of the nodes given as
+    (node, agent, attributes)."""
+    found: dict[str, list[str]] = {}
+    for node, agent, attributes in nodes:
+        limits, model = limits_of(agent, node, attributes, home), _model_of(agent, node, attributes, home)
+        least = estimate(model, {"input_tokens": OVERHEAD, "output_tokens": FLOOR})
+        for key, limit in (("budget", limits.node), ("budget_run", limits.run), ("budget_day", limits.day)):
+            if limit is not None and limit < least:
+                found.setdefault(f"{key} = {limit:g} is too small for one call of {model or 'a model'}, which may cost "
+                                 f"${least:.3f} with an answer of {FLOOR:,} tokens", []).append(node)
+    return [f"{_names(names)}: {words}; no call will be made" for words, names in found.items()]
+
+
+def _model_of(agent: str, node: str, attributes: Mapping[str, str], home: Path) -> str:
+    settings = claude_settings_of(agent, home)
+    return (for_node(settings, node, attributes).model if settings is not None else attributes.get("model")) or ""
 
 
 def limits_in_words(settings: ClaudeSettings) -> str:

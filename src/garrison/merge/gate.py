@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from garrison.config import Timing, read_config
 from garrison.errors import Fenced, GarrisonError, Refused, Shortage
@@ -32,7 +33,7 @@ from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.suspects import suspect
 from garrison.merge.touched import TouchedFiles
 from garrison.merge.verdicts import Result, classify, describe_result
-from garrison.records import atomic, log_retention
+from garrison.records import atomic, costs, log_retention
 from garrison.records.names import is_run_branch, parse_marker
 from garrison.records.run import RunFiles
 from garrison.sandbox import network, setups
@@ -219,6 +220,7 @@ class GateRun:
         """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
         self.tree = tree
         shutil.rmtree(self.folder, ignore_errors=True)
+        (self._costs / network.FOLDER / REFUSED).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
         try:
             self.slot.prepare(commit, self.config.clean, self.config.keep)
@@ -331,8 +333,16 @@ class GateRun:
 
     def _open_network(self, stage: str, env: Mapping[str, str], place: Place | None) -> NetworkPlace:
         _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)
-        user = NetworkUser(self.home, run, name, 1, self.folder, run_directory=None if run else self.folder.parent)
+        folder = self._costs
+        user = NetworkUser(self.home, run, name, 1, folder, network.lowest_limits(self.home),
+                           run_directory=None if run else self.folder.parent)
         return network.prepare(self._rights(stage, env), held_mode(place), env, user)
+
+    @property
+    def _costs(self) -> Path:
+        """Return the folder of what its calls cost, which stays: they count against the run's budget."""
+        _, run, name, number = parse_marker(self.marker) or ("", "", "gate", 0)
+        return self.home / "usage" / costs.GATES / (run or "queue") / quote(name, safe=" ")[:200] / str(number)
 
     @property
     def serves_in(self) -> float | None:
@@ -517,7 +527,7 @@ class GateRun:
     @property
     def refused_hosts(self) -> list[RefusedHost]:
         """Return the hosts that set-up and gate were refused."""
-        return read_refused(self.folder / network.FOLDER / REFUSED)
+        return read_refused(self._costs / network.FOLDER / REFUSED)
 
     def _describe_refused_hosts(self) -> str:
         """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""

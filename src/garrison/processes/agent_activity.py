@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.base import NOTES, WAITING
 from garrison.agents.claude.stream import tool_in_flight
 from garrison.sandbox.git_view import sandbox_folder
+from garrison.sandbox.network import FOLDER as NETWORK
 from garrison.sandbox.place import EXCHANGE
 from garrison.system import untrusted
 from garrison.system.newest_entry import newest_entry
@@ -67,7 +68,8 @@ class AgentActivity:
 
 def read_waiting(folder: Path) -> str:
     """Return what the agent of an attempt, or its session, waits for; '' if it works."""
-    return (untrusted.read_text(folder, WAITING) or untrusted.read_text(folder, f"claude/{WAITING}")).strip()
+    return next((text for place in (WAITING, f"claude/{WAITING}", f"{NETWORK}/{WAITING}")
+                 if (text := untrusted.read_text(folder, place).strip())), "")
 
 
 def read_outage(folder: Path) -> str:

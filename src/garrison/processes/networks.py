@@ -35,7 +35,11 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
     """
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder)
-    if agent:
+    if not agent:  # what works beside the node's agent counts as the agent
+        limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
+            network.lowest_limits(runtime.home)
+        user = replace(user, limits=limits)
+    else:
         env = {**env, **registry.variables_of(agent, runtime.home, env)}
         attributes = task.attributes if role is Role.AGENT else {}
         user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),

@@ -17,7 +17,7 @@ from garrison.agents import registry
 from garrison.agents.command import find_programs
 from garrison.agents.config_check import check_configuration
 from garrison.agents.failover import parse_failover
-from garrison.agents.limits import describe_limits
+from garrison.agents.limits import describe_limits, small_budgets
 from garrison.config import GuardHooks, trees_root
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
 from garrison.frozen import frozen
@@ -152,8 +152,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)
     launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch, git))
-    for line in describe_limits(((name, task.agent or agent, task.attrs) for name, task in here.tasks.items()
-                                 if task.command is None), runtime.home):
+    working = [(name, task.agent or agent, task.attrs) for name, task in here.tasks.items() if task.command is None]
+    for line in (*describe_limits(working, runtime.home), *small_budgets(working, runtime.home)):
         report(line)
     for note in missing_path_notes(runtime.home, agents, runtime.environ):
         report(f"note: {note}")

@@ -167,6 +167,8 @@ on it and of the proxy, and earlier agents'."""
 
 PIPELINES = "pipelines"
 """Begins what stands for a run in costs of `garrison pipeline run`, `pipelines/NAME`."""
+GATES = "gates"
+"""Folder of `usage` with what gates of each run cost, which belong to no node: `gates/RUN/GATE/1/network`."""
 OUTSIDE = "@"
 """Begins what stands for a run in costs outside runs, `@chat/default`; no run's name can begin so."""
 
@@ -185,6 +187,7 @@ def usage_files(home: Path, run: str | None = None, node: str | None = None) -> 
         return
     if run is None or not run.startswith(f"{PIPELINES}/"):
         yield from _files_of_runs(home / "runs", f"{run or '*'}/nodes", node)
+        yield from _files_of_runs(home / "usage" / GATES, run or "*", node)
     if run is None or run.startswith(f"{PIPELINES}/"):
         yield from _files_of_runs(home / "usage", run or f"{PIPELINES}/*", node)
 
@@ -195,7 +198,10 @@ def _files_of_runs(root: Path, nodes: str, node: str | None) -> Iterator[tuple[s
     found = [path for place in _PLACES for path in root.glob(f"{nodes}/{node or '*'}/*/{place}/usage.jsonl")]
     for path in sorted(found):
         parts = path.relative_to(root).parts
-        yield (parts[0] if parts[1] == "nodes" else "/".join(parts[:2])), parts[2], path
+        if root.name == GATES:
+            yield parts[0], parts[1], path
+        else:
+            yield (parts[0] if parts[1] == "nodes" else "/".join(parts[:2])), parts[2], path
 
 
 def pipeline_account(home: Path, directory: Path) -> str:

@@ -1,8 +1,8 @@
-"""Reservations: what calls in progress may cost, so that parallel sessions do not exceed a limit together.
+"""Reservations: what calls in progress may cost, so that they do not exceed a limit together.
 
-Before a call each session reserves what it will probably cost, beside its usage file; the proxy does so for the calls
-of programs that do not. Whether it may is decided under one lock of the home, by what is spent and what the others have
-reserved. A reservation counts while its session's lock is held; nothing has to be undone after a death.
+The proxy reserves before each call what it may cost at most (`admit`). A session, whose calls may go past the proxy,
+also reserves what the next one will probably cost, beside its usage file. Whether they may is decided under one lock of
+the home, by what is spent and what others have reserved. A reservation counts while its session's lock is held.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import fcntl
 from contextlib import contextmanager
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from garrison.records import atomic
-from garrison.records.costs import NO_LIMITS, PIPELINES, Limits, Meter, exceeded_limit
+from garrison.records.costs import GATES, NO_LIMITS, PIPELINES, Limits, Meter, exceeded_limit
 from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import is_held
 
@@ -29,6 +29,8 @@ _PLACES = (SESSION, f"validator/{SESSION}", "network", "validator/network")
 """Folders with a reservation: a session's, and the proxy's."""
 LEAST = 0.01
 """US dollars reserved for a session's first call, whose cost is not known."""
+FLOOR = 1024
+"""Fewest tokens of an answer to which a call's limit is lowered."""
 ROUNDING = 1e-9
 """US dollars by which sums may differ."""
 
@@ -39,6 +41,33 @@ class Shortfall(NamedTuple):
     reason: str
     is_reserved: bool
     """True if the limit is not reached: calls of others may cost what is left."""
+
+
+class Price(Protocol):
+    """What a call may cost."""
+
+    @property
+    def output(self) -> int:
+        """Return the tokens that the answer may have."""
+        ...
+
+    @property
+    def floor(self) -> int:
+        """Return the fewest tokens with which the call is worth making."""
+        ...
+
+    def usd(self, output: int) -> float:
+        """Return what the call costs at most if the answer has that many tokens."""
+        ...
+
+
+class Grant(NamedTuple):
+    """Leave to make a call."""
+
+    output: int
+    """Tokens that the answer may have."""
+    usd: float
+    """US dollars that are reserved."""
 
 
 class Reservation:
@@ -81,10 +110,23 @@ class Reservation:
         else:
             self.release()
 
-    def is_reserved_elsewhere(self) -> bool:
-        """Return whether the session whose calls these are reserves them itself."""
-        path = self._file.parent.with_name(SESSION) / FILE
-        return path != self._file and path.exists() and is_held(path.with_name(SESSION_LOCK))
+    def admit(self, price: Price, *, running: float) -> Grant | Shortfall:
+        """Reserve what a call may cost at most, with a shorter answer if all of it does not fit.
+
+        Args:
+            running: what is reserved for calls of its own that are in progress.
+        """
+        with _locked(self._meter.home):
+            granted = fit(self._meter.limits, self._meter.spent(), self._held_by_others(), running, price)
+            if isinstance(granted, Grant):
+                self._write(running + granted.usd)
+            return granted
+
+    def read_left(self) -> float:
+        """Return what a process that died had reserved: its calls may have cost that."""
+        body = read_json(self._file)
+        usd = body.get("usd") if isinstance(body, dict) else None
+        return float(usd) if isinstance(usd, int | float) else 0.0
 
     def release(self) -> None:
         """Reserve nothing."""
@@ -102,9 +144,9 @@ class Reservation:
         What a session reserves, the proxy may reserve for the same calls.
         """
         home, own = self._meter.home, self._meter.run
-        whose = [f"usage/{own}" if own.startswith(f"{PIPELINES}/") else f"runs/{own}/nodes"]
+        whose = [f"usage/{own}"] if own.startswith(f"{PIPELINES}/") else [f"runs/{own}/nodes", f"usage/{GATES}/{own}"]
         if self._meter.limits.day is not None:
-            whose = [f"usage/{PIPELINES}/*", "runs/*/nodes"]
+            whose = [f"usage/{PIPELINES}/*", f"usage/{GATES}/*", "runs/*/nodes"]
         attempts: dict[Path, float] = {}
         for nodes, place in product(whose, _PLACES):
             for path in home.glob(f"{nodes}/*/*/{place}/{FILE}"):
@@ -116,7 +158,7 @@ class Reservation:
         node = run = day = 0.0
         for attempt, usd in attempts.items():
             top, first, second, name, *_ = attempt.relative_to(home).parts
-            owner = first if top == "runs" else f"{first}/{second}"
+            owner = first if top == "runs" else second if first == GATES else f"{first}/{second}"
             day += usd
             run += usd if owner == own else 0.0
             node += usd if (owner, name) == (own, self._meter.node) else 0.0
@@ -138,6 +180,38 @@ def exceeding(limits: Limits, spent: tuple[float, float, float], held: tuple[flo
             return (f"${used:.2f} of the ${limit:.2f} for this {name} are spent{others}, and the next call may cost "
                     f"${usd:.2f}")
     return ""
+
+
+def fit(limits: Limits, spent: tuple[float, float, float], held: tuple[float, float, float], running: float,
+        price: Price) -> Grant | Shortfall:
+    """Return the longest answer of a call that fits into all limits beside the calls in progress. Pure.
+
+    Args:
+        spent: US dollars spent by the node, the run and the home today.
+        held: those that others of each have reserved.
+        running: those that are reserved for other calls of the same attempt.
+    """
+    least, most = price.usd(price.floor), price.usd(price.output)
+    usd = most
+    for name, limit, used, others in zip(("node", "run", "day"), (limits.node, limits.run, limits.day), spent, held,
+                                         strict=True):
+        if limit is None:
+            continue
+        reserved = others + running
+        free = limit - used - reserved + ROUNDING
+        if used >= limit and most > 0:
+            return Shortfall(exceeded_limit(Limits(**{name: limit}), *([used] * 3)), False)
+        if free < least:
+            waits = reserved > ROUNDING and limit - used + ROUNDING >= least
+            beside = f", ${reserved:.2f} are reserved for calls in progress" if reserved > ROUNDING else ""
+            return Shortfall(f"${used:.2f} of the ${limit:.2f} for this {name} are spent{beside}, and the next call "
+                             f"may cost ${least:.2f} with an answer of {price.floor:,} tokens", waits)
+        usd = min(usd, free)
+    if usd >= most:
+        return Grant(price.output, most)
+    rate = (most - price.usd(0)) / price.output
+    output = max(price.floor, int((usd - price.usd(0)) / rate))
+    return Grant(output, price.usd(output))
 
 
 @contextmanager

@@ -98,7 +98,8 @@ def checkout_user(home: Path, run: str, node: str, attempt: int, directory: Path
     """
     account = costs.pipeline_account(home, directory)
     folder, name = home / "usage" / account, quote(node, safe=" ").replace(".", "%2E")[:200]
-    return NetworkUser(home, run, name, attempt, folder / name / str(attempt), run_directory=folder, account=account)
+    return NetworkUser(home, run, name, attempt, folder / name / str(attempt), network.lowest_limits(home),
+                       run_directory=folder, account=account)
 
 
 def checkout_network(role: Role, place: Place | None, user: NetworkUser, environ: Mapping[str, str],

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.config import read_config
 from garrison.errors import GarrisonError, Refused
 from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
@@ -191,6 +192,15 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         place.close()
         raise
     return place
+
+
+def lowest_limits(home: Path) -> Limits:
+    """Return the limits of a run and of a day that hold for what belongs to no agent: the lowest that a profile has."""
+    agents = read_config(home).tables.get("agents")
+    profiles = [each for each in agents.values() if isinstance(each, dict)] if isinstance(agents, dict) else []
+    run, day = (min((float(profile[key]) for profile in profiles if isinstance(profile.get(key), int | float)),
+                    default=None) for key in ("budget_run", "budget_day"))
+    return Limits(None, run, day)
 
 
 def _namespace(mode: Mode) -> net_namespace.NetNamespace | None:

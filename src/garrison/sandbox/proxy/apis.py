@@ -118,8 +118,8 @@ APIS: Mapping[ApiName, Api] = {
         ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"),
         (KeyVariable("GEMINI_API_KEY", "x-goog-api-key", dummy="AIzaSyGarrison"),
          KeyVariable("GOOGLE_API_KEY", "x-goog-api-key", dummy="AIzaSyGarrison")),
-        (Route(_POST, rf"/v1(beta|alpha)?/models/{_ID}:(generateContent|streamGenerateContent)", True),
-         Route(_POST, rf"/v1(beta|alpha)?/models/{_ID}:(countTokens|embedContent|batchEmbedContents)", False),
+        (Route(_POST, rf"/v1(beta|alpha)?/models/{_ID}:((stream)?[gG]enerateContent|(e|batchE)mbedContents?)", True),
+         Route(_POST, rf"/v1(beta|alpha)?/models/{_ID}:countTokens", False),
          Route(_GET, rf"/v1(beta|alpha)?/models(/{_ID})?", False)),
         _google_error),
 }

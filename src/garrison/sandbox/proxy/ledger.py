@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from garrison.records import costs
+from garrison.records import atomic, costs
 from garrison.records.json_io import write_json
 from garrison.records.life_lock import LifeLock
-from garrison.records.reservations import LEAST, SESSION_LOCK, Reservation, Shortfall
+from garrison.records.reservations import SESSION_LOCK, Grant, Reservation, Shortfall
+from garrison.sandbox.proxy.demand import NOTHING, WINDOW, Demand
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.token_counts import CallCounts
 from garrison.sandbox.refused_hosts import REFUSED, RefusedHost, read_refused, write_refused
@@ -25,8 +26,23 @@ MAX_REFUSED = 100
 """Hosts that are recorded; an agent may try any number."""
 READ_AGAIN = "resp_"
 """Begins the ids of responses that an API keeps, and reports with their counts as often as it is asked."""
-_OUTPUT_GUESS = 1000
-"""Tokens that a running call is expected to write."""
+WAITING = "waiting"
+"""File of a registration's folder while a call waits for what others have reserved: why, in words."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """Calls in progress of one folder, whose listeners (of an agent, and of a job beside it) share what is reserved."""
+
+    lock: LifeLock | None = None
+    users: int = 0
+    number: int = 0
+    running: dict[int, float] = field(default_factory=dict)
+    """Number of a call in progress → US dollars that are reserved for it."""
+
+
+_ACCOUNTS: dict[Path, _Account] = {}
+"""Accounts of this process: a run's listeners have one proxy."""
 
 
 @dataclass(slots=True)
@@ -37,18 +53,14 @@ class Ledger:
     registration: Registration
     now: Callable[[], str] = costs.now
     _refused: dict[str, RefusedHost] = field(default_factory=dict)
-    _running: dict[int, float] = field(default_factory=dict)
-    """Estimated cost of the calls in progress."""
-    _number: int = 0
-    _last: float = 0.0
-    """What the last call has cost, in US dollars; 0 if that is not known."""
-    _lock: LifeLock | None = None
+    _waiting: int = 0
     _has_limits: bool = False
     """True once the limits are beside the costs, for those who show both."""
     _meter: costs.Meter = field(init=False)
     _reservation: Reservation = field(init=False)
     _session: str = field(init=False)
     _folder: Path = field(init=False)
+    _account: _Account = field(init=False)
 
     def __post_init__(self) -> None:
         given = self.registration
@@ -56,52 +68,81 @@ class Ledger:
         self._session = f"{costs.PROXY_SESSION}{given.run}-{given.node}-{given.attempt}"
         self._folder = Path(given.folder)
         self._reservation = Reservation(self._meter, self._folder)
+        self._account = _ACCOUNTS.setdefault(self._folder, _Account())
+        self._account.users += 1
+        if self._account.users == 1:
+            (self._folder / WAITING).unlink(missing_ok=True)  # of a proxy that died
         self._refused = {each.place: each for each in read_refused(self._folder / REFUSED)}
 
-    def open_call(self, request_bytes: int) -> tuple[int, Shortfall | None]:
-        """Return a number for a call that may start, and why it may not (None if it may).
+    @property
+    def has_limits(self) -> bool:
+        """Return whether calls are reserved."""
+        return self.registration.limits != costs.NO_LIMITS
 
-        A call reserves what the listener's last one cost, unless the session that makes it reserves it itself.
-        """
-        if self.registration.limits == costs.NO_LIMITS:
-            self._number += 1
-            return self._number, None
-        running = sum(self._running.values())
-        guess = costs.estimate("", {"input_tokens": request_bytes // 4, "output_tokens": _OUTPUT_GUESS})
-        if self._reservation.is_reserved_elsewhere():
-            if reason := self._meter.exceeded(pending=running):
-                return 0, Shortfall(reason, False)
-            usd = guess
-        else:
+    def open_call(self, demand: Demand = NOTHING) -> tuple[int, Grant | Shortfall]:
+        """Return a number for a call that may start and what it may cost, or 0 and why it may not."""
+        account = self._account
+        granted = Grant(demand.output, 0.0)
+        if self.has_limits and demand != NOTHING:
             self._hold_lock()
-            least = LEAST if self._last else guess
-            if shortfall := self._reservation.reserve(self._last, running=running, least=least):
-                return 0, shortfall
-            usd = max(self._last, least)
-        self._number += 1
-        self._running[self._number] = usd
-        return self._number, None
+            if demand.continues:
+                more = self._tokens_of(demand.continues)
+                demand = replace(demand, input=demand.input + more)
+            admitted = self._reservation.admit(demand, running=sum(account.running.values()))
+            if isinstance(admitted, Shortfall):
+                return 0, admitted
+            granted = admitted
+        account.number += 1
+        account.running[account.number] = granted.usd
+        return account.number, granted
+
+    def _tokens_of(self, message: str) -> int:
+        """Return the tokens of an earlier response with all before it; those of a context if it is not known."""
+        known = [record for record in costs.read_usage(self._folder / USAGE) if record.message == message]
+        if not known or known[-1].estimated:
+            return WINDOW
+        last = known[-1]
+        return last.input + last.output + last.cache_read + last.cache_write
 
     def _hold_lock(self) -> None:
-        """Hold the lock with which reservations count; another listener of the attempt may still hold it."""
-        if self._lock is None:
+        """Hold the lock with which reservations count, and book what a proxy that died had reserved."""
+        if self._account.lock is None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = LifeLock.try_acquire(self._folder / SESSION_LOCK)
+            self._account.lock = LifeLock.try_acquire(self._folder / SESSION_LOCK)
+            if self._account.lock is not None and (usd := self._reservation.read_left()):
+                left = costs.call_record(self._session, self.now(), f"lost-{self.now()}", "", {})
+                costs.append_usage(self._folder / USAGE, replace(left, usd=usd, estimated=True))
+                self._reservation.release()
 
     def close_call(self, number: int, counts: CallCounts | None, user_agent: str = "") -> None:
-        """Record the end of a call; without counts it cost nothing."""
-        self._running.pop(number, None)
-        if counts is not None:
-            self._record(number, counts, user_agent)
-        if self._lock is not None:
-            self._reservation.hold(sum(self._running.values()))
+        """Record the end of a call: without counts it cost nothing; what is not counted costs what was reserved."""
+        usd = self._account.running.get(number, 0.0)
+        if counts is not None and not (self.has_limits and counts.estimated and not usd):
+            self._record(number, counts, user_agent, usd)
+        self._account.running.pop(number, None)
+        if self._account.lock is not None:
+            self._reservation.hold(sum(self._account.running.values()))
 
-    def _record(self, number: int, counts: CallCounts, user_agent: str) -> None:
+    def wait(self, reason: str) -> None:
+        """Record that a call waits for what others have reserved, for `garrison status` and `why`."""
+        self._waiting += 1
+        if self._waiting == 1:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            atomic.write(self._folder / WAITING, f"budget: a call waits for others: {reason}\n".encode(), durable=False)
+
+    def go_on(self) -> None:
+        """Record that a call does not wait any more."""
+        self._waiting -= 1
+        if not self._waiting:
+            (self._folder / WAITING).unlink(missing_ok=True)
+
+    def _record(self, number: int, counts: CallCounts, user_agent: str, reserved: float) -> None:
         marker = self.registration.reported_by
         # A response that is read again is one call; otherwise an id may come twice, and costs twice.
         message = counts.message if counts.message.startswith(READ_AGAIN) else f"{counts.message}-{self.now()}-{number}"
         record = costs.call_record(self._session, self.now(), message, counts.model, counts.usage)
-        self._last = record.usd or self._last
+        if counts.estimated and reserved:
+            record = replace(record, usd=reserved)
         reported = bool(marker) and user_agent.startswith(marker)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (marker or self._has_limits):
@@ -123,10 +164,14 @@ class Ledger:
     def close(self) -> None:
         """Reserve nothing more, and write the refused hosts."""
         self.save()
-        if self._lock is not None:
-            self._reservation.release()
-            self._lock.release()
-            self._lock = None
+        account = self._account
+        account.users -= 1
+        if account.users == 0:
+            _ACCOUNTS.pop(self._folder, None)
+            if account.lock is not None:
+                self._reservation.release()
+                account.lock.release()
+                account.lock = None
 
     def save(self) -> None:
         """Write the refused hosts."""

@@ -17,8 +17,10 @@ from urllib.parse import urlsplit
 import h11
 
 from garrison.frozen import frozen
+from garrison.records.reservations import Grant
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
 from garrison.sandbox.proxy.client_hello import MAX_HELLO, is_complete, server_name
+from garrison.sandbox.proxy.demand import NOTHING, Demand, limited_body, read_demand
 from garrison.sandbox.proxy.hosts import HostRule, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
@@ -59,6 +61,8 @@ _CHUNK = 64 << 10
 _LOOK_AGAIN = 0.2
 """Seconds after which a call that waits for the budget looks again."""
 _DROPPED = frozenset(name.encode() for name in KEY_HEADERS) | {b"host", b"accept-encoding"}
+_OF_BODY = frozenset({b"content-length", b"content-encoding"})
+"""Headers of a body that a call loses with it."""
 
 
 @frozen
@@ -75,7 +79,7 @@ class Patience:
     """For the next part of a response: a model may think for minutes before it writes."""
     tunnel: float = 900.0
     """For any byte in a tunnel."""
-    budget: float = 300.0
+    budget: float = 900.0
     """For calls in progress that may cost what is left of a budget."""
     upstream: float = 20.0
     """Age of an idle connection to an API that is used again."""
@@ -335,28 +339,59 @@ class Relay:
         length = next((int(value) for name, value in headers if name == b"content-length"), 0)
         if length > MAX_BODY:
             raise RequestRefused(413, f"the request is longer than {MAX_BODY >> 20} MiB", api)
-        number = await self._pay(length, api) if route.costs else 0
+        body: bytes | None = None
+        number = 0
+        if route.costs:
+            is_new = request.method == b"POST" and not target.path.endswith("/cancel")
+            demand = await self._read_demand(headers, target, api) if is_new and self.access.ledger.has_limits \
+                else NOTHING
+            number, granted = await self._reserve(demand, api)
+            if demand.body is not None:
+                body = limited_body(api.name, target.path, demand, granted.output)
         call = _Call(self, access, target, number)
         try:
-            await call.run(request, headers)
+            await call.run(request, headers, body)
         except UpstreamFailed as failed:
             raise RequestRefused(502, f"{api.title} cannot be reached: {failed}", api) from failed
         finally:
             call.settle()
 
+    async def _read_demand(self, headers: Headers, target: Target, api: Api) -> Demand:
+        """Read a whole request and return what it demands; RequestRefused if that cannot be told."""
+        parts, size = [], 0
+        while (data := await self.read_body()) is not None:
+            parts.append(data)
+            size += len(data)
+            if size > MAX_BODY:
+                raise RequestRefused(413, f"the request is longer than {MAX_BODY >> 20} MiB", api)
+        encoding = next((value.decode("latin-1") for name, value in headers if name == b"content-encoding"), "")
+        try:
+            return read_demand(api.name, target.path, b"".join(parts), encoding)
+        except ValueError as error:
+            raise RequestRefused(400, f"{error}: there is a budget, and what it costs cannot be told", api) from error
 
-    async def _pay(self, length: int, api: Api) -> int:
-        """Return the number of a call that may start; wait while calls in progress may cost what is left."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self.access.patience.budget
-        while True:
-            number, shortfall = self.access.ledger.open_call(length)
-            if shortfall is None:
-                return number
-            if not shortfall.is_reserved or loop.time() > until:
-                raise RequestRefused(402, f"budget used up: {shortfall.reason}; raise it in config.toml or the graph",
-                                     api)
-            await asyncio.sleep(_LOOK_AGAIN)
+    async def _reserve(self, demand: Demand, api: Api) -> tuple[int, Grant]:
+        """Return the number of a call that may start, and what is granted to it; wait while calls of others may cost
+        what is left."""
+        ledger, is_waiting = self.access.ledger, False
+        until = asyncio.get_running_loop().time() + self.access.patience.budget
+        try:
+            while True:
+                number, granted = ledger.open_call(demand)
+                if isinstance(granted, Grant):
+                    return number, granted
+                if not granted.is_reserved or asyncio.get_running_loop().time() > until:
+                    raise RequestRefused(402, f"budget used up: {granted.reason}; raise it in config.toml or the graph",
+                                         api)
+                if not is_waiting:
+                    ledger.wait(granted.reason)
+                    is_waiting = True
+                if self.client.reader.at_eof():
+                    raise _Gone
+                await asyncio.sleep(_LOOK_AGAIN)
+        finally:
+            if is_waiting:
+                ledger.go_on()
 
 
 class _Call:
@@ -367,16 +402,22 @@ class _Call:
         self._number, self._user_agent = number, ""
         self._exchange: _Exchange | None = None
 
-    async def run(self, request: h11.Request, headers: Headers) -> None:
+    async def run(self, request: h11.Request, headers: Headers, body: bytes | None) -> None:
+        """Make the call.
+
+        Args:
+            body: what is sent instead of the request's body, which has been read; None: that, as it comes.
+        """
         self._user_agent = next((value.decode("latin-1") for name, value in headers if name == b"user-agent"), "")
         parts = urlsplit(self.access.url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         upstream = await self._connect(parts.scheme, host, port)
-        sent = [(b"Host", parts.netloc.rpartition("@")[2].encode()), *end_to_end(headers, _DROPPED),
-                (b"Accept-Encoding", b"identity"), *_framing(headers),
-                (self.access.header.encode(), self.access.key.encode())]
+        framing = _framing(headers) if body is None else [(b"Content-Length", str(len(body)).encode())]
+        passed = end_to_end(headers, _DROPPED if body is None else _DROPPED | _OF_BODY)
+        sent = [(b"Host", parts.netloc.rpartition("@")[2].encode()), *passed, (b"Accept-Encoding", b"identity"),
+                *framing, (self.access.header.encode(), self.access.key.encode())]
         path = (parts.path.rstrip("/") + self.target.path) or "/"
-        self._exchange = _Exchange(self.relay, upstream)
+        self._exchange = _Exchange(self.relay, upstream, body)
         self._exchange.on_complete = self.settle
         reusable = False
         try:
@@ -421,8 +462,8 @@ class _Call:
 class _Exchange:
     """One request to a server and its response, while the client sends the one and takes the other."""
 
-    def __init__(self, relay: Relay, upstream: Stream) -> None:
-        self.relay, self.upstream = relay, upstream
+    def __init__(self, relay: Relay, upstream: Stream, body: bytes | None = None) -> None:
+        self.relay, self.upstream, self._body = relay, upstream, body
         self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self._sent = 0
         self._status = 0
@@ -458,8 +499,9 @@ class _Exchange:
             await _cancel(download)
 
     def counts(self, model: str) -> CallCounts | None:
-        """Return the tokens of a call that the API has accepted, or has not answered when the client left."""
-        if self._has_failed or self._status >= 300 or self.http.our_state is not h11.DONE:
+        """Return the tokens of a call that the API has accepted, or has not answered, as far as they are known."""
+        if self._status >= 300 or self.http.our_state not in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED) or (
+                self._has_failed and self._body is None):
             return None
         reader = self._reader or ResponseReader(ApiName.ANTHROPIC)
         return reader.finish(self._sent, model, complete=self._is_complete)
@@ -467,7 +509,10 @@ class _Exchange:
     async def _upload(self, *, limited: bool) -> None:
         relay = self.relay
         with contextlib.suppress(UpstreamFailed):  # it may have answered before it closed the connection
-            while (data := await relay.read_body()) is not None:
+            if self._body is not None:
+                self._sent = len(self._body)
+                await self._send(h11.Data(data=self._body))
+            while self._body is None and (data := await relay.read_body()) is not None:
                 self._sent += len(data)
                 if limited and self._sent > MAX_BODY:
                     raise _Gone

@@ -1,0 +1,209 @@
+"""Demand: what a call of a model API may cost at most, read from its request. Pure.
+
+A text has at most one token a byte. What a request does not hold but names (an earlier response, a file, an address, a
+tool that the API itself runs) may fill the model's context. An answer has the tokens that the request allows; a request
+that allows any number gets a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from garrison.frozen import frozen
+from garrison.records.costs import estimate
+from garrison.records.reservations import FLOOR
+from garrison.sandbox.proxy.apis import ApiName
+
+DEFAULT_OUTPUT = 32_000
+"""Tokens that an answer may have if the request does not say."""
+WINDOW = 1 << 20
+"""Tokens of a model's context."""
+MAX_ANSWERS = 128
+OVERHEAD, _TOOL, _IMAGE = 2_000, 1_000, 8_000
+"""Tokens that an API adds to a request, to a tool of its own, and that an image may have beyond its bytes."""
+_REFERENCES = frozenset({"conversation", "prompt", "cachedContent", "cached_content", "mcp_servers", "container",
+                         "web_search_options"})
+"""Keys of a request that name what the API keeps."""
+_FILES = frozenset({"document", "file", "input_file", "input_audio", "audio", "video", "container_upload"})
+_FILE_KEYS = frozenset({"fileData", "file_data", "file_id"})
+_IMAGES = frozenset({"image", "image_url", "input_image"})
+_HOSTED = ("web_search", "web_fetch", "code_", "file_search", "mcp", "image_generation", "tool_search", "googleSearch",
+           "google_search", "codeExecution", "urlContext", "url_context", "fileSearch")
+"""Beginnings of the names of tools that an API runs itself, and reads what they find."""
+_MAX_INFLATED = 64 << 20
+
+
+@frozen
+class Demand:
+    """What one call may cost."""
+
+    model: str = ""
+    input: int = 0
+    """Tokens of the request, an upper bound, in tokens at the plain price."""
+    output: int = 0
+    """Tokens that each answer may have; 0 for a call that writes nothing."""
+    answers: int = 1
+    continues: str = ""
+    """Id of the earlier response that the request adds to."""
+    body: Mapping[str, Any] | None = None
+
+    @property
+    def floor(self) -> int:
+        """Return the fewest tokens of an answer with which the call is worth making."""
+        return min(self.output, FLOOR)
+
+    def usd(self, output: int) -> float:
+        """Return what the call costs at most if each answer has that many tokens."""
+        return estimate(self.model, {"input_tokens": self.input, "output_tokens": output * self.answers})
+
+
+NOTHING = Demand()
+"""Demand of a call that asks for what is paid for already."""
+
+
+def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Demand:
+    """Return what a call demands; ValueError, in words, if that cannot be told.
+
+    Args:
+        path: of the call, below the API's base URL.
+        encoding: of the body, '' for none.
+    """
+    data = _decode(body, encoding)
+    try:
+        request = json.loads(data)
+    except (ValueError, RecursionError):
+        request = None
+    if not isinstance(request, dict):
+        raise ValueError("the request's body is no JSON object")  # noqa: TRY004  # what a client sent
+    name = path.partition("?")[0].rpartition("/")[2]
+    is_google = api is ApiName.GOOGLE
+    model = name.partition(":")[0] if is_google else request.get("model")
+    output, answers = 0, 1
+    if not ("embed" in name or "Embed" in name):
+        options = _google_options(request) if is_google else request
+        limits = [_number(options[key]) for key in _limit_keys(api, name) if options.get(key) is not None]
+        output = max(limits, default=DEFAULT_OUTPUT)
+        answers = max(1, *(_number(options[key]) for key in ("n", "best_of", "candidateCount", "candidate_count")
+                           if options.get(key) is not None), 1)
+        if answers > MAX_ANSWERS:
+            raise ValueError(f"the request asks for {answers} answers")
+    tokens = min(WINDOW, len(data) + OVERHEAD + _beyond(request))
+    dearer = 1.0 if b"cache_control" not in data else 2.0 if b'"1h"' in data else 1.25
+    continues = request.get("previous_response_id") or ""
+    return Demand(model if isinstance(model, str) else "", int(tokens * dearer), output, answers,
+                  continues if isinstance(continues, str) else "?", request)
+
+
+def limited_body(api: ApiName, path: str, demand: Demand, output: int) -> bytes:
+    """Return a request's body that allows each answer that many tokens, and says all else once."""
+    body = dict(demand.body or {})
+    if demand.output:
+        keys = _limit_keys(api, path.partition("?")[0].rpartition("/")[2])
+        options = _google_options(body) if api is ApiName.GOOGLE else body
+        stated = next((key for key in keys if key in options), keys[0])
+        options = {**{key: value for key, value in options.items() if key not in keys}, stated: output}
+        if api is ApiName.GOOGLE:
+            body.pop("generation_config", None)
+            body["generationConfig"] = options
+        else:
+            body = options
+        thinking = body.get("thinking")
+        if isinstance(thinking, dict) and _is_above(thinking.get("budget_tokens"), output):
+            # A thought counts as output, has at least 1,024 tokens, and must leave some to the answer.
+            body["thinking"] = {**thinking, "budget_tokens": output // 2} if output >= 2 * FLOOR else {
+                "type": "disabled"}
+    return json.dumps(body).encode()
+
+
+def _limit_keys(api: ApiName, name: str) -> tuple[str, ...]:
+    """Return the keys that limit an answer; the first is written where none is stated."""
+    if api is ApiName.GOOGLE:
+        return "maxOutputTokens", "max_output_tokens"
+    if name == "responses":
+        return ("max_output_tokens",)
+    return ("max_completion_tokens", "max_tokens") if api is ApiName.OPENAI and name != "completions" else \
+        ("max_tokens",)
+
+
+def _google_options(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a request to Google, which takes both spellings."""
+    found: dict[str, Any] = {}
+    for key in ("generation_config", "generationConfig"):
+        value = request.get(key)
+        found |= value if isinstance(value, dict) else {}
+    return found
+
+
+def _beyond(request: Mapping[str, Any]) -> int:
+    """Return the tokens that a request may have beyond its bytes."""
+    if not _REFERENCES.isdisjoint(key for key, value in request.items() if value):
+        return WINDOW
+    tokens = 0
+    for part in _tables(request):
+        kind, inline = part.get("type"), part.get("inlineData", part.get("inline_data"))
+        if kind in _FILES or not _FILE_KEYS.isdisjoint(part) or (inline and not _is_image(inline)):
+            return WINDOW
+        tokens += _IMAGE if kind in _IMAGES or inline else 0
+    tools = request.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        names = (*tool, tool.get("type")) if isinstance(tool, dict) else ()
+        if any(isinstance(name, str) and name.startswith(_HOSTED) for name in names):
+            return WINDOW
+        tokens += _TOOL
+    return tokens
+
+
+def _is_image(inline: Any) -> bool:
+    return isinstance(inline, dict) and str(inline.get("mimeType", inline.get("mime_type"))).startswith("image/")
+
+
+def _tables(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the tables of a request that say what a part is: of its messages, and its tools."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, list):
+            waiting += found
+        elif isinstance(found, dict):
+            yield found
+            is_call = str(found.get("type")).endswith("tool_use")
+            waiting += [each for key, each in found.items() if key not in _OPAQUE and not (is_call and key == "input")]
+
+
+_OPAQUE = frozenset({"input_schema", "parameters", "functionDeclarations", "function_declarations", "schema", "args",
+                     "functionCall", "function_call", "functionResponse", "function_response", "response_format",
+                     "metadata", "output_config"})
+"""Keys of what the user's own tools take, in which any word may stand."""
+
+
+def _number(value: Any) -> int:
+    try:
+        number = int(value) if isinstance(value, int | float | str) else -1
+    except (ValueError, OverflowError):
+        number = -1
+    if number < 0:
+        raise ValueError("the request has a limit that is no number")
+    return number
+
+
+def _is_above(value: Any, limit: int) -> bool:
+    return isinstance(value, int | float) and value >= limit
+
+
+def _decode(body: bytes, encoding: str) -> bytes:
+    """Return a body without its encoding, of which only zlib's are read."""
+    if encoding.strip().lower() in ("", "identity"):
+        return body
+    if encoding.strip().lower() not in ("gzip", "deflate", "x-gzip"):
+        raise ValueError(f"the request's body is encoded as {encoding[:20]}, which cannot be read")
+    reader = zlib.decompressobj(47)
+    try:
+        data = reader.decompress(body, _MAX_INFLATED)
+    except zlib.error as error:
+        raise ValueError("the request's body is not what its encoding says") from error
+    if reader.unconsumed_tail or not reader.eof:
+        raise ValueError("the request's body is too long, or cut off")
+    return data

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +22,7 @@ from garrison.sandbox.proxy import upstream
 from garrison.sandbox.proxy.apis import APIS, ApiName
 from garrison.sandbox.proxy.process import LOOKUPS
 from garrison.sandbox.proxy.registration import ApiAccess
-from garrison.sandbox.proxy.relay import MAX_OPENING
+from garrison.sandbox.proxy.relay import MAX_OPENING, Patience
 from proxy_support import SHORT, Web, body_of, certificate, plain, read_all, read_head, serving, status_of
 from support import until
 
@@ -585,7 +584,8 @@ def test_parallel_first_calls_cost_no_more_than_the_budget(tmp_path: Path, way: 
     with Web(answer) as web, ThreadPoolExecutor(calls) as pool:
         api = next(each for each in APIS.values() if path.startswith(each.prefix))
         access = ApiAccess(api.name, web.url, api.keys[0].header, KEY)
-        with serving(tmp_path, replace(SHORT, answer=0.3), apis=(access,), limits=Limits(run=budget)) as proxy:
+        patience = Patience(answer=0.5) if way == "cut off" else Patience()
+        with serving(tmp_path, patience, apis=(access,), limits=Limits(run=budget)) as proxy:
             asked = [pool.submit(proxy.ask, "POST", path, json.dumps(request).encode()) for _ in range(calls)]
             answers = {status_of(each.result(60)) for each in asked}
             spent = costs.total(costs.read_usage(proxy.folder / "usage.jsonl")).usd

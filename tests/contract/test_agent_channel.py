@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -18,7 +19,7 @@ import pytest
 from garrison.agents import channel as channels
 from garrison.agents import channel_client
 from garrison.agents.reports import AgentReports
-from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.errors import GarrisonError, NotFound, Refused, Shortage
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Mount, Place, Rights, Role
 from garrison.sandbox.probe import machine
@@ -363,3 +364,15 @@ def test_a_confined_agent_is_heard_by_the_socket_alone(served, tmp_path, mode, d
     served.until(lambda: client.poll() is not None)
     assert client.returncode == 0
     assert served.reports.notes == (channel_client.INSIDE if mode is Mode.BUBBLEWRAP else str(served.path))
+
+
+def test_without_a_watch_of_the_kernel_the_socket_waits_and_says_why(tmp_path: Path, monkeypatch) -> None:
+    class NoWatches:
+        """An epoll of a user whose watches are all taken."""
+
+        def register(self, descriptor: int, events: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(select, "epoll", NoWatches)
+    with pytest.raises(Shortage, match=r"no watch is left for the agent's socket: .*fs.epoll.max_user_watches"):
+        Served(tmp_path)

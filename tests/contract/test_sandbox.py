@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import resource
 import signal
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -486,3 +489,45 @@ def test_a_log_in_that_is_shown_cannot_be_refreshed_and_one_to_write_only_in_pla
         assert codes[0] != 0 and (codes[1] == 0) is writes
         assert (user / own).read_text() == ("new\n" if writes else f"made up for {own}\n")
         assert not (user / f"{own}.1").exists(), "what it leaves beside it stays in its own home"
+
+
+def _send_beside_an_agent() -> int:
+    """As a user with a limit of its own: have more descriptors under way than a default limit allows, as an agent in a
+    sandbox may, then send one; 0 if that works only as garrison does it."""
+    os.setresgid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
+    os.setresuid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 400))
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(10)]
+    with contextlib.suppress(OSError):
+        for ours, _ in pairs:
+            for _ in range(8):
+                socket.send_fds(ours, [b"x"], [0] * 30)
+    ours, theirs = socket.socketpair()
+    try:
+        socket.send_fds(ours, [b"x"], [0])
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            return 3
+    else:
+        return 2
+    processes.send_descriptors(ours, b"x", [0])
+    return 0 if theirs.recv(1) == b"x" and resource.getrlimit(resource.RLIMIT_NOFILE) == (200, 400) else 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user of whom nothing else runs")
+def test_descriptors_that_an_agent_has_under_way_keep_garrison_from_sending_none() -> None:
+    child = os.fork()
+    if child == 0:
+        code = 5
+        with contextlib.suppress(BaseException):
+            code = _send_beside_an_agent()
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("mode", HELD)
+def test_what_runs_inside_may_open_half_of_the_descriptors_that_garrison_may(mode: Mode, place: Place) -> None:
+    output = run(with_mode(place, mode), "ulimit -Hn; ulimit -Sn; ulimit -Hn 1000000 || echo refused")[1]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert output.split()[:2] == [str(hard // 2), str(min(soft, hard // 2))], output
+    assert "refused" in output

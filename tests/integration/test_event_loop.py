@@ -305,3 +305,28 @@ def test_running_out_of_descriptors_is_an_error_not_a_false_death(made: EventLoo
         with pytest.raises(OSError, match="Too many"):
             made.watch_process(me.pid, me.ticks)
     assert made.watch_process(me.pid, me.ticks)
+
+
+def test_it_needs_no_watch_of_the_kernel_of_which_a_user_has_a_number(tmp_path: Path, monkeypatch) -> None:
+    def take_none(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("select.epoll", take_none)
+    with EventLoop(()) as one:
+        child = started(tmp_path, "exit 0")
+        one.watch_process(child.pid, child.ticks)
+        ended: set[ProcessId] = set()
+        while not ended:
+            ended |= one.wait(LONG).processes
+        assert {each.pid for each in ended} == {child.pid}
+
+
+def test_a_descriptor_that_was_closed_does_not_wake_it_again_and_again(made: EventLoop) -> None:
+    ours, theirs = os.pipe()
+    made.watch_descriptor(ours)
+    os.close(ours)
+    made.wait(0)
+    began = time.monotonic()
+    assert made.wait(0.2).descriptors == frozenset()
+    assert time.monotonic() - began > 0.15
+    os.close(theirs)

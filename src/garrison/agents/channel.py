@@ -9,6 +9,7 @@ has its own socket.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.requests import QuestionRequest, Reply, parse_request
 from garrison.agents.result import MAX_BYTES
+from garrison.errors import Shortage
 from garrison.system import peer
 from garrison.system.unix_socket import short_path
 
@@ -153,9 +155,16 @@ class Channel:
             wanted[self._listener.fileno()] = select.EPOLLIN
         for fd in self._registered - set(wanted):
             self._epoll.unregister(fd)
+        self._registered &= set(wanted)
         for fd, events in wanted.items():
-            (self._epoll.modify if fd in self._registered else self._epoll.register)(fd, events)
-        self._registered = set(wanted)
+            try:
+                (self._epoll.modify if fd in self._registered else self._epoll.register)(fd, events)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                raise Shortage("no watch is left for the agent's socket: programs of this user hold all that "
+                               "fs.epoll.max_user_watches allows; it is tried again") from error
+            self._registered.add(fd)
 
     def _pause(self) -> None:
         """Watch nothing for a while: a hang-up would wake the loop even of a descriptor that waits for nothing."""

@@ -7,6 +7,7 @@ a `LazyGroup` imports none of them, so `garrison --help` stays fast.
 from __future__ import annotations
 
 import importlib
+import selectors
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -182,6 +183,8 @@ def run_command(command: click.Command, argv: Sequence[str] | None = None, name:
         report: prints an error of garrison.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # For every asyncio loop: a user has a number of epoll's watches, and an agent may have taken them all.
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc]
     return run_guarded(lambda: _invoke(command, arguments, name), report)
 
 

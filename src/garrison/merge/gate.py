@@ -12,6 +12,7 @@ decides whether its verdict is still wanted, and a run that nothing needs is end
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -800,9 +801,11 @@ class GateRuns:
         if len(fds) < 2:
             return fds[0] if fds else -1
         self._poll = select.epoll()
-        for fd in fds:
-            self._poll.register(fd, select.EPOLLIN)
-        return self._poll.fileno()
+        with contextlib.suppress(OSError):  # a program of the user's may hold all its watches; then the timer serves
+            for fd in fds:
+                self._poll.register(fd, select.EPOLLIN)
+            return self._poll.fileno()
+        return fds[0]
 
     def _finish(self, job: str, run: GateRun) -> None:
         del self._runs[job]

@@ -549,8 +549,8 @@ def _refuse_secrets(git: Git) -> None:
     """Refuse Landlock for a repository whose configuration holds secrets: git needs that file, and it hides no part."""
     listing = git.run("config", "--list", "-z", "--show-scope", "--includes", exact=True).out
     if keys := git_config.find_secrets(git_config.parse(listing)):
-        raise Refused(f"{git.common / 'config'} holds a secret ({', '.join(keys)}), which Landlock cannot keep from agents; "
-                      "give it to a credential helper instead, or use bubblewrap")
+        raise Refused(f"{git.common / 'config'} holds a secret ({', '.join(keys)}), which Landlock cannot keep from "
+                      "agents; give it to a credential helper instead, or use bubblewrap")
 
 
 def _refuse_beside_tmux(runtime: Runtime, launch: Launch, advice: str) -> None:

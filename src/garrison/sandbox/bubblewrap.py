@@ -23,9 +23,11 @@ SHELL = "/bin/sh"
 RUN = (SHELL, "-c", 'exec "$0" "$@"')
 """Starts a command inside, so that a program that is missing ends with 127, as outside."""
 
+_LIMIT_FILES = "[ $(ulimit -Sn) -le {0} ] || ulimit -Sn {0}; ulimit -Hn {0}; "
+
 
 def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Machine, *,
-                 makes_network: bool, directory: Path | None = None) -> list[str]:
+                 makes_network: bool, directory: Path | None = None, files: int = 0) -> list[str]:
     """Return the command line that runs `argv` in a place, with a network of its own or in that of its caller.
 
     It ends with all that is inside when the process dies that started it. Without capabilities root inside may do no
@@ -33,6 +35,7 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
 
     Args:
         directory: current directory inside; None: the caller's, if that is there.
+        files: descriptors that each process inside may open; 0: as many as its caller.
     """
     words = [machine.bubblewrap, *NAMESPACES, *(("--unshare-net",) if makes_network else ()),
              *(("--disable-userns",) if machine.can_forbid_namespaces else ()),
@@ -43,7 +46,8 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     program, *arguments = argv
     if directory is not None:
         words += ["--chdir", str(directory)]
-    return [*words, "--remount-ro", "/", "--", *(() if program == SHELL else RUN), program, *arguments]
+    run = (SHELL, "-c", f'{_LIMIT_FILES.format(files)}exec "$0" "$@"') if files else () if program == SHELL else RUN
+    return [*words, "--remount-ro", "/", "--", *run, program, *arguments]
 
 
 _WORDS: Mapping[Step, Callable[[FileSystemStep], tuple[str, ...]]] = {

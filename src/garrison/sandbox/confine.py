@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -74,10 +75,21 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     if place.role is Role.SETUP:
         atomic.write(place.private / MOUNT_POINTS, json.dumps(_points_below_home(steps, place)).encode(), durable=False)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
-    words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.checkout)
+    words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.checkout,
+                                    files=_files_inside())
     home = str(file_system.home_inside(around.user_home))
     return Confined((*place.entry, *overlay_words(layers, place.private), *words),
                     _environment(_inside(env, place), {"HOME": home}), mode)
+
+
+def _files_inside() -> int:
+    """Return how many descriptors a process inside may open: half of what garrison may.
+
+    The kernel counts those under way between processes by user, and refuses a sender who may open fewer: so what agents
+    have under way keeps garrison from sending none.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 0 if hard == resource.RLIM_INFINITY else hard // 2
 
 
 def layers_of(place: Place) -> list[Layer]:

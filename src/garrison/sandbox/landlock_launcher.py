@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -33,6 +34,9 @@ def main(words: list[str]) -> int:
     command = words[1:]
     if os.getsid(0) == os.getpid() and os.isatty(0):  # made for this command; programs open it by its name, too
         writable.append(os.ttyname(0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:  # as `confine` has it for bubblewrap
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard // 2), hard // 2))
     try:
         landlock.drop_capabilities()
         landlock.restrict(readable=readable, writable=writable, plain=plain, connect=ports,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import Refused
+from garrison.system import processes
 
 PORT = 61280
 """Port of the listener in every namespace: above the range that the kernel gives to outgoing connections."""
@@ -81,7 +82,7 @@ def _make_in_child(unshare: Callable[[int], int], channel: socket.socket) -> Non
     """Make the namespace in the forked child, pass it on, and exit."""
     try:
         descriptors = _make(unshare)
-        socket.send_fds(channel, [b"ready"], descriptors)
+        processes.send_descriptors(channel, b"ready", descriptors)
     except BaseException as error:  # nothing of the parent's may run in the child
         with contextlib.suppress(OSError):
             channel.send(f"{error}".encode()[:250])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import socket
 import struct
 import sys
@@ -23,7 +24,10 @@ def main(words: list[str]) -> int:
         master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", int(rows), int(columns), 0, 0))
         with socket.socket(fileno=int(number)) as line:
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # others may have many under way
             socket.send_fds(line, [b"\0"], [master])
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         os.close(master)
         os.login_tty(slave)
         os.execvp(command[0], command)

@@ -8,6 +8,7 @@ come through verified pidfds (of non-children too), file changes through inotify
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import signal
@@ -54,7 +55,9 @@ class EventLoop:
     """
 
     def __init__(self, handled: Sequence[int] = SIGNALS) -> None:
-        self._epoll = select.epoll()
+        # Not epoll: a user has a number of its watches, and an agent may have taken them all.
+        self._poll = select.poll()
+        self._is_closed = False
         self._pidfds: dict[ProcessId, int] = {}
         self._by_fd: dict[int, ProcessId] = {}
         self._ended: set[ProcessId] = set()
@@ -63,9 +66,9 @@ class EventLoop:
         self._descriptors: set[int] = set()
         self._inotify = _open_inotify()
         if self._inotify is not None:
-            self._epoll.register(self._inotify.fileno(), select.EPOLLIN)
+            self._poll.register(self._inotify.fileno(), select.POLLIN)
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._epoll.register(self._read_end, select.EPOLLIN)
+        self._poll.register(self._read_end, select.POLLIN)
         self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         self._old_handlers = {number: signal.signal(number, _on_signal) for number in handled}
 
@@ -88,7 +91,7 @@ class EventLoop:
             return False
         self._pidfds[process] = pidfd
         self._by_fd[pidfd] = process
-        self._epoll.register(pidfd, select.EPOLLIN)
+        self._poll.register(pidfd, select.POLLIN)
         return True
 
     def forget_process(self, pid: int, ticks: int) -> None:
@@ -136,21 +139,22 @@ class EventLoop:
 
     def watch_descriptor(self, descriptor: int) -> None:
         """Wake while a descriptor of the caller's is readable. Idempotent; forget it before it is closed."""
-        with suppress(FileExistsError):  # not asked first: the number may be another file's by now
-            self._epoll.register(descriptor, select.EPOLLIN)
+        self._poll.register(descriptor, select.POLLIN)
         self._descriptors.add(descriptor)
 
     def forget_descriptor(self, descriptor: int) -> None:
         """Stop watching that descriptor, if it is watched."""
         if descriptor in self._descriptors:
             self._descriptors.discard(descriptor)
-            with suppress(OSError):  # it is closed already, which ends the watch
-                self._epoll.unregister(descriptor)
+            self._poll.unregister(descriptor)
 
     def wait(self, timeout_s: float) -> Wakeup:
         """Sleep until something happens, at most `timeout_s` seconds; everything that is pending is drained."""
-        ready = self._epoll.poll(0 if self._unreported else max(0.0, timeout_s))
-        fds = {fd for fd, _ in ready}
+        ready = self._poll.poll(0 if self._unreported else math.ceil(max(0.0, timeout_s) * 1000))
+        for fd in [fd for fd, events in ready if events & select.POLLNVAL]:  # closed meanwhile
+            self._poll.unregister(fd)
+            self._descriptors.discard(fd)
+        fds = {fd for fd, events in ready if not events & select.POLLNVAL}
         directories = self._drain_inotify() if self._inotify and self._inotify.fileno() in fds else frozenset()
         ended = {self._by_fd[fd] for fd in fds if fd in self._by_fd}
         for process in ended:
@@ -162,8 +166,9 @@ class EventLoop:
 
     def close(self) -> None:
         """Close everything and restore the signal handlers. Idempotent."""
-        if self._epoll.closed:
+        if self._is_closed:
             return
+        self._is_closed = True
         signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old_handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -171,7 +176,6 @@ class EventLoop:
             self._close_pidfd(process)
         if self._inotify is not None:
             self._inotify.close()
-        self._epoll.close()
         os.close(self._read_end)
         os.close(self._write_end)
 
@@ -186,7 +190,7 @@ class EventLoop:
         pidfd = self._pidfds.pop(process, None)
         if pidfd is not None:
             del self._by_fd[pidfd]
-            self._epoll.unregister(pidfd)
+            self._poll.unregister(pidfd)
             os.close(pidfd)
 
     def _unwatch(self, watch: int) -> None:

@@ -22,6 +22,7 @@ from garrison.frozen import frozen
 from garrison.system.shortage import is_shortage
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
@@ -395,6 +396,19 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
     child = probe(process.pid)  # not reaped yet, so the pid is its own
     assert child is not None
     return Child(process.pid, child.ticks, os.pidfd_open(process.pid))
+
+
+def send_descriptors(channel: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
+    """Send data with descriptors, as one who may open all that this user may: agents may have many under way."""
+    import resource
+    from socket import send_fds  # scripts do not send any
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    try:
+        send_fds(channel, [data], list(descriptors))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def reap() -> dict[int, int]:

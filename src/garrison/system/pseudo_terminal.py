@@ -127,10 +127,10 @@ class PseudoTerminal:
 
     def _receive(self) -> int | None:
         """Wait for the other end; None if the launcher ended without one, or there is nothing to wait for any more."""
-        with select.epoll() as poll:
-            poll.register(self._socket, select.EPOLLIN)
-            poll.register(self._wake, select.EPOLLIN)
-            ready = {descriptor for descriptor, _ in poll.poll()}
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll()}
         if self._socket.fileno() not in ready:
             return None
         _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1, socket.MSG_CMSG_CLOEXEC)

@@ -15,7 +15,7 @@ from garrison.frozen import frozen
 from garrison.system import own_package
 from garrison.system.capacity import available_memory
 
-ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS})
 """Errors of fork, exec and open for lack of processes, memory or descriptors."""
 MIN_PROCESSES = 8
 """Processes that must be left in our cgroup for the start of a process: it will need more for its work."""
@@ -29,7 +29,8 @@ PAUSE = 5.0
 LONGEST_PAUSE = 30.0
 
 _MESSAGES = ("Resource temporarily unavailable", "Cannot allocate memory", "Too many open files", "Cannot fork",
-             "cannot fork()", "unable to fork", "can't start new thread", "unable to create thread")
+             "cannot fork()", "unable to fork", "can't start new thread", "unable to create thread",
+             "Too many references: cannot splice")
 
 
 def is_shortage(error: BaseException) -> bool:

@@ -115,7 +115,7 @@ class ProxyClient:
         self._control = registration.connect(self.run_folder)
         _continue(peer.credentials(self._control)[0])
         self._control.settimeout(max(0.05, deadline - time.monotonic()))
-        socket.send_fds(self._control, [self.registration.encode()], [self.listener.fileno()])
+        processes.send_descriptors(self._control, self.registration.encode(), [self.listener.fileno()])
         answer = self._control.recv(32)
         if not answer:
             raise EOFError("it ended")

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import resource
+import selectors
 import signal
 import socket
 import sys
@@ -182,7 +183,7 @@ def main(argv: list[str] | None = None) -> int:
     control = registration.bind(folder)
     try:
         # Not `asyncio.run`, which would wait for look-ups in progress.
-        asyncio.new_event_loop().run_until_complete(Proxy(home, folder.name, control).run())
+        asyncio.SelectorEventLoop(selectors.PollSelector()).run_until_complete(Proxy(home, folder.name, control).run())
     finally:
         with contextlib.suppress(OSError):
             (folder / registration.SOCKET).unlink()  # still under the lock: it is ours

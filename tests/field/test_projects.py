@@ -44,7 +44,7 @@ def land(project: Project, home: World) -> str:
     Returns what the run printed.
     """
     checkout = make_checkout(project, home)
-    begun = home.run(checkout, "garrison", "init", *project.init)
+    begun = home.run(checkout, "garrison", "init", *project.init, seconds=600)
     assert begun.returncode == 0, f"{begun.stdout}\n{begun.stderr}\n{home.logs()}"
     assert "trial: passed on main" in begun.stderr, begun.stderr
     if project.is_whole:
@@ -69,7 +69,7 @@ def land(project: Project, home: World) -> str:
         home.kill(runner["pid"])
         wait_for("another runner goes on", lambda: home.identities("runner")[0]["incarnation"] == 2, 60)
         home.kill(*[pid for pid, line in home.processes().items() if line.startswith("sleep 86398")])
-        code = child.wait(120)
+        code = child.wait(300)
     except BaseException as error:
         running = "\n".join(f"{pid} {line[-200:]}" for pid, line in home.processes().items())
         held = sorted(str(path) for name in ("held-1", "held-2")

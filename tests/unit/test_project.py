@@ -451,9 +451,21 @@ def test_few_tests_that_fail_on_the_target_already_are_left_out_of_the_gate() ->
     assert (attempt.candidate.gate, attempt.result.passed) == (reduced, True)
     assert "left out of the gate" in world.told[-1]
     for result in (replace(red, log="3 failed, 20 passed"), replace(red, failing=("tests/test_a.py",)),
-                   replace(red, failing=tuple(f"t.py::t{n}" for n in range(20)), log="20 failed, 999 passed")):
+                   replace(red, failing=tuple(f"t.py::t{n}" for n in range(20)), log="34 failed, 401 passed"),
+                   replace(red, failing=tuple(f"t{n}.py::t" for n in range(20)), log="20 failed, 999 passed")):
         world = World(**{gate: result})
         assert world.search(way(gate)).candidate.gate == gate and len(world.tried) == 1
+
+
+def test_files_of_many_failing_tests_are_left_out_by_the_way_that_can() -> None:
+    """As in the released attrs, one of whose files of tests fails with each newer mypy; tox is told of no test."""
+    red = TrialResult(False, "", failed="gate", failing=("a.py::test_x", *(f"mypy.yml::test{n}" for n in range(19))),
+                      log="34 failed, 1390 passed in 2s")
+    gate = ".venv/bin/python -m pytest -q"
+    reduced = f"{gate} --deselect a.py --deselect mypy.yml"
+    world = World(**{"tox -q": red, gate: red, reduced: GREEN})
+    assert world.search(way("tox -q", "a"), way(gate, "b")).candidate.gate == reduced
+    assert world.told[-1].startswith("left out of the gate, since they fail already: a.py, mypy.yml")
 
 
 def test_a_runner_that_shows_no_test_has_tested_nothing() -> None:

@@ -56,7 +56,7 @@ def _runner(name: str, failed: str, sign: str = "") -> _Runner:
 
 
 _RUNNERS = (
-    _runner("pytest", r"(?:FAILED|ERROR) (?P<test>\S+?\.py(?:::[^\[]*?(?:\[.*\])?)?)(?: - .*)?$"),
+    _runner("pytest", r"(?:FAILED|ERROR) (?P<test>\S+?(?:\.py|\.\w+(?=::))(?:::[^\[]*?(?:\[.*\])?)?)(?: -(?: .*)?)?$"),
     _runner("unittest", r"(?:FAIL|ERROR): (?P<test>\w+ \([\w.<>]+\))", r"^Ran \d+ tests? in "),
     _runner("cargo", r"test (?P<test>\S+) \.\.\. FAILED$"),
     _runner("go", r"\s*--- FAIL: (?P<test>\S+)"),

@@ -23,7 +23,7 @@ from garrison.system.terminal_text import clean_lines
 SETUP, GATE = "set-up", "gate"
 """What a trial can fail at."""
 MAX_LEFT_OUT, MIN_RATIO = 10, 20
-"""Tests that a gate may leave out since they fail on the target, and how many must pass for each of them."""
+"""Tests, or files of them, that a gate may leave out since they fail on the target; how many must pass for each one."""
 MAX_CAUSE = 200
 """Characters of a log's line that is told."""
 MAX_ADDITIONS = 6
@@ -126,36 +126,40 @@ def find_passing(candidates: Sequence[Candidate], means: Means, *, limit: float,
     if not attempts:
         return Attempt(candidates[0], TrialResult(False, explain_absent(list(absent)), failed=SETUP,
                                                   absent=tuple(absent)))
-    return _leave_out_failing(max(attempts, key=_progress), means, limit)
+    return _leave_out_failing(attempts, means, limit)
 
 
-def _leave_out_failing(best: Attempt, means: Means, limit: float) -> Attempt:
-    """Return an attempt, or one that passes without the few tests that fail."""
-    reduced = without_failing_tests(best)
-    if reduced is None:
-        return best
-    result = _judge(reduced, means.try_one(reduced, limit))
-    if not result.passed:
-        return best
-    means.report(f"left out of the gate, since they fail already: {', '.join(best.result.failing)}; mend them, then "
-                 "take --deselect out of the gate")
-    return Attempt(reduced, result)
+def _leave_out_failing(attempts: Sequence[Attempt], means: Means, limit: float) -> Attempt:
+    """Return the attempt that came furthest, or one that came as far and passes without the few tests that fail."""
+    best = max(attempts, key=_progress)
+    for each in attempts:
+        names = failing_few(each) if _progress(each) == _progress(best) else []
+        if names:
+            options = "".join(f" --deselect {shlex.quote(name)}" for name in names)
+            reduced = replace(each.candidate, gate=each.candidate.gate + options)
+            result = _judge(reduced, means.try_one(reduced, limit))
+            if not result.passed:
+                return best
+            means.report(f"left out of the gate, since they fail already: {', '.join(names)}; mend them, then take "
+                         "--deselect out of the gate")
+            return Attempt(reduced, result)
+    return best
 
 
-def without_failing_tests(attempt: Attempt) -> Candidate | None:
-    """Return a candidate whose gate leaves out the tests that failed, if they are few among many; else None.
+def failing_few(attempt: Attempt) -> list[str]:
+    """Return the tests that failed, or where these are many their files, if a gate can leave them out; else none.
 
-    Only pytest is told which tests to leave out; a file that cannot be collected is no test.
+    They must be few among many. Only pytest is told which tests to leave out; a file that cannot be collected is no
+    test.
     """
-    candidate, result = attempt.candidate, attempt.result
-    passed = sum(int(number) for number in re.findall(r"\b(\d+) passed\b", result.log))
-    tests = dict.fromkeys(name.partition("[")[0] for name in result.failing if "::" in name)
-    few = 0 < len(result.failing) <= MAX_LEFT_OUT and passed >= MIN_RATIO * len(result.failing)
-    if not few or len(tests) < len({name.partition("[")[0] for name in result.failing}) or not \
-            candidate.gate.endswith("pytest -q"):
-        return None
-    options = "".join(f" --deselect {shlex.quote(name)}" for name in tests)
-    return replace(candidate, gate=candidate.gate + options)
+    result = attempt.result
+    passed, failed = (sum(map(int, re.findall(rf"\b(\d+) {what}\b", result.log))) for what in ("passed", "failed"))
+    tests = dict.fromkeys(name.partition("[")[0] for name in result.failing)
+    is_few = passed >= MIN_RATIO * max(failed, len(result.failing)) and all("::" in name for name in tests)
+    if not is_few or not attempt.candidate.gate.endswith("pytest -q"):
+        return []
+    names = list(tests if len(tests) <= MAX_LEFT_OUT else dict.fromkeys(name.partition("::")[0] for name in tests))
+    return names if len(names) <= MAX_LEFT_OUT else []
 
 
 def _cause(result: TrialResult) -> str:

@@ -199,6 +199,8 @@ _BY_ERROR: Mapping[str, TroubleKind] = {
     "error_max_turns": TroubleKind.MAX_TURNS, "error_max_budget_usd": TroubleKind.BUDGET,
     "budget": TroubleKind.BUDGET, "refusal": TroubleKind.REFUSED}
 """Class by the CLI's name of a failure, in its result or in the message before it."""
+_MAX_TEXT = 4_000
+"""Characters of a message that are looked at."""
 _BUDGET = _Pattern("garrison: budget used up")
 """Of garrison's own proxy, which refuses calls beyond a budget."""
 _SPENT = frozenset({TroubleKind.BILLING, TroubleKind.QUOTA})
@@ -212,6 +214,7 @@ def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
         text: the message that came with it.
         error: the CLI's own name of the failure.
     """
+    text = text[:_MAX_TEXT]
     if status == 402 and _BUDGET.search(text):
         return TroubleKind.BUDGET
     if status == 400:
@@ -230,7 +233,7 @@ def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
 
 def classify_text(text: str) -> TroubleKind | None:
     """Return the class of a failure of an API by the words of its message alone, None for none of the known."""
-    return next((kind for kind, pattern in _BY_TEXT if pattern.search(text)), None)
+    return next((kind for kind, pattern in _BY_TEXT if pattern.search(text[:_MAX_TEXT])), None)
 
 
 # ---- the last words of a program
@@ -338,7 +341,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604
 _UNIT = r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|hr|h|days?|d|weeks?|w)"
 _AMOUNT = _Pattern(rf"(\d+(?:\.\d+)?)\s*({_UNIT})(?![a-z])")
 _DURATION = rf"\d+(?:\.\d+)?\s*{_UNIT}(?:[\s,]*(?:and\s+)?\d+(?:\.\d+)?\s*{_UNIT})*(?![a-z])"
-_LEAD = (r"(?:\bagain|\bretry\b|\bresets?|\bresume\w*|\bavailable|\baccess|\brenews?|\bwait|\brefresh\w*|"
+_LEAD = (r"(?:\bagain|\bretry\b|\bresets?|\bresume\w{0,9}|\bavailable|\baccess|\brenews?|\bwait|\brefresh\w{0,9}|"
          r"\bunblocked|\blifted|\bexpires?)")
 _IN = _Pattern(rf"{_LEAD}[^\n\d]{{0,40}}?\b(?:in|after|for|within|wait)\W{{0,4}}(?:about |approximately )?"
                rf"({_DURATION})|\bwait ({_DURATION})|"
@@ -378,7 +381,7 @@ def read_reset(text: str, now: float, zone: tzinfo = UTC) -> float | None:
         zone: of a time that names none.
     """
     try:
-        found = _read_reset(text, now, zone)
+        found = _read_reset(text[:_MAX_TEXT], now, zone)
     except (ValueError, OverflowError):
         return None
     return None if found is None else min(found, now + MAX_RESET)

@@ -15,8 +15,9 @@ from garrison.delegation.models import DelegationContext, DelegationRequest, Pre
 from garrison.delegation.time_phrases import intervals
 
 MAX_TOKENS = 4_000
-_QUOTED = re.compile(r"[\"“'`]([^\"”'`\n]{2,80})[\"”'`]")
-_PATH = re.compile(r"(?<![\w/])(?:[\w.-]+/)+[\w.-]+|\b[\w-]+\.(?:py|dot|toml|md|json|ya?ml|rs|go|ts|js|c|h|sh)\b")
+_QUOTED = re.compile(r"[\"“'`]([^\"“”'`\n]{2,80})[\"”'`]")
+_PATH = re.compile(r"(?<![\w/.-])(?:[\w.-]+/)+[\w.-]+"
+                   r"|(?<![\w-])[\w-]+\.(?:py|dot|toml|md|json|ya?ml|rs|go|ts|js|c|h|sh)\b")
 _HASH = re.compile(r"\b[0-9a-f]{7,40}\b")
 
 

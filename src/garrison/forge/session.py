@@ -60,7 +60,7 @@ _RATE = re.compile(r"rate limit|abuse detection|too many requests|retry later", 
 _SCOPE = re.compile(r"scope|not accessible by|permission|must have|forbidden|not allowed to access", re.IGNORECASE)
 _SCOPE_HEADERS = ("x-accepted-github-permissions", "x-accepted-oauth-scopes")
 _REFUSALS = {400, 405, 406, 409, 412, 422, 423}
-_NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next\b')
+_NEXT = re.compile(r'<([^<>]*)>\s*;[^,<]*\brel="?next\b')
 _SECONDARY_WAIT = 60.0
 """Seconds to wait at a secondary limit that names no time: what GitHub asks for."""
 _LONGEST_WAIT = 24 * 3600.0

@@ -62,8 +62,8 @@ _RUNNERS = (
     _runner("go", r"\s*--- FAIL: (?P<test>\S+)"),
     _runner("jest", r"\s*● (?P<test>.+ › .+)$"),
     _runner("vitest", r"\s*FAIL\s+(?P<test>\S+ > .+)$"),
-    _runner("node", r"\s*✖ (?P<test>.+?) \([\d.]+m?s\)$", r"^\s*ℹ fail \d"),
-    _runner("mocha", r"\s+\d+\) (?P<test>[^:]+)$", r"^\s*\d+ failing$"),
+    _runner("node", r"\s*✖ (?P<test>.+?) \([\d.]+m?s\)$", r"^[ \t]*ℹ fail \d"),
+    _runner("mocha", r"\s+\d+\) (?P<test>[^:]+)$", r"^[ \t]*\d+ failing$"),
     _runner("tap", r"\s*not ok \d+(?: -)? (?P<test>.+?)(?: #.*)?$"),
     _runner("rspec", r"rspec (?P<test>\./\S+)"),
     _runner("maven", r"\[ERROR\]\s+(?P<test>[\w$]+(?:\.[\w$]+)+:\d+)"),
@@ -77,10 +77,14 @@ _RUNNERS = (
 
 def find_failing(output: str) -> list[str]:
     """Return the names of the tests that failed, in the order of the output, each once and at most `MAX_NAMES`."""
+    return _find_failing(output, _lines_of(output))
+
+
+def _find_failing(output: str, lines: list[str]) -> list[str]:
     runners = [runner for runner in _RUNNERS if runner.sign is None or runner.sign.search(output)]
     names: dict[str, None] = {}
-    for line in clean_lines(output):
-        if len(line) <= MAX_NAME and (name := _name_in(line, runners)):
+    for line in lines:
+        if (name := _name_in(line, runners)):
             names[name] = None
     return list(names)[:MAX_NAMES]
 
@@ -89,14 +93,18 @@ def find_failures(output: str) -> Failures:
     """Return everything that the output of a red run names."""
     files: dict[str, None] = {}
     packages: dict[str, None] = {}
-    for line in clean_lines(output):
-        if len(line) > MAX_NAME:
-            continue
+    lines = _lines_of(output)
+    for line in lines:
         for found in _FILES.finditer(line):
             files[found["quoted"] or found["path"]] = None
         if found_package := _PACKAGE.match(line):
             packages[found_package["package"]] = None
-    return Failures(tuple(find_failing(output)), tuple(files)[:MAX_FILES], tuple(packages)[:MAX_FILES])
+    return Failures(tuple(_find_failing(output, lines)), tuple(files)[:MAX_FILES], tuple(packages)[:MAX_FILES])
+
+
+def _lines_of(output: str) -> list[str]:
+    """Return the lines that are looked at: neither longer than a name, nor too short for one."""
+    return [line for line in clean_lines(output) if 3 < len(line) <= MAX_NAME]
 
 
 def _name_in(line: str, runners: list[_Runner]) -> str:

@@ -234,7 +234,7 @@ class Slot:
         return sorted(differing)
 
     def _remove_added(self, names: list[str]) -> None:
-        """Remove files that only the branch has, from the index too: what puts tracked files back must not find them."""
+        """Remove files that only the branch has, from the index too, from which tracked files are put back."""
         if names:
             untrusted.remove_below(self.path, names)
             self.git.run("rm", "-q", "-f", "--cached", "--ignore-unmatch", "--pathspec-from-file=-",

@@ -73,8 +73,10 @@ _PROGRAMS = (
     re.compile(r"^(?:make\S*: |bwrap: execvp )([\w.+@-]+): No such file", re.MULTILINE),
 )
 """Lines in which a shell, env and make say which program they did not find."""
-_FILES = re.compile(r"(/[^\s:'\"\u2018\u2019]+)['\"\u2019]?: No such file"
+_FILES = re.compile(r"(?<![^\s:'\"\u2018\u2019])(/[^\s:'\"\u2018\u2019]+)['\"\u2019]?: No such file"
                     r"|No such file or directory: ['\"](/[^'\"\n]+)['\"]")
+_MAX_TAIL = 8_000
+"""Characters of an output in which a missing file is looked for."""
 _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", "set", "export", "printf", ".",
                        "source", "exec", "if", "then", "else", "fi", "for", "do", "done", "while", "case", "esac", "!",
                        "umask"})
@@ -91,6 +93,7 @@ def explain_missing_file(rights: Rights, table: str, code: int, tail: str, path:
     """
     if code == 0 or (code not in (126, 127) and not any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))):
         return ""
+    tail = tail[-_MAX_TAIL:]
     programs = list(dict.fromkeys(name for pattern in _PROGRAMS for name in pattern.findall(tail)))
     if code == NOT_FOUND and not programs:
         programs = [name for name in dict.fromkeys(named_programs(command)) if "/" not in name

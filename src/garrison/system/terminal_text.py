@@ -8,6 +8,7 @@ are in columns: a wide character has two, a combining one none.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor, modes
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # strings: titles, links, clipboard
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links
     r"|\x1b[ -/]*[0-~]?")
+"""None looks from each place at the rest: of a string that is not ended before the next, the beginning is removed."""
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
                      "\ufeff\U000e0000-\U000e0fff]|\r(?!\n)")
@@ -89,6 +91,7 @@ def width(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
+@cache
 def _columns(character: str) -> int:
     import unicodedata
 
@@ -135,8 +138,10 @@ def wrap(text: str, columns: int) -> list[str]:
 
 
 def _parts(word: str, columns: int) -> Iterator[str]:
-    while width(word) > columns:
-        head = _head(word, columns)
-        yield head
-        word = word[len(head):]
-    yield word
+    begin = used = 0
+    for position, character in enumerate(word):
+        if used + _columns(character) > columns:
+            yield word[begin:position]
+            begin, used = position, 0
+        used += _columns(character)
+    yield word[begin:]

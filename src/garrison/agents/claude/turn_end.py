@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian", "save_notes", "update_phase"))
 """Tools that may follow a question in its turn."""
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
-_QUESTION_MARK = re.compile(r"[?？]+(?=[\s\"'”’»)*_`]|\Z)")
+_QUESTION_MARK = re.compile(r"[?？](?=[\s\"'”’»)*_`]|\Z)")
 _MAX_AFTER = 500
 """Characters that may follow the last question of a message, such as its options."""
 _MAX_SHOWN = 1500

@@ -1,0 +1,96 @@
+"""What reads the text of agents, models and forges takes time in proportion to it, however it is written.
+
+One list: a reader joins it when it looks with a pattern at what an agent, a model or a forge may have written. A
+pattern that tries every position, and from each looks at the rest, took 135 s of CPU on 250 KiB of U+009D.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from garrison.agents.claude.turn_end import plain_question
+from garrison.agents.quotation import mention, quote
+from garrison.agents.success_rule import last_object
+from garrison.agents.trouble import find_witness, read_reset, read_told
+from garrison.delegation.context import entities
+from garrison.errors import GarrisonError
+from garrison.forge.session import _NEXT
+from garrison.merge.failing_tests import find_failures
+from garrison.merge.junit import parse_report
+from garrison.merge.suspects import suspect
+from garrison.merge.union import unite_lines
+from garrison.pipeline.parser import parse
+from garrison.pipeline.questions import accelerator
+from garrison.sandbox.place import Rights
+from garrison.sandbox.summary import explain_missing_file
+from garrison.system.disk_space import reports_no_space
+from garrison.system.shortage import reports_shortage
+from garrison.system.terminal_text import OutputFilter, clean, clean_lines, spell_hidden, wrap
+
+BOUND = 64 * 1024
+"""Characters of a line that a reader is given at most."""
+LIMIT, FACTOR = 0.05, 15.0
+"""Seconds of CPU for a line at the bound; and how much longer ten times the text may take."""
+OF_LINES = 0.2
+"""Seconds for as much in lines of a few characters."""
+
+
+def _parse(text: str) -> object:
+    try:
+        return parse(text)
+    except GarrisonError:
+        return None
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "clean": clean, "clean_lines": clean_lines, "spell_hidden": spell_hidden,
+    "a long word": lambda text: wrap("".join(text.split()), 80),
+    "a terminal's output": lambda text: OutputFilter().filter(text.encode()), "a quotation": quote, "a name": mention,
+    "failing tests": lambda text: suspect(find_failures(text), {"entry": ["src/a.py"]}), "a report": lambda text:
+        parse_report(f"<a>{text}</a>".encode()),
+    "a question": plain_question, "a JSON object": last_object, "an option": accelerator,
+    "a program's last words": find_witness, "an API's error": lambda text: read_told(429, "", text),
+    "the end of a limit": lambda text: read_reset(text, 0.0),
+    "a missing file": lambda text: explain_missing_file(Rights(), "sandbox.gate", 127, text, "/bin"),
+    "no space": reports_no_space, "no room": reports_shortage, "a list": lambda text: unite_lines([text], [text]),
+    "a forge's links": _NEXT.search, "what a message names": entities, "a pipeline": _parse,
+}
+UNITS = (
+    "\x9d", "\x90", "\x9b", "\x1b]", "\x1b[", "\x1b[0;", "\x1b[?1 ", "\x1b ", " ", "\n", "\t", "\r",
+    "a", "é", "0", ".", "a.", "a/", "/a: ", "? ", "?", "？", "[", "(a", "a)", "\"", "'", "{", "\n{", "{\"a\":",
+    "<", "<a>;", "```", "`", "_", "-",
+    "a-", "=", "a=", "a.b:1", "a.py", ":: ", "a::", " › ", " > ", "FAILED a", "FAILED a.py::", "ERROR: a (",
+    "not ok 1 ", "test a", "1) ", "File \"", "resets ", "refresh", "resume", "at 10 ", "in 1 h", "available ",
+    "429 ", "rate limit ", "exceeded ", "error: ", "//", "/*", "->", "e\u0301")
+
+
+def _texts(unit: str, length: int) -> tuple[str, str]:
+    """Return a line of it, and lines that begin with it, each of about that length."""
+    return unit * (length // len(unit)), f"\n{unit}a".join(["x"] * (length // (len(unit) + 3)))
+
+
+def _measure(read: Callable[[str], object], text: str, enough: float = 0.0) -> float:
+    """Return the CPU seconds; of a second measurement if it is not `enough`, for others use the machine too."""
+    times = []
+    while len(times) < 2 and not (times and times[0] <= enough):
+        begun = time.process_time()
+        read(text)
+        times.append(time.process_time() - begun)
+    return min(times)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_hostile_text_is_read_in_proportion_to_its_length(name: str) -> None:
+    read = READERS[name]
+    read("warm")
+    tried = sorted(((_measure(read, _texts(unit, BOUND // 8)[kind], LIMIT), unit, kind)
+                    for unit in UNITS for kind in (0, 1)), reverse=True)
+    assert tried[0][0] < LIMIT, tried[0]
+    for _, unit, kind in tried[:3]:
+        assert _measure(read, _texts(unit, BOUND)[kind], LIMIT) < (LIMIT, OF_LINES)[kind], (unit, kind)
+    _, unit, kind = tried[0]
+    once = max(0.004, _measure(read, _texts(unit, BOUND)[kind]))
+    assert _measure(read, _texts(unit, 10 * BOUND)[kind], FACTOR * once) < FACTOR * once, (unit, kind)

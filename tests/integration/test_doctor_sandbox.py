@@ -14,6 +14,7 @@ from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode, Network
 from garrison.sandbox.probe import machine
+from garrison.system.tmux_server import TmuxServer, supported_version
 from support import DEADLINE, PROGRAM, UserWorld, processes, wait_for
 
 
@@ -39,6 +40,19 @@ def test_landlock_holds_what_it_promises(user: UserWorld) -> None:
     assert body["escapes"]["write_sibling"] == "refused"
     assert body["escapes"]["read_sibling"] == body["escapes"]["read_shadow"] == "refused"
     assert body["escapes"]["unix_socket"] == "not held"
+
+
+@pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
+@pytest.mark.skipif(supported_version() is None, reason="no tmux")
+def test_landlock_beside_a_tmux_server_of_the_home_is_found_out(user: UserWorld) -> None:
+    (user.home / "run").mkdir(mode=0o700, exist_ok=True)
+    server = TmuxServer(user.home / "run")
+    server.start()
+    try:
+        code, body = doctor(user, "landlock")
+    finally:
+        server.end()
+    assert (code, body["escapes"]["terminal_server"]) == (1, "ESCAPED")
 
 
 @pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")

@@ -61,7 +61,7 @@ def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
         for gap in gaps(machine().landlock) if machine().landlock else ():
             print_message(f"mode = \"landlock\" would not hold: {gap}")
     with interruptible():
-        proof = prove(rights, runtime.environ)
+        proof = prove(rights, runtime.environ, runtime.home)
     if as_json:
         print_json({"mode": proof.mode, "network": rights.network,
                     "layers": proof.means.way if proof.means is not None else None,

@@ -27,6 +27,7 @@ from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import processes
+from garrison.system.tmux_server import TmuxServer
 
 ATTEMPTS = Path(escape_attempts.__file__)
 _MARK = "garrison-doctor-outside"
@@ -48,7 +49,7 @@ class Proof:
         return [escape for escape, verdict in self.verdicts if verdict is Verdict.ESCAPED]
 
 
-def prove(rights: Rights, environ: Mapping[str, str]) -> Proof:
+def prove(rights: Rights, environ: Mapping[str, str], home: Path) -> Proof:
     """Try every escape under these rights; Refused if their mode cannot be held here.
 
     Without a sandbox nothing is tried: all would succeed, on the real machine.
@@ -56,7 +57,8 @@ def prove(rights: Rights, environ: Mapping[str, str]) -> Proof:
     if rights.mode is Mode.NONE:
         return Proof(Mode.NONE, ())
     mode = choose_mode(rights.mode, machine())
-    succeeded = _try_all(rights, environ)
+    server = TmuxServer(home / "run")
+    succeeded = _try_all(rights, environ, str(server.socket) if server.processes() else "")
     return Proof(mode, tuple((escape, judge(escape, succeeded[escape.key], mode, rights.network, machine()))
                              for escape in ESCAPES), _means(mode, environ))
 
@@ -70,17 +72,22 @@ def _means(mode: Mode, environ: Mapping[str, str]) -> Means | None:
     return way_at(folder)
 
 
-def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
+def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str, bool]:
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garrison-doctor-")))
-        facts = stack.enter_context(_targets(root))
+        home = Path(environ.get("HOME") or "/")
+        # In the user's own home, wherever it lies: a folder that is shown may be above it.
+        user = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".garrison-doctor-", dir=home))
+                    ) if os.access(home, os.W_OK) else root / "user"
+        facts = stack.enter_context(_targets(root, user))
+        facts["tmux"] = tmux
         worktree = root / "trees/node"
         worktree.mkdir(parents=True)
         exchange = Path(facts["attempt"], EXCHANGE)
         exchange.mkdir(parents=True)
         place = Place(Role.AGENT, rights, worktree, root / "trees/.node.sandbox",
                       (Mount(exchange, exchange, writable=True),), under_home=(Path(facts["setup"]),))
-        env = {**environ, "HOME": str(root / "user"), "GARRISON_HOME": str(root / "home"),
+        env = {**environ, "HOME": str(home if user.parent == home else user), "GARRISON_HOME": str(root / "home"),
                "GARRISON_TREES": str(root / "trees"), "PATH": environ.get("PATH", os.defpath)}
         confined = confine([sys.executable, "-I", str(ATTEMPTS), json.dumps(facts)], env, place)
         done = subprocess.run(confined.argv, env=dict(confined.env), cwd=worktree, stdin=_pipe(stack),
@@ -128,14 +135,14 @@ def examine_sandbox(scope: Scope) -> Iterator[Finding]:
 
 
 @contextmanager
-def _targets(root: Path) -> Iterator[Facts]:
+def _targets(root: Path, user: Path) -> Iterator[Facts]:
     """Make what the attempts try to reach: folders with a secret, a process, and servers."""
-    sibling, home, user = folders = root / "trees/sibling", root / "home", root / "user"
+    sibling, home = root / "trees/sibling", root / "home"
     setup = root / "trees/setups/kept"
     setup.mkdir(parents=True)
     (setup / LEFT).write_text("secret")
-    for folder in folders:
-        folder.mkdir(parents=True)
+    for folder in (sibling, home, user):
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "secret").write_text("secret")
     tools = user / ".nvm"
     (tools / "bin").mkdir(parents=True)
@@ -160,7 +167,7 @@ def _targets(root: Path) -> Iterator[Facts]:
                "tokens": [str(tools / "token-of-it"), str(tools / ".npmrc")],
                "attempt": str(home / "attempt"),
                "pid": outside.pid, "mark": _MARK,
-               "terminal": os.ttyname(terminal),
+               "terminal": os.ttyname(terminal), "tmux": "",
                "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": str(root),
                "port": server.getsockname()[1]}
 

@@ -44,6 +44,8 @@ class Facts(TypedDict):
     """Word for the command line of a process that is left running."""
     terminal: str
     """Device of a terminal."""
+    tmux: str
+    """Socket of the tmux server of garrison's home, '' if none runs."""
     unix: str
     abstract: str
     port: int
@@ -188,6 +190,7 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     "read_environment": lambda facts: _is_outer(facts) and bool(Path(f"/proc/{facts['pid']}/environ").read_bytes()),
     "process_root": lambda facts: read(f"/proc/{facts['pid']}/root{facts['sibling']}"), "trace_process": _trace,
     "unix_socket": lambda facts: _connect(socket.AF_UNIX, facts["unix"]),
+    "terminal_server": lambda facts: bool(facts["tmux"]) and _connect(socket.AF_UNIX, facts["tmux"]),
     "abstract_socket": lambda facts: _connect(socket.AF_UNIX, "\0" + facts["abstract"]),
     "tcp": lambda facts: _connect(socket.AF_INET, ("127.0.0.1", facts["port"])),
     "mount": _mount, "user_namespace": _user_namespace, "capabilities": _capabilities,

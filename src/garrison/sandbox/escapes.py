@@ -55,6 +55,7 @@ ESCAPES = (
     Escape("process_root", "reach files through /proc/PID/root of a process outside", _ONLY_BUBBLEWRAP),
     Escape("trace_process", "trace a process outside"),
     Escape("unix_socket", "connect to a Unix socket outside", _ONLY_BUBBLEWRAP),
+    Escape("terminal_server", "reach the tmux server of garrison's home"),
     Escape("abstract_socket", "connect to an abstract socket outside", _BOTH, is_network=True),
     Escape("tcp", "connect to a server outside on the loopback device", _BOTH, is_network=True),
     Escape("mount", "mount a file system"),

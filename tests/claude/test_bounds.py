@@ -94,15 +94,15 @@ def test_parallel_nodes_keep_to_a_budget_together(scene):
     """Four sessions that would call for ever, at one budget of the run: what they spend stays within it, since the
     calls in progress are reserved. The limits are printed at the launch and with the cost."""
     place = scene.place
-    scene.configure("budget_run = 0.1\nmax_idle = 'none'\nstarts = 4")
+    scene.configure("budget_run = 0.5\nmax_idle = 'none'\nstarts = 4")
     scene.players |= {name: misbehaviour.wanders() for name in "abcd"}
     child = scene.launch(scene.graph(**dict.fromkeys("abcd", "")), "--max-agents", "4")
     wait_for("all wait for the budget", lambda: all(scene.endings(name)[-1:] == ["budget"] for name in "abcd"), 200)
     assert place.command("stop", "r1").returncode == 0
     child.wait(DEADLINE)
     rows = json.loads(place.command("cost", "--by", "run", "--json").stdout)
-    assert [row["limit"] for row in rows] == [0.1]
-    assert 0.07 < rows[0]["usd"] <= 0.1 + 1e-6, rows
-    print("spent", rows[0]["usd"], "of 0.1 in", rows[0]["calls"], "calls")
-    assert "limits of a, b, c, d: $10.00 a node, $0.10 the run, 300 responses an attempt" in (
+    assert [row["limit"] for row in rows] == [0.5]
+    assert 0.2 < rows[0]["usd"] <= 0.5 + 1e-6, rows
+    print("spent", rows[0]["usd"], "of 0.5 in", rows[0]["calls"], "calls")
+    assert "limits of a, b, c, d: $10.00 a node, $0.50 the run, 300 responses an attempt" in (
         place.root / "out").read_text()

@@ -127,7 +127,7 @@ for number in range(10):
 
 
 def test_a_gate_keeps_its_network_when_the_merge_processor_is_killed(place: Place, api: Web) -> None:
-    env = prepare(place, api, "open('f', 'w').write('x')\n")
+    env = prepare(place, api, "open('f', 'w').write('x')\n", "budget_run = 0.16")
     script = place.root / "gate.py"
     script.write_text(f"""{CALL}
 import os, time
@@ -145,4 +145,7 @@ assert call()["model"] == "gpt-x"
     (place.root / "go").touch()
     assert place.finish(child) == 0, place.logs()
     assert {seen.headers["authorization"] for seen in api.seen} == {"Bearer sk-real-key"}
+    rows = json.loads(place.command("cost", "r1", "--json").stdout)
+    assert sum(row["calls"] for row in rows) == len(api.seen) > 1, "a gate's calls count against the budget of the run"
+    assert all(json.loads(seen.body)["max_completion_tokens"] < 2000 for seen in api.seen), "and are made to fit it"
     wait_for("the proxy has ended", lambda: not mine(place))

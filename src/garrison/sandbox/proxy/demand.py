@@ -84,7 +84,7 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
     output, answers = 0, 1
     if not ("embed" in name or "Embed" in name):
         options = _google_options(request) if is_google else request
-        limits = [_number(options[key]) for key in _limit_keys(api, name) if options.get(key) is not None]
+        limits = [_number(options[key]) for key in _limit_keys(api, path) if options.get(key) is not None]
         output = max(limits, default=DEFAULT_OUTPUT)
         answers = max(1, *(_number(options[key]) for key in ("n", "best_of", "candidateCount", "candidate_count")
                            if options.get(key) is not None), 1)
@@ -101,7 +101,7 @@ def limited_body(api: ApiName, path: str, demand: Demand, output: int) -> bytes:
     """Return a request's body that allows each answer that many tokens, and says all else once."""
     body = dict(demand.body or {})
     if demand.output:
-        keys = _limit_keys(api, path.partition("?")[0].rpartition("/")[2])
+        keys = _limit_keys(api, path)
         options = _google_options(body) if api is ApiName.GOOGLE else body
         stated = next((key for key in keys if key in options), keys[0])
         options = {**{key: value for key, value in options.items() if key not in keys}, stated: output}
@@ -118,14 +118,13 @@ def limited_body(api: ApiName, path: str, demand: Demand, output: int) -> bytes:
     return json.dumps(body).encode()
 
 
-def _limit_keys(api: ApiName, name: str) -> tuple[str, ...]:
-    """Return the keys that limit an answer; the first is written where none is stated."""
+def _limit_keys(api: ApiName, path: str) -> tuple[str, ...]:
+    """Return the keys that limit an answer of a call; the first is written where none is stated."""
     if api is ApiName.GOOGLE:
         return "maxOutputTokens", "max_output_tokens"
-    if name == "responses":
-        return ("max_output_tokens",)
-    return ("max_completion_tokens", "max_tokens") if api is ApiName.OPENAI and name != "completions" else \
-        ("max_tokens",)
+    where = path.partition("?")[0]
+    return {"/responses": ("max_output_tokens",),
+            "/chat/completions": ("max_completion_tokens", "max_tokens")}.get(where, ("max_tokens",))
 
 
 def _google_options(request: Mapping[str, Any]) -> dict[str, Any]:

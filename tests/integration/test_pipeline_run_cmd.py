@@ -18,7 +18,7 @@ from garrison.cli.main import garrison
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunDirectory
-from support import PROGRAM, UserWorld, is_gone, wait_for
+from support import PROGRAM, UserWorld, git, is_gone, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 LOOP = f"""digraph Loop {{ goal="Make it work"; {ENDS}
@@ -322,6 +322,59 @@ def test_no_link_that_a_command_leaves_is_written_or_read(run_dir: str, call: Ca
     found = [path for path in (tmp_path / run_dir).rglob("*") if path.is_file() and not path.is_symlink()
              and b"SECRET" in path.read_bytes()]
     assert (tmp_path / run_dir / "b/output.log").read_text().count("evil") and found == []
+
+
+CHANGES = ("echo more >> a; echo new > b; git add b; git commit -qm b; git config core.pager bad; mkdir -p n/.git; "
+           "echo bad > n/.git/config; echo /x > ../repo/.git/commondir; exit $(cat code)")
+
+
+@pytest.fixture
+def checkout(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    git(repo, "init", "-q", "-b", "main")
+    git(repo, "config", "user.name", "N")
+    git(repo, "config", "user.email", "n@example.org")
+    (repo / "a").write_text("a\n")
+    (repo / "code").write_text("0\n")
+    (repo / "w.dot").write_text(f"digraph w {{ {ENDS} t [shape=parallelogram, tool_command=\"{CHANGES}\"]; "
+                                "start -> t -> x }")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "one")
+    monkeypatch.chdir(repo)  # after `call`, which works elsewhere
+    return repo
+
+
+def test_in_a_checkout_a_run_works_in_a_worktree_and_leaves_a_branch(checkout: Path, call: Call) -> None:
+    before = git(checkout, "config", "--local", "--list")
+    result = call("run", "w.dot")
+    run = only_run()
+    branch = f"garrison/{run}/pipeline"
+    assert result.output.splitlines()[-1].endswith(f"git merge {branch}")
+    assert git(checkout, "show", f"{branch}:a") == "a\nmore" and git(checkout, "show", f"{branch}:b") == "new"
+    assert (git(checkout, "config", "--local", "--list"), git(checkout, "status", "--short")) == (before, "")
+    assert not (checkout / ".git/commondir").exists() and git(checkout, "worktree", "list").count("\n") == 0
+
+
+def test_a_run_that_failed_in_its_worktree_is_resumed_on_its_branch(checkout: Path, call: Call) -> None:
+    (checkout / "code").write_text("3\n")
+    git(checkout, "commit", "-qam", "fails")
+    call("run", "w.dot")
+    call("resume", only_run(), "--retry-failed")
+    assert git(checkout, "show", f"garrison/{only_run()}/pipeline:a") == "a\nmore\nmore"
+
+
+def test_in_place_git_directories_are_read_only_and_new_ones_are_named(checkout: Path, call: Call) -> None:
+    result = call("run", "w.dot", "--in-place")
+    assert (checkout / "a").read_text() == "a\nmore\n"
+    assert not (checkout / ".git/commondir").exists() and "bad" not in (checkout / ".git/config").read_text()
+    assert f"changed the repository in {checkout / 'n'}: your git obeys" in result.output
+
+
+def test_the_first_run_in_a_worktree_after_an_upgrade_says_so(checkout: Path, call: Call) -> None:
+    told = [("works in a worktree of its own now" in call("run", "w.dot", *words).output)
+            for words in (["--in-place"], [], [])]
+    assert told == [False, True, False]
 
 
 @pytest.mark.parametrize("ignored", [False, True])

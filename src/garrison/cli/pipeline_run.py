@@ -1,4 +1,4 @@
-"""`garrison pipeline run` and `fork`: run a graph in this process, without a repository or a queue; resume such a run.
+"""`garrison pipeline run` and `fork`: run a graph in this process, without a queue; resume such a run.
 
 Exit code 0: the run succeeded; 1: it failed or was refused; 2: wrong usage; 3: it waits for a person or a signal and
 can be resumed. A run is named by its id in the home or by its directory.
@@ -30,6 +30,7 @@ from garrison.records.run import RunFiles
 from garrison.supervise.incarnation import new_id
 
 if TYPE_CHECKING:
+    from garrison.cli.pipeline_worktree import PipelineWorktree
     from garrison.pipeline.engine import RunResult
     from garrison.pipeline.event_stream import Event
     from garrison.pipeline.graph import Graph
@@ -75,7 +76,9 @@ run_dir_option = click.option("--run-dir", metavar="DIR", type=click.Path(path_t
 @click.argument("file", type=click.Path(path_type=Path))
 @run_dir_option
 @click.option("--workdir", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True),
-              help="Directory in which tools and agents work (default: the current one).")
+              help="Folder in which tools and agents work (default: the current one); in a git checkout, that of "
+                   "a worktree of the last commit.")
+@click.option("--in-place", is_flag=True, help="Work in the folder itself, not in a worktree of its repository.")
 @click.option("--set", "values", metavar="KEY=VALUE", multiple=True, help="Set context.KEY at the start (repeatable).")
 @click.option("--simulate", is_flag=True, help="Do no work: every node succeeds at once.")
 @click.option("--outcome", "outcomes", metavar="NODE=STATUS[:TIMES]", multiple=True,
@@ -85,8 +88,12 @@ run_dir_option = click.option("--run-dir", metavar="DIR", type=click.Path(path_t
 @_run_options
 def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[str, ...], outcomes: tuple[str, ...],
         seed: str | None, answers: tuple[str, ...], max_steps: int | None, agent: str | None, home: str | None, *,
-        simulate: bool, auto_approve: bool, stay: bool, as_json: bool, quiet: bool) -> None:
-    """Run the graph in FILE in this process."""
+        simulate: bool, in_place: bool, auto_approve: bool, stay: bool, as_json: bool, quiet: bool) -> None:
+    """Run the graph in FILE in this process.
+
+    In a git checkout its tools and agents work in a worktree of the last commit; what they changed is on a branch at
+    the end. Elsewhere, and with --in-place, they work in the folder itself.
+    """
     from garrison.agents.config_check import check_configuration
     from garrison.pipeline.engine import run_async
     from garrison.pipeline.parser import parse_file
@@ -106,11 +113,14 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
                        as_json=as_json)
     if not simulate:
         _print_sandbox(graph, state, agent or "command", quiet=quiet or as_json)
-    result = _run_interruptibly(directory, run_async(
-        file, initial=parse_context(values), run_dir=directory, max_steps=max_steps, seed=seed, own_loop=True,
-        on_event=None if quiet or as_json else _print_event, stay=stay, tree=workdir, **workers,
-        notes={"agent": agent or "command", "simulated": simulated}))
-    _print_result_and_exit(result, directory, as_json=as_json)
+    with _Workplace(graph, state, simulate=simulate, quiet=quiet or as_json) as place:
+        place.open(workdir or Path.cwd(), directory, in_place=in_place)
+        result = _run_interruptibly(directory, run_async(
+            file, initial=parse_context(values), run_dir=directory, max_steps=max_steps, seed=seed, own_loop=True,
+            on_event=None if quiet or as_json else _print_event, stay=stay, tree=place.tree, **workers,
+            notes={"agent": agent or "command", "simulated": simulated, "repository": place.repository}))
+        place.end(result)
+    _print_result_and_exit(result, directory, as_json=as_json, place=place)
 
 
 @click.command(cls=Command, epilog=_EXIT_HELP, moved_to="garrison resume", renamed={
@@ -148,10 +158,14 @@ def resume_pipeline_run(run: str, home: str | None, *, answers: tuple[str, ...],
                        {**start.simulated.get("labels", {}), **prepared}, auto_approve=auto_approve, as_json=as_json)
     if not start.simulated:
         _print_sandbox(graph, find_home(home), agent or start.agent or "command", quiet=quiet or as_json)
-    result = _run_interruptibly(folder.root, run_async(
-        text, run_dir=folder.root, max_steps=max_steps, resume=True, again=retry_failed, changed_graph=changed_graph,
-        on_event=None if quiet or as_json else _print_event, stay=stay, own_loop=True, **workers))
-    _print_result_and_exit(result, folder.root, as_json=as_json)
+    with _Workplace(graph, find_home(home), simulate=bool(start.simulated), quiet=quiet or as_json) as place:
+        place.reopen(start, folder.root)
+        result = _run_interruptibly(folder.root, run_async(
+            text, run_dir=folder.root, max_steps=max_steps, resume=True, again=retry_failed,
+            changed_graph=changed_graph, on_event=None if quiet or as_json else _print_event, stay=stay, own_loop=True,
+            tree=place.tree, **workers))
+        place.end(result)
+    _print_result_and_exit(result, folder.root, as_json=as_json, place=place)
 
 
 @click.command(cls=Command, examples=(
@@ -182,6 +196,90 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
 
 
 # ---------------------------------------------------------------------------------------------------------- inner parts
+
+
+class _Workplace:
+    """Where the commands of a run work, and what is said of that at its end."""
+
+    def __init__(self, graph: Graph, home: Path, *, simulate: bool, quiet: bool) -> None:
+        self.home, self._quiet = home, quiet
+        self._works = not simulate and bool(graph.nodes_of("tool", "codergen", "subgraph", "stack.manager_loop"))
+        self.tree: Path | None = None
+        self.worktree: PipelineWorktree | None = None
+        self._before: dict[Path, tuple[int, ...]] | None = None
+
+    @property
+    def repository(self) -> str:
+        """Return the checkout of the worktree, '' without one."""
+        return "" if self.worktree is None else str(self.worktree.git.root)
+
+    def open(self, folder: Path, directory: Path, *, in_place: bool) -> None:
+        """Prepare the worktree of a new run that is started in `folder`, unless it works there itself."""
+        from garrison.cli import pipeline_worktree
+
+        self.tree = folder
+        if not self._works:
+            return
+        if not in_place:
+            self.worktree = pipeline_worktree.worktree_for(folder, directory, self.home, os.environ)
+        if self.worktree is None:
+            self._before = pipeline_worktree.nested_repositories(folder)
+            return
+        if pipeline_worktree.is_first_use(self.home, os.environ):
+            self._say("note: in a git checkout a run works in a worktree of its own now, and its result is a branch; "
+                      "--in-place works in the folder itself, as before")
+        if self.worktree.git.is_dirty(self.worktree.git.root):
+            self._say("note: what is not committed is not in its worktree; --in-place works in the folder itself")
+        self._prepare("HEAD")
+
+    def reopen(self, start: RunStart, directory: Path) -> None:
+        """Prepare the place of a run that is resumed."""
+        from garrison.cli import pipeline_worktree
+
+        if not self._works:
+            return
+        if start.repository:
+            self.worktree, begin = pipeline_worktree.worktree_of(start.repository, start.tree, directory, self.home,
+                                                                 os.environ)
+            self._prepare(begin)
+        else:
+            self._before = pipeline_worktree.nested_repositories(Path(start.tree))
+            self.tree = Path(start.tree)
+
+    def _prepare(self, begin: str) -> None:
+        assert self.worktree is not None
+        for note in self.worktree.prepare(self.home, os.environ, begin):
+            self._say(f"note: {note}")
+        self.tree = self.worktree.tree
+
+    def end(self, result: RunResult) -> None:
+        """Bring the work of a run that has ended to its branch; a run that waits keeps its worktree."""
+        if self.worktree is not None and result.status != "waiting":
+            for note in self.worktree.finish():
+                print_message(f"note: {note}")
+
+    @property
+    def branch(self) -> str:
+        """Return the branch with the result, '' if there is none."""
+        return self.worktree.branch if self.worktree is not None and self.worktree.has_result() else ""
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            print_message(text)
+
+    def __enter__(self) -> _Workplace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Name the repositories that commands have made or changed in a folder of the person's."""
+        from garrison.cli import pipeline_worktree
+
+        if self._before is None or self.tree is None:
+            return
+        after = pipeline_worktree.nested_repositories(self.tree)
+        for path in sorted(path for path, state in after.items() if self._before.get(path) != state):
+            print_message(f"warning: the run made or changed the repository in {path.parent}: your git obeys its "
+                          "settings and hooks there; look at them before you use it")
 
 
 def _run_interruptibly(directory: Path, work: Coroutine[Any, Any, RunResult]) -> RunResult:
@@ -298,9 +396,10 @@ def _print_event(event: Event) -> None:
         print_message(f"{event.node}: retry, attempt {data['attempt']} in {data['delay_s']:.1f} s")
 
 
-def _print_result_and_exit(result: RunResult, directory: Path, *, as_json: bool) -> None:
+def _print_result_and_exit(result: RunResult, directory: Path, *, as_json: bool, place: _Workplace) -> None:
     if as_json:
-        print_json({**result.to_data(), "run_dir": str(RunDirectory(directory).root)})
+        print_json({**result.to_data(), "run_dir": str(RunDirectory(directory).root),
+                    **({"branch": place.branch} if place.worktree is not None else {})})
         sys.exit(_EXIT_CODES[result.status])
     words = {"success": "success", "fail": f"failed: {result.reason}", "waiting": f"waiting: {result.reason}"}
     click.echo(f"{words[result.status]} after {result.steps} steps")
@@ -315,6 +414,8 @@ def _print_result_and_exit(result: RunResult, directory: Path, *, as_json: bool)
         hints = {"again": f"to visit the failed node again: {resume_command} --retry-failed",
                  "budget": f"to continue: {resume_command}{more_steps}"}
         print_message(hints.get(result.resumable, f"its files: {directory}"))
+    if place.branch and result.status != "waiting":
+        print_message(f"what it changed is on a branch; to merge it: git merge {place.branch}")
     sys.exit(_EXIT_CODES[result.status])
 
 

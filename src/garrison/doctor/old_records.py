@@ -7,23 +7,28 @@ removes the rescue refs and archives of runs that the home no longer knows, beca
 
 from __future__ import annotations
 
-import shutil
+import os
 import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.config import trees_root
 from garrison.errors import Refused
 from garrison.processes.rescue_refs import has_landed
+from garrison.processes.worktree import remove_worktree, save_worktree
 from garrison.records import atomic, journal
 from garrison.records.life_lock import is_held
+from garrison.sandbox.checkout import REPOSITORY, WORKTREES
+from garrison.sandbox.git_view import sandbox_folder
+from garrison.system import untrusted
+from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, RESCUES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from garrison.doctor.cleanup import CleanupOptions
-    from garrison.system.git import Git
 
 FOLDERS = ("pipelines", "sessions", "conversations", "workflows", "workflows/runs", "workflows/logs", "quarantine")
 """Folders of the home whose entries belong to no launched run."""
@@ -76,9 +81,21 @@ def remove_old_record(path: Path) -> None:
     if _is_used(path):
         raise Refused(f"{path} is used by a process; it was not removed")
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        if path.parent.name == WORKTREES:
+            _remove_worktree(path.name)
+        untrusted.remove_tree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _remove_worktree(run: str) -> None:
+    """Remove the worktree of a pipeline run that waited; its work is saved under a rescue ref."""
+    worktree = trees_root() / WORKTREES / run
+    named = atomic.read(sandbox_folder(worktree) / REPOSITORY)
+    if named is not None and worktree.is_dir() and (repository := Path(os.fsdecode(named))).is_dir():
+        git = Git(repository)
+        save_worktree(git, worktree, run, "pipeline", 1, "left when its record was removed")
+        remove_worktree(git, worktree)
 
 
 def find_forgotten_refs(git: Git, known: Collection[str], target: str | None, options: CleanupOptions,

@@ -106,7 +106,8 @@ async def run_async(
         elif graph is not None:
             notes = notes or {}
             start_options = StartOptions(initial or {}, seed, max_steps, flow, tree, transforms,
-                                         str(notes.get("agent", "")), notes.get("simulated") or {})
+                                         str(notes.get("agent", "")), notes.get("simulated") or {},
+                                         str(notes.get("repository", "")))
             opened = start_run(graph, registry, start_options, directory, clock.utc())
         else:
             raise UsageError("give a graph to run: a path, its text, or a Graph")

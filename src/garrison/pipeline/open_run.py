@@ -76,6 +76,7 @@ class StartOptions:
     """Agent named on the command line, for a resume."""
     simulated: Mapping[str, Any] = field(default_factory=dict)
     """Settings of a simulation, for a resume."""
+    repository: str = ""
 
 
 def start_run(given: GraphLike, registry: Registry, options: StartOptions, directory: RunDirectory | None,
@@ -92,7 +93,8 @@ def start_run(given: GraphLike, registry: Registry, options: StartOptions, direc
         run if options.seed is None else options.seed, program.max_steps,
         str(Path(options.tree).absolute() if options.tree else Path.cwd()),
         str(Path(source).absolute().parent) if source else str(Path.cwd()), at,
-        agent=options.agent, simulated=dict(options.simulated), flow=options.flow or "")
+        agent=options.agent, simulated=dict(options.simulated), repository=options.repository,
+        flow=options.flow or "")
     return OpenRun(run_start, program, *initial_state(program, run_start))
 
 

@@ -115,6 +115,8 @@ class RunStart:
     """State it started with, as JSON, if it was forked from another run."""
     forked: str = ""
     """Run and node it was forked from."""
+    repository: str = ""
+    """Checkout that the worktree in `tree` belongs to; empty if commands run in a folder of the person's."""
     flow: str = ""
     """`walk` or `dag` if the caller chose; empty: as the graph says."""
 

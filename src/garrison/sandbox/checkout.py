@@ -1,6 +1,7 @@
-"""Places of commands that work in a person's own checkout: tools and agents of `garrison pipeline run`.
+"""Places of tools and agents of `garrison pipeline run`: in the run's worktree, or in a person's own folder itself.
 
-The checkout is theirs to change, but not what git itself obeys there: a hook or a setting would run as the person.
+In a worktree they see a private git view of its repository. A folder of the person's is theirs to change, but not its
+git directory: a hook or a setting would run as the person.
 Of garrison's own folders a command may write one, the attempt's exchange: what it says there is read as `untrusted`
 does, and everything that garrison writes lies elsewhere.
 """
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from garrison.config import find_home
-from garrison.errors import GarrisonError, Refused
+from garrison.config import find_home, trees_root
+from garrison.errors import Refused
 from garrison.records import atomic, costs
 from garrison.sandbox import network
+from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.file_system import is_within
+from garrison.sandbox.git_view import GitView, find_git_dir, sandbox_folder
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Role
@@ -25,14 +28,15 @@ from garrison.sandbox.probe import held_mode, mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.git import Git
+from garrison.system.git.repository import common_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from garrison.sandbox.network import NetworkPlace
 
-GUARDED = ("config", "config.worktree", "hooks", "info/attributes")
-"""Parts of a git directory that git obeys."""
+WORKTREES, REPOSITORY = "pipelines", "repository"
+"""Folder of the worktrees of such runs, and the file beside each that names the checkout it belongs to."""
 
 
 def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None, environ: Mapping[str, str], *,
@@ -49,11 +53,35 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
     if rights.mode is Mode.NONE:
         return None
     rights = show_named_programs(rights, command)
+    worktree = _worktree_of(tree, environ)
+    if worktree is not None:
+        git = Git(_repository_of(worktree), home=home)
+        seen = GitView(git, worktree).mounts() if mode_here(rights.mode) is Mode.BUBBLEWRAP else \
+            git_mounts(git, worktree, rights, Role.AGENT)
+    else:
+        seen = (*_git_mounts(tree, mode_here(rights.mode)),)
     kept = [_lexical(path) for path in (home, *([] if directory is None else [directory]), folder)]
     mounts = [mount for path in kept for mount in _pinned(path, _lexical(tree), mode_here(rights.mode))]
     shown = [] if directory is None else [Mount(directory, directory)]
-    return Place(role, rights, tree, _private_folder(folder),
-                 (*_git_mounts(tree), *mounts, *shown, Mount(exchange, exchange, writable=True)))
+    return Place(role, rights, worktree or tree, _private_folder(folder),
+                 (*seen, *mounts, *shown, Mount(exchange, exchange, writable=True)),
+                 secret=() if worktree is None else (git.root, git.common))
+
+
+def _worktree_of(tree: Path, environ: Mapping[str, str]) -> Path | None:
+    """Return the worktree of a run that a folder is in; None if it is a folder of a person's."""
+    trees = trees_root(environ) / WORKTREES
+    if not tree.is_relative_to(trees) or tree == trees:
+        return None
+    return trees / tree.relative_to(trees).parts[0]
+
+
+def _repository_of(worktree: Path) -> Path:
+    """Return the checkout that a worktree belongs to: its own `.git` may be the agent's."""
+    named = atomic.read(sandbox_folder(worktree) / REPOSITORY)
+    if named is None:
+        raise Refused(f"{worktree} belongs to no run any more; resume the run (garrison resume)")
+    return Path(os.fsdecode(named))
 
 
 def _make_exchange(folder: Path) -> Path:
@@ -109,14 +137,17 @@ def checkout_network(role: Role, place: Place | None, user: NetworkUser, environ
     return network.prepare(rights, held_mode(place), environ, user)
 
 
-def _git_mounts(tree: Path) -> list[Mount]:
-    """Return the mounts that guard the checkout's git directory. It is a mount itself, so that it cannot be moved."""
-    try:
-        common = Git(tree).common
-    except GarrisonError:
-        return []  # no repository
-    guarded = (common / name for name in GUARDED)
-    return [Mount(common, common, writable=True), *(Mount(path, path) for path in guarded if path.exists())]
+def _git_mounts(tree: Path, mode: Mode) -> list[Mount]:
+    """Return the mounts that guard the git directory of a person's folder; each is one, so that it cannot be moved."""
+    found = next((folder / ".git" for folder in (tree, *tree.parents) if os.path.lexists(folder / ".git")), None)
+    if found is None:
+        return []
+    top, common = found.parent, common_dir(tree)
+    if mode is Mode.LANDLOCK and (is_within(common, tree) or is_within(top, tree)):
+        raise Refused(f"by Landlock nothing keeps a command in {tree} from changing what git obeys there: leave out "
+                      "--in-place, or install bubblewrap")
+    paths = [common, *([find_git_dir(Git(top, common=common), top), found] if found.is_file() else [])]
+    return [Mount(path, path) for path in dict.fromkeys(paths)]
 
 
 def remove_private_folder(folder: Path) -> None:

@@ -1,0 +1,180 @@
+"""Worktree of a run of `garrison pipeline run`: where its tools and agents work if it was started in a git checkout.
+
+It begins at the commit that is checked out, on a branch of its own, and the commands see a private git view as in a
+launched run. When the run has ended, what they changed is on the branch, which is kept and merged by hand; nothing of
+the checkout or of what git obeys there was within their reach. While the run waits, the worktree stays.
+
+With `--in-place`, and outside of a repository, they work in the folder itself. Then the git directory is read-only, and
+a repository that they made or changed below is named afterwards: git obeys what is in it as soon as a person enters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.config import GuardHooks, trees_root
+from garrison.errors import Refused
+from garrison.frozen import frozen
+from garrison.processes.places import read_hooks_mode
+from garrison.processes.worktree import adopt_commits, collect_what_can_be, remove_worktree, save_side_work
+from garrison.records import atomic
+from garrison.records.names import to_run_stem
+from garrison.sandbox.checkout import REPOSITORY, WORKTREES
+from garrison.sandbox.collect import enter
+from garrison.sandbox.git_view import GitView, sandbox_folder
+from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.probe import mode_here
+from garrison.sandbox.rights import may_fetch, read_rights
+from garrison.system.git import Git, open_repository
+from garrison.system.git.rescues import rescue_stem
+from garrison.system.worktree_files import complete_worktree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NODE = "pipeline"
+"""Stands for a node in the names of branch and rescue refs."""
+_MAX_FOLDERS = 100_000
+"""Folders in which repositories are looked for."""
+_OBEYED = ("config", "config.worktree", "hooks", "info/attributes", "commondir")
+"""Parts of a git directory that git obeys; a hook that is new changes the time of its folder."""
+
+
+@frozen
+class PipelineWorktree:
+    """Worktree of one run; `name` stands for the run in its paths and refs."""
+
+    git: Git
+    name: str
+    sub: Path
+    """Folder of the worktree in which commands run, relative to it."""
+    trees: Path
+
+    @property
+    def path(self) -> Path:
+        """Return the worktree."""
+        return self.trees / self.name
+
+    @property
+    def tree(self) -> Path:
+        """Return the folder in which commands run."""
+        return self.path / self.sub
+
+    @property
+    def branch(self) -> str:
+        """Return the branch on which the result is."""
+        return f"garrison/{self.name}/{NODE}"
+
+    def prepare(self, home: Path, environ: Mapping[str, str], start: str = "HEAD") -> list[str]:
+        """Create the worktree, on its branch or at `start`, or take over a killed run's; return notes."""
+        commit = self.git.rev(start) or self.git.rev("HEAD")
+        if commit is None:
+            raise Refused(f"{self.git.root} has no commit yet, from which a worktree could begin; commit, or let the "
+                          "run work in the folder itself: --in-place")
+        self.git.clear_branch_lock(self.branch)
+        self.git.add_worktree(self.path, self.branch, commit)
+        self.git.clear_locks(self.path, self.branch)
+        notes = complete_worktree(self.git, self.path, may_fetch=may_fetch(self.git))
+        if not self.tree.is_dir():
+            raise Refused(f"{self.sub} is not in the last commit, from which the run's worktree begins; commit it, or "
+                          "let the run work in the folder itself: --in-place")
+        atomic.make_directory(sandbox_folder(self.path))
+        atomic.write(sandbox_folder(self.path) / REPOSITORY, os.fsencode(self.git.root))
+        rights = read_rights(home, Role.AGENT, environ=environ)
+        if mode_here(rights.mode) is Mode.BUBBLEWRAP:
+            enter(GitView(self.git, self.path), self.name, push=rights.push,
+                  hooks=read_hooks_mode(home) is GuardHooks.AGENT)
+        return notes
+
+    def finish(self) -> list[str]:
+        """Bring all work to the branch and remove the worktree; return notes. Delete the branch if nothing changed."""
+        if not self.path.is_dir():
+            return []
+        notes = [collect_what_can_be(self.git, self.path, self.name, NODE, 1)]
+        self.git.commit_all(self.path, f"garrison: what the run {self.name} left uncommitted")
+        why, elsewhere = adopt_commits(self.git, self.path, self.branch)
+        if why or elsewhere is not None:
+            stem = rescue_stem(self.name, NODE, 1)
+            saved = self.git.save_work(self.path, stem, "garrison: what the run left elsewhere")
+            notes.append(f"{why or 'its last commit does not continue its branch'}; saved as {saved}")
+        notes += [f"commits on other branches are saved as {ref}"
+                  for ref in save_side_work(self.git, self.path, self.name, NODE, 1)]
+        remove_worktree(self.git, self.path)
+        if not self.has_result():
+            self.git.delete_refs([f"refs/heads/{self.branch}"])
+        return [note for note in notes if note]
+
+    def has_result(self) -> bool:
+        """Return whether the branch has a commit that the checkout lacks."""
+        tip = self.git.branch_tip(self.branch)
+        return tip is not None and not self.git.is_ancestor(tip, "HEAD")
+
+
+def worktree_for(tree: Path, directory: Path, home: Path, environ: Mapping[str, str]) -> PipelineWorktree | None:
+    """Return the worktree of a new run that is started in the folder `tree`; None outside of a repository.
+
+    Args:
+        directory: the run's.
+    """
+    tree = Path(os.path.realpath(tree))
+    if not any(os.path.lexists(folder / ".git") for folder in (tree, *tree.parents)):
+        return None
+    git = open_repository(tree, home)
+    sub = tree.relative_to(os.path.realpath(git.root))
+    return PipelineWorktree(git, _name_of(directory, home), sub, trees_root(environ) / WORKTREES)
+
+
+def worktree_of(repository: str, tree: str, directory: Path, home: Path,
+                environ: Mapping[str, str]) -> tuple[PipelineWorktree, str]:
+    """Return the worktree of a run that is resumed, and where it begins if there is none: at the branch of the run that
+    it was forked from.
+
+    Args:
+        repository: top directory of the checkout, as the run's start records it.
+        tree: folder in which that run's commands worked.
+    """
+    trees = trees_root(environ) / WORKTREES
+    before = Path(tree).relative_to(trees) if Path(tree).is_relative_to(trees) else Path(_name_of(directory, home))
+    own = PipelineWorktree(Git(Path(repository), home=home), _name_of(directory, home), Path(*before.parts[1:]), trees)
+    return own, f"refs/heads/{replace(own, name=before.parts[0]).branch}"
+
+
+def _name_of(directory: Path, home: Path) -> str:
+    """Return the name of a run's worktree: the run's, with a number where other runs may have the same."""
+    path = Path(os.path.abspath(directory))  # noqa: PTH100  # as the run's directory is named
+    if path.parent == home / "pipelines":
+        return path.name
+    return f"{to_run_stem(path.name)}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:6]}"
+
+
+def is_first_use(home: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether the home has runs, of an earlier version, and none of them worked in a worktree."""
+    trees = str(trees_root(environ) / WORKTREES)
+    manifests = [folder / "manifest.json" for folder in (home / "pipelines").glob("*")]
+    known = [path.read_bytes() for path in manifests if path.is_file()]
+    return bool(known) and not any(os.fsencode(trees) in each for each in known)
+
+
+def nested_repositories(tree: Path) -> dict[Path, tuple[int, ...]]:
+    """Return the git directories below a folder in which a run works itself, with what tells of a change."""
+    found: dict[Path, tuple[int, ...]] = {}
+    for number, (folder, folders, files) in enumerate(os.walk(tree)):
+        if ".git" in folders or ".git" in files:
+            path = Path(folder, ".git")
+            found[path] = (_stamp(path), *(_stamp(path / name) for name in _OBEYED))
+            folders[:] = [name for name in folders if name != ".git"]
+        if number == _MAX_FOLDERS:
+            break
+    return found
+
+
+def _stamp(path: Path) -> int:
+    try:
+        state = path.lstat()
+    except OSError:
+        return 0
+    return state.st_ino if path.name == ".git" and path.is_dir() else state.st_ino ^ state.st_mtime_ns ^ state.st_mode

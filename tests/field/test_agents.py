@@ -6,7 +6,6 @@ A world of these has a network of its own: the model's loopback port, and the re
 from __future__ import annotations
 
 import json
-import os
 from typing import NamedTuple
 
 import pytest
@@ -19,7 +18,7 @@ from real_agents import AGENTS, report
 from support import git, load
 from test_projects import make_checkout
 from toolchains import Missing, registry
-from world import HOME, USER, RegistryDoor, World, Worlds, door_to
+from world import COLUMNS, HOME, RegistryDoor, World, Worlds, door_to, in_column
 
 
 class Crew(NamedTuple):
@@ -35,10 +34,11 @@ class Crew(NamedTuple):
 CLAUDE = Crew("claude", "claude-acp")
 CODEX = Crew("codex", "codex", ("npm", "codex", "codex-acp"))
 CODEX_EXEC = Crew("codex-exec", "codex", ("npm", "codex"), reports=False)
-ROWS = [*((CLAUDE, name, 0) for name in ("uv", "npm", "pip")),
-        *((crew, name, 0) for crew in (CODEX, CODEX_EXEC) for name in ("uv", "npm", "plain-python")),
-        *((crew, name, USER) for crew in (CLAUDE, CODEX) for name in ("npm", "plain-python"))]
-"""Crew, project, and number of the user if that is an ordinary one."""
+ROWS = [*((CLAUDE, name, "default") for name in ("uv", "npm", "pip")),
+        *((crew, name, "default") for crew in (CODEX, CODEX_EXEC) for name in ("uv", "npm", "plain-python")),
+        *((crew, "npm", "user") for crew in (CLAUDE, CODEX)),
+        *((crew, "plain-python", column) for crew in (CLAUDE, CODEX) for column in COLUMNS)]
+"""Crew, project, and column; the first three run with `--full`."""
 VALIDATED = "npm"
 """Project whose agent's work is judged by a second one, as a user writes it into a pipeline."""
 PIPELINE = """digraph crew {{
@@ -52,13 +52,14 @@ VERDICT = {"verdict": "pass", "reason": "it is there",
 
 
 def agents_world(worlds: Worlds, crew: Crew, model: ModelServer, *tools: str, kinds: tuple[str, ...] = (),
-                 uid: int = 0) -> World:
+                 column: str = "default") -> World:
     """Make a world where the agent's model and these registries can be reached, and nothing else."""
     try:
         names = [name for kind in kinds for name in registry(kind).names]
     except Missing as missing:
         pytest.skip(str(missing))
-    home = worlds(*dict.fromkeys((*crew.tools, *tools)), doors=(door_to(model.port), RegistryDoor(names)), uid=uid)
+    home = in_column(column, worlds, *dict.fromkeys((*crew.tools, *tools)),
+                     doors=(door_to(model.port), RegistryDoor(names)))
     url = f"http://127.0.0.1:{home.ports[0]}"
     home.env |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "sk-ant-fake-0000"} if crew is CLAUDE else {
         "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "sk-fake-0000"}
@@ -92,15 +93,14 @@ def judge(asked: Request) -> Block:
     return use(name, **VERDICT)
 
 
-@pytest.mark.parametrize(("crew", "name", "uid"), [
-    pytest.param(crew, name, uid, id=f"{crew.agent}-{name}{'-user' if uid else ''}",
-                 marks=() if crew is CLAUDE and not uid else pytest.mark.slow) for crew, name, uid in ROWS])
-def test_an_agent_adds_a_dependency_with_the_projects_own_tool(crew: Crew, name: str, uid: int, worlds: Worlds) -> None:
-    if uid and os.getuid():
-        pytest.skip("another user can be chosen by root alone")
+@pytest.mark.parametrize(("crew", "name", "column"), [
+    pytest.param(*row, id="-".join((row[0].agent, *row[1:])),
+                 marks=() if row in ROWS[:3] else pytest.mark.slow) for row in ROWS])
+def test_an_agent_adds_a_dependency_with_the_projects_own_tool(crew: Crew, name: str, column: str,
+                                                               worlds: Worlds) -> None:
     [project] = [each for each in PROJECTS if each.name == name]
     model = play(crew, project.task)
-    home = agents_world(worlds, crew, model, *project.tools, kinds=project.registry, uid=uid)
+    home = agents_world(worlds, crew, model, *project.tools, kinds=project.registry, column=column)
     land(project, crew, home)
     model.close()
 

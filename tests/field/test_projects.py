@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import pytest
 
-from garrison.sandbox.probe import machine
 from projects import PROJECTS, Project
 from support import wait_for
 from toolchains import Missing, open_registries, released
-from world import HOME, USER, World, Worlds
+from world import COLUMNS, HOME, World, Worlds, in_column
 
 HOLD = """\
 if test "$GARRISON_ATTEMPT" != 1; then touch held-1 held-2; fi
@@ -99,19 +97,10 @@ def test_a_project_is_prepared_and_a_task_lands_in_it(project: Project, worlds: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain-python", "uv-without-network", "npm-without-network", "make", "without-tests"])
-@pytest.mark.parametrize("column", ["user", "landlock", "none"])
+@pytest.mark.parametrize("column", COLUMNS)
 def test_a_task_lands_for_an_ordinary_user_and_in_other_sandboxes(column: str, name: str, worlds: Worlds) -> None:
-    """Another sandbox than bubblewrap is chosen by word, in config.toml."""
     [project] = [each for each in PROJECTS if each.name == name]
-    if column == "user" and os.getuid():
-        pytest.skip("another user can be chosen by root alone")
-    if column == "landlock" and not machine().landlock:
-        pytest.skip("the kernel has no Landlock")
-    home = worlds(*project.tools, uid=USER if column == "user" else 0)
-    if column == "user":
-        assert home.shell(HOME, "id -u") == str(USER)
-    else:
-        home.configure(f'[sandbox]\nmode = "{column}"\n')
+    home = in_column(column, worlds, *project.tools)
     shown = land(project, home)
     assert f"sandbox: {'bubblewrap' if column == 'user' else column}" in shown
 

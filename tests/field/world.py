@@ -22,6 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from garrison.sandbox.probe import machine
 from support import load
 
 HOME = Path("/home/sam")
@@ -199,6 +202,22 @@ class World:
 
 
 Worlds = Callable[..., World]
+COLUMNS = ("user", "landlock", "none")
+"""An ordinary user, and other sandboxes than bubblewrap; `default` is neither."""
+
+
+def in_column(column: str, worlds: Worlds, *tools: str, **options: object) -> World:
+    """Make a world of a column; another sandbox than bubblewrap is chosen by word, in config.toml."""
+    if column == "user" and os.getuid():
+        pytest.skip("another user can be chosen by root alone")
+    if column == "landlock" and not machine().landlock:
+        pytest.skip("the kernel has no Landlock")
+    home = worlds(*tools, uid=USER if column == "user" else 0, **options)
+    if column == "user":
+        assert home.shell(HOME, "id -u") == str(USER)
+    elif column != "default":
+        home.configure(f'[sandbox]\nmode = "{column}"\n')
+    return home
 
 
 # ------------------------------------------------------------------------------------------------------------ doors

@@ -275,6 +275,17 @@ HOSTILE = {
     "a tree with .git in it": "b=$(echo hi | git hash-object -w --stdin); "
                               "t=$(printf '100644 blob %s\\t.git\\n' $b | git mktree); "
                               "git update-ref refs/heads/garrison/run/node $(git commit-tree -p HEAD -m bad $t)",
+    "ten million files of seventy objects": "t=$(echo hi | git hash-object -w --stdin); k=blob; m=100644; "
+                                            "for n in 1 2 3 4 5 6 7; do t=$(for i in 0 1 2 3 4 5 6 7 8 9; do "
+                                            "printf '%s %s %s\\td%s\\n' $m $k $t $i; done | git mktree); "
+                                            "k=tree; m=040000; done; "
+                                            "git update-ref HEAD $(git commit-tree -p HEAD -m bomb $t)",
+    "a thousand levels": "t=$(echo hi | git hash-object -w --stdin); k=blob; m=100644; for n in $(seq 300); do "
+                         "t=$(printf '%s %s %s\\td\\n' $m $k $t | git mktree); k=tree; m=040000; done; "
+                         "git update-ref HEAD $(git commit-tree -p HEAD -m deep $t)",
+    "a message of 20 MB": "echo x > x; git add x; head -c 20000000 /dev/zero | tr '\\0' x | git commit -qF -",
+    "a message of 20 MB in a pack": "echo x > x; git add x; head -c 20000000 /dev/zero | tr '\\0' x | "
+                                    "git commit -qF -; git repack -qad; git prune-packed",
     "a blob as the branch": "b=$(echo hi | git hash-object -w --stdin); mkdir -p {common}/refs/heads/garrison/run; "
                             "echo $b > {common}/refs/heads/garrison/run/node",
 }

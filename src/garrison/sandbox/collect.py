@@ -16,10 +16,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,6 +50,13 @@ MAX_BYTES = 2 << 30
 """Bytes of new objects in one collection."""
 MAX_SECONDS = 300.0
 """Seconds that one call of git may take."""
+MAX_MEMORY = 2 << 30
+"""Bytes of memory of its own that one call of git may take."""
+MAX_FILES, MAX_CHECKOUT, MAX_LEVELS = 500_000, 8 << 30, 200
+"""Files that commits may change, bytes of their contents in a checkout, and folders above one: 70 objects can be ten
+million files."""
+MAX_OBJECT = {"commit": 1 << 20, "tag": 1 << 20, "tree": 64 << 20}
+"""Bytes of an object that git reads as a whole, wherever it looks at it."""
 MAX_SIDE = 20
 """Commits beside the branch that are saved of one view."""
 FEW = 100
@@ -731,7 +740,9 @@ def import_objects(common: Path, private: str, folder: Path, store: Path, wanted
     `folder`: as `_import_directory` makes it; `known`: commits of the repository from which little is missing.
     GarrisonError if git refuses them, or if they are beyond the limits.
     """
-    _link_objects(common, private, folder, store)
+    _check_objects(folder, _link_objects(common, private, folder, store))
+    for commit in wanted:
+        _check_checkout(folder, known[0] if known else "", commit)
     revisions = "".join(f"{line}\n" for line in [*wanted, *(["--not", *known] if known else [])])
     pack = folder / "import.pack"
     with pack.open("w+b") as file:
@@ -747,9 +758,73 @@ def import_objects(common: Path, private: str, folder: Path, store: Path, wanted
         _git(folder, *receive, source=file, extra={"GIT_OBJECT_DIRECTORY": str(store)})
 
 
-def _link_objects(common: Path, private: str, folder: Path, store: Path) -> None:
-    """Hard-link the private object files that the repository lacks; packs get an index of our own making."""
+def _check_objects(folder: Path, names: Sequence[str]) -> None:
+    """Refuse an object of which git makes more in memory than any honest one needs."""
+    listing = _git(folder, "cat-file", "--batch-check=%(objecttype) %(objectsize)",
+                   text="".join(f"{name}\n" for name in names).encode()) if names else b""
+    for name, line in zip(names, listing.decode().splitlines(), strict=True):
+        kind, _, size = line.partition(" ")
+        if kind in MAX_OBJECT and int(size) > MAX_OBJECT[kind]:
+            raise GarrisonError(f"what was committed in {folder.parent} cannot be imported: the {kind} {name[:10]} has "
+                                f"{int(size) >> 20} MiB, more than {MAX_OBJECT[kind] >> 20}")
+
+
+def _check_checkout(folder: Path, base: str, commit: str) -> None:
+    """Refuse a commit whose checkout has more files, levels or content than a repository may gain at once."""
+    tree = _Tally(MAX_FILES)
+    try:
+        _git(folder, "ls-tree", "-r", "-z", "--name-only", commit, output=tree)
+    except _TooManyFiles:
+        before = _Tally(1 << 62)
+        if base:
+            with suppress(_TooManyFiles):
+                _git(folder, "ls-tree", "-r", "-z", "--name-only", base, output=before)
+        tree = _Tally(before.files + MAX_FILES)
+        with suppress(_TooManyFiles):
+            _git(folder, "ls-tree", "-r", "-z", "--name-only", commit, output=tree)
+    content = _content_of(folder, base, commit) if tree.files <= tree.most else 0
+    for what, found, most in (("files", tree.files, tree.most), ("levels of folders", tree.levels, MAX_LEVELS),
+                              ("MiB of new content", content >> 20, MAX_CHECKOUT >> 20)):
+        if found > most:
+            raise GarrisonError(f"what was committed in {folder.parent} cannot be imported: {commit[:10]} has more "
+                                f"than {most:,} {what}")
+
+
+def _content_of(folder: Path, base: str, commit: str) -> int:
+    """Return the bytes of the files that a commit adds or changes, each counted where it is checked out."""
+    base = base or _git(folder, "mktree").decode().strip()
+    fields = _git(folder, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", base, commit).split(b"\0")
+    blobs = Counter(about.split(b" ")[3] for about in fields[:-1:2] if not about.endswith(b" D"))
+    sizes = _git(folder, "cat-file", "--batch-check=%(objectsize)", text=b"".join(oid + b"\n" for oid in blobs))
+    return sum(int(size) * times for size, times in zip(sizes.split(b"\n"), blobs.values(), strict=False)
+               if size.isdigit())  # a submodule's commit is not there
+
+
+class _TooManyFiles(Exception):
+    """A tree has more files than are counted."""
+
+
+class _Tally:
+    """Counts the names that git lists, and the levels of their folders; _TooManyFiles beyond `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.files, self.levels, self.most, self._rest = 0, 0, most, b""
+
+    def write(self, chunk: bytes) -> None:
+        *names, self._rest = (self._rest + chunk).split(b"\0")
+        self.files += len(names)
+        self.levels = max(self.levels, max((name.count(b"/") for name in names), default=0), self._rest.count(b"/"))
+        if self.files > self.most or self.levels > MAX_LEVELS:
+            raise _TooManyFiles
+
+
+def _link_objects(common: Path, private: str, folder: Path, store: Path) -> list[str]:
+    """Hard-link the private object files that the repository lacks; packs get an index of our own making.
+
+    Return the names of the objects.
+    """
     room, left = MAX_BYTES, _FILES_LIMIT
+    found: list[str] = []
     for name in untrusted.list_names(common, private):
         if not _FOLDER.fullmatch(name):
             continue
@@ -764,20 +839,25 @@ def _link_objects(common: Path, private: str, folder: Path, store: Path) -> None
             (folder / "objects" / name).mkdir()
             for loose in wanted:
                 room -= max(0, untrusted.link_regular(directory, loose, folder / "objects" / name / loose, room))
+                found.append(name + loose)
     with untrusted.open_directory(common, f"{private}/pack") as directory:
-        if directory is None:
-            return
-        for name in untrusted.list_names(common, f"{private}/pack"):
+        for name in untrusted.list_names(common, f"{private}/pack") if directory is not None else ():
+            assert directory is not None
             if _PACK.fullmatch(name) and not (store / "pack" / name).exists():
                 target = folder / "objects" / "pack" / name
                 size = untrusted.link_regular(directory, name, target, room)
                 if size >= 0:
                     room -= size
                     _git(folder, "index-pack", str(target))
+                    with target.with_suffix(".idx").open("rb") as index:
+                        kind = "sha256" if (folder / "config").read_text().count("sha256") else "sha1"
+                        listed = _git(folder, "show-index", f"--object-format={kind}", source=index)
+                    found += [line.split(" ")[1] for line in listed.decode().splitlines()]
+    return found
 
 
 def _git(folder: Path, *arguments: str, text: bytes | None = None, source: IO[bytes] | None = None,
-         output: IO[bytes] | None = None, extra: Mapping[str, str] | None = None) -> bytes:
+         output: IO[bytes] | _Tally | None = None, extra: Mapping[str, str] | None = None) -> bytes:
     """Run git in a git directory of garrison's own, without any configuration but its own, within the limits."""
     env = {**environment(), "GIT_DIR": str(folder), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
            "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", **(extra or {})}
@@ -790,6 +870,8 @@ def _git(folder: Path, *arguments: str, text: bytes | None = None, source: IO[by
             excess.append(why)
             child.kill()
 
+        with suppress(ProcessLookupError, PermissionError):
+            resource.prlimit(child.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))  # the files it maps count not
         timer = threading.Timer(MAX_SECONDS, end, [f"more than {MAX_SECONDS:g} s"])
         timer.start()
         try:
@@ -805,7 +887,7 @@ def _git(folder: Path, *arguments: str, text: bytes | None = None, source: IO[by
         return data
 
 
-def _exchange(child: subprocess.Popen[bytes], text: bytes | None, output: IO[bytes] | None,
+def _exchange(child: subprocess.Popen[bytes], text: bytes | None, output: IO[bytes] | _Tally | None,
               end: Callable[[str], None]) -> bytes:
     """Send the input, then read all output: into `output`, else returned. `end` is called if there is too much."""
     if child.stdin is not None:

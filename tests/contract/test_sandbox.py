@@ -96,7 +96,7 @@ ESCAPES = {
     "set up the kernel": "test -w /proc/sys/kernel/core_pattern",
 }
 BY_LANDLOCK = ("write a sibling's worktree", "change the user's home", "kill a process outside", "write to the system",
-               "mount", "read the user's home", "read the shadow file")
+               "mount", "read the user's home", "read the shadow file", "make a user namespace")
 """Those that Landlock holds; it says that it does not hold the others."""
 
 

@@ -41,7 +41,6 @@ class Gap(StrEnum):
     REPOSITORY = "the repository's git directory can be written"
     SHOWN = "processes outside and shared memory can be seen"
     SOCKETS = "servers behind Unix sockets can be reached"
-    TRACE = "limits of processes outside can be changed"
 
 
 @dataclass(frozen=True)
@@ -465,7 +464,6 @@ LANDLOCK_GAPS: dict[Gap, tuple[str, ...]] = {
     Gap.SHOWN: (
         "reads the command line of all programs", "reads System V shared memory",
         "reads another program's file in /dev/shm", "plants a file in /dev/shm"),
-    Gap.TRACE: ("limits another program",),
     Gap.SOCKETS: (
         "connects to the docker socket", "connects to D-Bus", "connects to the ssh agent",
         "takes the ssh agent from its environment"),

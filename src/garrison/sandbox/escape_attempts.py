@@ -140,6 +140,18 @@ def _new_privileges(_facts: Facts) -> bool:
     return bool(ctypes.CDLL(None).prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0)
 
 
+def _set_user_id(facts: Facts) -> bool:
+    program = Path(facts["user"], "secret")
+    program.chmod(0o4755)
+    return bool(program.stat().st_mode & 0o4000)
+
+
+def _priority(facts: Facts) -> bool:
+    if _is_outer(facts):
+        os.setpriority(os.PRIO_PROCESS, facts["pid"], 19)
+    return _is_outer(facts)
+
+
 def _opens(*paths: str) -> bool:
     for path in paths:
         with suppress(OSError):
@@ -194,7 +206,8 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     "abstract_socket": lambda facts: _connect(socket.AF_UNIX, "\0" + facts["abstract"]),
     "tcp": lambda facts: _connect(socket.AF_INET, ("127.0.0.1", facts["port"])),
     "mount": _mount, "user_namespace": _user_namespace, "capabilities": _capabilities,
-    "new_privileges": _new_privileges, "kernel_setting": lambda _: _opens("/proc/sys/kernel/core_pattern"),
+    "new_privileges": _new_privileges, "set_user_id": _set_user_id, "priority": _priority,
+    "kernel_setting": lambda _: _opens("/proc/sys/kernel/core_pattern"),
     "cgroup": lambda _: _opens("/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/systemd/cgroup.procs"),
     "device": _devices, "terminal": _terminal,
     "other_terminal": _other_terminal, "daemon": _daemon,

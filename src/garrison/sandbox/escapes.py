@@ -10,6 +10,7 @@ from enum import StrEnum
 from garrison.frozen import frozen
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode, Network
+from garrison.system import seccomp
 
 _BOTH = frozenset({Mode.BUBBLEWRAP, Mode.LANDLOCK})
 _ONLY_BUBBLEWRAP = frozenset({Mode.BUBBLEWRAP})
@@ -59,9 +60,11 @@ ESCAPES = (
     Escape("abstract_socket", "connect to an abstract socket outside", _BOTH, is_network=True),
     Escape("tcp", "connect to a server outside on the loopback device", _BOTH, is_network=True),
     Escape("mount", "mount a file system"),
-    Escape("user_namespace", "make a user namespace", _ONLY_BUBBLEWRAP),
+    Escape("user_namespace", "make a user namespace"),
     Escape("capabilities", "have capabilities"),
     Escape("new_privileges", "gain privileges by a setuid program"),
+    Escape("set_user_id", "make a set-user-id program of the user's"),
+    Escape("priority", "lower the priority of a process outside"),
     Escape("kernel_setting", "change a setting of the kernel"),
     Escape("cgroup", "move into another control group"),
     Escape("device", "open a disk or the kernel's memory"),
@@ -77,10 +80,12 @@ def judge(escape: Escape, succeeded: bool, mode: Mode, network: Network, able: M
         return Verdict.REFUSED
     if mode not in escape.refused_by or (escape.is_network and network is Network.OPEN):
         return Verdict.NOT_PROMISED
-    is_gap = able.landlock < _NEEDED_ABI.get(escape.key, 1) if mode is Mode.LANDLOCK else (
+    is_gap = (able.landlock < _NEEDED_ABI.get(escape.key, 1) or (
+        escape.key in _BY_SECCOMP and not seccomp.is_known())) if mode is Mode.LANDLOCK else (
         escape.key == SEE_PROCESS and not able.has_own_proc)
     return Verdict.NOT_PROMISED if is_gap else Verdict.ESCAPED
 
 
+_BY_SECCOMP = ("user_namespace", "set_user_id", "priority")
 _NEEDED_ABI = {"tcp": 4, "abstract_socket": 6, "signal_process": 6}
 """Escape → Landlock's ABI that refuses it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import Refused
 from garrison.sandbox.file_system import is_within
 from garrison.sandbox.place import Network
+from garrison.system import seccomp
 from garrison.system.landlock import PORTS_ABI, SCOPES_ABI
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ GAPS = (
     "processes outside, their command lines and the machine's shared memory can be seen",
     "objects and branches of the repository can be written and removed, those of other nodes too",
     "programs that an agent leaves running are only found by their marks",
-    "servers behind Unix sockets can be reached, and user namespaces made",
+    "servers behind Unix sockets can be reached",
     "modes, owners and times of the user's files can be changed, not what is in them",
-    "programs that open terminals of their own do not work",
+    "processes outside can be bound to other processors",
 )
 """Gaps of Landlock, whatever its ABI."""
 _GAPS_OF_ABI = {
@@ -40,13 +41,15 @@ _GAPS_OF_ABI = {
     SCOPES_ABI: "processes outside can be signalled, and abstract sockets reached",
 }
 """ABI that closes a gap → the gap."""
+SECCOMP_GAP = ("on this architecture set-user-id programs and user namespaces can be made, and limits and priorities "
+               "of other processes changed")
 UDP_GAP = "network = \"none\" and \"allow\" hold TCP only"
 
 
 def gaps(abi: int) -> list[str]:
     """Return what Landlock of that ABI does not hold, in words."""
     return [*GAPS, *(text for since, text in _GAPS_OF_ABI.items() if abi < since),
-            *([UDP_GAP] if abi >= PORTS_ABI else [])]
+            *([UDP_GAP] if abi >= PORTS_ABI else []), *([] if seccomp.is_known() else [SECCOMP_GAP])]
 
 
 def writable_paths(place: Place) -> list[Path]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from garrison.system import landlock  # found by the line above
+from garrison.system import landlock, seccomp  # found by the line above
 
 
 def main(words: list[str]) -> int:
@@ -41,6 +41,7 @@ def main(words: list[str]) -> int:
         landlock.drop_capabilities()
         landlock.restrict(readable=readable, writable=writable, plain=plain, connect=ports,
                           bind=None if ports is None else (), scoped=True)
+        seccomp.restrict()
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)

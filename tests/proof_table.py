@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.planting import Misplanted, Planting, plant_all
+
 ROOT = Path(__file__).resolve().parents[1]
 CELLS, PAGE = ROOT / "tests/proof_cells.toml", ROOT / "docs/proof.md"
 BEGIN, END = "<!-- fault table: python -m tests.proof_table -->", "<!-- end of the fault table -->"
@@ -32,15 +34,6 @@ SECONDS = 400
 
 
 @dataclass(frozen=True)
-class Edit:
-    """One replacement in a file below the root of the repository."""
-
-    path: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
 class Cell:
     """One cell of the table."""
 
@@ -49,7 +42,7 @@ class Cell:
     promise: str
     test: str
     defect: str = ""
-    edits: tuple[Edit, ...] = ()
+    bugs: tuple[Planting, ...] = ()
     red: str = ""
 
     @property
@@ -66,7 +59,7 @@ class Cell:
 def read_cells(path: Path = CELLS) -> list[Cell]:
     """Return all cells; TypeError if one has another field, KeyError if it lacks one."""
     bodies = tomllib.loads(path.read_text(encoding="utf-8")).get("cell", [])
-    return [Cell(**{**body, "edits": tuple(Edit(**edit) for edit in body.get("edits", ()))}) for body in bodies]
+    return [Cell(**{**body, "bugs": tuple(Planting(**bug) for bug in body.get("bugs", ()))}) for body in bodies]
 
 
 def render(cells: Sequence[Cell]) -> str:
@@ -136,17 +129,15 @@ def run_test(python: Path, root: Path, test: str) -> tuple[bool, str]:
 
 def see_red(cell: Cell, python: Path, root: Path) -> tuple[bool, str]:
     """Return whether the test of a cell fails with its defect in a copy, and what was seen; the copy is mended."""
-    before = {edit.path: (root / edit.path).read_text(encoding="utf-8") for edit in cell.edits}
+    before: dict[Path, str] = {}
     try:
-        for edit in cell.edits:
-            text = (root / edit.path).read_text(encoding="utf-8")
-            if text.count(edit.old) != 1:
-                return False, f"the text to replace occurs {text.count(edit.old)} times in {edit.path}"
-            (root / edit.path).write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+        before = plant_all(cell.bugs, root)
         has_passed, said = run_test(python, root, cell.test)
+    except Misplanted as error:
+        return False, str(error)
     finally:
         for path, text in before.items():
-            (root / path).write_text(text, encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
     return not has_passed and said.startswith("exit 1:") and " failed" in said, said
 
 
@@ -186,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     cells = read_cells()
     if options.see_red:
-        chosen = [cell for cell in cells if cell.edits and (
+        chosen = [cell for cell in cells if cell.bugs and (
             options.only in f"{cell.fault} × {cell.component} {cell.test}" if options.only else not cell.red)]
         return 1 if see_all(chosen) else 0
     page = PAGE.read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.planting import plant_all
 from tests.proof_table import PAGE, insert
 from tests.simulator.mutations import MUTATIONS, SHELLS, Mutation
 
@@ -69,16 +70,6 @@ class Found:
                 f"{self.why.splitlines()[0][:150] if self.why else ''}")
 
 
-def apply(mutation: Mutation, root: Path) -> None:
-    """Apply a bug below `root`; ValueError if a text that it replaces is not there exactly once."""
-    for edit in mutation.edits:
-        path = root / edit.path
-        text = path.read_text(encoding="utf-8")
-        if (times := text.count(edit.old)) != 1:
-            raise ValueError(f"{mutation.name}: its text occurs {times} times in {edit.path}")
-        path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
-
-
 def copy_source(target: Path) -> None:
     """Copy what the simulator imports."""
     ignore = shutil.ignore_patterns("__pycache__")
@@ -92,7 +83,7 @@ def play(mutation: Mutation | None, count: int) -> tuple[list[object] | None, st
         root = Path(folder).resolve()
         copy_source(root)
         if mutation is not None:
-            apply(mutation, root)
+            plant_all(mutation.plantings, root)
         environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run([sys.executable, "-c", PLAY, str(root), str(count)], cwd=root, env=environment,

@@ -15,15 +15,19 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from explanations import check_explanations, check_promises
-from installed import install
+from garrison.sandbox import private_files
+from garrison.sandbox.file_system import PREFIX_PARTS
+from installed import FOLDER, install
 
 if TYPE_CHECKING:
     import pytest
@@ -174,6 +178,15 @@ def checkout_in(folder: Path) -> Path:
     return folder / "user/repo"
 
 
+@cache
+def _private_files() -> str:
+    """Return what walks of the tests' Pythons find: each user would walk some 100,000 files."""
+    parts = [Path(prefix, part) for prefix in (sys.prefix, sys.base_prefix, FOLDER) for part in PREFIX_PARTS]
+    return json.dumps({str(part): asdict(private_files.Found(
+        part.stat().st_mtime_ns, time.time(), tuple(private_files.find_private(str(part)))))
+        for part in parts if part.is_dir()})
+
+
 @dataclass
 class UserWorld:
     """The files of one user: a plain HOME with a checkout in it, and garrison's home and worktrees where they are by
@@ -191,6 +204,7 @@ class UserWorld:
             path.chmod(0o700)
         if not (self.home / "config.toml").exists():
             self.configure()
+            (self.home / private_files.FILE).write_text(_private_files())
 
     def configure(self, settings: str = "") -> None:
         """Write config.toml; the first lines of `settings` go on with the table `[sandbox]`."""

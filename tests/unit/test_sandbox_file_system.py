@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import Refused
-from garrison.sandbox import bubblewrap, landlock
+from garrison.sandbox import bubblewrap, landlock, private_files
 from garrison.sandbox.file_system import (
     AGENT_HOME,
     FileSystemStep,
@@ -342,3 +342,28 @@ def test_a_virtual_environment_that_a_command_names_is_shown_whole(tmp_path: Pat
     steps = build(replace(PLACE, rights=show_named_programs(Rights(), command)),
                   Surroundings(HOME, (environment / "bin",)), Paths([str(environment), str(base)]))
     assert targets(steps, Step.READ).count(str(environment)) == 1
+
+
+def test_a_folder_is_walked_once_a_launch_and_when_its_top_has_changed(tmp_path: Path,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    deep = tmp_path / "tools/lib/site"
+    deep.mkdir(parents=True)
+
+    def add(path: Path) -> Path:
+        path.write_text("secret")
+        return path
+
+    first = add(deep / ".npmrc")
+    assert private_files.private_below(tmp_path / "tools") == [first]
+    second = add(deep / ".netrc")
+    assert private_files.private_below(tmp_path / "tools") == [first], "as it was found"
+    private_files.forget()
+    assert private_files.private_below(tmp_path / "tools") == [second, first]
+    third = add(tmp_path / "tools/.env")
+    assert private_files.private_below(tmp_path / "tools") == [third, second, first]
+    for number in range(private_files.MANY):
+        add(deep / f".env.{number}")
+    private_files.forget()
+    assert private_files.private_below(tmp_path / "tools") == [third, deep], "each would be a mount"
+    assert private_files.private_below(tmp_path / "nowhere") == private_files.private_below(third) == []

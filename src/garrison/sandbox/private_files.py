@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -81,19 +82,24 @@ def private_below(root: Path, *, is_system: bool = False) -> list[Path]:
     seen = _found(kept).get(key)
     if seen is None or seen.changed != state.st_mtime_ns or not 0 <= time.time() - seen.at < FRESH:
         seen = Found(state.st_mtime_ns, time.time(), tuple(find_private(key, is_system=is_system)))
-        with suppress(OSError):  # the next one walks, too
-            atomic.make_directory(kept.parent)
-            with atomic.locked(kept.with_name(f"{FILE}.lock")):
-                known = {**_found(kept), key: seen}
-                latest = sorted(known, key=lambda path: known[path].at)[-MAX_FOLDERS:]
-                atomic.write(kept, json.dumps({path: asdict(known[path]) for path in latest}).encode(), durable=False)
+        _change(kept, lambda found: {**found, key: seen})
     return [Path(path) for path in seen.private]
 
 
 def forget() -> None:
-    """Have all folders walked again: a launch begins."""
-    with suppress(OSError):
-        homes_list(None).with_name(FILE).unlink()
+    """Have folders walked again, but those of garrison's own Python, in which nobody keeps tokens: a launch begins."""
+    own = tuple(f"{prefix}/" for prefix in {sys.prefix, sys.base_prefix} - {"/usr"})
+    _change(homes_list(None).with_name(FILE),
+            lambda found: {path: each for path, each in found.items() if path.startswith(own)})
+
+
+def _change(kept: Path, change: Callable[[dict[str, Found]], dict[str, Found]]) -> None:
+    with suppress(OSError):  # the next one walks, too
+        atomic.make_directory(kept.parent)
+        with atomic.locked(kept.with_name(f"{FILE}.lock")):
+            known = change(_found(kept))
+            latest = sorted(known, key=lambda path: known[path].at)[-MAX_FOLDERS:]
+            atomic.write(kept, json.dumps({path: asdict(known[path]) for path in latest}).encode(), durable=False)
 
 
 def find_private(root: str, *, is_system: bool = False) -> list[str]:

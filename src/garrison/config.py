@@ -43,6 +43,7 @@ import os
 import re
 from dataclasses import field, fields
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,8 @@ CHAT_KEYS = ("budget", "budget_day", "max_turns")
 MERGE_KEYS = ("turn",)
 HOSTS_PATHS = ("tls_ca", "tls_certificate", "tls_key", "api_key_file")
 HOSTS_KEYS = ("temporal", "namespace", "lease", *HOSTS_PATHS, "tls_server_name")
+_SCRIPT_FOLLOWS = re.compile(r"-[A-Za-z]*[ceE]|--(?:eval|command|execute)|-Command")
+"""Option of a shell or an interpreter whose next word is a script."""
 OCCASIONS = ("escalate", "question", "failed", "wait", "done", "stopped")
 """Events that `[notify]` can name: those of the command, the webhook and the page's desktop notifications."""
 
@@ -454,6 +457,7 @@ def parse_notify(where: str, table: Any) -> NotifyConfig:
     if unknown := sorted(key for key in set(table) - set(NOTIFY_KEYS) if not key.startswith("x_")):
         raise UsageError(f"{where}: {unknown[0]} is not known; there are command, webhook, on and timeout")
     command = string_list(where, "command", table.get("command", []))
+    _refuse_text_in_script(where, command)
     webhook = table.get("webhook", "")
     if not isinstance(webhook, str) or (webhook and not re.fullmatch(r"https?://[^\s/]+\S*", webhook)):
         raise UsageError(f"{where}: webhook should be an address that begins with https:// or http://")
@@ -464,6 +468,14 @@ def parse_notify(where: str, table: Any) -> NotifyConfig:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 600:
         raise UsageError(f"{where}: timeout should be seconds, above 0 and at most 600")
     return NotifyConfig(command, webhook, occasions, float(timeout))
+
+
+def _refuse_text_in_script(where: str, command: Sequence[str]) -> None:
+    """Raise UsageError if a part of a script is what an agent wrote: it would run as the user."""
+    for option, word in pairwise(command):
+        if _SCRIPT_FOLLOWS.fullmatch(option) and "{text}" in word:
+            raise UsageError(f"{where}: command has {{text}} in a script, which would run what an agent writes; in the "
+                             'script, use "$GARRISON_NOTIFY_TEXT", or read the JSON on standard input')
 
 
 def parse_setup(where: str, table: Any) -> SetupConfig:

@@ -126,7 +126,8 @@ def test_a_text_from_outside_never_becomes_another_word_or_placeholder() -> None
     notice = Notification("k", "question", "a asks: {run}; $(rm -rf /)\n\x1b[31m", "a")
     argv = notify_argv(NotifyConfig(("say", "{text}", "--tag={event}/{node}@{run}", "{other}")), "r1", notice)
     assert argv[0] == "say"
-    assert argv[1].startswith("a asks: {run}; $(rm -rf /)")
+    assert argv[1].startswith("a asks: {run}；")  # it looks the same, and no shell obeys it
+    assert not set(argv[1]) & set("$`\"'\\;&|<>()")
     assert "\x1b" not in argv[1]
     assert "\n" not in argv[1]
     assert argv[2:] == ["--tag=question/a@r1", "{other}"]
@@ -135,6 +136,9 @@ def test_a_text_from_outside_never_becomes_another_word_or_placeholder() -> None
 @pytest.mark.parametrize(("table", "wrong"), [
     ("x", "should be a table"), ({"comand": []}, "comand is not known"), ({"command": "notify-send"}, "a list of"),
     ({"on": ["escalated"]}, "'escalated'"), ({"timeout": 0}, "timeout"), ({"timeout": True}, "timeout"),
+    ({"command": ["sh", "-c", "say {text}"]}, "GARRISON_NOTIFY_TEXT"),
+    ({"command": ["env", "A=1", "bash", "-lc", "say {text}"]}, "would run what an agent writes"),
+    ({"command": ["python3", "-c", "print('{text}')"]}, "in a script"),
 ])
 def test_a_wrong_table_is_refused(table: Any, wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong):
@@ -158,11 +162,14 @@ def test_command_and_webhook_send_what_the_page_shows(tmp_path: Path, monkeypatc
     due = due_notifications(STATE, PARKED, set(), both)
     assert due == open_notifications(STATE, PARKED, ("question",)) and [one.event for one in due] == ["question"]
     assert [one.name for one in deliveries(both, "r1", due[0])] == ["command", "webhook"]
-    assert [one.argv[-1] for one in deliveries(both, "r1", due[0])] == ["a asks: Which?", "https://hook.example/x"]
+    assert deliveries(both, "r1", due[0])[0].argv[-1] == "a asks: Which?"
+    assert "hook.example" not in " ".join(deliveries(both, "r1", due[0])[1].argv), "its address may have a secret"
     assert due_notifications(STATE, PARKED, set(), NotifyConfig((), "https://hook.example/x", ("question",))) == due
     begun: list[Any] = []
+    inputs: list[str] = []
 
     def start(argv: list[str], **_: Any) -> _Command:
+        inputs.append(Path(argv[3]).read_text())
         if "tell" in argv:
             raise OSError("no such program")
         begun.append(argv)
@@ -175,7 +182,8 @@ def test_command_and_webhook_send_what_the_page_shows(tmp_path: Path, monkeypatc
     notifier.add(due[0])
     notifier.poll(0.0)
     notifier.poll(1.0)
-    assert begun[0][-1] == "https://hook.example/x" and told == [due[0].key] and not notifier.busy
+    assert inputs[1].startswith("https://hook.example/x\n{") and inputs[0].startswith("{")
+    assert begun and told == [due[0].key] and not notifier.busy
 
 
 def test_the_webhook_sends_json_and_follows_no_redirect() -> None:

@@ -9,8 +9,11 @@ waits for longer than a moment (a usage limit, an outage), or the run has ended.
 
 The notifications due follow from the state of the run alone, and each is journaled once its command has ended. The
 successor of a launcher that died sends the rest: one of them perhaps twice, but none is lost. A failing command is
-logged and stops nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on standard input,
-the webhook as the body of a POST. The page shows the same as notifications of the desktop.
+logged and stops nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on standard input
+and its fields as GARRISON_NOTIFY_TEXT, _RUN, _EVENT and _NODE, the webhook as the body of a POST. An agent may have
+written the text: in words of the command it has no character that a shell obeys, wherever they end up, and as a part of
+a script it is refused (`config.parse_notify`). The webhook's address may have a secret, so it is in no command line: it
+is the first line of its program's input. The page shows the same as notifications of the desktop.
 """
 
 from __future__ import annotations
@@ -40,6 +43,13 @@ if TYPE_CHECKING:
 _PLACEHOLDER = re.compile(r"\{(text|run|event|node)\}")
 LONG_WAIT = 120.0
 """Seconds for which an agent has to wait before a person is told."""
+_PLAIN = str.maketrans({"'": "’", "`": "’", '"': "”", "$": "＄", "\\": "＼", ";": "；", "&": "＆", "|": "｜",
+                        "<": "‹", ">": "›", "(": "（", ")": "）"})
+"""Characters that a shell obeys → what they look like. The command may hand its words to one: `ssh` does."""
+_VARIABLES = {"GARRISON_NOTIFY_TEXT": "text", "GARRISON_NOTIFY_RUN": "run", "GARRISON_NOTIFY_EVENT": "event",
+              "GARRISON_NOTIFY_NODE": "node"}
+"""Variable of the command → field of the notification."""
+_MAX_VARIABLE = 30_000
 _MAX_TEXT = 500
 """Characters of a text from outside in one notification."""
 
@@ -50,6 +60,8 @@ class Delivery:
 
     name: str
     argv: tuple[str, ...]
+    secret: str = ""
+    """First line of its input, before the notification."""
 
 
 @frozen
@@ -130,8 +142,8 @@ def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], conf
 
 def notify_argv(config: NotifyConfig, run: str, notification: Notification) -> list[str]:
     """Return the command for one notification; other words in braces stay as they are. Pure."""
-    values = {"text": clean(notification.text)[:_MAX_TEXT], "run": run, "event": notification.event,
-              "node": notification.node}
+    text = clean(notification.text)[:_MAX_TEXT].translate(_PLAIN).lstrip("-")
+    values = {"text": text, "run": run, "event": notification.event, "node": notification.node}
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in config.command]
 
 
@@ -141,8 +153,8 @@ def deliveries(config: NotifyConfig, run: str, notification: Notification) -> li
     if config.command:
         found.append(Delivery("command", tuple(notify_argv(config, run, notification))))
     if config.webhook:
-        found.append(Delivery("webhook", (sys.executable, "-P", "-m", "garrison.processes.launcher.webhook",
-                                          config.webhook)))
+        found.append(Delivery("webhook", (sys.executable, "-P", "-m", "garrison.processes.launcher.webhook"),
+                              config.webhook))
     return found
 
 
@@ -203,10 +215,12 @@ class Notifier:
         stdin = self.log.with_suffix(".json")
         log_retention.shorten_log(self.log)
         try:
-            atomic.write(stdin, (json.dumps(body) + "\n").encode())
+            first = f"{delivery.secret}\n" if delivery.secret else ""
+            atomic.write(stdin, f"{first}{json.dumps(body)}\n".encode())
+            told = {name: body[key].replace("\0", "")[:_MAX_VARIABLE] for name, key in _VARIABLES.items()}
             # The shell only redirects standard input; it does not parse the words of the command.
             shell = ["/bin/sh", "-c", 'exec <"$0"; rm -f "$0"; exec "$@"', str(stdin), *delivery.argv]
-            return Job.start(shell, env=dict(self.environ), cwd=os.sep, log=self.log,
+            return Job.start(shell, env={**self.environ, **told}, cwd=os.sep, log=self.log,
                              timeout_s=self.config.timeout, now=now)
         except (GarrisonError, OSError) as error:
             log_line(f"the notify {delivery.name} could not be run: {error}")

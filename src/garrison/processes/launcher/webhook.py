@@ -1,4 +1,4 @@
-"""Webhook of notifications: send standard input, a JSON object, by POST to an address.
+"""Webhook of notifications: send standard input, a JSON object, by POST to the address in its first line.
 
 A program of its own, so that the launcher neither waits for a server nor loads what talks to it.
 """
@@ -33,7 +33,7 @@ def send(address: str, body: bytes) -> str:
 
 
 if __name__ == "__main__":
-    problem = send(sys.argv[1], sys.stdin.buffer.read())
+    problem = send(sys.stdin.buffer.readline().decode().strip(), sys.stdin.buffer.read())
     if problem:
         print(problem, file=sys.stderr)
     sys.exit(1 if problem else 0)

@@ -596,7 +596,7 @@ def test_parallel_first_calls_cost_no_more_than_the_budget(tmp_path: Path, way: 
 
 @pytest.mark.parametrize(("body", "status"), [
     (b"no json", 400), (b'{"max_output_tokens": "many"}', 400), (b'{"n": 1000}', 400),
-    (b'{"tools": [{"type": "web_search"}]}', 402),
+    (b'{"tools": [{"type": "web_search"}]}', 200), (b'{"conversation": "c"}', 402),
     (b'{"previous_response_id": "resp_unknown"}', 402), (b'{"max_tokens": 5}', 200)])
 def test_a_call_whose_cost_has_no_bound_within_the_budget_is_not_made(tmp_path: Path, body: bytes, status: int) -> None:
     with Web(plain(b"{}")) as web:
@@ -604,6 +604,7 @@ def test_a_call_whose_cost_has_no_bound_within_the_budget_is_not_made(tmp_path: 
         with serving(tmp_path, apis=(access,), limits=Limits(node=2.0)) as proxy:
             assert status_of(proxy.ask("POST", "/openai/v1/responses", body)) == status
             assert len(web.seen) == (status == 200)
+            assert not any(b"web_search" in seen.body for seen in web.seen), "what it reads does not fit"
 
 
 # ---- what a tunnel carries

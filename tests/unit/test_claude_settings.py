@@ -10,7 +10,7 @@ from garrison.agents import registry
 from garrison.agents.claude import settings, stream, tools
 from garrison.agents.claude.attempt_files import ConnectionJob
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
-from garrison.agents.limits import limits_in_words
+from garrison.agents.limits import limits_in_words, small_budgets
 from garrison.errors import UsageError
 
 
@@ -27,6 +27,18 @@ def test_limits_have_defaults_and_can_be_switched_off():
                    {"max_turns": "none"})
     assert (off.budget, off.max_turns, off.max_idle) == (None, None, None)
     assert limits_in_words(off) == "no budget (set budget), $50.00 a day, any number of responses (set max_turns)"
+
+
+def test_a_budget_that_is_too_small_for_one_call_is_said(tmp_path):
+    (tmp_path / "config.toml").write_text('[agents.c]\nargv = ["c"]\nbudget_run = 0.1\n'
+                                          '[agents.claude]\nbudget = 0.01\n')
+    said = small_budgets([("a", "c", {}), ("b", "c", {"budget": "5"}), ("d", "claude", {"model": "haiku"}),
+                          ("e", "claude", {"model": "opus"}), ("f", "command", {})], tmp_path)
+    assert said == [
+        "a, b: budget_run = 0.1 is too small for one call of a model, which may cost $0.107 with an answer of 1,024 "
+        "tokens; no call will be made",
+        "e: budget = 0.01 is too small for one call of opus, which may cost $0.036 with an answer of 1,024 tokens; no "
+        "call will be made"]
 
 
 @pytest.mark.parametrize(("values", "words"), [

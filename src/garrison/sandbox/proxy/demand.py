@@ -146,13 +146,32 @@ def _beyond(request: Mapping[str, Any]) -> int:
         if kind in _FILES or not _FILE_KEYS.isdisjoint(part) or (inline and not _is_image(inline)):
             return WINDOW
         tokens += _IMAGE if kind in _IMAGES or inline else 0
+    tools = _tools(request)
+    return WINDOW if any(map(_is_hosted, tools)) else tokens + _TOOL * len(tools)
+
+
+def without_hosted_tools(demand: Demand) -> bytes | None:
+    """Return a request without the tools that the API runs itself; None if it has none."""
+    body = dict(demand.body or {})
+    tools = _tools(body)
+    kept = [tool for tool in tools if not _is_hosted(tool)]
+    if len(kept) == len(tools):
+        return None
+    body["tools"] = kept
+    if not kept:  # APIs refuse an empty list, and a choice among none
+        del body["tools"]
+        body.pop("tool_choice", None)
+    return json.dumps(body).encode()
+
+
+def _tools(request: Mapping[str, Any]) -> list[Any]:
     tools = request.get("tools")
-    for tool in tools if isinstance(tools, list) else ():
-        names = (*tool, tool.get("type")) if isinstance(tool, dict) else ()
-        if any(isinstance(name, str) and name.startswith(_HOSTED) for name in names):
-            return WINDOW
-        tokens += _TOOL
-    return tokens
+    return tools if isinstance(tools, list) else []
+
+
+def _is_hosted(tool: Any) -> bool:
+    names = (*tool, tool.get("type")) if isinstance(tool, dict) else ()
+    return any(isinstance(name, str) and name.startswith(_HOSTED) for name in names)
 
 
 def _is_image(inline: Any) -> bool:

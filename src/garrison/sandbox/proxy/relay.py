@@ -20,7 +20,7 @@ from garrison.frozen import frozen
 from garrison.records.reservations import Grant
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
 from garrison.sandbox.proxy.client_hello import MAX_HELLO, is_complete, server_name
-from garrison.sandbox.proxy.demand import NOTHING, Demand, limited_body, read_demand
+from garrison.sandbox.proxy.demand import NOTHING, Demand, limited_body, read_demand, without_hosted_tools
 from garrison.sandbox.proxy.hosts import HostRule, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
@@ -345,7 +345,7 @@ class Relay:
             is_new = request.method == b"POST" and not target.path.endswith("/cancel")
             demand = await self._read_demand(headers, target, api) if is_new and self.access.ledger.has_limits \
                 else NOTHING
-            number, granted = await self._reserve(demand, api)
+            number, granted, demand = await self._reserve(demand, target, api)
             if demand.body is not None:
                 body = limited_body(api.name, target.path, demand, granted.output)
         call = _Call(self, access, target, number)
@@ -370,16 +370,19 @@ class Relay:
         except ValueError as error:
             raise RequestRefused(400, f"{error}: there is a budget, and what it costs cannot be told", api) from error
 
-    async def _reserve(self, demand: Demand, api: Api) -> tuple[int, Grant]:
-        """Return the number of a call that may start, and what is granted to it; wait while calls of others may cost
-        what is left."""
+    async def _reserve(self, demand: Demand, target: Target, api: Api) -> tuple[int, Grant, Demand]:
+        """Return the number of a call that may start, what is granted to it, and what it demands: without tools that
+        the API runs itself if what those may read does not fit. Wait while calls of others may cost what is left."""
         ledger, is_waiting = self.access.ledger, False
         until = asyncio.get_running_loop().time() + self.access.patience.budget
         try:
             while True:
                 number, granted = ledger.open_call(demand)
                 if isinstance(granted, Grant):
-                    return number, granted
+                    return number, granted, demand
+                if not granted.is_reserved and (body := without_hosted_tools(demand)) is not None:
+                    demand = read_demand(api.name, target.path, body)
+                    continue
                 if not granted.is_reserved or asyncio.get_running_loop().time() > until:
                     raise RequestRefused(402, f"budget used up: {granted.reason}; raise it in config.toml or the graph",
                                          api)

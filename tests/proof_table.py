@@ -51,6 +51,11 @@ class Cell:
         return self.test.partition("::")[0]
 
     @property
+    def components(self) -> list[str]:
+        """Return the components that one bug and one test hold."""
+        return self.component.split(", ")
+
+    @property
     def function(self) -> str:
         """Return the name of its test function."""
         return self.test.rpartition("::")[2].partition("[")[0]
@@ -64,17 +69,18 @@ def read_cells(path: Path = CELLS) -> list[Cell]:
 
 def render(cells: Sequence[Cell]) -> str:
     """Return the table and the list of its cells in Markdown."""
-    numbered: dict[tuple[str, str], list[int]] = {(cell.fault, cell.component): [] for cell in cells}
+    numbered: dict[tuple[str, str], list[int]] = {}
     for number, cell in enumerate(cells, 1):
-        numbered[cell.fault, cell.component].append(number)
+        for component in cell.components:
+            numbered.setdefault((cell.fault, component), []).append(number)
     lines = ["| fault | " + " | ".join(COMPONENTS) + " |", "|---" * (len(COMPONENTS) + 1) + "|"]
     for fault in FAULTS:
         row = [", ".join(f"{number}" if cells[number - 1].red else f"{number}?"
                          for number in numbered.get((fault, component), ())) for component in COMPONENTS]
         lines.append(f"| {fault} | " + " | ".join(row) + " |")
     filled, red = len(numbered), sum(bool(cell.red) for cell in cells)
-    lines += ["", f"{filled} of {len(FAULTS) * len(COMPONENTS)} cells name a test; {red} of the {len(cells)} were seen "
-              "to fail. A number with a question mark was not seen red; an empty cell has no test that it names.",
+    lines += ["", f"{filled} of {len(FAULTS) * len(COMPONENTS)} cells name a test; {red} of the {len(cells)} tests were "
+              "seen to fail. A number with a question mark was not seen red; an empty cell has no test that it names.",
               "", "| | fault × component | promise | test | seen red |", "|---|---|---|---|---|"]
     for number, cell in enumerate(cells, 1):
         seen = f"`{cell.red}`: {cell.defect}" if cell.red else NOT_SEEN

@@ -27,8 +27,6 @@ class Project:
     acceptance: str = ""
     init: tuple[str, ...] = ()
     """Options of `garrison init`."""
-    is_whole: bool = False
-    """Whether the command is typed by which `init` says that nested projects are tested, too."""
     full: bool = False
     """Whether it runs with `--full`; the others run with `--all`."""
 
@@ -184,7 +182,7 @@ build_editable = build_wheel
                 "frontend/package.json": _package_json("frontend"),
                 "frontend/extra/package.json": '{"name": "extra", "version": "1.0.0"}\n',
                 "frontend/extra/index.js": "module.exports = 7;\n"},
-            before="cd frontend && npm install --package-lock-only", is_whole=True),
+            before="cd frontend && npm install --package-lock-only"),
     Project("without-tests", "echo '# more' >> notes.md", {"notes.md": "# more"}, files={"notes.md": "# Notes\n"},
             init=("--gate", "test -s notes.md")),
     Project("itsdangerous", "sed -i '/^\\[project\\]/a dependencies = [\"six\"]' pyproject.toml && .venv/bin/pip install "

@@ -45,9 +45,6 @@ def land(project: Project, home: World) -> str:
     begun = home.run(checkout, "garrison", "init", *project.init, seconds=600)
     assert begun.returncode == 0, f"{begun.stdout}\n{begun.stderr}\n{home.logs()}"
     assert "trial: passed on main" in begun.stderr, begun.stderr
-    if project.is_whole:
-        [told] = [line for line in begun.stderr.splitlines() if line.startswith("to test ")]
-        home.shell(checkout, told.partition(" too: ")[2])
     home.shell(checkout, "git add garrison.toml first.dot; git commit -qm 'Add garrison'")
     command = f"{HOLD}{project.task}\nrm -f held-1 held-2"
     words = ["garrison", "run", f"do the task of {project.name}", "--command", command]

@@ -30,7 +30,7 @@ from garrison.project import node_project, python_project
 from garrison.project.ecosystems import ECOSYSTEMS, PYTHON, Candidate
 from garrison.project.files import ProjectFiles
 from garrison.project.python_project import find_nox_session, find_tox_environment
-from garrison.project.survey import CONFLICT_MARKERS, Survey, setup_key, survey
+from garrison.project.survey import CONFLICT_MARKERS, Survey, propose_gate, setup_key, survey
 from garrison.project.templates import TEMPLATES, fill
 from garrison.project.trial import Attempt, Means, TrialResult, describe_failure, find_passing, whole_registries
 
@@ -326,6 +326,19 @@ def test_the_projects_of_a_monorepo_are_named_and_tested_together() -> None:
     assert way.setup == f"(cd packages/a && npm ci) && (cd services/b && {VENV} -r requirements.txt pytest)"
     assert setup_key(project(MONOREPO), way.setup) == ["packages/a/package-lock.json", "packages/a/package.json",
                                                        "services/b/requirements.txt"]
+
+
+@pytest.mark.parametrize(("more", "gate"), [
+    ({}, "(cd backend && python3 -m unittest -q) && (cd frontend && npm test)"),
+    ({"backend/__init__.py": ""}, "python3 -m unittest -q"),
+    ({"setup.cfg": ""}, "python3 -m unittest discover -q -s backend"),
+    ({"other/test_b.py": "import unittest\n"}, "python3 -m unittest -q"),
+])
+def test_plain_python_in_a_folder_beside_another_project_is_tested_with_it(more: dict[str, str], gate: str) -> None:
+    texts = {"backend/test_a.py": "import unittest\n", "backend/a.py": "", "frontend/package.json": TESTED,
+             "frontend/test/a.js": "", "frontend/package-lock.json": ""}
+    found = propose_gate(survey(project({**texts, **more})))
+    assert found is not None and found.gate == gate
 
 
 def test_projects_beside_one_at_the_top_are_named() -> None:

@@ -17,7 +17,7 @@ from garrison.project.ecosystems import (
     join,
     propose_by_marks,
 )
-from garrison.project.files import ProjectFiles, read_json, read_toml, table
+from garrison.project.files import ProjectFiles, is_python_test, read_json, read_toml, table
 from garrison.project.python_project import Version
 
 MAX_DEPTH, MAX_NESTED = 3, 12
@@ -72,6 +72,8 @@ def survey(files: ProjectFiles, versions: Sequence[Version] = ((3, 11),)) -> Sur
         versions: of the `python3` on the PATH, then of each `python3.N` there.
     """
     folders = _nested(files)
+    if folders and (plain := _plain_python(files, folders)):
+        folders = [plain, *folders]
     own = frozenset(path for path in files.paths if not path.startswith(tuple(f"{folder}/" for folder in folders)))
     top = _projects(ProjectFiles(own, files.texts), "", versions)
     nested = [project for folder in folders for project in _projects(files.below(folder), folder, versions)[:1]]
@@ -124,6 +126,20 @@ def _nested(files: ProjectFiles) -> list[str]:
         if not any(folder == other or folder.startswith(f"{other}/") for other in found):
             found[folder] = ecosystem
     return list(found)[:MAX_NESTED]
+
+
+def _plain_python(files: ProjectFiles, folders: Sequence[str]) -> str:
+    """Return the folder beside other projects' that holds all Python tests, but no manifest; '' if none does.
+
+    A package does not count: its modules are imported from the folder above it.
+    """
+    tests = [path for path in files.paths if is_python_test(path)
+             and not path.startswith(tuple(f"{folder}/" for folder in folders))]
+    tops = {path.partition("/")[0] if "/" in path else "" for path in tests}
+    is_at_top = any("/" not in path and (path.endswith((".py", ".ini", ".cfg")) or path == "Pipfile" or
+                                         _OWN_MANIFEST.get(path) == PYTHON) for path in files.paths)
+    top = "" if is_at_top or len(tops) != 1 else tops.pop()
+    return "" if _NO_PROJECTS.search(top) or f"{top}/__init__.py" in files.paths else top
 
 
 def _is_project(files: ProjectFiles, path: str) -> bool:

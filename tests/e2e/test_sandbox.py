@@ -163,7 +163,7 @@ needs_landlock = pytest.mark.skipif(not machine().landlock, reason="Landlock is 
 def test_landlock_is_asked_for_once_and_gives_its_agents_no_terminal_server(place: Place) -> None:
     path, escaped = without_bubblewrap(place), place.user / "escaped"
     (place.root / "sockets.py").write_text(TRY_SOCKETS)
-    command = (f"/usr/bin/python3 {place.root}/sockets.py {place.home} {escaped}; echo x > one.txt; git add -A; "
+    command = (f"/usr/bin/python3 {place.root}/sockets.py {place.folder} {escaped}; echo x > one.txt; git add -A; "
                "git commit -qm x")
     arguments = ["launch", str(graph(place.root, f'one [shape=box, command="{command}"]; start -> one -> exit;')),
                  "--target-dir", str(place.repo), "--run", "r1", "--gate", "true"]

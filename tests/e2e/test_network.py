@@ -149,3 +149,6 @@ assert call()["model"] == "gpt-x"
     assert sum(row["calls"] for row in rows) == len(api.seen) > 1, "a gate's calls count against the budget of the run"
     assert all(json.loads(seen.body)["max_completion_tokens"] < 2000 for seen in api.seen), "and are made to fit it"
     wait_for("the proxy has ended", lambda: not mine(place))
+    assert list((place.home / "usage").glob("gates/r1/*"))
+    assert place.command("clean", "--run", "r1", "--yes").returncode == 0
+    assert not (place.home / "usage/gates/r1").exists()

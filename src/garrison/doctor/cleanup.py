@@ -23,6 +23,7 @@ from garrison.merge.queue import pin_ref
 from garrison.processes.rescue_refs import has_landed
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, run_repository, save_and_remove
 from garrison.records import atomic
+from garrison.records.costs import GATES
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, integration_branch, launcher_key
 from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_stem
@@ -115,6 +116,7 @@ def _files_of_run(runtime: Runtime, run: str) -> list[Path]:
               if name.endswith(f"@{run}")]
     queue = quote(integration_branch(run), safe="")
     files += sorted((runtime.home / "merge-queue").glob(f"*/{queue}"))
+    files += [path for path in [runtime.home / "usage" / GATES / run] if path.is_dir()]
     return [*sorted(files), *history.gate_logs_of_run(runtime.home, run), runtime.files(run).root]
 
 

@@ -103,7 +103,7 @@ def test_permanent_failures_have_their_own_reasons(scene):
     assert place.finish(child) == 1, place.logs()
     nodes = place.nodes()
     assert all(node["status"] == "failed" for node in nodes.values()), nodes
-    assert "asked for report_result" in nodes["mute"]["reason"]
+    assert "asked for its report" in nodes["mute"]["reason"]
     assert nodes["refusing"]["reason"] == "this cannot be done"
     assert nodes["invalid"]["reason"].startswith("invalid: ")
     assert "model" in nodes["invalid"]["reason"]

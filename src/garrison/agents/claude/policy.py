@@ -215,7 +215,7 @@ def _after_question(endings: Sequence[Ending], answered: bool) -> Decision:
 def _after_silence(endings: Sequence[Ending], _answered: bool) -> Decision:
     """Ask once for the missing report."""
     if len(endings) > 1 and endings[-2].kind == SILENT:
-        return Decision(Step.FINISH, reason="it was asked for report_result and ended again without it")
+        return Decision(Step.FINISH, reason="it was asked for its report and ended again without one")
     return Decision(Step.CONNECT, Prompt.REPORT)
 
 

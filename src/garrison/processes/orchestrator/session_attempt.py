@@ -100,7 +100,7 @@ def next_message(turns: int, report: Mapping[str, Any] | None, prompt: str, said
 def result_of(report: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the content of the result file."""
     if report is None:
-        return {"status": "fail", "failure_reason": "it was asked for report_result and ended again without it"}
+        return {"status": "fail", "failure_reason": "it was asked for its report and ended again without one"}
     result: dict[str, Any] = {**tools.to_agent_report(report)}
     if result["status"] not in LANDING:
         result["failure_reason"] = result.pop("notes")

@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from garrison.cli.authority import require_of
-from garrison.cli.output import INTERRUPTED, print_error, print_message, run_guarded
+from garrison.cli.output import INTERRUPTED, ask, guard_terminal, print_error, print_message, run_guarded
 from garrison.errors import GarrisonError, NotFound, Refused
 
 _HELP_LIMIT = 400
@@ -185,6 +185,8 @@ def run_command(command: click.Command, argv: Sequence[str] | None = None, name:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # For every asyncio loop: a user has a number of epoll's watches, and an agent may have taken them all.
     selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc]
+    guard_terminal()
+    click.termui.visible_prompt_func = ask  # readline writes a prompt itself
     return run_guarded(lambda: _invoke(command, arguments, name), report)
 
 

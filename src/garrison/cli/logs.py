@@ -17,7 +17,7 @@ import click
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
-from garrison.cli.output import print_message
+from garrison.cli.output import print_message, trusted_stdout
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.processes.run_state import replay_run
@@ -185,12 +185,12 @@ class LogPrinter:
 
     def _write(self, block: bytes) -> None:
         self.needs_reset = self.needs_reset or has_control_sequences(block)
-        sys.stdout.buffer.write(self._filter.filter(block) if self._filter else block)
+        trusted_stdout().buffer.write(self._filter.filter(block) if self._filter else block)
 
     def reset_terminal(self) -> None:
         """Reset the terminal, if stdout is one and control sequences went there."""
         if self.needs_reset and sys.stdout.isatty():
-            sys.stdout.buffer.write(RESET)
+            trusted_stdout().buffer.write(RESET)
             sys.stdout.flush()
 
 

@@ -6,11 +6,13 @@ rich and the patterns of `terminal_text` are imported where they are used: most 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from garrison.errors import GarrisonError
 
@@ -18,9 +20,102 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 
+class TerminalStream(io.TextIOBase):
+    """Standard output or error where it is a terminal: colours pass, whatever else a terminal obeys is spelled out.
+
+    Every command writes records, file names and texts that agents may have chosen; `guard_terminal` puts this one
+    writer under all of them. `trusted` is for what garrison itself has the terminal do.
+    """
+
+    def __init__(self, trusted: TextIO) -> None:
+        self.trusted = trusted
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Return that of the terminal."""
+        return self.trusted.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """Return how what its encoding lacks is written."""
+        return self.trusted.errors
+
+    @property
+    def buffer(self) -> _TerminalBuffer:
+        """Return the stream for bytes."""
+        return _TerminalBuffer(self)
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        from garrison.system.terminal_text import spell_obeyed
+
+        if not isinstance(text, str):
+            raise TypeError("a text is needed")
+        self.trusted.write(spell_obeyed(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        self.trusted.flush()
+
+    def writable(self) -> bool:
+        """Return that it can be written."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the terminal's descriptor."""
+        return self.trusted.fileno()
+
+    def isatty(self) -> bool:
+        """Return that it is a terminal."""
+        return True
+
+
+class _TerminalBuffer(io.BufferedIOBase):
+    """Bytes to a `TerminalStream`, each block of them whole."""
+
+    def __init__(self, stream: TerminalStream) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        self._stream.write(bytes(data).decode(errors="replace"))
+        return len(data)
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def guard_terminal() -> None:
+    """Let nothing reach this process's terminal but through a `TerminalStream`; idempotent."""
+    if sys.stdout.isatty() and not isinstance(sys.stdout, TerminalStream):
+        sys.stdout = TerminalStream(sys.stdout)
+    if sys.stderr.isatty() and not isinstance(sys.stderr, TerminalStream):
+        sys.stderr = TerminalStream(sys.stderr)
+
+
+def ask(prompt: str = "") -> str:
+    """Read a line from the terminal, after a prompt."""
+    from garrison.system.terminal_text import spell_obeyed
+
+    return input(spell_obeyed(prompt))
+
+
+def trusted_stdout() -> TextIO:
+    """Return standard output for garrison's own control of the terminal."""
+    return sys.stdout.trusted if isinstance(sys.stdout, TerminalStream) else sys.stdout
+
+
+_ESCAPED_IN_JSON = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+                              "\U000e0000-\U000e0fff]")
+
+
 def dumps(value: Any) -> str:
-    """Return `value` as indented JSON."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    """Return `value` as indented JSON; what a terminal obeys or hides is escaped."""
+    body = json.dumps(value, indent=2, ensure_ascii=False)
+    return _ESCAPED_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], body)
 
 
 def print_json(value: Any) -> None:

@@ -16,10 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
+from typing import TextIO
 
-from garrison.cli.output import INTERRUPTED
+from garrison.cli.output import INTERRUPTED, trusted_stdout
 from garrison.cli.render import Line, fit, raw, text
 from garrison.frozen import frozen
+from garrison.system.terminal_text import spell_obeyed
 
 ENTER = "\x1b[?1049h\x1b[?25l"
 LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -53,9 +55,18 @@ def stdout_terminal() -> Terminal:
 
 def write(output: str) -> None:
     """Write to stdout; characters that its encoding lacks are written as `?`."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(output.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    _write(output, sys.stdout)
+
+
+def _control(output: str) -> None:
+    """Write what the terminal is to obey."""
+    _write(output, trusted_stdout())
+
+
+def _write(output: str, stream: TextIO) -> None:
+    encoding = stream.encoding or "utf-8"
+    stream.write(output.encode(encoding, "replace").decode(encoding))
+    stream.flush()
 
 
 def show(lines: list[Line], terminal: Terminal) -> None:
@@ -107,7 +118,7 @@ def redraw(picture: Callable[[Terminal], list[Line]], exit_code: Callable[[], in
                 code = exit_code()
                 if code is not None:
                     break
-                write(frame(drawn, stdout_terminal()))
+                _control(frame(drawn, stdout_terminal()))
                 sleeper.sleep(seconds)
                 if sleeper.suspended:
                     _suspend(sleeper)
@@ -122,7 +133,7 @@ def frame(lines: list[Line], terminal: Terminal) -> str:
     rows = (terminal.rows or len(lines)) - 1
     if len(lines) > rows:
         lines = [*lines[: rows - 1], raw(f"… {len(lines) - rows + 1} more lines; `garrison status` prints all", "dim")]
-    body = text([fit(line, terminal.columns) for line in lines], colours=terminal.colours)
+    body = spell_obeyed(text([fit(line, terminal.columns) for line in lines], colours=terminal.colours))
     return "\x1b[H" + body.replace("\n", "\x1b[K\n") + "\x1b[J"
 
 
@@ -130,20 +141,20 @@ def frame(lines: list[Line], terminal: Terminal) -> str:
 def _alternate_screen() -> Iterator[Sleeper]:
     sleeper = Sleeper()
     try:
-        write(ENTER)
+        _control(ENTER)
         yield sleeper
     finally:
         with contextlib.suppress(OSError):  # the terminal may be gone
-            write(LEAVE)
+            _control(LEAVE)
         sleeper.close()
 
 
 def _suspend(sleeper: Sleeper) -> None:
     """Handle Ctrl-Z: leave the screen to the shell, and enter it again when the process continues."""
     sleeper.suspended = False
-    write(LEAVE)
+    _control(LEAVE)
     os.kill(os.getpid(), signal.SIGSTOP)
-    write(ENTER)
+    _control(ENTER)
 
 
 def follow(new_lines: Callable[[], list[str]], exit_code: Callable[[], int | None], seconds: float) -> int:

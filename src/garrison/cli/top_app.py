@@ -41,8 +41,8 @@ STYLES: Mapping[str, Style] = {
     "busy": Style(color="yellow"), "due": Style(color="cyan"), "bad": Style(color="red", bold=True)}
 """Styles of `render`, in the terminal's own colours: they suit light and dark ones."""
 MARK = Style(reverse=True)
-BEFORE = "\r\n-- garrison {}: Ctrl-C returns to garrison top --\r\n"
-AFTER = "\r\n-- Enter returns to garrison top -- "
+BEFORE = "\n-- garrison {}: Ctrl-C returns to garrison top --\n"
+AFTER = "\n-- Enter returns to garrison top -- "
 
 
 class Screenful(Widget):

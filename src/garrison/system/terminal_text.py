@@ -22,14 +22,18 @@ _SEQUENCES = re.compile(
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
                      "\ufeff\U000e0000-\U000e0fff]|\r(?!\n)")
+_OBEYED = re.compile(f"\x1b\\[[0-9;:]*m|{_HIDDEN.pattern}")
+"""What `spell_obeyed` looks at: a change of colours first, which it keeps."""
+_CONCEALED = re.compile(r"\x1b\[(?:[0-9;:]*[;:])?0*8m|\x1b\[0*8[;:]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SPACES = re.compile("[\\s\x1c-\x1f\x85\u2028\u2029]+")
 
 _HARMLESS = re.compile(rb"\x1b\[[0-9;:]*[mK]")
 _SEQUENCES_IN_BYTES = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\|(?=\n))|\x1b[ -/]+[0-~]|\x1b[0-Z\\`-~]"
-    rb"|\xc2[\x80-\x9f]|[\x00-\x06\x0b-\x0c\x0e-\x1a\x1c-\x1f\x7f]")
-_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,4096}\x1b?|[ -/]*)?|\xc2)\Z")
+    rb"|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xaa-\xae]|\xe2\x81[\xa6-\xa9]|[\x00-\x06\x0b-\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,4096}\x1b?|[ -/]*)?"
+                         rb"|\xc2|\xd8|\xe2[\x80\x81]?)\Z")
 
 
 class OutputFilter:
@@ -79,6 +83,16 @@ def spell_hidden(text: str) -> str:
     For what a person is to judge: `clean` removes an escape sequence, and what was written within it.
     """
     return _HIDDEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", text)
+
+
+def spell_obeyed(text: str) -> str:
+    """Return `text` as `spell_hidden` does, with its colours; none that hides text is left."""
+    def spell(found: re.Match[str]) -> str:
+        if found[0].endswith("m") and len(found[0]) > 1:
+            return "" if _CONCEALED.match(found[0]) else found[0]
+        return spell_hidden(found[0])
+
+    return text if text.isascii() and text.isprintable() else _OBEYED.sub(spell, text)
 
 
 def spell_name(name: str) -> str:

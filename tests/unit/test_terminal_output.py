@@ -1,0 +1,75 @@
+"""What a terminal gets: one writer under everything that a command prints, whatever an agent put into it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pty
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTILE = "A\x1b]52;c;ZXZpbA==\x07\x9b31mB\u202eC\x1b[8mhid\x1b[31mred\x1b[0m\rD\x08"
+WAYS = {
+    "print": "print(H)", "stderr": "print(H, file=sys.stderr)", "echo": "click.echo(H)",
+    "bytes": "sys.stdout.buffer.write(H.encode())", "binary echo": "click.echo(H.encode())",
+    "table": "print_table(['x'], [[H]])", "json": "print_json({'a': H})",
+    "lines": "print(json.dumps(H, ensure_ascii=False))",
+    "style": "click.secho(H, fg='red', err=True)", "rich": "Console().print(H, markup=False)",
+    "terminal": "terminal.write(H)", "frame": "terminal.show([raw(H)], terminal.stdout_terminal())",
+    "confirm": "click.confirm(H)", "usage": "raise click.UsageError(H)", "refusal": "raise Refused(H)",
+}
+PROGRAM = """
+import click, json, sys
+from rich.console import Console
+from garrison.cli import terminal
+from garrison.cli.commands import run_command
+from garrison.cli.output import print_json, print_table
+from garrison.cli.render import raw
+from garrison.errors import Refused
+H = {hostile!r}
+@click.command()
+def command(): {way}
+sys.exit(run_command(command, []))
+"""
+OBEYED = re.compile(rb"\x1b(?!\[[0-9;]*m)|\x1b\[8m|\xc2[\x80-\x9f]|\xe2\x80\xae|[\x00-\x08\x0b-\x0c\x0e-\x1a]"
+                    rb"|\r(?!\r?\n)")
+
+
+def on_terminal(program: str) -> bytes:
+    """Run a program with a terminal of its own, and return what that got."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", program])
+    got = b""
+    with suppress(OSError):  # the terminal's end
+        while block := os.read(terminal, 65536):
+            got += block
+            if b"[y/N]" in block:
+                os.write(terminal, b"y\n")
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    return got
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_terminal_gets_nothing_that_it_obeys_but_colours(way: str) -> None:
+    got = on_terminal(PROGRAM.format(hostile=HOSTILE, way=WAYS[way]))
+    assert OBEYED.findall(got) == [] and b"A" in got and b"red" in got, got
+
+
+def test_no_command_goes_round_the_writer() -> None:
+    """`trusted_stdout` is for what garrison itself has a terminal do."""
+    trusted, raw = set(), set()
+    for path in sorted((ROOT / "src/garrison/cli").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "trusted_stdout":
+                trusted.add(path.stem)
+            text = ast.unparse(node) if isinstance(node, (ast.Attribute, ast.Call)) else ""
+            if text in ("sys.__stdout__", "sys.__stderr__") or re.match(r"os\.write\([12],|open\('/dev/tty'", text):
+                raw.add(path.stem)
+    assert (trusted, raw) == ({"logs", "terminal"}, set())

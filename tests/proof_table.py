@@ -79,8 +79,9 @@ def render(cells: Sequence[Cell]) -> str:
                          for number in numbered.get((fault, component), ())) for component in COMPONENTS]
         lines.append(f"| {fault} | " + " | ".join(row) + " |")
     filled, red = len(numbered), sum(bool(cell.red) for cell in cells)
-    lines += ["", f"{filled} of {len(FAULTS) * len(COMPONENTS)} cells name a test; {red} of the {len(cells)} tests were "
-              "seen to fail. A number with a question mark was not seen red; an empty cell has no test that it names.",
+    lines += ["", f"{filled} of {len(FAULTS) * len(COMPONENTS)} cells name a test; {red} of the {len(cells)} tests "
+              "were seen to fail. A number with a question mark was not seen red; an empty cell has no test that it "
+              "names.",
               "", "| | fault × component | promise | test | seen red |", "|---|---|---|---|---|"]
     for number, cell in enumerate(cells, 1):
         seen = f"`{cell.red}`: {cell.defect}" if cell.red else NOT_SEEN

@@ -58,7 +58,6 @@ def definitions(path: Path) -> set[str]:
 def test_every_module_and_function_on_the_page_exists() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert find_missing(text) == []
-    assert len(_CODE.findall(text)) > 120
 
 
 @pytest.mark.parametrize(("text", "missing"), [

@@ -56,21 +56,3 @@ def test_a_missing_path_is_found() -> None:
     page = ROOT / "docs/how-to.md"
     text = "`records/hook.py`, `records/no_such.py`, `scripts/cli.py`"
     assert find_missing_paths(page, text) == ["records/no_such.py"]
-
-
-def test_the_new_modules_of_the_changelog_exist() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("### Modules and names")[2]
-    rows = re.findall(r"^\| `.+ \| (.+) \|$", text.partition("Names, in the order")[0], re.MULTILINE)
-    modules = {name for new in rows for name in re.findall(r"`([\w.]+)`", new)}
-    paths = {name: ROOT / "src/garrison" / name.replace(".", "/") for name in modules}
-    assert [name for name, path in paths.items() if not (path.is_dir() or path.with_suffix(".py").is_file())] == []
-    assert len(modules) > 100
-
-
-def test_the_new_names_of_the_changelog_exist() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("Names, in the order")[2].partition("\n## ")[0]
-    names = set(re.findall(r"→ `(\w+)`", text))
-    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/garrison").rglob("*.py"))
-    defined = set(re.findall(r"^ *(?:async )?(?:def|class) (\w+)|^(\w+)(?::[^=\n]+)? =", source, re.MULTILINE))
-    assert names - {name for pair in defined for name in pair} == set()
-    assert len(names) > 80

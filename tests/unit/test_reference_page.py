@@ -95,18 +95,17 @@ def test_signals_and_their_payloads() -> None:
     of_entry = {GREEN_SIGNAL, *(name for names in STATUS_SIGNALS.values() for name in names)}
     text = section("## Signals")
     named = {}
-    for cells in rows(text):
+    of_entries, *guidance = [cells for cells in rows(text) if len(cells) == 2]
+    for cells in (cells for cells in rows(text) if len(cells) != 2):
         assert len(cells) == 4 and " → " in cells[1] and cells[3], cells
         for type_ in _WORD.findall(cells[0]):
             named[type_] = set() if "the entry" in cells[2] else set(_WORD.findall(cells[2]))
             assert ("the entry" in cells[2]) is (type_ in of_entry), type_
     assert named == payloads
-    entry, _, guidance = text.partition("The entry is ")[2].partition("The actions of `GUIDANCE` are ")
     required = {each.name: "" for each in fields(MergeEntry) if each.default is each.default_factory is MISSING}
     sample = MergeEntry(**{**required, "attempt": 1})  # type: ignore[arg-type]
-    assert set(_WORD.findall(entry)) == set(make_outcome(sample, "MERGE_FAILED", 1, "").payload)
-    assert {action: set(_WORD.findall(keys))
-            for action, keys in re.findall(r"`(\w+)`\s\(([^)]+)\)", guidance)} == actions
+    assert set(_WORD.findall(of_entries[1])) == set(make_outcome(sample, "MERGE_FAILED", 1, "").payload)
+    assert {action.strip("`"): set(_WORD.findall(keys)) for action, keys in guidance} == actions
 
 
 def test_configuration_keys() -> None:

@@ -33,6 +33,7 @@ from garrison.merge.queue import MergeQueue, Progress, Wait
 from garrison.merge.target import check_target
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
+from garrison.records.ends import WaitKind
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name, check_run
@@ -264,10 +265,11 @@ class ManualProcessing:
                 return self._result(new)
             if isinstance(step, Progress):
                 self.report(f"{step.what} {step.entry}".rstrip())
-            elif step.kind == "gate" or (step.kind == "ref_locked" and time.monotonic() < ref_lock_deadline):
+            elif step.kind is WaitKind.GATE or (step.kind is WaitKind.REF_LOCKED
+                                                  and time.monotonic() < ref_lock_deadline):
                 _sleep(step)
                 processor.heartbeat()
-            elif step.kind == "empty":
+            elif step.kind is WaitKind.EMPTY:
                 self._report_held()
                 return EMPTY
             else:

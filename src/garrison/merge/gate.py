@@ -35,6 +35,7 @@ from garrison.merge.suspects import suspect
 from garrison.merge.touched import TouchedFiles
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, costs, log_retention
+from garrison.records.ends import WaitKind
 from garrison.records.names import is_run_branch, parse_marker
 from garrison.records.run import RunFiles
 from garrison.sandbox import network, setups
@@ -631,9 +632,11 @@ class GateRuns:
               why: str = "") -> Progress | Wait:
         """Start a gate run on a commit, for these entries merged onto `base`; wait if the disk is full."""
         if full := self._full_disk():
-            return Wait("no_room", f"No space left on device: {full}; {entries[0].id} is tested when there is room")
+            return Wait(WaitKind.NO_ROOM,
+                        f"No space left on device: {full}; {entries[0].id} is tested when there is room")
         if lack := self._lack_of_room():
-            return Wait("no_room", f"no room for a gate run: {lack}; {entries[0].id} is tested when there is room")
+            return Wait(WaitKind.NO_ROOM,
+                        f"no room for a gate run: {lack}; {entries[0].id} is tested when there is room")
         config = require_config(self.queue.state)
         first, number = entries[0], entries[0].tests + 1
         slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
@@ -795,7 +798,7 @@ class GateRuns:
             self._watched = set(folders)
             fds += [fd] if (fd := self._changes.fileno()) is not None else []
         seconds = min((due for run in self._runs.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
-        return Wait("gate", f"the gate runs for {first}", self._any_of(fds), min(seconds, RETRY_SECONDS))
+        return Wait(WaitKind.GATE, f"the gate runs for {first}", self._any_of(fds), min(seconds, RETRY_SECONDS))
 
     def _any_of(self, fds: list[int]) -> int:
         if len(fds) < 2:

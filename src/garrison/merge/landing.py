@@ -23,6 +23,7 @@ from garrison.merge.records import (
     StatusChanged,
     TargetMoved,
 )
+from garrison.records.ends import WaitKind
 from garrison.system import failpoint
 from garrison.system.git import GitError
 from garrison.system.git.signing import SigningFailed
@@ -88,7 +89,7 @@ class Lander:
                 return Progress("landing_blocked", landing.first)
             refused = self._swap(landing, recorded=True)
             if refused:
-                return Wait("ref_locked", refused, seconds=self.writer.branch.retry_seconds)
+                return Wait(WaitKind.REF_LOCKED, refused, seconds=self.writer.branch.retry_seconds)
             stale = self._move_checkouts(landing, locks)
         return self._record_landed(landing, stale)
 

@@ -50,6 +50,7 @@ from garrison.merge.setback import Setback
 from garrison.merge.touched import TouchedFiles
 from garrison.merge.track_record import TrackRecord, plain_beliefs
 from garrison.records import atomic
+from garrison.records.ends import WaitKind
 from garrison.records.life_lock import LifeLock
 from garrison.system import disk_space, failpoint, shortage
 from garrison.system.git.repository import GitError, is_gc_running
@@ -200,7 +201,7 @@ class MergeProcessor:
                 self.writer.compact()
         if pause := self._setback.tries and self._setback.pause(next(iter(self._at_work(state)), ""),
                                                                 self.queue.clock.monotonic()):
-            return Wait("hindered", seconds=pause)
+            return Wait(WaitKind.HINDERED, seconds=pause)
         try:
             result = self._step()
         except ForbiddenTransition:
@@ -218,7 +219,7 @@ class MergeProcessor:
     def _is_over(self, result: Progress | Wait) -> bool:
         """Return whether what hindered the queue is over; that a gate starts after a stopped one proves nothing."""
         if isinstance(result, Wait):
-            return result.kind == "empty"
+            return result.kind is WaitKind.EMPTY
         return result.what not in _PREPARING and (result.what != "testing" or self._setback.tries > 0)
 
     # --- failures of git --------------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ class MergeProcessor:
             self._setback = Setback(names[0], self._setback.tries, retry_at=self._setback.retry_at)
         if self._setback.is_told:
             self._record_hindrance(why)
-        return Wait("hindered", f"{why}; trying again")
+        return Wait(WaitKind.HINDERED, f"{why}; trying again")
 
     def _at_work(self, state: QueueState) -> tuple[str, ...]:
         """Return the entries that the step works at: those of a landing, of the set that it builds, or the first."""
@@ -311,9 +312,10 @@ class MergeProcessor:
                 why = f"{self.queue.target} moved" if has_moved else "what failed may pass now"
                 self.writer.append(QueueResumed(why), sync=True)
                 return Progress("resumed")
-            return Wait("paused", state.pause.describe())
+            return Wait(WaitKind.PAUSED, state.pause.describe())
         if state.unfinished() and (state.config is None or not state.config.is_ready):
-            return Wait("no_gate", "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
+            return Wait(WaitKind.NO_GATE,
+                        "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
         return None
 
     def _work(self, state: QueueState) -> Progress | Wait:
@@ -327,11 +329,13 @@ class MergeProcessor:
             self.gates.keep(())
             return self._idle(state)
         if is_gc_running(self.git.common):
-            return Wait("ref_locked", f"git gc runs in {self.queue.repo}, which might remove what is built meanwhile",
+            return Wait(WaitKind.REF_LOCKED,
+                        f"git gc runs in {self.queue.repo}, which might remove what is built meanwhile",
                         seconds=GC_SECONDS)
         tip = self.writer.tip()
         if tip is None:
-            return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
+            return Wait(WaitKind.NO_TARGET,
+                        f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
         if under_test and tip != state.tip:
             return self._requeue(under_test, f"{self.queue.target} moved")
         for entry in under_test:
@@ -431,15 +435,15 @@ class MergeProcessor:
         self._worked = self._one_by_one = False
         for entry in state.unfinished():
             if entry.status == "landing_blocked":
-                return Wait("blocked", entry.reason)
+                return Wait(WaitKind.BLOCKED, entry.reason)
         for entry in state.unfinished():
             if entry.status == "queued" and entry.waits_for:
-                return Wait("blocked", f"{entry.id} {turns.describe_wait(entry.waits_for[1], entry.files)}")
+                return Wait(WaitKind.BLOCKED, f"{entry.id} {turns.describe_wait(entry.waits_for[1], entry.files)}")
         for entry in state.unfinished():
             if entry.status == "queued":
                 needs = ", ".join(f"{other.id} ({other.status})" for other in state.unmet_dependencies(entry))
-                return Wait("blocked", f"{entry.id} waits for {needs}")
-        return Wait("empty")
+                return Wait(WaitKind.BLOCKED, f"{entry.id} waits for {needs}")
+        return Wait(WaitKind.EMPTY)
 
     # --- the batch --------------------------------------------------------------------------------------------------
 

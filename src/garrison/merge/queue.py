@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from garrison.records.ends import WaitKind
+
 PINS = "refs/garrison/mq"
 """Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
 LOCK_TIMEOUT = 10.0
@@ -406,13 +408,10 @@ class Progress:
 
 @frozen
 class Wait:
-    """Result of a processor's step that could do nothing.
+    """Result of a processor's step that could do nothing: step again when `fd` (-1: none) is readable, when the
+    journal grew, or after `seconds`."""
 
-    `kind`: empty, gate, paused, no_gate, no_room, blocked, no_target, ref_locked, hindered. Step again when `fd` (-1:
-    none) is readable, when the journal grew, or after `seconds`.
-    """
-
-    kind: str
+    kind: WaitKind
     reason: str = ""
     fd: int = -1
     seconds: float = RETRY_SECONDS

@@ -1,7 +1,9 @@
-"""Ends: why garrison does not take the work of an attempt that reported success, as a value with its evidence. Pure.
+"""Ends as values: how a command or process ended, why work went back, and why something waits. Pure.
 
-A refusal stands in the attempt's result beside the sentence that people and agents read, which is made of it where it
-is decided (`processes.unfinished.describe`). No code asks the sentence what happened.
+`End` tells an exit from a signal, a timeout and a loss; `Refusal` why the work of an attempt that reported success is
+not taken; `WaitKind` why a queue could do nothing. A refusal stands in the attempt's result beside the sentence that
+people and agents read, which is made of it where it is decided (`processes.unfinished.describe`). No code asks the
+sentence what happened.
 """
 
 from __future__ import annotations
@@ -18,6 +20,60 @@ if TYPE_CHECKING:
 UNFINISHED_WORK, GUARD, HOOK = "unfinished", "guard", "hook"
 """Failure kinds of a refused attempt: its work is not where it can land, or garrison does not commit what it left, by
 its own rules or by a hook of the repository."""
+
+
+class EndKind(StrEnum):
+    """Ways in which a command or process ends."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    """A signal ended it, or a shell reports that of its command (128 and more)."""
+    TIMEOUT = "timeout"
+    """It was killed, because its time was over."""
+    LOST = "lost"
+    """Nothing tells how it ended: its host, its record or its watcher is gone."""
+
+
+@frozen
+class End:
+    """How a command or process ended. Empty fields do not apply."""
+
+    kind: EndKind
+    code: int | None = None
+    """Exit code, or number of the signal; None if it is lost."""
+    where: str = ""
+    """Host or place, if it is not this machine."""
+    since: str = ""
+    """Time at which it ended, in UTC."""
+
+    @classmethod
+    def of_exit(cls, code: int, *, timed_out: bool = False) -> End:
+        """Read an exit code as `subprocess` and shells give it: a signal is negative, or 128 and more."""
+        if timed_out:
+            return cls(EndKind.TIMEOUT, code)
+        number = -code if code < 0 else code - 128 if 128 < code < 128 + 65 else 0
+        return cls(EndKind.SIGNAL, number) if number else cls(EndKind.EXIT, code)
+
+
+class WaitKind(StrEnum):
+    """Why a merge queue could do nothing in a step."""
+
+    EMPTY = "empty"
+    GATE = "gate"
+    """A gate runs."""
+    PAUSED = "paused"
+    NO_GATE = "no_gate"
+    """No gate is recorded for the queue."""
+    NO_ROOM = "no_room"
+    """The machine or the disk has no room for a gate run."""
+    BLOCKED = "blocked"
+    """The entries wait for others, or for a person."""
+    NO_TARGET = "no_target"
+    """The target branch does not exist."""
+    REF_LOCKED = "ref_locked"
+    """Somebody else holds a lock of git."""
+    HINDERED = "hindered"
+    """A call of the machine or of git failed; it is tried again."""
 
 
 class RefusalKind(StrEnum):

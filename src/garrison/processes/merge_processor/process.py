@@ -21,6 +21,7 @@ from garrison.processes.loop import RepeatedErrors, exit_gracefully, log_line
 from garrison.processes.run_status import Status, read_run_state
 from garrison.processes.supervisor import Supervisor
 from garrison.records import signals
+from garrison.records.ends import WaitKind
 from garrison.records.events import ProcessOpened, QueueStepDone, QueueTaken
 from garrison.records.identity import Identity
 from garrison.records.journal import Verifier, Writer
@@ -67,7 +68,7 @@ class QueueWorker:
     @property
     def is_idle(self) -> bool:
         """Return whether nothing in it waits for this processor."""
-        return not self.has_queue or (self.wait is not None and self.wait.kind == "empty")
+        return not self.has_queue or (self.wait is not None and self.wait.kind is WaitKind.EMPTY)
 
     def turn(self) -> bool:
         """Take the queue if it is free, work on it until it must wait, report the outcomes; return whether to continue

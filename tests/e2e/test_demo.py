@@ -162,7 +162,7 @@ def test_a_demonstration_that_cannot_start_is_kept(demo_place):
     """The gate cannot run, for PATH has no mv: exit 1, and the folder stays and is named."""
     programs = demo_place.root / "bin"
     programs.mkdir()
-    for name in ("git", "sh", "cat", "rm"):
+    for name in ("git", "sh", "cat", "rm", "bwrap"):
         (programs / name).symlink_to(str(shutil.which(name)))
     child = start(demo_place, PATH=str(programs))
     assert child.wait(DEADLINE) == 1, output_of(demo_place)

@@ -1,4 +1,4 @@
-"""Landlock: the fallback that needs no namespaces. It restricts reads, writes, ports and signals, and hides no names.
+"""Landlock: chosen where there are no namespaces. It restricts reads, writes, ports and signals, and hides no names.
 
 What it does not hold is data, so that launch, status and doctor can tell it.
 """

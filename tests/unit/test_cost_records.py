@@ -29,6 +29,23 @@ def test_tokens_are_priced_by_the_models_name_and_highest_for_an_unknown_one():
     assert costs.estimate("claude-haiku-4", cached) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(("model", "usd"), [
+    ("claude-opus-4-5-20251101", 5.0), ("claude-opus-5", 5.0), ("opus", 5.0),
+    ("us.anthropic.claude-opus-4-6-v1:0", 5.0),
+    ("claude-opus-4-1-20250805", 15.0), ("claude-opus-4-20250514", 15.0), ("claude-opus-4@20250514", 15.0),
+    ("claude-opus-4-0", 15.0), ("claude-3-opus-20240229", 15.0),
+])
+def test_an_older_opus_has_its_own_price(model: str, usd: float) -> None:
+    assert costs.estimate(model, {"input_tokens": 1_000_000}) == pytest.approx(usd)
+
+
+def test_what_is_cached_for_an_hour_costs_more() -> None:
+    written = {"cache_creation_input_tokens": 1_000_000}
+    assert costs.estimate("claude-haiku-4", written) == pytest.approx(1.25)
+    for more in ({"ephemeral_1h_input_tokens": 400_000}, {"cache_creation": {"ephemeral_1h_input_tokens": 400_000}}):
+        assert costs.estimate("claude-haiku-4", {**written, **more}) == pytest.approx(0.6 * 1.25 + 0.4 * 2)
+
+
 @pytest.mark.parametrize("count", [None, -5, "many", [1], float("nan"), float("inf"), {}])
 def test_invalid_token_counts_cost_nothing_and_refund_nothing(count):
     told = {"input_tokens": count, "output_tokens": 100_000, "cache_read_input_tokens": count}

@@ -26,12 +26,18 @@ from garrison.records.json_io import append_line, read_lines
 
 PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}
 """US dollars per million tokens, input and output, by a word of the model's name: estimates until the CLI's total."""
+_OLD_OPUS, _NEW_OPUS = (15.0, 75.0), (4, 5)
+"""Price of Opus before the version from which on `PRICES` has it."""
+_OPUS_VERSION = re.compile(r"opus[-.@](\d)(?:[-.](\d{1,2})(?!\d))?|(\d)(?:[-.](\d{1,2}))?-opus")
+"""`claude-opus-4-1-20250805`, `claude-opus-4@20250514`, `claude-3-opus-20240229`."""
 HIGHEST_PRICE = (15.0, 75.0)
 """For an unknown model: a limit errs on the safe side."""
 PROXY_SESSION = "proxy-"
 """Begins the session of what the proxy counts."""
-_CACHE_WRITE, _CACHE_READ = 1.25, 0.1
-"""Price of a token written to or read from the cache, relative to an input token."""
+_CACHE_WRITE, _CACHE_WRITE_HOUR, _CACHE_READ = 1.25, 2.0, 0.1
+"""Price of a token written to the cache, for minutes or for an hour, or read from it, relative to an input token."""
+CACHED_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
+"""Count, among those that are written to the cache, of what stays there for an hour; also below `cache_creation`."""
 
 
 @frozen
@@ -86,11 +92,24 @@ NO_LIMITS = Limits()
 
 def estimate(model: str, usage: Mapping[str, Any]) -> float:
     """Return the cost of one response in US dollars by its token counts, named as in the Messages API."""
-    price_in, price_out = next((price for word, price in PRICES.items() if word in model.lower()), HIGHEST_PRICE)
+    price_in, price_out = price_of(model)
     counts = [token_count(usage, name) for name in (
         "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")]
-    tokens_in = counts[0] + counts[1] * _CACHE_WRITE + counts[2] * _CACHE_READ
+    details = usage.get("cache_creation")
+    long = max(token_count(each, CACHED_FOR_AN_HOUR) for each in (usage, details if isinstance(details, dict) else {}))
+    tokens_in = counts[0] + counts[1] * _CACHE_WRITE + counts[2] * _CACHE_READ \
+        + min(long, counts[1]) * (_CACHE_WRITE_HOUR - _CACHE_WRITE)
     return (tokens_in * price_in + counts[3] * price_out) / 1e6
+
+
+def price_of(model: str) -> tuple[float, float]:
+    """Return a model's price of a million tokens, input and output."""
+    name = model.lower()
+    if (version := _OPUS_VERSION.search(name)) is not None:
+        major, minor = version[1] or version[3], version[2] or version[4] or "0"
+        if (int(major), int(minor)) < _NEW_OPUS:
+            return _OLD_OPUS
+    return next((price for word, price in PRICES.items() if word in name), HIGHEST_PRICE)
 
 
 def token_count(usage: Mapping[str, Any], name: str) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from garrison.frozen import frozen
+from garrison.records.costs import CACHED_FOR_AN_HOUR
 from garrison.sandbox.proxy.apis import ApiName
 
 MAX_BODY = 4 << 20
@@ -142,7 +143,9 @@ def _read_anthropic(found: _Found, part: Mapping[str, Any]) -> None:
         found.model, found.message = _text(message.get("model")), _text(message.get("id"))
     if kind in ("message", "message_start", "message_delta"):
         names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-        _merge(found, {name: _count(message, "usage", name) for name in names})
+        long = _count(message, "usage", "cache_creation", CACHED_FOR_AN_HOUR)
+        _merge(found, {**{name: _count(message, "usage", name) for name in names},
+                       **({CACHED_FOR_AN_HOUR: long} if long else {})})
         found.is_final = found.is_final or kind != "message_start"
 
 
@@ -185,7 +188,7 @@ def _replace(found: _Found, whole: int, cached: int, output: int) -> None:
 def _merge(found: _Found, counts: Mapping[str, int]) -> None:
     """Record cumulative counts; an absent or smaller one replaces nothing."""
     usage = found.usage or {}
-    found.usage = {name: max(count, usage.get(name, 0)) for name, count in counts.items()}
+    found.usage = {name: max(counts.get(name, 0), usage.get(name, 0)) for name in {**usage, **counts}}
 
 
 def _count(table: Mapping[str, Any], *keys: str) -> int:

@@ -109,5 +109,5 @@ def test_a_known_agent_needs_no_profile_and_installed_ones_are_found(tmp_path: P
 
 def test_a_run_whose_launcher_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     launch = Launch("r1", "x", "/r", "main", "2026-01-01T00:00:00.000000Z", "/t")
-    with pytest.raises(GarrisonError, match=r"the launcher of run r1 has ended before the run; `garrison up` starts"):
+    with pytest.raises(GarrisonError, match=r"run r1 is corrupt, .*`garrison resume r1` restores it"):
         follow_run(Runtime.real(tmp_path, {}), launch)

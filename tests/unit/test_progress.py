@@ -76,12 +76,13 @@ def test_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
     progress.show(entry("active"))
     progress.show(entry("pending"))
     progress.death(DEATH)
-    state = RunState(nodes={"a": NodeState("validated"), "b": NodeState("failed")})
+    state = RunState("failed", nodes={"a": NodeState("validated"), "b": NodeState("failed")})
     progress.end("failed", "b failed", state, "1 of 2 landed")
     out = capsys.readouterr().out.splitlines()
     assert out == ["12:34:56  a: working",
                    "          guardian-p died (incarnation 1): process 7 is gone",
-                   "run failed: 1 of 2 landed; b failed; more: garrison status r1"]
+                   "run failed: 1 of 2 landed; b failed; "
+                   "next: `garrison resume r1 --retry-failed` tries again what failed"]
 
 
 def test_an_object_per_event(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from garrison.cli import resolve
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.identity import Identity
 from garrison.records.names import Key
+from garrison.records.run import Launch, RunFiles, save
 from garrison.records.store import Store
 
 HERE, THERE = Key("runner", "a", "r1"), Key("runner", "a", "r2")
@@ -45,8 +47,8 @@ def test_several_candidates_are_refused_with_a_list(living: set[Key], marked: se
         resolve.choose([HERE, THERE], "", living.__contains__, "none")
     assert "--run" in str(refusal.value)
     for key in (HERE, THERE):
-        assert key.full in str(refusal.value)
-        assert (f"{key.full} (alive)" in str(refusal.value)) == (key in marked)
+        assert key.run in str(refusal.value)
+        assert (f"{key.run} (at work)" in str(refusal.value)) == (key in marked)
 
 
 @pytest.mark.parametrize(("environ", "expected"), [
@@ -96,3 +98,17 @@ def test_the_latest_attempt_is_the_highest_number(tmp_path: Path) -> None:
     for name in ("2", "10", "notes"):
         (folder / name).mkdir(parents=True)
     assert resolve.latest_attempt(tmp_path, "r1", "a") == 10
+
+
+def test_the_latest_run_is_that_of_the_repository_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, mine = Store(tmp_path), tmp_path / "mine"
+    (mine / "deep").mkdir(parents=True)
+    for at, (run, repo) in enumerate({"a": mine, "b": mine, "c": tmp_path / "other"}.items()):
+        path = RunFiles(tmp_path, run).launch
+        path.parent.mkdir(parents=True)
+        save(path, Launch(run, run, str(repo), "main", NOW, "/t"))
+        os.utime(path, (at, at))
+    monkeypatch.chdir(tmp_path)
+    assert (resolve.latest_run(store, None), resolve.latest_run(store, "a")) == ("c", "a")
+    monkeypatch.chdir(mine / "deep")
+    assert resolve.latest_run(store, None) == "b"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,3 +167,15 @@ def test_a_node_that_asks_is_in_one_place_of_the_list_of_runs() -> None:
     line = run_line(view(counts={"landed": 1, "working": 3, "landing": 1}, asking={"working": 2, "landing": 1}),
                     RunCosts({}, {}, 0.0))
     assert line["counts"] == {"landed": 1, "working": 1, "asking": 3}
+
+
+def test_a_repository_with_many_runs_lists_what_is_unfinished_and_the_last_five(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = [view(run_id=f"r{number}", repo=str(tmp_path), status=Status.DONE, details=None) for number in range(9)]
+    others = [view(run_id="o", repo="/other", status=Status.DONE, details=None)]
+    stopped = [view(run_id="s", repo=str(tmp_path), status=Status.STOPPED, details=None)]
+    listed = render.list_recent([*stopped, *mine, *others])
+    assert [each.run_id for each in listed] == ["s", "r4", "r5", "r6", "r7", "r8"]
+    monkeypatch.chdir("/")
+    assert [each.run_id for each in render.list_recent([*mine, *others])] == ["r5", "r6", "r7", "r8", "o"]

@@ -13,6 +13,8 @@ from garrison.processes.launcher.progress import Progress
 from garrison.processes.run_state import EXIT, RunState, describe_landed
 from garrison.records.journal import Reader
 from garrison.records.names import launcher_key
+from garrison.views.node_view import first_line
+from garrison.views.run_view import RunReader
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
@@ -47,8 +49,10 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
         print_message(f"run {run} continues in the background; {how_to_follow(run)}")
         return INTERRUPTED
     if not state.over:
-        raise GarrisonError(f"the launcher of run {run} has ended before the run; `garrison up` starts another, "
-                            f"{runtime.files(run).process_log('launch')} may say why")
+        view = RunReader(runtime.home, runtime.environ).read(run, details=False)
+        why = [part for part in (first_line(view.reason), view.hint) if part]
+        raise GarrisonError(f"run {run} is {view.status}, {view.progress}: "
+                            f"{'; '.join(why) or f'`garrison status {run}` shows it'}")
     progress.end(state.status, state.reason, state,
                  describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes)))
     return EXIT[state.status]

@@ -20,7 +20,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key, check_name, check_node, check_role, check_run, is_run_branch
-from garrison.records.run import RunFiles, list_runs
+from garrison.records.run import Launch, RunFiles, list_runs, load
 from garrison.records.store import Store
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def choose(candidates: Sequence[Key], own_run: str, is_alive: Callable[[Key], bo
     alive = [key for key in candidates if is_alive(key)]
     if len(alive) == 1:
         return alive[0]
-    names = ", ".join(f"{key.full}{' (alive)' if key in alive else ''}" for key in candidates)
-    raise Refused(f"{candidates[0].role} {candidates[0].name} is in several runs, choose one with --run: {names}")
+    names = ", ".join(f"{key.run or 'none'}{' (at work)' if key in alive else ''}" for key in candidates)
+    raise Refused(f"{candidates[0].name} is in several runs, choose one with --run: {names}")
 
 
 def find_key(store: Store, kind: type[R], role: str, name: str, run: str | None) -> Key:
@@ -164,6 +164,35 @@ def existing_run(home: Path, run: str) -> str:
     return run
 
 
+def latest_run(store: Store, run: str | None) -> str:
+    """Return `run` if given, else the caller's own run, else the latest of the repository one is in, else the latest.
+
+    Raises:
+        NotFound: there is no such run, or none at all.
+    """
+    if run is not None or (run := current_run() or None):
+        return existing_run(store.home, run)
+    run_ids = list_runs(store.home)
+    if not run_ids:
+        raise NotFound(f"no runs in {store.home}; in a repository, `garrison run TASK` starts one")
+    here = (each for each in reversed(run_ids) if is_of_this_folder(_repository_of(store.home, each)))
+    return next(here, run_ids[-1])
+
+
+def is_of_this_folder(repository: str) -> bool:
+    """Return whether the current directory is in a run's repository."""
+    here = Path.cwd()
+    return bool(repository) and Path(repository) in (here, *here.parents)
+
+
+def _repository_of(home: Path, run: str) -> str:
+    try:
+        launch = load(Launch, RunFiles(home, run).launch)
+    except GarrisonError:
+        return ""
+    return launch.repo if launch is not None else ""
+
+
 def suggestion(name: str, candidates: Iterable[str]) -> str:
     """Return `did you mean x? ` for a name close to one of `candidates`, else ''."""
     import difflib
@@ -199,11 +228,11 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
     """Return the run of `node`.
 
     That is `run` if given; else the only run with such a node; else the only one in which its runner or agent is alive;
-    else (the node is parked or pending) the only one that is supervised.
+    else (the node is parked or pending) the only one that is supervised; else, if none is, the latest.
 
     Raises:
         NotFound: no run has the node; the message has the closest name.
-        Refused: several runs are possible; the message lists them.
+        Refused: several runs with such a node are at work; the message lists them.
     """
     check_node(node)
     run_ids = [existing_run(store.home, run)] if run is not None else list_runs(store.home)
@@ -212,8 +241,10 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
     all_nodes = dict.fromkeys(name for nodes in nodes_by_run.values() for name in nodes)
     missing = f"run {run} has no node {node}" if run else f"no run in {store.home} has a node {node}"
     worked_on = [key for key in candidates if is_node_worked_on(store, key)] if len(candidates) > 1 else []
-    return choose(candidates, current_run(),
-                  lambda key: key in worked_on if worked_on else is_run_supervised(store, key.run),
+    own = current_run()
+    if len(candidates) > 1 and not worked_on and own not in [key.run for key in candidates]:
+        worked_on = [key for key in candidates if is_run_supervised(store, key.run)] or candidates[-1:]
+    return choose(candidates, own, worked_on.__contains__,
                   f"{missing}; {suggestion(node, all_nodes)}`garrison status{f' {run}' if run else ''}` shows "
                   f"{'its nodes' if run else 'the runs'}").run
 
@@ -235,13 +266,13 @@ def is_run_supervised(store: Store, run: str) -> bool:
 
 
 def only_node(store: Store, run: str | None) -> tuple[str, str]:
-    """Return the node meant when none is named, and its run: that of a run with one node.
+    """Return the node meant when none is named, and its run: that of the latest run, if it has one node.
 
     Raises:
         NotFound: there is no run.
-        Refused: several runs are possible, or the run has several nodes; the message lists them.
+        Refused: the run has several nodes; the message lists them.
     """
-    chosen = supervised_run(store, run)
+    chosen = latest_run(store, run)
     nodes = nodes_of(store.home, chosen)
     if len(nodes) != 1:
         raise Refused(f"name a node of run {chosen}: {', '.join(nodes) or 'none has started yet'}")

@@ -56,7 +56,7 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
     ("garrison resume work-1a2b3c --max-steps 2000", "continue a pipeline run that is out of steps"),
     ("garrison resume 20260131_120000_1f2e3d4c", "continue a workflow where it failed or died"),
 ))
-@click.argument("run", shell_complete=completion.runs)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--retry-failed", is_flag=True, help="Try again what failed: the nodes, or the node the run ended at.")
 @click.option("--retry", "retry_nodes", metavar="NODE", multiple=True,
               help="Try this failed node again; the others stay failed (repeatable).")
@@ -77,12 +77,15 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
 @sandbox_option
 @home_option
 @click.pass_context
-def resume(ctx: click.Context, /, run: str, home: str | None, **options: Any) -> None:
-    """Resume RUN: a launched run, a pipeline run (its id or directory), or a workflow session.
+def resume(ctx: click.Context, /, run: str | None, home: str | None, **options: Any) -> None:
+    """Resume RUN: a launched run (default: the latest of the repository you are in), a pipeline run (its id or
+    directory), or a workflow session.
 
     It continues with the options it was started with, and repeats nothing that is done. Exit codes are those of
     `garrison launch`, `pipeline run` and `workflow run`.
     """
+    if run is None:
+        run = ctx.params["run"] = resolve.latest_run(resolve.open_store(find_home(home)), None)
     kind = _kind_of(run, home)
     given = [name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     _check_options(run, kind, given)

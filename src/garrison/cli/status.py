@@ -18,11 +18,12 @@ from garrison.cli.home import report_no_runs
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.render import Line, Span, fit, raw, span, table, wrapped
-from garrison.cli.resolve import existing_run, is_launched
+from garrison.cli.resolve import existing_run, is_launched, is_of_this_folder
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
-from garrison.processes.run_state import EXIT
+from garrison.processes.run_state import EXIT, describe_next
+from garrison.processes.run_status import UNFINISHED
 from garrison.records.events import ForeignMove, Warned
 from garrison.sandbox.probe import FULLY_HELD
 from garrison.system import terminal_text
@@ -40,12 +41,15 @@ from garrison.views.node_view import (
 from garrison.views.process_view import ProcessView
 from garrison.views.run_view import RunDetails, RunReader, RunView, shown_in_full
 
+RECENT = 5
+"""Finished runs listed, unless all are asked for."""
 FINISHED = 8
 """Finished runs listed while watching all."""
 
 
 @click.command(cls=Command, renamed={"--limits": "--verbose"}, examples=(
-    ("garrison status", "all runs, and the unfinished ones in full"),
+    ("garrison status", "this repository's last runs, and the unfinished ones in full"),
+    ("garrison status --all", "all runs of the home"),
     ("garrison status crew-1 --watch", "redrawn each second until the run is over, with its exit code"),
     ("garrison status work-1a2b3c --dot", "its graph, with each node's status"),
     ("garrison status --json | jq '.[].counts'", "for programs"),
@@ -56,11 +60,13 @@ FINISHED = 8
                    "happened. Exits with the run's exit code.")
 @click.option("-v", "--verbose", is_flag=True,
               help="Show phases, all processes, and the limits and timeouts with what is used of them.")
+@click.option("--all", "everything", is_flag=True, help="List all runs of the home, of every repository.")
 @click.option("--dot", is_flag=True, help="Print RUN's graph as it was started, with each node's status.")
 @json_option
 @home_option
-def status(run: str | None, every: str | None, home: str | None, *, verbose: bool, dot: bool, as_json: bool) -> int:
-    """Show all runs of the home, the unfinished ones in full; or RUN alone.
+def status(run: str | None, every: str | None, home: str | None, *, verbose: bool, everything: bool, dot: bool,
+           as_json: bool) -> int:
+    """Show the runs of the repository you are in that are unfinished, in full, and the last five; or RUN alone.
 
     ATTEMPT is a node's attempt, and how many it may have; RESTARTS how often its runner or agent was started again.
     Processes are listed if something is wrong with them.
@@ -76,7 +82,8 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
         if is_engine_run(run, home):
             print_engine_status(run, home, as_json=as_json)
             return 0
-    command = _Status(RunReader(place), existing_run(place, run) if run is not None else None, verbose)
+    command = _Status(RunReader(place), existing_run(place, run) if run is not None else None, verbose,
+                      everything=everything)
     if seconds is not None:
         return command.watch(seconds, as_json=as_json)
     views = command.read(details=as_json)
@@ -119,8 +126,8 @@ def _interval(every: str | None, run: str | None) -> tuple[float | None, str | N
 class _Status:
     """One call of the command; while watching, with the last views."""
 
-    def __init__(self, reader: RunReader, run: str | None, verbose: bool) -> None:
-        self.reader, self.run, self.verbose = reader, run, verbose
+    def __init__(self, reader: RunReader, run: str | None, verbose: bool, *, everything: bool) -> None:
+        self.reader, self.run, self.verbose, self.everything = reader, run, verbose, everything
         self.last: dict[str, RunView] = {}
         self.watched: dict[str, int | None] = {}
         """Run that is or was shown in full → its exit code, None while it continues."""
@@ -137,7 +144,10 @@ class _Status:
 
     def picture(self, views: Sequence[RunView], columns: int | None) -> list[Line]:
         """Render the views."""
-        lines = [] if self.run is not None else [*render_overview(views, columns), []]
+        listed = views if self.run is not None or self.everything else list_recent(views)
+        lines = [] if self.run is not None else [*render_overview(listed, columns), []]
+        if len(listed) < len(views):
+            lines[-1:] = [raw(f"{len(views) - len(listed)} more: garrison status --all", "dim"), []]
         for number, view in enumerate(view for view in views if view.details):
             lines += [*([[]] if number else []), *render_run(view, columns, verbose=self.verbose)]
         return lines
@@ -224,6 +234,14 @@ PROCESSES = ("PROCESS", "STARTS", "STATUS", "VERDICT", "PHASE", "PID", "HEARTBEA
 LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 
 
+def list_recent(views: Sequence[RunView]) -> list[RunView]:
+    """Return the runs of the repository one is in, of all if it has none: the unfinished ones and the last finished."""
+    here = [view for view in views if is_of_this_folder(view.repo)] or views
+    last = {view.run_id for view in [view for view in here if view.status not in UNFINISHED][-RECENT:]}
+    return [view for view in views if view.details or (view in here and (view.status in UNFINISHED
+                                                                         or view.run_id in last))]
+
+
 def render_overview(views: Sequence[RunView], columns: int | None) -> list[Line]:
     """Return one line per run."""
     rows = [(span(view.run_id, "head"), _state(view.status), span(view.progress), span(view.pipeline_id),
@@ -238,7 +256,7 @@ def render_run(view: RunView, columns: int | None, *, verbose: bool = False) -> 
     sections = [list(_head(view, columns)), _nodes(view.details, columns, verbose=verbose),
                 _processes([each for each in view.processes if verbose or _needs_attention(each)], columns),
                 *(list(_failure(view, node, columns)) for node in view.details.failed),
-                [raw(f"try the failed nodes again: garrison resume {view.run_id} --retry-failed")]
+                [raw(f"next: {describe_next(view.run_id, view.status, over=True)}")]
                 if view.status == "failed" and view.details.failed else [],
                 render_limits(view.details.limits, columns) if verbose else []]
     lines: list[Line] = []

@@ -11,7 +11,7 @@ from garrison.cli.commands import Command
 from garrison.cli.home import report_no_runs
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
-from garrison.cli.resolve import existing_run
+from garrison.cli.resolve import latest_run, open_store
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.cli.timeline_render import render
 from garrison.cli.timeline_svg import to_svg
@@ -41,7 +41,7 @@ def timeline(run: str | None, svg: Path | None, as_json: bool, home: str | None)
     if run is None and not runs:
         report_no_runs(place)
         return
-    reader = TimelineReader(place, existing_run(place, run) if run is not None else runs[-1])
+    reader = TimelineReader(place, latest_run(open_store(place), run))
     made = reader.read()
     if svg is not None:
         try:

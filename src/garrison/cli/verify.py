@@ -18,7 +18,7 @@ from garrison.cli import completion
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
-from garrison.cli.resolve import existing_run
+from garrison.cli.resolve import latest_run, open_store
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.merge.attestations import read_all
@@ -70,8 +70,8 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
     It compares the run's events with git, with what the gate runs themselves attested, and with what its sessions cost.
     Each broken promise is one line. Exit code 0: none is broken; 1: one is; 2: the input cannot be read.
     """
-    if (run is None) == (events_file is None):
-        raise UsageError("name a run, or give its events with --events FILE")
+    if run is not None and events_file is not None:
+        raise UsageError("name a run, or give its events with --events FILE; not both")
     if (attestation_files or costs_file) and events_file is None:
         raise UsageError("--attestations and --costs go with --events; those of a run in the home are found")
     root: Path | None = None
@@ -81,7 +81,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         spending = _spending(_lines(costs_file) if costs_file is not None else (), costs_file)
     else:
         root = find_home(home)
-        found = _run(root, str(run))
+        found = _run(root, run)
         history = _history(_event_lines(root, found), root)
         attestations = read_attestations(map(read_all, sorted((root / "merge-queue").glob("*/*"))))
         spending = _spending(map(json.dumps, call_lines(root, found)), root)
@@ -114,10 +114,12 @@ def settle(look: Callable[[], list[Finding]], wait: Callable[[float], None] = ti
     return findings
 
 
-def _run(home: Path, run: str) -> str:
-    """Return the run; an unknown one is a malformed call here, since exit code 1 says that a promise is broken."""
+def _run(home: Path, run: str | None) -> str:
+    """Return the run, by default the latest; an unknown one is a malformed call here: exit code 1 says that a promise
+    is broken.
+    """
     try:
-        return existing_run(home, run)
+        return latest_run(open_store(home), run)
     except GarrisonError as error:
         raise UsageError(str(error)) from error
 

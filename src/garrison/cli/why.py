@@ -12,12 +12,12 @@ from pathlib import Path
 
 import click
 
-from garrison.cli import completion, resolve
+from garrison.cli import completion
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.render import Line, Span, wrapped
-from garrison.cli.resolve import existing_run, nodes_of, run_of_node, suggestion
+from garrison.cli.resolve import latest_run, nodes_of, run_of_node, suggestion
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
@@ -25,7 +25,7 @@ from garrison.merge.entry import WAITING_FOR_APPROVAL
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
-from garrison.records.names import ROLES, Key, check_run, launcher_key
+from garrison.records.names import ROLES, Key, check_run
 from garrison.records.store import Store
 from garrison.supervise.decisions import FIRST_START
 from garrison.views import explain
@@ -79,7 +79,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
 def _resolve(store: Store, name: str | None, run: str | None) -> tuple[str, list[str], frozenset[str]]:
     """Return the run, the node with those of the pipeline that it runs, and the agents asked about (none: all)."""
     if name is None or (run is None and _is_run(store, name)):
-        return _resolve_run(store, run or name), [], frozenset()
+        return latest_run(store, run or name), [], frozenset()
     if "@" in name:
         name, _, run = name.partition("@")
         check_run(run)
@@ -89,7 +89,7 @@ def _resolve(store: Store, name: str | None, run: str | None) -> tuple[str, list
         chosen = run_of_node(store, name, run)
         nodes = [name, *(node for node in nodes_of(store.home, chosen) if node.startswith(f"{name}{NAME_SEPARATOR}"))]
         return chosen, nodes, frozenset(Key(each, node, chosen).full for node in nodes for each in NODE_ROLES)
-    chosen = _resolve_run(store, run)
+    chosen = latest_run(store, run)
     agents = [key for key in store.keys(Identity) if key.run == chosen]
     matches = [key for key in agents if key.role == role and agent in ("", key.name)]
     if not matches:
@@ -105,15 +105,6 @@ def _is_run(store: Store, name: str) -> bool:
     """Return whether `name` is a run, and no node of any."""
     runs = run_records.list_runs(store.home)
     return name in runs and not any(name in nodes_of(store.home, run) for run in runs)
-
-
-def _resolve_run(store: Store, run: str | None) -> str:
-    """Return the run given, else the caller's own, the only one, or the only one that is alive."""
-    if run is not None:
-        return existing_run(store.home, run)
-    return resolve.choose([launcher_key(each) for each in run_records.list_runs(store.home)], resolve.current_run(),
-                          lambda key: resolve.is_living(store, key),
-                          f"no runs in {store.home}; in a repository, `garrison run TASK` starts one").run
 
 
 def _picture(lines: Sequence[explain.Line], columns: int | None, *, replay: bool) -> list[Line]:

@@ -60,7 +60,7 @@ from garrison.system import capacity
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head, operation_in_progress
-from garrison.system.terminal_choice import KINDS, choose_terminal
+from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux_server import TmuxServer
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         node_gate=plan.node_gate, approve=request.approve,
         failover=_stated_failover(request.failover, plan), hosts=_stated_hosts(request),
         committer=committer, signer=asdict(signer) if signer is not None else {})
-    if request.terminal not in KINDS:
-        choose_terminal(request.terminal, runtime.home)  # of a package
+    if request.terminal != "auto":
+        choose_terminal(request.terminal, runtime.home)  # refused here if it is missing
     agents = used_agents(here, agent, runtime.home, launch.failover)
     for note in network_notes(runtime, agents):
         report(f"note: {note}")

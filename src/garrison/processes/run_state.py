@@ -485,6 +485,16 @@ def _is_runner(full: str, node: str) -> bool:
     return full.startswith(f"runner-{node}@")
 
 
+def describe_next(run: str, status: str, *, over: bool) -> str:
+    """Return the one command that helps a run which ended without being done, '' for one that is done or at work."""
+    resume = f"`garrison resume {run}"
+    if status == "stopped":
+        return f"{resume}` continues it"
+    if status == "parked" or (status == "failed" and not over):
+        return f"once the cause is fixed, {resume}` continues it"
+    return f"{resume} --retry-failed` tries again what failed" if status == "failed" else ""
+
+
 def describe_landed(state: RunState, land: str, base: str, branch: str, total: int) -> str:
     """Return how much of a run has landed, and where, in words. Pure."""
     unchanged = f", {state.unchanged} {Landing.NO_CHANGE}" if state.unchanged else ""

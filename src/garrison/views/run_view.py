@@ -29,6 +29,7 @@ from garrison.processes.run_state import (
     REQUESTED,
     TESTED,
     describe_landed,
+    describe_next,
 )
 from garrison.processes.run_status import UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
@@ -447,11 +448,11 @@ def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable:
         return "its branch is queued; `garrison merge-queue process` lands it"
     resume = f"`garrison resume {run}`"
     if status == Status.STOPPED:
-        return f"stopped; {resume} continues it"
+        return f"stopped; {describe_next(run, status, over=False)}"
     if resumable:
-        return f"failed with parked nodes or without having landed; once the cause is fixed, {resume} continues it"
+        return f"failed with parked nodes or without having landed; {describe_next(run, status, over=False)}"
     if status == Status.PARKED:
-        return f"fix the cause, then {resume} continues it"
+        return describe_next(run, status, over=False)
     launchers = [process for process in processes if process.role == "launch"]
     if status not in UNFINISHED or any(process.living for process in launchers) or (processes and not launchers):
         return ""

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 from garrison.merge.entry import WAITING_FOR_APPROVAL
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import Landing, shown
-from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED, TESTED
+from garrison.processes.run_state import (
+    DECLINED,
+    LANDED,
+    NO_CHANGE,
+    NOT_LANDED,
+    REQUESTED,
+    RESUMED,
+    TESTED,
+    describe_next,
+)
 from garrison.records.events import (
     MACHINE,
     REPAIR,
@@ -85,7 +94,7 @@ class Progress:
             self._print(f"          {clean(describe_event(event))}")
 
     def end(self, status: str, reason: str, state: RunState, landed: str) -> None:
-        """Show how the run ended, what has `landed`, and after a failure where to read more."""
+        """Show how the run ended, what has `landed`, and last the one command that helps."""
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "foreign_moves": [asdict(move) for move in state.foreign_moves],
@@ -95,10 +104,10 @@ class Progress:
                                               for name, node in state.nodes.items()}}))
             return
         why = f"; {clean(reason)}" if reason else ""
-        more = f"; more: garrison status {self._run}" if status == "failed" else ""
-        self._print(f"run {status}: {landed}{why}{more}")
         for warning in state.told:
             self._print(f"warning: {clean(warning.describe())}")
+        helps = describe_next(self._run, status, over=state.over)
+        self._print(f"run {status}: {landed}{why}{helps and f'; next: {helps}'}")
 
     def _print(self, line: str) -> None:
         with contextlib.suppress(OSError):

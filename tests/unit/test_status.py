@@ -174,7 +174,7 @@ def test_a_repository_with_many_runs_lists_what_is_unfinished_and_the_last_five(
     monkeypatch.chdir(tmp_path)
     mine = [view(run_id=f"r{number}", repo=str(tmp_path), status=Status.DONE, details=None) for number in range(9)]
     others = [view(run_id="o", repo="/other", status=Status.DONE, details=None)]
-    stopped = [view(run_id="s", repo=str(tmp_path), status=Status.STOPPED, details=None)]
+    stopped = [view(run_id="s", repo=str(tmp_path), status=Status.STOPPED, details=None, hint="stopped")]
     listed = render.list_recent([*stopped, *mine, *others])
     assert [each.run_id for each in listed] == ["s", "r4", "r5", "r6", "r7", "r8"]
     monkeypatch.chdir("/")

@@ -237,9 +237,9 @@ LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 def list_recent(views: Sequence[RunView]) -> list[RunView]:
     """Return the runs of the repository one is in, of all if it has none: the unfinished ones and the last finished."""
     here = [view for view in views if is_of_this_folder(view.repo)] or views
-    last = {view.run_id for view in [view for view in here if view.status not in UNFINISHED][-RECENT:]}
-    return [view for view in views if view.details or (view in here and (view.status in UNFINISHED
-                                                                         or view.run_id in last))]
+    unfinished = {view.run_id for view in here if view.status in UNFINISHED or view.hint}
+    last = {view.run_id for view in [view for view in here if view.run_id not in unfinished][-RECENT:]}
+    return [view for view in views if view.details or view.run_id in unfinished | last]
 
 
 def render_overview(views: Sequence[RunView], columns: int | None) -> list[Line]:

@@ -473,3 +473,17 @@ def test_a_submodules_server_that_does_not_answer_is_given_up(repo: Path, monkey
             caller.settimeout(5)
             while caller.recv(4096):  # git's own program of the transport has ended with it
                 pass
+
+
+@pytest.mark.parametrize("content", ['[submodule "s"]\n\tpath = s\n\turl = -u./evil\n', None])
+def test_a_gitmodules_that_git_refuses_comes_under_no_ref_by_its_name(repo: Path, content: str | None) -> None:
+    ours, tree = Git(repo), tree_of(repo)
+    (tree / "made.txt").write_text("made\n")
+    if content is None:
+        (tree / ".gitmodules").symlink_to("/etc/passwd")
+    else:
+        (tree / ".gitmodules").write_text(content)
+    ref = ours.save_work(tree, "refs/garrison/rescue/r/n/1", "kept")
+    assert git(repo, "show", f"{ref}:.gitmodules.refused", check=False) == (content or "").strip()
+    assert git(repo, "show", f"{ref}:made.txt") == "made"
+    assert "error" not in git(repo, "fsck", "--no-dangling")

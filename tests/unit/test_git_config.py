@@ -21,14 +21,15 @@ def kept(*settings, push=False):
     "includeif.gitdir:/x.path", "sendemail.smtppass", "github.token", "gpg.program", "user.signingkey",
     "commit.gpgsign", "remote.origin.proxy", "remote.origin.receivepack", "url.x.pushinsteadof", "push.gpgsign",
     "lfs.https://example.org/info/lfs.access", "pager.log", "sequence.editor", "diff.external",
-    "interactive.difffilter", "init.templatedir", "extensions.refstorage", "branch.main.pushremote", "imap.pass"])
+    "interactive.difffilter", "init.templatedir", "extensions.refstorage", "branch.main.pushremote", "imap.pass",
+    "alias.st", "user.token", "merge.mysecret", "log.apitoken"])
 def test_what_is_secret_or_runs_unasked_is_left_out(key):
     assert kept((key, "x")) == []
 
 
 @pytest.mark.parametrize("key", [
     "user.name", "user.email", "core.autocrlf", "core.ignorecase", "core.sparsecheckout", "merge.ours.driver",
-    "diff.image.textconv", "filter.lfs.clean", "filter.lfs.process", "submodule.a.b.url", "alias.st", "pull.rebase",
+    "diff.image.textconv", "filter.lfs.clean", "filter.lfs.process", "submodule.a.b.url", "pull.rebase",
     "branch.main.merge", "extensions.objectformat", "extensions.worktreeconfig", "extensions.partialclone",
     "rerere.enabled", "lfs.url", "push.default", "i18n.commitencoding", "url.https://a/.insteadof"])
 def test_what_git_needs_to_work_on_files_and_commits_is_kept(key):
@@ -40,6 +41,9 @@ def test_addresses_lose_their_credentials_and_there_is_none_to_push_to():
         ("remote.origin.url", "https://example.org/x.git"), ("remote.origin.pushurl", NO_PUSH)]
     assert kept(("url.https://token@host/.insteadof", "gh:")) == [("url.https://host/.insteadof", "gh:")]
     assert kept(("remote.o.url", "ssh://git@host/x"))[0] == ("remote.o.url", "ssh://git@host/x")
+    for address in ("https://u:p@SECRET@host/x", "https://host/x?private_token=SECRET", "https://SECRET@u@host/x#SECRET"):
+        assert kept(("submodule.s.url", address)) == [("submodule.s.url", "https://host/x")]
+    assert kept(("submodule.s.url", "ssh://me:p@SECRET@host/x")) == [("submodule.s.url", "ssh://host/x")]
     assert kept(("submodule.s.url", "ssh://me:pw@host/x")) == [("submodule.s.url", "ssh://host/x")]
 
 

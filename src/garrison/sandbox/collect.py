@@ -766,7 +766,7 @@ def _check_objects(folder: Path, names: Sequence[str]) -> None:
         kind, _, size = line.partition(" ")
         if kind in MAX_OBJECT and int(size) > MAX_OBJECT[kind]:
             raise GarrisonError(f"what was committed in {folder.parent} cannot be imported: the {kind} {name[:10]} has "
-                                f"{int(size) >> 20} MiB, more than {MAX_OBJECT[kind] >> 20}")
+                                f"{int(size) >> 20} MiB, more than {MAX_OBJECT[kind] >> 20} MiB")
 
 
 def _check_checkout(folder: Path, base: str, commit: str) -> None:

@@ -20,7 +20,7 @@ FORCED = (("gc.auto", "0"), ("maintenance.auto", "false"), ("commit.gpgsign", "f
 """Settings of every view: nothing in the background, and no signing without the user's key."""
 
 _SECTIONS = frozenset((
-    "add", "advice", "alias", "am", "apply", "blame", "branch", "checkout", "clean", "color", "column", "commit",
+    "add", "advice", "am", "apply", "blame", "branch", "checkout", "clean", "color", "column", "commit",
     "core", "diff", "extensions", "fetch", "filter", "format", "fsck", "gc", "grep", "help", "i18n", "index",
     "init", "interactive", "lfs", "log", "mailinfo", "merge", "notes", "pack", "pull", "push", "rebase", "remote",
     "repack", "rerere", "reset", "revert", "sequence", "showbranch", "sparse", "splitindex", "stash", "status",
@@ -34,14 +34,17 @@ _CORE = frozenset((
     "maxtreedepth"))
 _REMOTE = frozenset(("url", "fetch", "tagopt", "prune", "prunetags", "promisor", "partialclonefilter",
                      "skipdefaultupdate", "skipfetchall"))
+_USER = frozenset(("name", "email", "useconfigonly"))
 _BRANCH = frozenset(("remote", "merge", "rebase", "mergeoptions", "description"))
 _DENIED = frozenset(("commit.template", "diff.external", "init.templatedir", "interactive.difffilter", "lfs.extension",
                      "push.gpgsign", "sequence.editor", "tag.forcesignannotated", "user.signingkey",
                      "extensions.refstorage", "submodule.recurse", "gc.auto", "commit.gpgsign", "tag.gpgsign"))
-_CREDENTIALS = re.compile(r"\b((?:https?|ftps?)://)[^/\s@]+@|\b([a-z][a-z0-9+.-]*://)[^/\s@:]*:[^/\s@]*@",
+_CREDENTIALS = re.compile(r"\b((?:https?|ftps?)://)[^/\s]+@|(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)[^/\s@:]*:[^/\s]*@",
                           re.IGNORECASE)
+"""What stands before the host: up to the last `@`, for a password may hold one."""
+_QUERY = re.compile(r"(://[^\s?#]*)[?#]\S*")
 _TOKEN = re.compile(r"[?&][a-z_]*(?:token|secret|password|key)=", re.IGNORECASE)
-_SECRET_NAMES = ("extraheader", "smtppass", "password", "token")
+_SECRET_NAMES = ("extraheader", "smtppass", "password", "token", "secret")
 """Names of settings that hold a secret in any section."""
 
 
@@ -98,8 +101,10 @@ def _effective(entries: Iterable[Entry]) -> list[Entry]:
 
 def _is_kept(key: str, *, push: bool) -> bool:
     section, middle, name = _split(key)
-    if section not in _SECTIONS or key in _DENIED:
+    if section not in _SECTIONS or key in _DENIED or any(word in name for word in _SECRET_NAMES):
         return False
+    if section == "user":
+        return name in _USER
     if section == "core":
         return name in _CORE
     if section == "remote":
@@ -121,8 +126,8 @@ def _split(key: str) -> tuple[str, str, str]:
 
 
 def _strip(text: str) -> str:
-    """Return the text without user and password in addresses; the user of an ssh address stays."""
-    return _CREDENTIALS.sub(lambda match: match[1] or match[2], text)
+    """Return the text without user, password and query in addresses; the user of an ssh address stays."""
+    return _QUERY.sub(r"\1", _CREDENTIALS.sub(lambda match: match[1] or match[2], text))
 
 
 def render(entries: Iterable[Entry]) -> bytes:

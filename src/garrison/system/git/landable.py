@@ -27,8 +27,8 @@ MAX_DEPTH = 500
 """Folders in each other."""
 MAX_MODULES = 16 << 20
 """Bytes of a `.gitmodules`."""
-_MODULES = ".gitmodules"
-_USUAL = frozenset({_MODULES, ".gitignore", ".gitattributes", ".gitkeep", ".github", ".gitlab", ".gitlab-ci.yml",
+MODULES = ".gitmodules"
+_USUAL = frozenset({MODULES, ".gitignore", ".gitattributes", ".gitkeep", ".github", ".gitlab", ".gitlab-ci.yml",
                     ".gitea", ".gitleaks.toml"})
 """Names that begin as git's own and are allowed."""
 _SHOWN = 120
@@ -55,8 +55,8 @@ def explain_refusal(git: Commits, before: str, tree: str, *, foreign: bool = Fal
         return why
     if any(needs_judgement(change) for change in added) and (why := _explain_paths(git, tree)):
         return why
-    modules = next((change for change in added if change.name == _MODULES and change.mode in _REGULAR), None)
-    if modules is not None and (why := _explain_modules(git, modules.blob)):
+    modules = next((change for change in added if change.name == MODULES and change.mode in _REGULAR), None)
+    if modules is not None and (why := explain_modules(git, modules.blob)):
         return why
     return _explain_missing(git, {change.blob for change in added if change.mode != _LINK}) if missing else ""
 
@@ -78,7 +78,7 @@ def needs_judgement(change: Change) -> bool:
 
 def _is_odd(part: str, mode: str) -> bool:
     if part in _USUAL:
-        return part == _MODULES and mode not in _REGULAR
+        return part == MODULES and mode not in _REGULAR
     return part in ("", ".", "..") or not part.isascii() or any(letter in part for letter in "\\~:") or \
         part.lower().startswith(".git")
 
@@ -110,11 +110,11 @@ def names_in_tree(data: bytes, oid_bytes: int) -> Iterator[bytes]:
         at = end + 1 + oid_bytes
 
 
-def _explain_modules(git: Commits, blob: str) -> str:
+def explain_modules(git: Commits, blob: str) -> str:
     """Return what git says against a `.gitmodules`: its check of objects, and a command that follows the file."""
     size = int(git.run("cat-file", "-s", blob).out)
     if size > MAX_MODULES:
-        return f"its {_MODULES} has {size} bytes, more than {MAX_MODULES}"
+        return f"its {MODULES} has {size} bytes, more than {MAX_MODULES}"
     with _scratch(git) as folder:
         path = Path(folder)
         kind = "sha256" if len(blob) == 64 else "sha1"
@@ -122,14 +122,14 @@ def _explain_modules(git: Commits, blob: str) -> str:
         trial.pinned = {"GIT_DIR": str(path / ".git"), "GIT_WORK_TREE": str(path)}  # it lies in another repository
         trial.run("init", "--quiet", f"--object-format={kind}", ".")
         content = git.run("cat-file", "blob", blob, exact=True).out.encode(errors="surrogateescape")
-        (path / _MODULES).write_bytes(content)
-        trial.run("add", "--force", _MODULES)
+        (path / MODULES).write_bytes(content)
+        trial.run("add", "--force", MODULES)
         trial.run("update-index", "--add", "--cacheinfo", f"{_LINK},{blob},submodule")
         trial.run("write-tree")
         for check in (("fsck", "--no-progress"), ("diff-files",)):
             answer = trial.run(*check, check=False)
             if answer.code:
-                return f"git refuses its {_MODULES}: {_message(answer.err, path)}"
+                return f"git refuses its {MODULES}: {_message(answer.err, path)}"
     return ""
 
 

@@ -18,6 +18,7 @@ from garrison.system import processes, untrusted
 from garrison.system.git import excludes, inner
 from garrison.system.git.commits import OID, Commits
 from garrison.system.git.configuration import GitDirs, find_git_dirs, read
+from garrison.system.git.landable import MODULES, explain_modules
 from garrison.system.git.neutral import REPOSITORY_SCOPES
 from garrison.system.git.repository import EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
 
@@ -359,6 +360,7 @@ class Worktrees(Commits):
                     raise
                 index.unlink(missing_ok=True)  # the copied index was torn: read all files again
                 self._add_all(path, extra, links, timeout)
+            self._rename_refused_modules(path, extra)
             tree = self.run("write-tree", cwd=path, extra=extra, durable=True).out.strip()
         finally:
             index.unlink(missing_ok=True)
@@ -369,6 +371,17 @@ class Worktrees(Commits):
         return self.run("commit-tree", tree, *parent, "-F", "-", cwd=path, text=message,
                         extra={**where, **self.author(None if where else path), **(dates or {})},
                         durable=True).out.strip()
+
+    def _rename_refused_modules(self, path: Path, extra: Mapping[str, str]) -> None:
+        """Keep a `.gitmodules` that git refuses under another name: under its own, git refuses the repository."""
+        if not os.path.lexists(path / MODULES):
+            return
+        for line in split(self.run("ls-files", "-s", "-z", "--", MODULES, cwd=path, extra=extra).out):
+            mode, oid = line.split(" ")[:2]
+            if mode != "160000" and explain_modules(self, oid):
+                self.run("update-index", "--force-remove", "--", MODULES, cwd=path, extra=extra)
+                self.run("update-index", "--add", "--cacheinfo", f"100644,{oid},{MODULES}.refused", cwd=path,
+                         extra=extra)
 
     def _add_all(self, path: Path, extra: Mapping[str, str], links: Mapping[str, str] | None,
                  timeout: float | None) -> None:
@@ -384,7 +397,8 @@ class Worktrees(Commits):
         if gone := [name for name in known if name not in values]:
             self.run("update-index", "--force-remove", "-z", "--stdin", cwd=path, extra=extra,
                      text="".join(f"{name}\0" for name in gone))
-        specs = [".", *(f":(exclude,top,literal){name}" for name in values)]
+        refused = [MODULES] if (path / MODULES).is_symlink() else []  # git adds nothing at all with such a link
+        specs = [".", *(f":(exclude,top,literal){name}" for name in (*values, *refused))]
         ignoring = excludes.options(self.git_dir(path)) if "GIT_WORK_TREE" not in extra else ()
         self.run(*ignoring, *_ADD, cwd=path, extra=extra, timeout=timeout, text="".join(f"{spec}\0" for spec in specs))
         if changed := {name: oid for name, oid in values.items() if known.get(name) != oid}:

@@ -477,8 +477,7 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
     gate = state.gates.pop(record.job, None)
     if record.result == "green":
         state.retried_pauses = 0
-    elif record.result == "lost" and record.subject not in ("base", "preflight"):
-        _note_lost(state, record, stored)
+    _note_lost(state, record, stored)
     if record.uncounted:
         return
     _note_failing(state, record)
@@ -500,8 +499,8 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
 
 
 def _note_lost(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
-    """Record in the entries under test why a run gave no verdict: they are tested again, and a person sees the cause."""
-    for name in record.entries:
+    """Record in the entries under test why a run gave no verdict: they are tested again, and people see the cause."""
+    for name in record.entries if record.result == "lost" and record.subject not in ("base", "preflight") else ():
         entry = state.entries.get(name)
         if entry is not None and entry.status in ("candidate", "testing"):
             state.entries[name] = replace(entry, reason=record.reason, log=record.log, updated_at=stored.at)

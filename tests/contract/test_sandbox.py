@@ -531,3 +531,10 @@ def test_what_runs_inside_may_open_half_of_the_descriptors_that_garrison_may(mod
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert output.split()[:2] == [str(hard // 2), str(min(soft, hard // 2))], output
     assert "refused" in output
+
+
+@pytest.mark.parametrize("mode", [pytest.param(Mode.NONE), *HELD])
+def test_an_output_is_no_program_whatever_mode_its_command_gave_it(mode: Mode, place: Place) -> None:
+    log = place.worktree.parent / "output.log"
+    finish(start(with_mode(place, mode), "python3 -c 'import os; os.fchmod(1, 0o4777)'", log))
+    assert log.stat().st_mode & 0o7777 & ~0o644 == 0, log.read_text()

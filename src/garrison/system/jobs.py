@@ -16,7 +16,7 @@ from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused
 from garrison.frozen import frozen
-from garrison.system import kill_tree, processes, terminal_text
+from garrison.system import kill_tree, processes, terminal_text, untrusted
 from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
@@ -60,7 +60,9 @@ def is_signal_exit(exit_code: int) -> bool:
 class Job:
     """A running command. Made by `start`; `poll` until it gives a result."""
 
-    def __init__(self, child: Child, marker: str, *, started: float, timeout_s: float | None, grace: float) -> None:
+    def __init__(self, child: Child, marker: str, *, started: float, timeout_s: float | None, grace: float,
+                 outputs: Sequence[Path] = ()) -> None:
+        self._outputs = outputs
         self._child, self._marker, self._grace = child, marker, grace
         self._started = self._polled = started
         self._deadline = None if timeout_s is None else started + timeout_s
@@ -84,7 +86,7 @@ class Job:
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         child = processes.spawn(argv, env=env, cwd=cwd, log=log, stdin=stdin, stdout=stdout, extra_fds=extra_fds)
         return cls(child, env.get(processes.MARKER, ""), started=time.monotonic() if now is None else now,
-                   timeout_s=timeout_s, grace=grace)
+                   timeout_s=timeout_s, grace=grace, outputs=(log,) if stdout is None else (log, stdout))
 
     @property
     def pidfd(self) -> int:
@@ -177,6 +179,8 @@ class Job:
                                         only_below=self._marker == os.environ.get(processes.MARKER))
 
     def _finish(self) -> JobResult:
+        for output in self._outputs:  # the command had it open, and may have made it a program of ours
+            untrusted.mend_output(output)
         self._child.close()
         code = -signal.SIGKILL if self._code is None else self._code
         self._result = JobResult(code, self._timed_out, max(0.0, self._ended - self._started))

@@ -30,6 +30,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _APPENDED = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 _CHUNK = 1 << 20
+_OUTPUT = 0o644
 _SET_ASIDE = ".gone-"
 """Begins the name of what is to be removed."""
 _REMOVE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwX -- "$@"; rm -rf -- "$@"; }'
@@ -300,6 +301,21 @@ def remove_tree(folder: Path) -> None:
             if not os.path.lexists(folder):
                 return None
     raise UnsafeFile(folder.parent, folder.name, "changes while it is removed")
+
+
+def mend_output(path: Path) -> None:
+    """Take from a file that a program had open what no output has: rights to run it, and others' to write it."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        state = os.fstat(descriptor)
+        mode = stat.S_IMODE(state.st_mode)
+        if stat.S_ISREG(state.st_mode) and mode & ~_OUTPUT and state.st_uid == os.geteuid():
+            Path(f"/proc/self/fd/{descriptor}").chmod(mode & _OUTPUT)
+    finally:
+        os.close(descriptor)
 
 
 def mend_folder(folder: Path) -> int:

@@ -35,6 +35,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.run import Launch
 from garrison.records.signals import Signal
+from garrison.sandbox import private_files
 from garrison.system import processes
 from garrison.system.git import Git
 from garrison.system.tmux import TmuxTerminal
@@ -118,7 +119,7 @@ def state(folder: Path) -> dict[str, tuple[bytes, int, int]]:
     machine's sandboxes in the user's state directory."""
     return {str(path): (path.read_bytes() if path.is_file() and not path.is_symlink() else b"", path.lstat().st_mode,
                         path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))
-            if not path.is_socket() and path.name != "sandbox.json"}
+            if not path.is_socket() and not path.name.startswith(("sandbox.json", private_files.FILE))}
 
 
 def dead() -> tuple[int, int]:

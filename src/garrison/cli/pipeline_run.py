@@ -344,6 +344,7 @@ def _workers(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], an
 def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None:
     """Print which sandbox holds the graph's agents and tools; Refused if it cannot be held."""
     from garrison.cli.pipeline_agent import agent_of
+    from garrison.sandbox import private_files
     from garrison.sandbox.place import Role
     from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 
@@ -353,6 +354,7 @@ def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None
     if not (agents or roles):
         return
     settle_mode(home)
+    private_files.forget()
     line = summarize_sandbox(home, agents, os.environ, roles)
     if not quiet:
         print_message(line)

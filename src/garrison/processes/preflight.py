@@ -52,7 +52,7 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
 from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_run, launcher_key, quote, to_name
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
-from garrison.sandbox import git_config, setups
+from garrison.sandbox import git_config, private_files, setups
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
@@ -148,6 +148,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         task.agent or (COMMAND if task.command else agent), runtime.home, task.command)}
     words |= {word for name in agents for word in registry.programs_of(name, runtime.home, None)}
     launch = replace(launch, programs=find_programs(words, runtime.environ))
+    private_files.forget()
     launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
-from garrison.sandbox import private_files
 from garrison.sandbox.named_files import named_programs
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import choose_mode, describe_mode, machine
@@ -30,9 +29,8 @@ _LISTS = ("read", "write", "hide")
 def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, str],
                       roles: Iterable[Role] = NAMES) -> str:
     """Return in one line which modes hold for these agents and roles, and that something is not held; Refused if one of
-    them cannot be held on this machine. What is private in folders that are shown is looked for again."""
+    them cannot be held on this machine."""
     held = held_modes(home, agents, environ, roles)
-    private_files.forget()
     return describe_modes(held, None if set(held.values()) == {Mode.NONE} else machine())
 
 

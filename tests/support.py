@@ -205,6 +205,7 @@ class UserWorld:
         if not (self.home / "config.toml").exists():
             self.configure()
             (self.home / private_files.FILE).write_text(_private_files())
+            (self.home / private_files.FILE).chmod(0o600)
 
     def configure(self, settings: str = "") -> None:
         """Write config.toml; the first lines of `settings` go on with the table `[sandbox]`."""

@@ -229,7 +229,10 @@ def find(tree: ast.Module, planting: Planting) -> tuple[Place, ast.AST, set[str]
     around = dict(scopes(tree))
     if planting.function not in around:
         near = difflib.get_close_matches(planting.function, around, 4, 0.4)
-        raise Misplanted(f"{planting}: there is no such function; nearest: {', '.join(near) or 'none'}")
+        alike = [name for name, scope in around.items() if planting.mentions and any(
+            place.kind == planting.kind and planting.mentions in mentioned(place, set()) for place in places(scope))]
+        raise Misplanted(f"{planting}: there is no such function; nearest: {', '.join(near) or 'none'}; the rest of "
+                         f"the address fits: {', '.join(alike) or 'none'}")
     scope = around[planting.function]
     parts = planting.function.split(".")
     names = local_names([around[".".join(parts[:count])] for count in range(1, len(parts) + 1) if planting.function])

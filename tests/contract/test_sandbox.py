@@ -27,6 +27,7 @@ from garrison.sandbox.probe import machine
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes
 from garrison.system.git import Git
+from garrison.system.git.excludes import NAME, exclude_in_checkout
 from garrison.system.jobs import Job, JobResult
 from support import git
 
@@ -538,3 +539,13 @@ def test_an_output_is_no_program_whatever_mode_its_command_gave_it(mode: Mode, p
     log = place.worktree.parent / "output.log"
     finish(start(with_mode(place, mode), "python3 -c 'import os; os.fchmod(1, 0o4777)'", log))
     assert log.stat().st_mode & 0o7777 & ~0o644 == 0, log.read_text()
+
+
+def test_a_list_of_patterns_in_a_worktree_that_leads_out_of_it_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("SECRET")
+    git(tmp_path, "init", "-q", "repo")
+    repo = tmp_path / "repo"
+    git(repo, "config", "core.excludesFile", ".patterns")
+    (repo / ".patterns").symlink_to(tmp_path / "secret")
+    exclude_in_checkout(Git(repo), repo, tmp_path, ["*.log"], {})
+    assert (tmp_path / NAME).read_text() == "*.log\n"

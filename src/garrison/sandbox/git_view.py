@@ -270,9 +270,16 @@ class GitView:
         settings = []
         for key, default in (("core.excludesfile", "ignore"), ("core.attributesfile", "attributes")):
             named = paths.get(key, "")
-            source = self.worktree / named if named else _config_home() / "git" / default
+            source = Path(named) if named else _config_home() / "git" / default
             copy = f"garrison-{default}"
-            if _copy_file(source, common / "info" / copy):
+            if source.is_absolute():
+                is_copied = _copy_file(source, common / "info" / copy)
+            else:  # in the worktree, where it may be an agent's link to what the agent is not to see
+                is_copied = bool(data := untrusted.read_begin(self.worktree, named, _LIMIT_COPY))
+                if is_copied:
+                    (common / "info").mkdir(parents=True, exist_ok=True)
+                    (common / "info" / copy).write_bytes(data)
+            if is_copied:
                 settings.append(git_config.Entry("local", key, str(REPOSITORY / "info" / copy)))
         return settings
 

@@ -15,6 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.system import untrusted
+
 if TYPE_CHECKING:
     from garrison.system.git import Git
 
@@ -81,7 +83,10 @@ def _with_own(git: Git, worktree: Path, patterns: Sequence[str]) -> bytes:
     named = git.run("config", "--path", SETTING, cwd=worktree, check=False).out.removesuffix("\n")
     config = os.environ.get("XDG_CONFIG_HOME") or str(Path(os.environ.get("HOME", "/"), ".config"))
     own = Path(named) if named else Path(config, "git", "ignore")
-    kept = (worktree / own).read_bytes() if (worktree / own).is_file() else b""
+    if own.is_absolute():
+        kept = own.read_bytes() if own.is_file() else b""
+    else:  # in the worktree, where it may be an agent's link to what the agent is not to see
+        kept = untrusted.read_begin(worktree, str(own), untrusted.TEXT_LIMIT)
     text = "".join(f"{pattern}\n" for pattern in patterns).encode(errors="surrogateescape")
     return kept + (b"" if kept.endswith(b"\n") or not kept else b"\n") + text
 

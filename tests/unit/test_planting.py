@@ -64,7 +64,8 @@ def test_formatting_a_renamed_variable_and_another_statement_change_nothing() ->
 
 @pytest.mark.parametrize(("planting", "said"), [
     (Planting("src/queue.py", "Queue.decides", "condition", "False"), "no such function; nearest: Queue.decide"),
-    (Planting("src/queue.py", "Line.choose", "condition", "False", "done"), "the rest of the address fits: Queue.decide"),
+    (Planting("src/queue.py", "Line.choose", "condition", "False", "done"),
+     "the rest of the address fits: Queue.decide"),
     (Planting("src/queue.py", "Queue.decide", "condition", "False", "gone"),
      "0 places fit; nearest:\n  line 8: entry.done and waited > LIMIT"),
     (Planting("src/queue.py", "Queue.decide", "call statement"), "3 places fit; nearest:\n  line 9: self.drop(entry)"),

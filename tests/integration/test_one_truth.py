@@ -236,7 +236,7 @@ class Surfaces:
         return run_statuses(Runtime.real(self.home))
 
     def status_list(self, run: str) -> Shown:
-        [line] = [line for line in self.garrison("status").splitlines() if re.match(rf"{run} +\S+ +\S", line)]
+        [line] = [line for line in self.garrison("status", "--all").splitlines() if re.match(rf"{run} +\S+ +\S", line)]
         return Shown(line.split()[1])
 
     def status_of_all_as_json(self, run: str) -> Shown:

@@ -1,12 +1,16 @@
-"""`garrison --help` leads a person: a core of ten first, everything once, and an answer to other tools' words."""
+"""`garrison --help` leads a person: twelve commands first, everything once, and an answer to other tools' words."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from garrison.cli import run as run_module
 from garrison.cli.main import SECTIONS, garrison
 
 
@@ -15,13 +19,38 @@ def said(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_help_begins_with_the_ten_commands_that_are_used_most() -> None:
-    names = ["init", "run", "launch", "status", "top", "logs", "attach", "answer", "review", "stop"]
+def test_help_lists_the_twelve_commands_of_every_day_and_all_of_them_if_asked() -> None:
+    names = ["init", "run", "launch", "status", "top", "logs", "attach", "answer", "review", "stop", "resume", "why"]
     assert list(next(iter(SECTIONS.values()))) == names
     code, text = said("--help")
     positions = [text.index(f"\n  {name} ") for name in names]
     assert (code, positions) == (0, sorted(positions))
-    assert text.index("Most used:") < positions[0] and positions[-1] < text.index("\nRuns:")
+    assert "garrison help --all" in text and "merge-queue" not in text
+    everything = said("help", "--all")[1]
+    assert all(re.search(rf"\n  {name} ", everything) for section in SECTIONS.values() for name in section)
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Yield (module, command line) for each command in backquotes that garrison's sentences name."""
+    for path in sorted(Path(run_module.__file__).parents[1].rglob("*.py")):
+        for text in re.findall(r"`garrison ([a-z][^`\n\"]*)`", path.read_text(encoding="utf-8")):
+            yield path.name, text
+
+
+def test_the_command_of_each_hint_exists_with_its_options() -> None:
+    wrong = []
+    for module, text in hints():
+        command: click.Command | None = garrison
+        ctx = click.Context(garrison)
+        words = text.split()
+        while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z-]+", words[0]):
+            command = command.get_command(ctx, words.pop(0))
+        params = command.get_params(ctx) if command else ()
+        known = {"--help", *(name for each in params for name in (*each.opts, *each.secondary_opts))}
+        options = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        if command is None or not options <= known:
+            wrong.append(f"{module}: {text}")
+    assert not wrong
 
 
 def test_each_command_is_in_one_section_with_a_line_that_fits() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
 from garrison.agents.registry import find_profile, installed_agents
 from garrison.cli.follow import follow_run
-from garrison.cli.run import task_graph, task_name
+from garrison.cli.run import read_task, task_graph, task_name
 from garrison.config import LaunchConfig, parse_launch
 from garrison.errors import GarrisonError, UsageError
 from garrison.merge.config import QueueConfig
@@ -111,3 +112,16 @@ def test_a_run_whose_launcher_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     launch = Launch("r1", "x", "/r", "main", "2026-01-01T00:00:00.000000Z", "/t")
     with pytest.raises(GarrisonError, match=r"run r1 is corrupt, .*`garrison resume r1` restores it"):
         follow_run(Runtime.real(tmp_path, {}), launch)
+
+
+def test_a_long_task_comes_from_a_file_or_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "task.md"
+    file.write_bytes("\ufeffmend it\nall of it\n".encode())
+    assert read_task((), file) == "mend it\nall of it"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe\n")))
+    assert (read_task(("-",), None), read_task(("two", "words"), None)) == ("from a pipe", "two words")
+    file.write_bytes(b"\xff\xfe")
+    for words, source, said in (((), file, "not text in UTF-8"), ((), tmp_path / "no", "cannot read"),
+                                (("x",), file, "not both")):
+        with pytest.raises(UsageError, match=said):
+            read_task(words, source)

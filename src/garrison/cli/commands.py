@@ -21,6 +21,8 @@ from garrison.errors import GarrisonError, NotFound, Refused
 
 _HELP_LIMIT = 400
 """Characters of a command's help line in a group: more than any first sentence has."""
+ALL_COMMANDS = "garrison.all_commands"
+"""Key of a context's meta: its help shows every section."""
 _HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -158,9 +160,10 @@ class LazyGroup(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help lines by section, importing nothing."""
-        width = max(map(len, self.table))
-        for heading, section in self.sections.items():
+        """Write the help lines by section, importing nothing: the first, or all for `help --all`."""
+        shown = list(self.sections.items())[:None if ctx.meta.get(ALL_COMMANDS) else 1]
+        width = max(len(name) for _, section in shown for name in section)
+        for heading, section in shown:
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:{width}}", line) for name, (_, _, line) in section.items()])
 

@@ -6,15 +6,20 @@ from importlib.metadata import version as installed_version
 
 import click
 
-from garrison.cli.commands import Command
+from garrison.cli.commands import ALL_COMMANDS, Command
 
 
-@click.command("help", cls=Command, examples=(("garrison help merge-queue enqueue", "the same as with --help"),))
+@click.command("help", cls=Command, examples=(
+    ("garrison help merge-queue enqueue", "the same as with --help"),
+    ("garrison help --all", "all commands"),
+))
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.option("--all", "everything", is_flag=True, help="List all commands, not only the everyday ones.")
 @click.pass_context
-def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
+def help_command(ctx: click.Context, words: tuple[str, ...], *, everything: bool) -> None:
     """Show the help of a command."""
     at = ctx.find_root()
+    at.meta[ALL_COMMANDS] = everything
     arguments = list(words)
     while arguments and isinstance(at.command, click.Group):
         name, command, arguments = at.command.resolve_command(at, arguments)

@@ -22,10 +22,10 @@ SECTIONS = {
         "answer": ("answer", "answer", "Answer a question of an agent or of a gate."),
         "review": ("review", "review", "Show what waits to land; approve or reject it."),
         "stop": ("launch", "stop", "Stop a run gracefully; it can be resumed."),
-    },
-    "Runs": {
         "resume": ("resume", "resume", "Continue a run or a workflow that stopped, failed or died."),
         "why": ("why", "why", "Explain what happened to a node, why, and what to do."),
+    },
+    "Runs": {
         "events": ("events", "events", "Print events as lines or JSON; -f follows."),
         "take": ("take", "take", "Begin runs from issues, each with a pull request."),
         "pr": ("pull_request", "pr", "Show, sync or open the pull request of a run."),
@@ -124,6 +124,7 @@ Examples:
   garrison launch work.dot --gate "make test"  a pipeline of tasks
   garrison status --watch
   garrison COMMAND --help                      options and examples of a command
+  garrison help --all                          all commands
 
 \b
 Completion:

@@ -7,6 +7,7 @@ once its branch is enqueued, so its branch is archived and its hook closed here,
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -379,14 +380,15 @@ def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
 
 
 @click.command("enqueue", cls=Command, examples=(
-    ("garrison merge-queue enqueue add_tests work/tests", "in the repository; returns at once"),
+    ("garrison merge-queue enqueue work/tests", "in the repository; returns at once"),
+    ("garrison merge-queue enqueue add_tests work/tests", "as the work of the node add_tests"),
     ("garrison merge-queue enqueue docs work/docs --depends-on add_tests --strategy squash",
      "after another entry, as one commit"),
     ("garrison merge-queue enqueue fix work/fix --target origin:main --priority 5",
      "onto a remote branch, ahead of other entries"),
 ))
-@click.argument("node")
-@click.argument("branch")
+@click.argument("node", metavar="[NODE] BRANCH")
+@click.argument("branch", required=False, metavar="")
 @repo_root_option
 @target_option
 @click.option("--run", default="", metavar="RUN", help="Run of the node.")
@@ -397,15 +399,23 @@ def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
               help="How the branch lands (default: the queue's, merge).")
 @json_option
 @home_option
-def enqueue_command(node: str, branch: str, repo_root: str | None, target: str | None, run: str, priority: int | None,
-                    depends_on: tuple[str, ...], strategy: str | None, as_json: bool, home: str | None) -> None:
-    """Enqueue BRANCH of NODE at its current commit; prints the entry as JSON.
+def enqueue_command(node: str, branch: str | None, repo_root: str | None, target: str | None, run: str,
+                    priority: int | None, depends_on: tuple[str, ...], strategy: str | None, as_json: bool,
+                    home: str | None) -> None:
+    """Enqueue BRANCH, as the work of NODE, at its current commit; prints the entry as JSON, except at a terminal.
 
     Enqueueing the same node and commit again changes the priority, dependencies and strategy of the existing entry. A
     new commit replaces the waiting entry.
     """
-    print_json(enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
-                       strategy=strategy))
+    node, branch = (re.sub(r"\W+", "_", node, flags=re.ASCII), node) if branch is None else (node, branch)
+    enqueued = enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
+                       strategy=strategy)
+    if as_json or not sys.stdout.isatty():
+        print_json(enqueued)
+    else:
+        entry = enqueued["entry"]
+        click.echo(f"{branch} waits to land on {entry['target']} as {entry['id']}; `garrison merge-queue process` "
+                   "tests and lands it")
 
 
 @click.command("process", cls=Command, examples=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -30,23 +31,25 @@ MAX_LABEL = 72
 _TERMINALS = ("start", "exit")
 
 
-@click.command(cls=Command, option_groups={"Task": ("command", "acceptance"), **OPTION_GROUPS}, examples=(
+@click.command(cls=Command, option_groups={"Task": ("file", "command", "acceptance"), **OPTION_GROUPS}, examples=(
     ('garrison run "fix the flaky test in test_cache.py" --agent codex', "prints progress until it has landed"),
     ('garrison run "update the changelog" --detach', "the same in the background, with the configured agent"),
     ('garrison run "format the code" --command "ruff format ."', "a command does it"),
 ))
-@click.argument("words", nargs=-1, required=True, metavar="TASK...")
+@click.argument("words", nargs=-1, metavar="TASK...|-")
+@click.option("--file", "file", metavar="FILE", type=click.Path(path_type=Path),
+              help="File with the task, for a long one; `-` reads it from standard input.")
 @click.option("--command", metavar="CMD", help="Command that does the task, in place of an agent.")
 @click.option("--acceptance", metavar="CMD", help="Command that accepts the work before it is queued.")
 @launch_options
-def run(words: tuple[str, ...], command: str | None, acceptance: str | None, home: str | None,
+def run(words: tuple[str, ...], file: Path | None, command: str | None, acceptance: str | None, home: str | None,
         target_dir: Path | None, agent: str | None, *, detach: bool, dry_run: bool, serve: bool, as_json: bool,
         **options: Any) -> int | None:
     """Let one agent do TASK on the repository you are in, in a worktree of its own; land it if it passes the gate.
 
     Prints progress until the task has landed (exit code 0) or failed (1). Ctrl-C leaves the run in the background.
     """
-    task = " ".join(words).strip()
+    task = read_task(words, file)
     if not task:
         raise UsageError("the task is empty; say in words what the agent is to do")
     if len(words) == 1 and task.endswith(".dot"):
@@ -70,6 +73,22 @@ def run(words: tuple[str, ...], command: str | None, acceptance: str | None, hom
         return None
     print_message("Ctrl-C leaves it running in the background")
     return follow_run(runtime, created, as_json=as_json)
+
+
+def read_task(words: tuple[str, ...], file: Path | None) -> str:
+    """Return the task: these words, or what a file or standard input (`-`) holds."""
+    if words and file is not None:
+        raise UsageError("give the task in words or with --file, not both")
+    source = Path("-") if words == ("-",) else file
+    if source is None:
+        return " ".join(words).strip()
+    try:
+        data = sys.stdin.buffer.read() if str(source) == "-" else source.read_bytes()
+        return data.decode("utf-8-sig").strip()
+    except OSError as error:
+        raise UsageError(f"cannot read {source}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{'standard input' if str(source) == '-' else source} is not text in UTF-8") from error
 
 
 def _installed(runtime: Runtime) -> str:

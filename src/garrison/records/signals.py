@@ -2,8 +2,9 @@
 
 A signal, followed through the code:
 
-1. Send: `Supervisor.send` (processes/supervisor.py) or `garrison signal` build a `Signal` from a `Payload`; `post`
-   writes its file into the inbox of the recipient. A target is a name, not an incarnation: a successor inherits it.
+1. Send: `Supervisor.send` (processes/supervisor.py) or `garrison signals send` build a `Signal` from a `Payload`;
+   `post` writes its file into the inbox of the recipient. A target is a name, not an incarnation: a successor
+   inherits it.
 2. Wake: the recipient's event loop watches the inbox (`Supervisor.watch`); a lost event costs one rescan, a second.
 3. Read: `observe` of the recipient's process lists the inbox (`list_pending`), oldest first.
 4. Decide (pure): its policy asks `find_objection` whether run, attempt and incarnation are current, and `parse`s the

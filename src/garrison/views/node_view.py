@@ -234,7 +234,7 @@ class NodeReader:
         question = self.state.questions.get(name)
         return NodeFacts(
             node.status, node.attempt, node.reason, node.commit, node.landing, runner.phase if runner else "",
-            run_branch=self.launch.onto if self.launch.onto != self.launch.base else "",
+            name=name, run_branch=self.launch.onto if self.launch.onto != self.launch.base else "",
             run_over="" if self.under_way else self.status,
             held=self.state.held.get(name), parked=parking.why if parking else "",
             guardian_alive=self.guardian_alive, runner_alive=runner_alive,
@@ -424,6 +424,8 @@ class NodeFacts:
     """Of the merge queue."""
     hindrance: str = ""
     """Of the merge queue."""
+    name: str = "NODE"
+    """Its own, for the command that answers it."""
 
 
 def place_of(state: RunState, name: str) -> str:
@@ -503,7 +505,7 @@ def _work(facts: NodeFacts) -> str:
     if facts.run_over == "stopped":
         return "stopped; continues when the run is resumed"
     if has_open_question(facts):
-        return f"asks you: {first_line(facts.question)} (answer: garrison answer NODE 'TEXT')"
+        return f"asks you: {first_line(facts.question)} (answer: garrison answer {facts.name} 'TEXT')"
     if facts.job:
         return {"setup": "setting up its worktree", "acceptance": "running its acceptance command",
                 "validator": "another agent is validating its work"}.get(facts.job, f"running {facts.job}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -127,6 +128,8 @@ class Repository:
                                      stderr=subprocess.PIPE, start_new_session=timeout is not None,
                                      stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and shutil.which("git", path=env.get("PATH")) is None:
+                raise GarrisonError("git is not on your PATH; install git, or add its folder to PATH") from error
             subject = f": {error.filename}" if error.filename else ""  # none if the machine lacks descriptors
             raise GitError(arguments, 127, f"fatal: {error.strerror}{subject}") from error
         with child:

@@ -18,7 +18,16 @@ from garrison.processes.guardian import landing_policy, policy
 from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.launcher.progress import describe_event
 from garrison.processes.merge_client import MergeStatus
-from garrison.processes.run_state import RunLanding, RunState, describe_landed, from_snapshot, replay_run, to_snapshot
+from garrison.processes.run_state import (
+    NodeState,
+    RunLanding,
+    RunState,
+    describe_landed,
+    describe_push,
+    from_snapshot,
+    replay_run,
+    to_snapshot,
+)
 from garrison.records.events import GuardianSignal, LandingChanged, NodeChanged, RunChanged, encode
 from garrison.records.journal import Entry
 from garrison.records.run import Launch
@@ -252,3 +261,25 @@ def test_only_a_run_at_its_exit_is_sent_back_and_none_is_resumed_from_there() ->
         advance(failed.program, failed.state, SentBack("a", "red"))
     with pytest.raises(ForbiddenTransition):
         advance(done.program, done.state, Resumed(again=True))
+
+
+@pytest.mark.parametrize(("land", "remotes", "told"), [
+    ("run", ["origin"], "`git push origin main` publishes it"),
+    ("run", ["fork", "origin"], "`git push origin main` publishes it"),
+    ("run", ["fork"], "`git push fork main` publishes it"),
+    ("run", ["fork", "mirror"], ""),  # which one is not ours to guess
+    ("run", [], ""),
+    ("pr", ["origin"], ""),  # garrison has pushed it itself
+])
+def test_a_run_that_has_landed_says_how_to_push(land: str, remotes: list[str], told: str) -> None:
+    state = reached_exit(LINE, LandingChanged("landed", 1, commit="beef"))
+    assert describe_push(state, land, "main", remotes) == "", "it is not done"
+    state.status = "done"
+    assert describe_push(state, land, "main", remotes) == told
+
+
+def test_only_what_landed_is_to_be_pushed_and_a_reader_elsewhere_is_told_where() -> None:
+    state = RunState("done", nodes={"a": NodeState("validated")})
+    assert describe_push(state, "node", "main", ["origin"], "/a b") == "`git -C '/a b' push origin main` publishes it"
+    assert describe_push(state, "none", "main", ["origin"]) == ""
+    assert describe_push(RunState("done"), "node", "main", ["origin"]) == "", "nothing landed"

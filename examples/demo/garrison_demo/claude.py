@@ -30,6 +30,7 @@ from garrison.errors import Refused
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key
 from garrison_demo.report import (
+    OWN_PROJECT,
     Rework,
     format_seconds,
     list_failed_nodes,
@@ -284,6 +285,7 @@ def play(sessions: ClaudeSessions, *, chaos: bool, terminal: str, keep: bool) ->
     click.echo("\nWhat to try next")
     for command in next_steps(sessions, kept=keep or code not in (0, INTERRUPTED)):
         click.echo(f"  {command}")
+    click.echo(OWN_PROJECT.format(garrison=garrison_command(elsewhere=True)))
     return code
 
 

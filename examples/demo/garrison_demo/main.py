@@ -12,7 +12,7 @@ import click
 
 from garrison.cli.output import INTERRUPTED
 from garrison_demo.chaos import PLAN, Chaos, PlannedKill
-from garrison_demo.report import list_rework, list_shortfalls, next_steps, print_report
+from garrison_demo.report import OWN_PROJECT, list_rework, list_shortfalls, next_steps, print_report
 from garrison_demo.sandbox import (
     DEMO,
     MAX_AGENTS,
@@ -20,6 +20,7 @@ from garrison_demo.sandbox import (
     Sandbox,
     counted_interrupts,
     create_sandbox,
+    garrison_command,
     new_folder,
     remove_or_report,
 )
@@ -93,4 +94,5 @@ def conclude(sandbox: Sandbox, chaos: Chaos, code: int, *, keep: bool) -> int:
     click.echo("\nWhat to try next")
     for command in next_steps(sandbox, kept=kept, over=sandbox.state.status in ("done", "failed")):
         click.echo(f"  {command}")
+    click.echo(OWN_PROJECT.format(garrison=garrison_command(elsewhere=True)))
     return code

@@ -116,6 +116,10 @@ def _incarnations(sandbox: Sandbox, node: str) -> str:
     return ", ".join(f"{role} {identity.incarnation}" for role, identity in identities.items() if identity)
 
 
+OWN_PROJECT = "\nIn a project of your own\n  cd PROJECT && {garrison} init"
+"""Offer at the end of a demonstration; apart from the commands that work as printed, for PROJECT is the reader's."""
+
+
 def next_steps(sandbox: Sandbox, *, kept: bool, over: bool) -> list[str]:
     """Return commands to try, each of which works as printed.
 

@@ -218,11 +218,12 @@ def remove_or_report(folder: Path, *, keep: bool) -> None:
 # ------------------------------------------------------------------------------------------ commands to type next
 
 
-def garrison_command() -> str:
-    """Return how to type `garrison` here: the checkout's script, else the installed program."""
+def garrison_command(*, elsewhere: bool = False) -> str:
+    """Return how to type `garrison` here, or `elsewhere`: the checkout's script, else the installed program."""
     source = checkout()
     if source is not None:
-        return f"{shell_path(source / 'scripts')}/cli.py"
+        scripts = source / "scripts"
+        return f"{shlex.quote(str(scripts)) if elsewhere else shell_path(scripts)}/cli.py"
     return "garrison" if shutil.which("garrison") else f"{shlex.quote(sys.executable)} -P -m garrison.cli.main"
 
 

@@ -7,6 +7,7 @@ outcomes, which need no graph.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from garrison.pipeline.flow.program import Program
     from garrison.pipeline.plan import RunPlan
@@ -493,6 +494,20 @@ def describe_next(run: str, status: str, *, over: bool) -> str:
     if status == "parked" or (status == "failed" and not over):
         return f"once the cause is fixed, {resume}` continues it"
     return f"{resume} --retry-failed` tries again what failed" if status == "failed" else ""
+
+
+def describe_push(state: RunState, land: str, base: str, remotes: Collection[str], folder: str = "") -> str:
+    """Return the command that publishes what a run that is done has landed on its base, in words. Pure.
+
+    '' where nothing landed there, for a pull request, and where no remote is the obvious one. `folder` is the
+    repository, for a reader who is elsewhere.
+    """
+    landed = state.landing.status == LANDED if land == LAND_RUN else land == LAND_NODE and state.landed > 0
+    remote = "origin" if "origin" in remotes else next(iter(remotes), "") if len(remotes) == 1 else ""
+    if state.status != "done" or not landed or not remote:
+        return ""
+    place = ["-C", folder] if folder else []
+    return f"`{shlex.join(['git', *place, 'push', remote, base])}` publishes it"
 
 
 def describe_landed(state: RunState, land: str, base: str, branch: str, total: int) -> str:

@@ -93,8 +93,8 @@ class Progress:
         if self.watched and not self.as_json:
             self._print(f"          {clean(describe_event(event))}")
 
-    def end(self, status: str, reason: str, state: RunState, landed: str) -> None:
-        """Show how the run ended, what has `landed`, and last the one command that helps."""
+    def end(self, status: str, reason: str, state: RunState, landed: str, push: str = "") -> None:
+        """Show how the run ended, what has `landed`, and last the one command that helps, which may be a `push`."""
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "foreign_moves": [asdict(move) for move in state.foreign_moves],
@@ -106,7 +106,7 @@ class Progress:
         why = f"; {clean(reason)}" if reason else ""
         for warning in state.told:
             self._print(f"warning: {clean(warning.describe())}")
-        helps = describe_next(self._run, status, over=state.over)
+        helps = describe_next(self._run, status, over=state.over) or push
         self._print(f"run {status}: {landed}{why}{helps and f'; next: {helps}'}")
 
     def _print(self, line: str) -> None:

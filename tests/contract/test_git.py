@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from garrison.errors import Refused
+from garrison.errors import GarrisonError, Refused
 from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
 from garrison.system.git.commits import Ident
 
@@ -468,3 +468,9 @@ def test_changes_of_a_submodule_are_seen_whatever_gitmodules_says(ours, repo, tw
     with (repo / ".gitmodules").open("a") as file:
         file.write("\tignore = all\n")
     assert [change.name for change in ours.changes("first", "second")] == ["sub"]
+
+
+def test_a_machine_without_git_is_told_so(repo, tmp_path):
+    """Seen: `git rev-parse --git-common-dir failed (127)`."""
+    with pytest.raises(GarrisonError, match="git is not on your PATH"):
+        Git(repo, {"PATH": str(tmp_path)}).run("status")

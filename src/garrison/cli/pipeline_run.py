@@ -113,7 +113,7 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
                        as_json=as_json)
     if not simulate:
         _print_sandbox(graph, state, agent or "command", quiet=quiet or as_json)
-    with _Workplace(graph, state, simulate=simulate, quiet=quiet or as_json) as place:
+    with _Workplace(graph, state, agent or "command", simulate=simulate, quiet=quiet or as_json) as place:
         place.open(workdir or Path.cwd(), directory, in_place=in_place)
         result = _run_interruptibly(directory, run_async(
             file, initial=parse_context(values), run_dir=directory, max_steps=max_steps, seed=seed, own_loop=True,
@@ -158,7 +158,8 @@ def resume_pipeline_run(run: str, home: str | None, *, answers: tuple[str, ...],
                        {**start.simulated.get("labels", {}), **prepared}, auto_approve=auto_approve, as_json=as_json)
     if not start.simulated:
         _print_sandbox(graph, find_home(home), agent or start.agent or "command", quiet=quiet or as_json)
-    with _Workplace(graph, find_home(home), simulate=bool(start.simulated), quiet=quiet or as_json) as place:
+    with _Workplace(graph, find_home(home), agent or start.agent or "command", simulate=bool(start.simulated),
+                    quiet=quiet or as_json) as place:
         place.reopen(start, folder.root)
         result = _run_interruptibly(folder.root, run_async(
             text, run_dir=folder.root, max_steps=max_steps, resume=True, again=retry_failed,
@@ -201,8 +202,14 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
 class _Workplace:
     """Where the commands of a run work, and what is said of that at its end."""
 
-    def __init__(self, graph: Graph, home: Path, *, simulate: bool, quiet: bool) -> None:
+    def __init__(self, graph: Graph, home: Path, agent: str, *, simulate: bool, quiet: bool) -> None:
+        from garrison.agents import registry
+        from garrison.cli.pipeline_agent import agent_of
+
         self.home, self._quiet = home, quiet
+        agents = {agent_of(node.attrs, agent) for node in graph.nodes_of("codergen")} | {agent}
+        self._excluded = [] if simulate else [pattern for name in sorted(agents)
+                                              for pattern in registry.excluded_by(name, home)]
         self._works = not simulate and bool(graph.nodes_of("tool", "codergen", "subgraph", "stack.manager_loop"))
         self.tree: Path | None = None
         self.worktree: PipelineWorktree | None = None
@@ -248,7 +255,7 @@ class _Workplace:
 
     def _prepare(self, begin: str) -> None:
         assert self.worktree is not None
-        for note in self.worktree.prepare(self.home, os.environ, begin):
+        for note in self.worktree.prepare(self.home, os.environ, begin, self._excluded):
             self._say(f"note: {note}")
         self.tree = self.worktree.tree
 

@@ -29,12 +29,12 @@ from garrison.sandbox.git_view import GitView, sandbox_folder
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import may_fetch, read_rights
-from garrison.system.git import Git, open_repository
+from garrison.system.git import Git, excludes, open_repository
 from garrison.system.git.rescues import rescue_stem
 from garrison.system.worktree_files import complete_worktree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 NODE = "pipeline"
 """Stands for a node in the names of branch and rescue refs."""
@@ -69,8 +69,13 @@ class PipelineWorktree:
         """Return the branch on which the result is."""
         return f"garrison/{self.name}/{NODE}"
 
-    def prepare(self, home: Path, environ: Mapping[str, str], start: str = "HEAD") -> list[str]:
-        """Create the worktree, on its branch or at `start`, or take over a killed run's; return notes."""
+    def prepare(self, home: Path, environ: Mapping[str, str], start: str = "HEAD",
+                excluded: Sequence[str] = ()) -> list[str]:
+        """Create the worktree, on its branch or at `start`, or take over a killed run's; return notes.
+
+        Args:
+            excluded: patterns of files that its agents write for themselves.
+        """
         commit = self.git.rev(start) or self.git.rev("HEAD")
         if commit is None:
             raise Refused(f"{self.git.root} has no commit yet, from which a worktree could begin; commit, or let the "
@@ -82,6 +87,7 @@ class PipelineWorktree:
         if not self.tree.is_dir():
             raise Refused(f"{self.sub} is not in the last commit, from which the run's worktree begins; commit it, or "
                           "let the run work in the folder itself: --in-place")
+        excludes.write_excludes(self.git, self.path, excluded)
         atomic.make_directory(sandbox_folder(self.path))
         atomic.write(sandbox_folder(self.path) / REPOSITORY, os.fsencode(self.git.root))
         rights = read_rights(home, Role.AGENT, environ=environ)

@@ -414,6 +414,7 @@ def test_a_signal_that_comes_while_a_command_is_being_started_ends_it_too(
             return job
 
     monkeypatch.setattr(tool, "Job", Struck)
+    monkeypatch.chdir(tmp_path)  # in a git checkout it would work in a worktree and leave a branch
     path = tmp_path / "s.dot"
     path.write_text(f'digraph {{ {ENDS} s [shape=parallelogram, tool_command="exec sleep 76"]; start -> s -> x }}')
     ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job

@@ -154,7 +154,7 @@ def repair_launch(runtime: Runtime, run: str) -> list[str]:
         copy = _find_copy(files)
         if copy is None:
             raise RecordCorrupt(files.launch, f"{why}, and no journal of the run has a copy; restore it, or start "
-                                              "another run with --new")
+                                              "another run with `garrison launch GRAPH --new`")
         launch = record.decode(Launch, copy.launch.encode(), files.launch)
         _set_aside(runtime, files.launch)
         run_records.save(files.launch, launch)

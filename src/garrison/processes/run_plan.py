@@ -37,7 +37,7 @@ def read_plan(files: RunFiles, launch: Launch | None = None) -> RunPlan:
                     load=load_from_run(files.graphs), has_begun=True)
     if launch is not None and launch.graph_hash not in ("", graph_hash(files.graph.read_text(encoding="utf-8"), plan)):
         raise Refused(f"{files.graph}, or a file in {files.graphs}, was changed since run {launch.run_id} began; put "
-                      "it back, or start another run with --new")
+                      "it back, or start another run with `garrison launch GRAPH --new`")
     return plan
 
 

@@ -252,7 +252,7 @@ def test_a_move_of_the_target_outside_the_queue_is_told_with_the_nodes_at_work(p
     [move] = json.loads(place.command("status", "r1", "--json").stdout)["foreign_moves"]
     assert (move["at_work"], move["rewritten"]) == (["slow"], False)
     ending = (place.root / "out").read_text().splitlines()[-2:]
-    assert ending[0].startswith("run done") and ending[1].startswith(f"warning: {warning}"), ending
+    assert ending[1].startswith("run done") and ending[0].startswith(f"warning: {warning}"), ending
     git(place.repo, "show", "main:slow.txt")
 
 

@@ -227,7 +227,7 @@ def test_an_engine_run_whose_journal_ends_in_zeros_is_resumed(old: Place) -> Non
     assert from_json(old, "pipeline", "status", folder)["node_outcomes"] == {"start": "success", "first": "success"}
     (old.root / "release").touch()
     done = old.command("pipeline", "resume", folder, "--json", LEDGER=str(ledger), RELEASE=str(old.root / "release"))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["completed_nodes"] == ["start", "first", "second", "third", "x"]
     assert ledger.read_text().split() == ["first", "second", "third"]
     assert b"\0" not in (folder / "journal.jsonl").read_bytes()

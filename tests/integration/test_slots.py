@@ -120,7 +120,7 @@ DEEP = "d=x; for n in $(seq 60); do d=$d/$(printf %060d 0); done; for n in $(seq
 @pytest.fixture
 def shared() -> Iterator[Path]:
     """A folder of an ordinary user: one of root's is nobody else's."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # the folder of the tests may be closed to others
         if os.geteuid() == 0:
             os.chown(folder, ORDINARY, ORDINARY)
         yield Path(folder)

@@ -14,9 +14,6 @@ from garrison.processes.launcher.progress import Progress
 from garrison.processes.run_state import EXIT, RunState, describe_landed, describe_push
 from garrison.records.journal import Reader
 from garrison.records.names import launcher_key
-from garrison.system.git import open_repository
-from garrison.views.node_view import first_line
-from garrison.views.run_view import RunReader
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
@@ -51,6 +48,9 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
         print_message(f"run {run} continues in the background; {how_to_follow(run)}")
         return INTERRUPTED
     if not state.over:
+        from garrison.views.node_view import first_line  # only here; every launch loads this module
+        from garrison.views.run_view import RunReader
+
         view = RunReader(runtime.home, runtime.environ).read(run, details=False)
         why = [part for part in (first_line(view.reason), view.hint) if part]
         raise GarrisonError(f"run {run} is {view.status}, {view.progress}: "
@@ -68,6 +68,8 @@ def how_to_follow(run: str) -> str:
 
 def _how_to_push(state: RunState, launch: Launch) -> str:
     """Return how to publish what landed, for a reader in any folder; '' where the repository cannot say."""
+    from garrison.system.git import open_repository
+
     repo = Path(launch.repo)
     try:
         remotes = open_repository(repo).remotes()

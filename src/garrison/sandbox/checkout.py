@@ -104,12 +104,13 @@ def _lexical(path: Path) -> Path:
 def _pinned(path: Path, tree: Path, mode: Mode) -> list[Mount]:
     """Return the mounts that keep a folder of garrison's in the working directory from being written or moved.
 
-    A folder above it may be renamed as long as it is no mount itself; so each is. Refused where that cannot be held.
+    A folder above it may be renamed as long as it is no mount itself; so each is. A working directory that is garrison's
+    own is read-only as a whole. Refused where that cannot be held.
     """
     real, root = (Path(os.path.realpath(each)) for each in (path, tree))
     if not (is_within(path, tree) or is_within(real, root)):
         return []
-    if mode is Mode.LANDLOCK or real != path or root != tree or path == tree:
+    if mode is Mode.LANDLOCK or real != path or root != tree:
         raise Refused(f"{path}, which garrison writes, lies in the working directory {tree}, where commands could "
                       "change it: name another with --run-dir or GARRISON_HOME, or work elsewhere with --workdir")
     between = [each for each in reversed(path.parents) if each != tree and is_within(each, tree)]

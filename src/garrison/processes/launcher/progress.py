@@ -94,7 +94,7 @@ class Progress:
             self._print(f"          {clean(describe_event(event))}")
 
     def end(self, status: str, reason: str, state: RunState, landed: str, push: str = "") -> None:
-        """Show how the run ended, what has `landed`, and last the one command that helps, which may be a `push`."""
+        """Show how the run ended, what has `landed`, and last the one command that helps; before it how to `push`."""
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "foreign_moves": [asdict(move) for move in state.foreign_moves],
@@ -106,7 +106,9 @@ class Progress:
         why = f"; {clean(reason)}" if reason else ""
         for warning in state.told:
             self._print(f"warning: {clean(warning.describe())}")
-        helps = describe_next(self._run, status, over=state.over) or push
+        if push:
+            self._print(push)
+        helps = describe_next(self._run, status, over=state.over)
         self._print(f"run {status}: {landed}{why}{helps and f'; next: {helps}'}")
 
     def _print(self, line: str) -> None:

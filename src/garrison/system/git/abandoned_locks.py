@@ -94,7 +94,7 @@ def _works_in(pid: int, common: Path) -> bool:
     try:
         where = Path(f"/proc/{pid}/cwd").readlink()
         said = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
         return False
     except OSError:
         return True

@@ -33,8 +33,8 @@ from garrison.system.terminal_text import OutputFilter, clean, clean_lines, spel
 BOUND = 64 * 1024
 """Characters of a line that a reader is given at most."""
 LIMIT, FACTOR = 0.2, 15.0
-"""Seconds of CPU for a line at the bound, 0.05 on a quiet machine: under coverage, beside three others, a loop in Python
-takes up to four times as long. And how much longer ten times the text may take."""
+"""Seconds of CPU for a line at the bound, 0.05 on a quiet machine: under coverage, beside three others, a loop in
+Python takes up to four times as long. And how much longer ten times the text may take."""
 OF_LINES = 0.8
 """Seconds for as much in lines of a few characters."""
 

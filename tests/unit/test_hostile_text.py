@@ -32,10 +32,9 @@ from garrison.system.terminal_text import OutputFilter, clean, clean_lines, spel
 
 BOUND = 64 * 1024
 """Characters of a line that a reader is given at most."""
-LIMIT, FACTOR = 0.2, 15.0
-"""Seconds of CPU for a line at the bound, 0.05 on a quiet machine: under coverage, beside three others, a loop in
-Python takes up to four times as long. And how much longer ten times the text may take."""
-OF_LINES = 0.8
+LIMIT, FACTOR = 0.05, 15.0
+"""Seconds of CPU for a line at the bound; and how much longer ten times the text may take."""
+OF_LINES = 0.2
 """Seconds for as much in lines of a few characters."""
 
 
@@ -74,15 +73,16 @@ def _texts(unit: str, length: int) -> tuple[str, str]:
 
 
 def _measure(read: Callable[[str], object], text: str, enough: float = 0.0) -> float:
-    """Return the CPU seconds; the least of five measurements if the first are not `enough`: others use the machine."""
+    """Return the CPU seconds; of a second measurement if it is not `enough`, for others use the machine too."""
     times = []
-    while len(times) < 5 and not (times and min(times) <= enough):
+    while len(times) < 2 and not (times and times[0] <= enough):
         begun = time.process_time()
         read(text)
         times.append(time.process_time() - begun)
     return min(times)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", READERS)
 def test_hostile_text_is_read_in_proportion_to_its_length(name: str) -> None:
     read = READERS[name]
@@ -90,8 +90,10 @@ def test_hostile_text_is_read_in_proportion_to_its_length(name: str) -> None:
     tried = sorted(((_measure(read, _texts(unit, BOUND // 8)[kind], LIMIT), unit, kind)
                     for unit in UNITS for kind in (0, 1)), reverse=True)
     assert tried[0][0] < LIMIT, tried[0]
+    took = []
     for _, unit, kind in tried[:3]:
-        assert _measure(read, _texts(unit, BOUND)[kind], LIMIT) < (LIMIT, OF_LINES)[kind], (unit, kind)
+        took.append(_measure(read, _texts(unit, BOUND)[kind], LIMIT))
+        assert took[-1] < (LIMIT, OF_LINES)[kind], (unit, kind)
     _, unit, kind = tried[0]
-    once = max(0.004, _measure(read, _texts(unit, BOUND)[kind]))
+    once = max(0.004, took[0])  # of a first reading: a second finds its memory, which a longer text never does
     assert _measure(read, _texts(unit, 10 * BOUND)[kind], FACTOR * once) < FACTOR * once, (unit, kind)

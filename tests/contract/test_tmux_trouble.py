@@ -91,7 +91,8 @@ def test_a_command_without_an_answer_leaves_no_process_and_no_pipe(home: Path, m
             terminal.is_alive(first)
     assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
     children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()
-    assert not [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("tmux")]
+    clients = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("tmux")]
+    assert clients in ([], [str(server_of(first))]), "the server is a child where an earlier test adopts orphans"
 
 
 def test_libtmuxs_own_listings_are_bounded_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

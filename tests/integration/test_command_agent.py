@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.base import Assignment, Outcome
-from garrison.agents.command import CommandAgent, CommandWork
+from garrison.agents.base import Assignment, Outcome, Work
+from garrison.agents.command import CommandAgent
+from garrison.agents.command_attempt import CommandAttempt
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.registry import agent
 from garrison.agents.scripted import SCRIPTED
@@ -38,7 +39,7 @@ def with_command(assignment: Assignment, command: str, timeout_s: float | None =
     return replace(assignment, task=replace(assignment.task, command=command, timeout_s=timeout_s))
 
 
-def finish(work: CommandWork, seconds: float = DEADLINE) -> Outcome:
+def finish(work: Work, seconds: float = DEADLINE) -> Outcome:
     deadline = time.monotonic() + seconds
     while (outcome := work.poll(time.monotonic())) is None:
         assert time.monotonic() < deadline, "waited in vain"
@@ -283,3 +284,32 @@ def test_the_prompt_on_standard_input_cannot_be_written(assignment: Assignment) 
                              stdin="prompt")
     assert run(profile, assignment).status == "success"
     assert (assignment.worktree / "fed").read_text() == assignment.prompt_file.read_text()
+
+
+@pytest.mark.parametrize("as_command", [True, False])
+def test_a_program_that_comes_back_before_its_absence_is_judged_is_waited_for(assignment: Assignment, *,
+                                                                              as_command: bool) -> None:
+    tool = assignment.folder / "agent-tool"
+    given = replace(assignment, environment={**assignment.environment, "PATH": f"{tool.parent}:/usr/bin:/bin"},
+                    programs=("agent-tool",))
+    wall = time.time()
+    profile = None if as_command else CommandProfile("p", ("agent-tool",))
+    agent = CommandAgent(profile) if profile else CommandAgent()
+    work = CommandAttempt(agent, with_command(given, "agent-tool") if as_command else given, time.monotonic(),
+                          wall=lambda: wall)
+
+    def waits() -> bool:
+        assert work.poll(time.monotonic()) is None, work.outcome
+        return work.program is None
+
+    wait_for("the first absence is judged", waits)
+    for _ in range(2):
+        tool.unlink(missing_ok=True)
+        wall = work.decision.until + 1
+        assert work.poll(time.monotonic()) is None
+        assert work.program is not None, "the wait is over, and a run was tried"
+        tool.write_text("#!/bin/sh\n")
+        tool.chmod(0o755)
+        wait_for("its absence is judged again", waits)
+    wall = work.decision.until + 1
+    assert finish(work).status == "success"

@@ -108,6 +108,8 @@ class CommandAttempt(SuspendableAttempt):
         """What its last run failed of, if it is not waited for."""
         self._prompt = ""
         """The prompt as the orchestrator wrote it, once it has been added to."""
+        self._gone = ""
+        """Program for which the last run was not begun: it may be back by the time that this is judged."""
         super().__init__(assignment, now, wall=wall)
 
     # ---- what a suspendable attempt asks
@@ -120,15 +122,19 @@ class CommandAttempt(SuspendableAttempt):
         self._begun = now
         if self.endings and not self._agent.is_own_command:
             self._tell_why(self.endings[-1])
-        if self.endings and self.endings[-1].kind == TroubleKind.VANISHED and self._missing():
-            self._ran = self._agent.not_run(self.assignment)
-        else:
+        self._gone = ""
+        if self.endings and self.endings[-1].kind == TroubleKind.VANISHED:
+            self._gone = self._missing()
+        if not self._gone:
             try:
                 self._ran = self._agent.run(self.assignment, now)
             except GarrisonError:
-                if not self._missing():
+                self._gone = self._missing()
+                if not self._gone:
                     raise
-                self._ran = self._agent.not_run(self.assignment)
+            else:
+                return self._ran
+        self._ran = self._agent.not_run(self.assignment)
         return self._ran
 
     def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
@@ -178,7 +184,7 @@ class CommandAttempt(SuspendableAttempt):
         """Return which program is gone that the launch saw, or lacks a part of itself; '' for none."""
         if not ended.exit_code:
             return ""
-        if missing := self._missing():
+        if missing := self._gone or self._missing():
             return f"{missing} is not on the PATH any more; waiting until it is back"
         seen = self._seen()
         if not seen:

@@ -108,8 +108,7 @@ class CommandAttempt(SuspendableAttempt):
         """What its last run failed of, if it is not waited for."""
         self._prompt = ""
         """The prompt as the orchestrator wrote it, once it has been added to."""
-        self._gone = ""
-        """Program for which the last run was not begun: it may be back by the time that this is judged."""
+        self._gone = ""  # program for which the last run was not begun; it may be back before that is judged
         super().__init__(assignment, now, wall=wall)
 
     # ---- what a suspendable attempt asks
@@ -122,19 +121,14 @@ class CommandAttempt(SuspendableAttempt):
         self._begun = now
         if self.endings and not self._agent.is_own_command:
             self._tell_why(self.endings[-1])
-        self._gone = ""
-        if self.endings and self.endings[-1].kind == TroubleKind.VANISHED:
+        self._gone = self._missing() if self.endings and self.endings[-1].kind == TroubleKind.VANISHED else ""
+        try:
+            self._ran = (self._agent.not_run(self.assignment) if self._gone else self._agent.run(self.assignment, now))
+        except GarrisonError:
             self._gone = self._missing()
-        if not self._gone:
-            try:
-                self._ran = self._agent.run(self.assignment, now)
-            except GarrisonError:
-                self._gone = self._missing()
-                if not self._gone:
-                    raise
-            else:
-                return self._ran
-        self._ran = self._agent.not_run(self.assignment)
+            if not self._gone:
+                raise
+            self._ran = self._agent.not_run(self.assignment)
         return self._ran
 
     def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
@@ -149,9 +143,8 @@ class CommandAttempt(SuspendableAttempt):
         told = self._ran.told if self._ran is not None else None
         resets_at = (told.resets_at if told is not None else None) or \
             read_reset(witness.around, at, local_zone())
-        seconds = time.monotonic() - self._begun
         ending = Ending(witness.kind, at, reason, resets_at=resets_at if witness.kind != TroubleKind.VANISHED else None,
-                        progress=seconds >= PROGRESS_AFTER)
+                        progress=time.monotonic() - self._begun >= PROGRESS_AFTER)
         if self._ran is not None:
             self._ran.forget()  # it will be run again
         self.files.make()
@@ -202,8 +195,7 @@ class CommandAttempt(SuspendableAttempt):
 
     def _seen(self) -> list[str]:
         """Return the programs of this attempt that the launch saw."""
-        words = self._agent.programs(self.assignment.task.command)
-        return [word for word in words if word in self.assignment.programs]
+        return [word for word in self._agent.programs(self.assignment.task.command) if word in self.assignment.programs]
 
     def _missing(self) -> str:
         """Return a program that the launch saw and that is gone; '' for none."""

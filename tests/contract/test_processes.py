@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +171,37 @@ def test_codes_are_kept_for_spawned_children_that_reap_collected(tmp_path: Path)
     until(lambda: processes.probe(child.pid).zombie)  # type: ignore[union-attr]
     assert processes.reap()[child.pid] == 3
     assert processes.exit_code(child.pid) == 3
+
+
+def test_a_busy_reaper_takes_no_answer_from_a_thread_that_waits_for_its_child() -> None:
+    """Python believes that a child which somebody else collected has succeeded: git's "no" became a "yes"."""
+    script = (
+        "import subprocess, threading\n"
+        "from garrison.system import processes\n"
+        "processes.become_subreaper()\n"
+        "codes = []\n"
+        "def ask():\n"
+        "    codes.extend(subprocess.call(['/bin/sh', '-c', 'exit 3']) for _ in range(250))\n"
+        "threads = [threading.Thread(target=ask) for _ in range(2)]\n"
+        "for thread in threads: thread.start()\n"
+        "while any(thread.is_alive() for thread in threads): processes.reap()\n"
+        "print(len(codes), set(codes))\n")
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout == "500 {3}\n"
+
+
+def test_only_reap_waits_for_a_child_without_naming_it() -> None:
+    """Whoever waits for any child takes the answers of others."""
+    takers = set()
+    for path in sorted(Path(processes.__file__).parents[1].rglob("*.py")):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "wait" in text else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                first = ast.unparse(node.args[0]) if node.args else ""
+                if (node.func.attr == "waitpid" and first in ("-1", "0")) or node.func.attr in ("wait3", "wait4") \
+                        or first.endswith("P_ALL") or (ast.unparse(node.func) == "os.wait"):
+                    takers.add(path.name)
+    assert takers == {Path(processes.__file__).name}
 
 
 @pytest.mark.parametrize("error", [ProcessLookupError, FileNotFoundError])

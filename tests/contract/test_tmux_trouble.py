@@ -81,7 +81,8 @@ def stop_for_good(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_command_without_an_answer_leaves_no_process_and_no_pipe(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = opened(home)
-    assert (terminal := TmuxTerminal(home)).is_alive(first)
+    terminal = TmuxTerminal(home)
+    assert terminal.is_alive(first)
     stop_for_good(first, monkeypatch)
     monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.2)
     before = os.listdir("/proc/self/fd")  # noqa: PTH208

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import select
 import signal as signals
+import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -333,6 +334,8 @@ def _read(path: str) -> bytes:
 # --- our children -----------------------------------------------------------------------------------------------------
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_WNOTHREAD = 0x20000000
+"""Flag of wait: no children of other threads (`waitpid(2)`, `__WNOTHREAD`)."""
 
 
 @frozen
@@ -412,22 +415,21 @@ def send_descriptors(channel: socket.socket, data: bytes, descriptors: Sequence[
 
 
 def reap() -> dict[int, int]:
-    """Collect every child that has ended: pid → exit code, negative for a signal.
+    """Collect the children of `spawn` and orphans that have ended: pid → exit code, negative for a signal.
 
-    Not while a `subprocess` call waits in another thread. `exit_code` still answers for spawned children afterwards.
+    For the main thread: Linux gives it the orphans. The children of other threads are theirs; a `subprocess` call whose
+    child somebody else collects believes that it succeeded. `exit_code` still answers for spawned children afterwards.
     """
-    collected: dict[int, int] = {}
+    assert threading.current_thread() is threading.main_thread()
+    collected = {pid: code for pid in list(_spawned) if (code := exit_code(pid)) is not None}
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG | _WNOTHREAD)
         except ChildProcessError:
             break
         if pid == 0:
             break
         collected[pid] = os.waitstatus_to_exitcode(status)
-        if pid in _spawned:
-            _spawned.discard(pid)
-            _codes[pid] = collected[pid]
     return collected
 
 

@@ -16,6 +16,10 @@ import yaml
 
 from garrison.cli.main import main
 from garrison.config import find_home
+from garrison.processes.orchestrator.session_attempt import tools_of
+from garrison.sandbox.checkout import CheckoutCommands
+from garrison.session.adapters import ToolDispatcher
+from garrison.session.trust import read_tiers
 from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
 from garrison.workflow.mcp_tools import McpError, McpTools, ServerSpec
 from garrison.workflow.workflow_file import read_workflow
@@ -224,6 +228,50 @@ def test_tools_stay_in_their_directory_and_end_with_their_step(tmp_path: Path) -
     asyncio.run(scene())
     pid = int((tmp_path / "pid").read_text())
     wait_for("the command's group to be gone", lambda: not any(pid in (one.ppid, one.pid) for one in processes()))
+
+
+PLANTED = ("response.md", "output.log", "exit", "status.json")
+HOSTILE = (f"for n in {' '.join(PLANTED)}; do ln -sfn {{own}}/secret $n; ln -sfn {{own}}/secret {{home}}/$n; done; "
+           "cat {own}/secret; echo bad >> {own}/secret; echo bad >> .git/config; echo bad > .git/hooks/post-commit; "
+           "mkdir -p n/.git; echo bad > n/.git/config; true")
+
+
+def test_what_a_workflow_or_session_runs_is_confined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It sees the folder alone; no link that it plants is followed, and no tool writes what git obeys."""
+    folder, own, home = tmp_path / "folder", tmp_path / "own", tmp_path / "folder/home"
+    own.mkdir()
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    home.mkdir()
+    (own / "secret").write_text("SECRET")
+    before = (folder / ".git/config").read_bytes()
+    hostile = HOSTILE.format(own=own, home=home)
+    writes = [{"name": f"w{number}", "tool": "files.write", "arguments": {"path": path, "text": "bad"},
+               "depends_on": ["run"], "critical": False}
+              for number, path in enumerate((*PLANTED, ".git/config", "n/.GIT/config"))]
+    file = write(tmp_path / "w.yaml", name="w", steps=[
+        {"name": "run", "tool": "command.run", "arguments": {"command": hostile}}, *writes])
+    assert main(["workflow", "run", str(file), "--json", "--home", str(home), "--workdir", str(folder)]) == 0
+    told = capsys.readouterr()
+    assert set(json.loads(told.out)["steps"].values()) == {"completed", "failed"}
+    assert "SECRET" not in told.out and f"changed the repository in {folder / 'n'}" in told.err
+
+    tools = tools_of(folder, read_tiers()["trusted"], CheckoutCommands(folder, home, home / "sessions/s"))
+    said = asyncio.run(ToolDispatcher(tools)([
+        {"name": "run", "arguments": {"command": hostile}}, *(
+            {"name": "write", "arguments": {"path": path, "text": "bad"}} for path in (*PLANTED, ".git/hooks/x")),
+        {"name": "read", "arguments": {"path": "exit"}}], "a"))
+    assert "SECRET" not in str(said) and all(line.startswith("error: UsageError") for line in said[1:])
+    assert (own / "secret").read_text() == "SECRET" and (folder / ".git/config").read_bytes() == before
+    assert not any((folder / ".git/hooks").glob("post-commit")) and [*home.rglob("exit")] == []
+
+
+def test_a_command_outside_of_the_sandbox_is_chosen_by_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path / "f"], check=True)
+    file = write(tmp_path / "w.yaml", name="w", steps=[
+        {"name": "run", "tool": "command.run", "arguments": {"command": "git config a.b c"}}])
+    monkeypatch.setenv("GARRISON_SANDBOX", "bubblewrap")  # put back at the end
+    words = ["workflow", "run", str(file), "--home", str(tmp_path / "h"), "--workdir", str(tmp_path / "f")]
+    assert [main(words), main([*words, "--sandbox", "none"])] == [1, 0]
 
 
 def test_a_file_with_servers_is_kept_with_its_session(tmp_path: Path, server: ServerSpec) -> None:

@@ -283,10 +283,7 @@ class _Workplace:
 
         if self._before is None or self.tree is None:
             return
-        after = pipeline_worktree.nested_repositories(self.tree)
-        for path in sorted(path for path, state in after.items() if self._before.get(path) != state):
-            print_message(f"warning: the run made or changed the repository in {path.parent}: your git obeys its "
-                          "settings and hooks there; look at them before you use it")
+        pipeline_worktree.warn_of_changed(self._before, self.tree)
 
 
 def _run_interruptibly(directory: Path, work: Coroutine[Any, Any, RunResult]) -> RunResult:

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.cli.output import print_message
+from garrison.cli.sandbox import settle_mode
 from garrison.config import GuardHooks, trees_root
 from garrison.errors import Refused
 from garrison.frozen import frozen
@@ -23,7 +26,7 @@ from garrison.processes.places import read_hooks_mode
 from garrison.processes.worktree import adopt_commits, collect_what_can_be, remove_worktree, save_side_work
 from garrison.records import atomic
 from garrison.records.names import to_run_stem
-from garrison.sandbox.checkout import REPOSITORY, WORKTREES
+from garrison.sandbox.checkout import REPOSITORY, WORKTREES, CheckoutCommands
 from garrison.sandbox.collect import enter
 from garrison.sandbox.git_view import GitView, sandbox_folder
 from garrison.sandbox.place import Mode, Role
@@ -34,7 +37,7 @@ from garrison.system.git.rescues import rescue_stem
 from garrison.system.worktree_files import complete_worktree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 NODE = "pipeline"
 """Stands for a node in the names of branch and rescue refs."""
@@ -176,6 +179,26 @@ def nested_repositories(tree: Path) -> dict[Path, tuple[int, ...]]:
         if number == _MAX_FOLDERS:
             break
     return found
+
+
+def warn_of_changed(before: Mapping[Path, tuple[int, ...]], tree: Path) -> None:
+    """Name the repositories that commands have made or changed in a folder of the person's since `before`."""
+    after = nested_repositories(tree)
+    for path in sorted(path for path, state in after.items() if before.get(path) != state):
+        print_message(f"warning: the run made or changed the repository in {path.parent}: your git obeys its "
+                      "settings and hooks there; look at them before you use it")
+
+
+@contextmanager
+def confined_commands(tree: Path, home: Path, account: Path) -> Iterator[CheckoutCommands]:
+    """Yield what confines commands in a folder of the person's, and name the repositories that they have changed."""
+    settle_mode(home)
+    tree = tree.resolve()
+    before = nested_repositories(tree)
+    try:
+        yield CheckoutCommands(tree, home, account)
+    finally:
+        warn_of_changed(before, tree)
 
 
 def _stamp(path: Path) -> int:

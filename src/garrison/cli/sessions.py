@@ -16,6 +16,7 @@ import click
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
+from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
 from garrison.errors import Refused
 from garrison.records.names import check_run
@@ -77,6 +78,7 @@ def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
 @click.argument("text")
 @turn_option
 @workdir_option
+@sandbox_option
 @json_option
 @home_option
 def send(name: str, text: str, turn_graph: Path | None, workdir: Path, as_json: bool, home: str | None) -> None:
@@ -162,6 +164,7 @@ def list_command(as_json: bool, home: str | None) -> None:
 @session.command(renamed=_RENAMED)
 @click.argument("name")
 @workdir_option
+@sandbox_option
 @home_option
 def restore(name: str, workdir: Path, home: str | None) -> None:
     """Finish the turn in which the session's process died. `send` does so too."""
@@ -176,6 +179,7 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
                 heartbeat_graph: Path | None = None, initiative: Any = None, workdir: Path | None = None) -> Session:
     """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
     from garrison.agents.graph.graph import claude
+    from garrison.cli.pipeline_worktree import confined_commands
     from garrison.delegation.chat_service import claude_settings
     from garrison.processes.orchestrator.session_attempt import tools_of
     from garrison.session.claude import claude_adapters
@@ -187,7 +191,10 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
     tier = find_tier(read_state(folder).trust_tier, read_tiers())
     settings, metadata = claude_settings(home)
     purse = Purse(home, "session", name, Allowance(task=settings.budget, home_day=settings.budget_day))
-    tools = tools_of(workdir, tier) if workdir is not None else {}
+    commands = None
+    if workdir is not None and any(tier.allows(tool) for tool in ("run", "log")):
+        commands = stack.enter_context(confined_commands(workdir, home, folder))
+    tools = tools_of(workdir, tier, commands) if workdir is not None else {}
     adapters = await stack.enter_async_context(claude_adapters(
         settings.model, metadata, tools, memory=Memory(folder / "memory.jsonl"),
         checks=lambda _: check_runs(home), connect=partial(claude, purse=purse)))

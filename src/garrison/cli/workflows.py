@@ -16,6 +16,7 @@ import click
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
+from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.records.purse import Allowance, Purse
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from garrison.sandbox.checkout import CheckoutCommands
     from garrison.workflow.agent import WorkflowAgent
     from garrison.workflow.executor import Progress
     from garrison.workflow.mcp_tools import ServerSpec
@@ -56,6 +58,7 @@ def workflow() -> None:
 @click.option("--session", metavar="ID", help="Id of the session (default: a new one).")
 @workdir_option
 @keep_option
+@sandbox_option
 @json_option
 @home_option
 def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path, keep: bool, as_json: bool,
@@ -85,6 +88,7 @@ def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path,
 @workflow.command(moved_to="garrison resume")
 @click.argument("session")
 @keep_option
+@sandbox_option
 @json_option
 @home_option
 def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
@@ -143,12 +147,15 @@ def stdout_for_results() -> Iterator[None]:
 
 
 async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str, ServerSpec], logs: Path | None,
-                     flow: Workflow | None = None) -> dict[str, Any]:
+                     flow: Workflow | None = None, commands: CheckoutCommands | None = None) -> dict[str, Any]:
     """Return the built-in tools, the tools of MCP `servers` (closed with `stack`), and the Python functions of `flow`.
+
+    `commands` confines what `command.run` and `git.log` run. Servers and functions are the user's own programs: they
+    run as the user.
     """
     from garrison.workflow.builtin_tools import Toolbox
 
-    tools: dict[str, Any] = dict(Toolbox(workdir).tools())
+    tools: dict[str, Any] = dict(Toolbox(workdir, commands).tools())
     if flow is not None:
         from garrison.workflow.python_tools import python_tools
         from garrison.workflow.workflow_file import BASE_DIR
@@ -164,11 +171,15 @@ async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str,
 
 async def _workflow_agent(stack: AsyncExitStack, home: Path, workdir: Path, servers: Mapping[str, ServerSpec],
                           flow: Workflow, *, keep: bool, as_json: bool) -> WorkflowAgent:
+    from garrison.cli.pipeline_worktree import confined_commands
     from garrison.records import atomic
     from garrison.workflow.agent import AgentConfig, WorkflowAgent
 
     logs = atomic.make_directory(home / "workflows" / "logs")
-    tools = await load_tools(stack, workdir, servers, logs, flow)
+    commands = None
+    if any(step.tool in ("command.run", "git.log") for step in flow.steps):
+        commands = stack.enter_context(confined_commands(workdir, home, home / "workflows" / flow.name))
+    tools = await load_tools(stack, workdir, servers, logs, flow, commands)
     config = AgentConfig(timeout_seconds=RUN_TIMEOUT, state_dir=str(home / "workflows"))
     return WorkflowAgent(tools, config, on_progress=stack.enter_context(ProgressPrinter(as_json=as_json)), keep=keep)
 

@@ -20,12 +20,15 @@ from garrison.delegation.preferences import Preferences
 from garrison.delegation.specialists import Specialist
 from garrison.errors import UsageError
 from garrison.frozen import frozen
+from garrison.system import untrusted
 
 Run = Callable[[Sequence[str]], Awaitable[str]]
 """Runs `garrison ARGS` or, if the first word is `git`, git in the repository; returns the output."""
 MAX_ANSWER = 20_000
 """Characters of a tool's answer; the rest is left out with a note."""
 MAX_HITS = 100
+MAX_TRANSCRIPT = 8 << 20
+"""Bytes of a transcript that are searched, its last ones."""
 _TEXT = {"type": "string"}
 
 
@@ -103,8 +106,9 @@ class SpecialistTools:
         def call(text: str) -> str:
             hits = []
             for path in sorted(self._home.glob("runs/*/nodes/*/*/output.log"), reverse=True):
+                transcript = untrusted.read_end(path.parent, path.name, MAX_TRANSCRIPT)
                 hits += [f"{'/'.join(path.parts[-5:-1])}: {line.strip()[:300]}"
-                         for line in path.read_text(errors="replace").splitlines() if text.lower() in line.lower()]
+                         for line in transcript.splitlines() if text.lower() in line.lower()]
                 if len(hits) >= MAX_HITS:
                     break
             return truncate("\n".join(hits[:MAX_HITS])) or f"nothing in any transcript contains {text!r:.80}"

@@ -1,4 +1,5 @@
-"""Places of tools and agents of `garrison pipeline run`: in the run's worktree, or in a person's own folder itself.
+"""Places of tools and agents of `garrison pipeline run`: in the run's worktree, or in a person's own folder itself; and
+of the commands of sessions and workflows, which work in such a folder.
 
 In a worktree they see a private git view of its repository. A folder of the person's is theirs to change, but not its
 git directory: a hook or a setting would run as the person.
@@ -9,8 +10,10 @@ does, and everything that garrison writes lies elsewhere.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import shlex
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -19,6 +22,7 @@ from garrison.errors import Refused
 from garrison.records import atomic, costs
 from garrison.sandbox import network
 from garrison.sandbox.collect import git_mounts
+from garrison.sandbox.confine import confine
 from garrison.sandbox.file_system import is_within
 from garrison.sandbox.git_view import GitView, find_git_dir, sandbox_folder
 from garrison.sandbox.named_files import show_named_programs
@@ -31,8 +35,9 @@ from garrison.system.git import Git
 from garrison.system.git.repository import common_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from garrison.sandbox.confine import Confined
     from garrison.sandbox.network import NetworkPlace
 
 WORKTREES, REPOSITORY = "pipelines", "repository"
@@ -131,6 +136,39 @@ def checkout_user(home: Path, run: str, node: str, attempt: int, directory: Path
                        run_directory=folder, account=account)
 
 
+class CheckoutCommands:
+    """Confines the commands that a session's model or a workflow's step runs in a folder: as tools of a pipeline are,
+    each with a home and a network of its own.
+    """
+
+    def __init__(self, tree: Path, home: Path, account: Path, environ: Mapping[str, str] = os.environ) -> None:
+        """Refused if the mode that the tools have cannot be held here.
+
+        Args:
+            account: folder of the home that stands for their costs.
+        """
+        self.tree, self.home, self.account, self.environ = tree.resolve(), home, account, environ
+        rights = read_rights(home, Role.TOOL, "", environ)
+        if (mode := mode_here(rights.mode)) is not Mode.NONE:
+            _git_mounts(self.tree, mode)
+
+    @contextmanager
+    def confined(self, argv: Sequence[str], cwd: Path) -> Iterator[tuple[Confined, NetworkPlace]]:
+        """Yield a command as it is to be started in a folder of the tree, and the network to keep while it runs."""
+        with TemporaryDirectory(prefix="garrison-tool-", ignore_cleanup_errors=True) as name:
+            folder = Path(name, "1")
+            place = checkout_place(Role.TOOL, self.tree, folder, None, self.environ, home=self.home,
+                                   command=shlex.join(argv))
+            user = checkout_user(self.home, self.account.name, "tools", 1, self.account)
+            if cwd != self.tree:
+                argv = ["/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(cwd), *argv]
+            try:
+                with closing(checkout_network(Role.TOOL, place, user, self.environ)) as held:
+                    yield confine(argv, held.apply(self.environ), held.open_in(place)), held
+            finally:
+                remove_private_folder(folder)
+
+
 def checkout_network(role: Role, place: Place | None, user: NetworkUser, environ: Mapping[str, str],
                      agent: str = "") -> NetworkPlace:
     """Prepare the network of a command in a checkout; `environ` are its variables without a sandbox."""
@@ -146,7 +184,7 @@ def _git_mounts(tree: Path, mode: Mode) -> list[Mount]:
     top, common = found.parent, common_dir(tree)
     if mode is Mode.LANDLOCK and (is_within(common, tree) or is_within(top, tree)):
         raise Refused(f"by Landlock nothing keeps a command in {tree} from changing what git obeys there: leave out "
-                      "--in-place, or install bubblewrap")
+                      "--in-place, work in a folder outside of any repository (--workdir), or install bubblewrap")
     paths = [common, *([find_git_dir(Git(top, common=common), top), found] if found.is_file() else [])]
     return [Mount(path, path) for path in dict.fromkeys(paths)]
 

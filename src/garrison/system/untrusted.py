@@ -151,9 +151,15 @@ def read_end(folder: Path, name: str, limit: int) -> str:
         return ""
 
 
-def write(folder: Path, name: str, data: bytes) -> None:
-    """Replace a file in a folder that an agent can write, whatever is there; UnsafeFile if its directory is gone."""
+def write(folder: Path, name: str, data: bytes, *, as_edit: bool = False) -> None:
+    """Replace a file in a folder that an agent can write, whatever is there; UnsafeFile if its directory is gone.
+
+    Args:
+        as_edit: make missing directories, and keep the mode of a file that is replaced, as an editor does.
+    """
     *parents, last = _parts(folder, name)
+    if as_edit:
+        _make_directories(folder, parents)
     with open_directory(folder, "/".join(parents)) as directory:
         if directory is None:
             raise UnsafeFile(folder, name, "has no directory to be in")
@@ -162,10 +168,20 @@ def write(folder: Path, name: str, data: bytes) -> None:
             os.unlink(new, dir_fd=directory)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)
         try:
+            with suppress(OSError):
+                if as_edit and stat.S_ISREG((state := os.lstat(last, dir_fd=directory)).st_mode):
+                    os.fchmod(descriptor, state.st_mode & 0o777)
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
         os.rename(new, last, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def _make_directories(folder: Path, parts: list[str]) -> None:
+    for number, part in enumerate(parts):
+        with open_directory(folder, "/".join(parts[:number])) as directory, suppress(FileExistsError):
+            if directory is not None:
+                os.mkdir(part, dir_fd=directory)
 
 
 def append(folder: Path, name: str, data: bytes) -> None:

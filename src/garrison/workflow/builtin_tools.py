@@ -1,6 +1,7 @@
 """Built-in tools: files, git, commands. Arguments and results are JSON data.
 
-A relative path is resolved in the workflow's working directory, and no file tool leaves it; a command may.
+A relative path is resolved in the workflow's working directory, and no file tool leaves it, nor changes what git obeys
+there. A command runs in a sandbox where the toolbox has one.
 """
 
 from __future__ import annotations
@@ -9,14 +10,24 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from garrison.errors import UsageError
-from garrison.records import atomic
+from garrison.pipeline.handlers.tool import wait_readable
+from garrison.sandbox.confine import Confined
+from garrison.sandbox.place import Mode
+from garrison.system import untrusted
+
+if TYPE_CHECKING:
+    from garrison.sandbox.checkout import CheckoutCommands
+    from garrison.sandbox.network import NetworkPlace
 
 MAX_READ = 2_000_000
+MAX_OUTPUT = 16 << 20
+"""Bytes that are kept of each output of a command; the rest is read and dropped."""
 MAX_HITS = 1_000
 
 
@@ -25,10 +36,13 @@ class CommandFailed(Exception):
 
 
 class Toolbox:
-    """The built-in tools, working in `root`."""
+    """The built-in tools, working in `root`.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
+    `commands` confines what they run; without it a command runs as it is, as in a process that is confined itself.
+    """
+
+    def __init__(self, root: Path, commands: CheckoutCommands | None = None) -> None:
+        self.root, self._commands = root.resolve(), commands
 
     def tools(self) -> Mapping[str, Any]:
         """Return name → callable."""
@@ -44,20 +58,28 @@ class Toolbox:
             raise UsageError(f"{path!r:.200} is outside {self.root}; use command.run for that")
         return resolved
 
+    def _name(self, path: str) -> str:
+        """Return a path below the working directory with the links that lie on it now followed; none is later."""
+        return str(self._below(path).relative_to(self.root))
+
     def read(self, path: str) -> dict[str, Any]:
         """Return the text of a file: {path, text, bytes}; at most 2 MB."""
         file = self._below(path)
         size = file.stat().st_size
         if size > MAX_READ:
             raise UsageError(f"{path} has {size} bytes; the limit is {MAX_READ}")
-        return {"path": path, "text": file.read_text(errors="replace"), "bytes": size}
+        raw = untrusted.read(self.root, self._name(path), MAX_READ)
+        if raw is None:
+            raise FileNotFoundError(file)
+        return {"path": path, "text": raw.decode(errors="replace"), "bytes": len(raw)}
 
     def write(self, path: str, text: str) -> dict[str, Any]:
         """Write a text file atomically, creating its folders: {path, bytes}."""
-        file = self._below(path)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        name = self._name(path)
+        if any(part.lower() == ".git" for part in Path(name).parts):
+            raise UsageError(f"{path!r:.200} belongs to git, which obeys what is there; use git for that")
         raw = text.encode()
-        atomic.write(file, raw)
+        untrusted.write(self.root, name, raw, as_edit=True)
         return {"path": path, "bytes": len(raw)}
 
     def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
@@ -80,9 +102,9 @@ class Toolbox:
         for name in self.list_files(pattern)["files"]:
             file = self.root / name
             if file.stat().st_size <= MAX_READ:
+                text = untrusted.read_text(self.root, name, MAX_READ)
                 hits += [{"path": name, "line": number, "text": line.strip()[:300]}
-                         for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1)
-                         if regex.search(line)]
+                         for number, line in enumerate(text.splitlines(), 1) if regex.search(line)]
         return {"hits": hits[:MAX_HITS], "count": len(hits), "cut": len(hits) > MAX_HITS}
 
     def lines(self, text: str, expression: str) -> dict[str, Any]:
@@ -112,22 +134,55 @@ class Toolbox:
         code other than 0 fails the step.
         """
         words = ["sh", "-c", command] if isinstance(command, str) else [str(word) for word in command]
-        process = await asyncio.create_subprocess_exec(
-            *words, cwd=self._below(cwd), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE, start_new_session=True)
-        try:
-            out, err = await process.communicate()
-        except BaseException:
-            if process.returncode is None:  # not reaped yet, so the process group still belongs to it
-                _kill_group(process.pid)
-            await process.wait()
-            raise
+        async with self._start(words, self._below(cwd)) as process:
+            try:
+                out, err = await asyncio.gather(_read_bounded(process.stdout), _read_bounded(process.stderr))
+                await process.wait()
+            except BaseException:
+                if process.returncode is None:  # not reaped yet, so the process group still belongs to it
+                    _kill_group(process.pid)
+                await process.wait()
+                raise
         result: dict[str, Any] = {"exit_code": process.returncode, "stdout": out.decode(errors="replace"),
                                   "stderr": err.decode(errors="replace")}
         if check and process.returncode:
             tail = " ".join((result["stderr"] or result["stdout"]).split())[-300:]
             raise CommandFailed(f"{words[0]} ended with exit code {process.returncode}{f': {tail}' if tail else ''}")
         return result
+
+    @asynccontextmanager
+    async def _start(self, words: Sequence[str], cwd: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+        if self._commands is None:
+            yield await _spawn(Confined(tuple(words), os.environ, Mode.NONE), cwd)
+            return
+        with self._commands.confined(words, cwd) as (confined, network):
+            keeper = asyncio.create_task(_keep(network))
+            try:
+                yield await _spawn(confined, cwd)
+            finally:
+                keeper.cancel()
+                await asyncio.wait({keeper})
+
+
+async def _spawn(confined: Confined, cwd: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *confined.argv, cwd=cwd, env=dict(confined.env), stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True)
+
+
+async def _keep(network: NetworkPlace) -> None:
+    """Have a proxy serve a command's network while the command runs."""
+    while True:
+        network.keep()
+        await wait_readable(1.0, network.unserved)
+
+
+async def _read_bounded(stream: asyncio.StreamReader | None) -> bytes:
+    """Return the begin of an output, to whose end it is read."""
+    kept = bytearray()
+    while stream is not None and (chunk := await stream.read(1 << 16)):
+        kept += chunk[:MAX_OUTPUT - len(kept)]
+    return bytes(kept)
 
 
 def _expression(text: str) -> re.Pattern[str]:

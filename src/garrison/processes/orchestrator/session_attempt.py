@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from garrison.agents import scripted
 from garrison.agents.base import Function
@@ -55,6 +55,9 @@ from garrison.system import processes
 from garrison.system.terminal_text import clean_lines
 from garrison.workflow.builtin_tools import Toolbox
 
+if TYPE_CHECKING:
+    from garrison.sandbox.checkout import CheckoutCommands
+
 MAX_STEPS = 3_000
 """Visits of nodes in one turn: a task may need some hundred tool calls, each of three visits."""
 MAX_TURNS = 2
@@ -75,9 +78,12 @@ _TOOLBOX: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any], tuple[str, .
 """Tool → its method, the schema of each argument, the required ones."""
 
 
-def tools_of(root: Path, tier: Tier) -> dict[str, Function]:
-    """Return the tools that a tier allows, working in `root`."""
-    box = Toolbox(root)
+def tools_of(root: Path, tier: Tier, commands: CheckoutCommands | None = None) -> dict[str, Function]:
+    """Return the tools that a tier allows, working in `root`; `commands` confines what they run.
+
+    An attempt's session needs no `commands`: its whole program runs in the node's sandbox.
+    """
+    box = Toolbox(root, commands)
     return {name: Function(name, (method.__doc__ or "").strip(),
                            {"type": "object", "properties": dict(properties), "required": list(required)},
                            method.__get__(box))

@@ -48,6 +48,21 @@ def edits(first: str, second: str) -> int:
     return rows[-1][-1]
 
 
+def is_slip(name: str, known: str) -> bool:
+    """Return whether `name` is `known` with letters missing, added or swapped, at most two.
+
+    A replaced letter makes words that people do use (passed and parsed, skip and ship, mode and node).
+    """
+    return name != known and nearest(name, (known,)) is not None and (
+        sorted(name) == sorted(known) or _is_within(name, known) or _is_within(known, name))
+
+
+def _is_within(shorter: str, longer: str) -> bool:
+    """Return whether the letters of one word follow each other in another one."""
+    letters = iter(longer)
+    return all(letter in letters for letter in shorter)
+
+
 def _limit(known: str) -> int:
     """Return the edits within which a name is near to `known`: of three characters, two would be most of it."""
     return -1 if len(known) < MIN_LENGTH else min(MAX_EDITS, len(known) - 2)

@@ -50,6 +50,20 @@ FAULTS = [
     ("undeclared_node", SOUND + "\n a -> b -> end", "b", 3, "appears only in edges"),
     ("edge_target_exists", SOUND + "\n a -> ebd", None, 3, "leads to ebd, which is not a node of this graph (did you "
      "mean end?)"),
+    ("edge_target_exists", SOUND + "\n strat -> a", None, 3, "comes from strat, which is not a node of this graph (did "
+     "you mean start?)"),
+    ("shape_misspelt", SOUND + "\n b [label=B shape=componnt]; a -> b -> end", "b", 3, "did you mean component?"),
+    ("outcome_misspelt", SOUND + '\n a -> a [condition="outcome=succes"]', None, 3, "did you mean outcome=success?"),
+    ("outcome_misspelt", SOUND + '\n a -> a [condition="outcome!=fial && context.n"]', None, 3, "mean outcome=fail?"),
+    ("variable_misspelt", "\n goal=x\n" + SOUND + '\n b [prompt="do $gaol"]; a -> b -> end', "b", 5, "you mean $goal?"),
+    ("variable_misspelt", SOUND + '\n b [prompt="do ${grpah.goal}"]; a -> b -> end', "b", 3, "mean $graph.goal?"),
+    ("variable_misspelt", SOUND + '\n b [prompt="do $node.lable."]; a -> b -> end', "b", 3, "mean $node.label?"),
+    ("single_option", SOUND + "\n h [shape=hexagon label=H]; a -> h -> end [label=Ship]", "h", 3, "be answered Ship"),
+    ("conditions_not_exhaustive", SOUND + """
+        d [shape=diamond]; a -> d; d -> end [condition="outcome=success"]""", "d", 3, "after a failure"),
+    ("branch_misses_join", SOUND + """
+        p [shape=component] b [label=B]; c [label=C]
+        j [shape=tripleoctagon] a -> p -> {b c} b -> j -> end; c -> end""", "c", 3, "never comes to the join j"),
     ("child_pipeline_required", SOUND + "\n m [shape=house]; a -> m -> end", "m", 3, "stack.child_dotfile=FILE.dot"),
     ("child_pipeline_required", SOUND + "\n m [type=subgraph]; a -> m -> end", "m", 3, "graph_ref=FILE.dot"),
     ("out_of_range", SOUND + "\n b [shape=component max_parallel=0]; a -> b -> end", "b", 3, "max_parallel=0"),
@@ -122,6 +136,16 @@ def test_errors_come_before_warnings_and_name_edges() -> None:
     assert twice.as_json()["fix"] == "remove one of them"
 
 
+def test_what_follows_from_a_mistake_is_no_mistake_of_its_own() -> None:
+    """A misspelt name is the only error of its graph; an unreached part is one, named by its first node."""
+    body = """start [shape=Mdiamond] split [shape=component] {a b} a [label=A] b [label=B] j [shape=tripleoctagon]
+        end [shape=Msquare] split -> {a b} -> j -> end """
+    for slip in ("start -> splitt", "start -> split; spilt -> b"):
+        assert [one.rule for one in lint(parse(f"digraph {{ {body} {slip} }}"))] == ["edge_target_exists"]
+    lost = [str(one) for one in lint(parse(f"digraph {{ {body} start -> end }}"))]
+    assert lost == ["no path leads from start to split (and so to 3 more); add an edge to it, or remove it"]
+
+
 def test_find_cycle_returns_the_cycle_in_order() -> None:
     cycle = find_cycle(parse("digraph { a -> b -> c -> a; c -> d }"))
     assert cycle[0] == cycle[-1]
@@ -163,6 +187,17 @@ def test_a_long_cycle_makes_a_short_message() -> None:
         start -> t -> end; t -> t [condition="context.mode=slow"]""", id="an input of a graph without agents"),
     pytest.param(OPEN + "-> b -> c -> end b [prompt=x] c [command=x]", id="what an agent is told, without a label"),
     pytest.param(OPEN + 'a -> end [condition="true"]', id="a condition that always holds"),
+    pytest.param(OPEN + """a [prompt="report filed, or $5, $HOME, \\\\$gaol and $context.x"]
+        a -> end [condition="outcome=filed"] a -> b [condition="outcome=parsed"] a -> b b [label=B] b -> end""",
+                 id="words of one's own"),
+    pytest.param("retry_target=a " + OPEN + """-> d d [shape=diamond]
+        d -> end [condition="outcome=success"]""", id="a diamond's failure that goes back"),
+    pytest.param(OPEN + """-> d d [shape=diamond] b [shape=note label=B] b -> end
+        d -> b [condition="outcome!=success"] d -> end""", id="a diamond with an else branch"),
+    pytest.param(OPEN + """-> p p [shape=component] {b c} b [label=B] c [label=C] q [shape=component]
+        x [label=X] y [label=Y] j [shape=tripleoctagon] p -> {b c} b -> q -> {x y} -> j -> end c -> end""",
+                 id="a join of a parallel within a branch"),
+    pytest.param(OPEN + "-> h h [shape=hexagon label=H question_type=free_text] h -> end", id="any answer"),
     pytest.param(OPEN + """m [type="session.mode_select"] a -> m
         m -> b [condition="context.session.cognitive_mode=reflection"]
         m -> end [condition="context.session.cognitive_mode!=reflection"] b [label=B] b -> end""",

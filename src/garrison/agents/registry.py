@@ -53,6 +53,7 @@ from garrison.sandbox.network import find_keys
 from garrison.sandbox.place import Role
 from garrison.sandbox.proxy.apis import APIS
 from garrison.sandbox.rights import read_rights
+from garrison.spelling import nearest
 from garrison.system.environment import child_environment
 
 if TYPE_CHECKING:
@@ -121,7 +122,9 @@ def find_profile(name: str, home: Path) -> Profile:
     if name not in by_name:
         if isinstance(preset := find_preset(name), Preset):
             return _read_preset(preset)
-        raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(by_name))} (more in {config_path(home)})")
+        near = nearest(name, {*by_name, *(preset.name for preset in PRESETS)})
+        raise UsageError(f"no agent {name!r}; {f'did you mean {near}? ' if near else ''}there are "
+                         f"{', '.join(sorted(by_name))} (more in {config_path(home)})")
     return by_name[name]
 
 

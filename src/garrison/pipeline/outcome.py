@@ -26,7 +26,7 @@ DETERMINISTIC = "deterministic"
 RESPONSE_CHARS = 200
 """Characters of an agent's response in the context's `last_response`."""
 
-_WORDS: Mapping[str, str] = {
+STATUS_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("success", "succeeded", "succeed", "successful", "ok", "pass", "passed", "done", "complete",
                      "completed"), SUCCESS),
     **dict.fromkeys(("partial_success", "partial", "partially", "partial_succeeded"), PARTIAL),
@@ -34,14 +34,15 @@ _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("fail", "failed", "failure", "error", "errored"), FAIL),
     **dict.fromkeys(("skipped", "skip"), SKIPPED),
 }
+"""Word in a report or condition → the status it means."""
 
 _ACCELERATOR = re.compile(r"\[\s*\w{1,3}\s*\]\s*(?=\S)|\w{1,2}\)\s*(?=\S)|\w\s+[-–—:]\s+(?=\S)|\w:\s+(?=\S)")
 
 
 def normalize_status(word: object) -> str | None:
     """Return the status that `word` means in any case and with any separator; None for an unknown word."""
-    status = _WORDS.get(word) if isinstance(word, str) else None
-    return status or _WORDS.get(str(word).strip().lower().replace("-", "_").replace(" ", "_"))
+    status = STATUS_WORDS.get(word) if isinstance(word, str) else None
+    return status or STATUS_WORDS.get(str(word).strip().lower().replace("-", "_").replace(" ", "_"))
 
 
 def normalize_label(label: str) -> str:

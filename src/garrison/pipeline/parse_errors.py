@@ -60,6 +60,21 @@ def _after_the_graph(stop: Stop) -> Explanation | None:
     return stop.offset, f"{_found(stop)} after the end of the graph; remove it"
 
 
+def _quote_of_an_earlier_line(stop: Stop) -> Explanation | None:
+    """Explain a string that ends where the next one was to begin: its own closing quote is missing, lines before."""
+    for match in _STRING_OR_COMMENT.finditer(stop.text, 0, stop.offset + 1):
+        string = match["string"]
+        if string and "\n" in string and (_OPENS_A_VALUE.search(string[:-1]) or re.compile(r"[\w$\\]").match(
+                stop.text, match.end())):
+            return match.start(), ('this string is not closed on its line; end it with ", and write \\" for a quote '
+                                   "inside it")
+    return None
+
+
+_STRING_OR_COMMENT = re.compile(r'(?P<string>"[^"\\]*(?:\\.[^"\\]*)*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)
+_OPENS_A_VALUE = re.compile(r"(?:=|\+|->|\[|\{|;)\s*$")
+
+
 def _unclosed_text(stop: Stop) -> Explanation | None:
     if _is_comment(stop):
         return stop.offset, "this comment is never closed; end it with */"
@@ -153,9 +168,9 @@ def _unexpected(stop: Stop) -> Explanation | None:
 
 
 _DOT_EXPLANATIONS: tuple[Callable[[Stop], Explanation | None], ...] = (
-    _before_the_graph, _after_the_graph, _unclosed_text, _html, _missing_value, _unclosed_block, _unquoted_value,
-    _undirected_edge, _dashed_id, _port, _attribute_without_value, _dotted_id, _comma_between_statements, _numbered_id,
-    _unexpected,
+    _quote_of_an_earlier_line, _before_the_graph, _after_the_graph, _unclosed_text, _html, _missing_value,
+    _unclosed_block, _unquoted_value, _undirected_edge, _dashed_id, _port, _attribute_without_value, _dotted_id,
+    _comma_between_statements, _numbered_id, _unexpected,
 )
 
 

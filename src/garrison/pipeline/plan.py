@@ -26,6 +26,7 @@ from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, st
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
 from garrison.pipeline.graph import Graph, Node, find_cycle, flag, is_known_handler, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
+from garrison.pipeline.lint.attributes import nearest_type
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED
 from garrison.pipeline.parser import parse
 from garrison.pipeline.subpipelines import (
@@ -76,6 +77,8 @@ class PlannedTask:
     """Words besides the statuses that its agent may report (`Unit.words`)."""
     next_steps: tuple[str, ...] = ()
     """Ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
+    source: str = field(default="", compare=False)
+    """File of its pipeline, for messages."""
 
 
 @frozen
@@ -143,7 +146,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         goal=goal,
         flow=flow_of(graph) or "walk",
         tasks={node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
-                                words=tuple(sorted(program.units[node.id].words)))
+                                words=tuple(sorted(program.units[node.id].words)), source=graph.source)
                for node in graph.nodes.values() if is_task(node.handler)},
         start=graph.nodes_of("start")[0].id,
         exits=tuple(node.id for node in graph.nodes_of("exit")),
@@ -273,7 +276,9 @@ def _unsupported_nodes(graph: Graph) -> Iterator[str]:
         elif handler in (*AUTOMATIC, *GATE_KINDS, SUBGRAPH) or is_task(handler):
             problem = ""
         elif not is_known_handler(handler):
-            problem = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_SUPPORTED)}"
+            meant = nearest_type(handler, tuple(sorted({*_SUPPORTED, *offered(Group.HANDLERS)})))
+            problem = f"has the unknown type {handler!r:.40}; " + (
+                f"did you mean {meant}?" if meant else f"a run knows {', '.join(_SUPPORTED)}")
         else:
             problem = f"({handler}) needs {_A_SESSION}; a run does {', '.join(_SUPPORTED)}"
         if problem:

@@ -105,6 +105,11 @@ def expand(template: str, values: Mapping[str, object]) -> str:
     return _VARIABLE.sub(lambda match: _replacement(match, values), template)
 
 
+def variables(template: str) -> list[str]:
+    """Return the names of the variables in a template, in its order; `\\$KEY` is none."""
+    return [match[1] or match[2] for match in _VARIABLE.finditer(template) if not match[0].startswith("\\")]
+
+
 def expand_context(template: str, context: Mapping[str, object]) -> str:
     """Replace `$context.KEY` by the context's value, as a condition would compare it."""
     if "$" not in template:

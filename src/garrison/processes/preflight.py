@@ -26,7 +26,7 @@ from garrison.merge.checkouts import find_checkouts
 from garrison.merge.config import QueueConfig, explain_gate_mismatch, read_signer
 from garrison.merge.preflight import identify, preflight
 from garrison.pipeline.dot_writer import graph_digest
-from garrison.pipeline.graph import DialectError
+from garrison.pipeline.graph import DialectError, position
 from garrison.pipeline.lint import lint
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import (
@@ -74,8 +74,8 @@ if TYPE_CHECKING:
 
 RECENT_PREFLIGHT = 3600.0
 """Seconds for which a launch relies on a green pre-flight of the same tree, as of `garrison init`."""
-REPORTED_RULES = frozenset({"attribute_unknown"})
-"""Rules of lint whose warnings a launch prints: what has no effect may be what the run depends on."""
+REPORTED_RULES = frozenset({"attribute_unknown", "conditions_not_exhaustive", "single_option"})
+"""Rules of lint whose warnings a launch prints: what has no effect, or fails the run late, may be a slip."""
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
 
 
@@ -324,6 +324,8 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
     """
     agents = _agents_by_node(plan, default)
     validators = _validators(plan)
+    for task in plan.tasks.values():
+        _check_names(task, home)
     stated = _stated_failover(failover, plan)
     registry.followers_of("", home, stated or ())
     used = used_agents(plan, default, home, stated)
@@ -351,6 +353,18 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
 
         load_offered(kind)
     return required
+
+
+def _check_names(task: PlannedTask, home: Path) -> None:
+    """Refuse an agent or validator of a node that does not exist, where the pipeline names it."""
+    for name, written in ((task.agent, "agent"), (registry.validator_agent(task.attrs), "validator")):
+        try:
+            if name:
+                registry.find_profile(name, home)
+        except UsageError as error:
+            line, column = position(task.attrs.get(written, ""))
+            place = f"{task.source}:{line}:{column}: " if line else ""
+            raise UsageError(f"{place}node {task.node}: {error}") from error
 
 
 def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:

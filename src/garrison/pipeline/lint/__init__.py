@@ -20,12 +20,14 @@ RULES: Rules = {
     "start_no_incoming": (ERROR, structure.start_no_incoming),
     "exit_no_outgoing": (ERROR, structure.exit_no_outgoing),
     "node_id": (ERROR, structure.node_id),
+    "shape_misspelt": (ERROR, attributes.shape_misspelt),
     "edge_target_exists": (ERROR, structure.edge_target_exists),
     "undeclared_node": (WARNING, structure.undeclared_node),
     "reachability": (ERROR, structure.reachability),
     "retry_target_exists": (ERROR, structure.retry_target_exists),
     "dag_cycle": (ERROR, structure.dag_cycle),
     "parallel_without_join": (ERROR, structure.parallel_without_join),
+    "branch_misses_join": (ERROR, structure.branch_misses_join),
     "goal_gate_has_retry": (WARNING, structure.goal_gate_has_retry),
     "dead_end": (WARNING, structure.dead_end),
     "loop_without_exit": (WARNING, structure.loop_without_exit),
@@ -41,9 +43,12 @@ RULES: Rules = {
     "type_known": (WARNING, attributes.type_known),
     "fidelity_valid": (WARNING, attributes.fidelity_valid),
     "prompt_on_llm_nodes": (WARNING, attributes.prompt_on_llm_nodes),
+    "variable_misspelt": (ERROR, attributes.variable_misspelt),
     "timeout_unit": (WARNING, attributes.timeout_unit),
+    "single_option": (WARNING, edges.single_option),
     "condition_syntax": (ERROR, edges.condition_syntax),
     "condition_never_true": (ERROR, edges.condition_never_true),
+    "outcome_misspelt": (ERROR, edges.outcome_misspelt),
     "edge_never_followed": (WARNING, edges.edge_never_followed),
     "ambiguous_edges": (WARNING, edges.ambiguous_edges),
     "conditions_not_exhaustive": (WARNING, edges.conditions_not_exhaustive),
@@ -54,7 +59,8 @@ RULES: Rules = {
 
 
 BEFORE_A_RUN = frozenset({"attribute_misspelt", "attribute_misplaced", "attribute_unknown", "edge_target_exists",
-                          "out_of_range", "condition_never_true"})
+                          "out_of_range", "condition_never_true", "shape_misspelt", "outcome_misspelt",
+                          "variable_misspelt", "branch_misses_join"})
 """Rules that only a new run must meet. A run that began under an earlier version without them continues."""
 
 

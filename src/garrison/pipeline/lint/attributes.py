@@ -14,6 +14,7 @@ from garrison.pipeline.fidelity import MODES
 from garrison.pipeline.graph import (
     HANDLERS,
     MAX_SECONDS,
+    SHAPES,
     Edge,
     Node,
     TypeConflict,
@@ -36,6 +37,8 @@ from garrison.pipeline.lint.known_attributes import (
 )
 from garrison.pipeline.stylesheet import StylesheetSyntax, parse_stylesheet
 from garrison.pipeline.subpipelines import MANAGER, SUBGRAPH, file_attribute, find_pipeline_file
+from garrison.pipeline.transforms import EXPANDED, variables
+from garrison.spelling import is_slip, nearest
 
 SESSION_TYPES = (
     "classify", "authorize", "mode_select", "format", "process_results", "memory_recall", "memory_update", "llm_call",
@@ -43,6 +46,12 @@ SESSION_TYPES = (
     "transform", "consolidate", "update_working_memory", "store_decompositions", "process_proposal_decisions",
     "store_identity", "execute_actions")
 """NAMEs of the types `session.NAME` in graphs of sessions; an installation may have others."""
+
+DRAWN_SHAPES = frozenset((
+    "polygon", "ellipse", "oval", "point", "egg", "triangle", "plaintext", "plain", "trapezium", "pentagon", "septagon",
+    "octagon", "doubleoctagon", "invtriangle", "invtrapezium", "invhouse", "Mcircle", "rect", "rectangle", "square",
+    "star", "none", "underline", "cylinder", "note", "tab", "folder", "box3d", "record", "Mrecord"))
+"""Other shapes that Graphviz draws."""
 
 OTHER_ENGINES: Mapping[str, str] = {
     "exec": "tool", "shell": "tool", "bash": "tool", "command": "tool", "script": "tool", "compute": "codergen",
@@ -114,7 +123,7 @@ def type_known(view: View) -> Iterator[Problem]:
     for node in view.graph.nodes.values():
         handler = view.handler[node.id]
         if not view.has_handler(handler):
-            near = _nearest(handler, handlers)
+            near = nearest_type(handler, handlers)
             yield Problem(f"{node.id} has the unknown type {handler!r:.40}, so a run would be refused",
                           f"did you mean {near}?" if near else "`garrison pipeline handlers` lists the types", node)
         elif handler.startswith("session.") and handler[8:] not in SESSION_TYPES and handler not in handlers:
@@ -125,8 +134,42 @@ def type_known(view: View) -> Iterator[Problem]:
 
 
 @lru_cache(maxsize=256)
-def _nearest(handler: str, handlers: tuple[str, ...]) -> str | None:
+def nearest_type(handler: str, handlers: tuple[str, ...]) -> str | None:
+    """Return the type that an unknown one was probably meant to be."""
     return OTHER_ENGINES.get(handler) or next(iter(get_close_matches(handler, handlers, 1, 0.6)), None)
+
+
+def shape_misspelt(view: View) -> Iterator[Problem]:
+    """Forbid a shape that is near to one with a meaning; every other shape is that of an agent's node."""
+    for node in view.graph.nodes.values():
+        shape = node.attrs.get("shape", "")
+        if text(node.attrs, "type") or text(node.attrs, "handler") or shape in SHAPES or shape in DRAWN_SHAPES:
+            continue
+        if near := nearest(shape, [*SHAPES, *DRAWN_SHAPES]):
+            yield Problem(f"{node.id} has the unknown shape {shape:.40}, which would make it a node for an agent",
+                          f"did you mean {near}?", node, *position(shape))
+
+
+def variable_misspelt(view: View) -> Iterator[Problem]:
+    """Forbid a variable in a text for an agent or a person that is near to one that is replaced there."""
+    for node in view.graph.nodes.values():
+        for key in EXPANDED:
+            for name in variables(node.attrs.get(key, "")):
+                if meant := _meant_variable(name, view.graph.attrs, node.attrs):
+                    yield Problem(f"{node.id}: its {key} has ${name:.40}, which stands for nothing",
+                                  f"did you mean ${meant}? (\\${name:.40} is the text itself)", node,
+                                  *position(node.attrs[key]))
+
+
+def _meant_variable(name: str, graph: Mapping[str, str], node: Mapping[str, str]) -> str | None:
+    root, _, key = name.partition(".")
+    if not key:
+        return "goal" if len(root) <= len("goal") and is_slip(root, "goal") else None
+    if root in ("graph", "node"):
+        known = (*graph, *GRAPH_TYPES) if root == "graph" else ("id", *node, *NODE_TYPES)
+        near = None if any(key.startswith(one) for one in known) else nearest(key, known)
+        return near and f"{root}.{near}"
+    return next((f"{right}.{key}" for right in ("graph", "node", "context") if is_slip(root, right)), None)
 
 
 def tool_command_required(view: View) -> Iterator[Problem]:
@@ -183,7 +226,7 @@ def prompt_on_llm_nodes(view: View) -> Iterator[Problem]:
         if text(node.attrs, "llm_prompt"):
             yield Problem(f"{node.id} has llm_prompt, which garrison does not read", "write prompt instead", node,
                           *position(node.attrs["llm_prompt"]))
-        elif not text(node.attrs, "label"):
+        elif not text(node.attrs, "label") and node.id not in view.missing:
             yield Problem(f"{node.id} has neither a prompt nor a label, so its agent is told only its name",
                           'write prompt="..."', node)
 

@@ -84,7 +84,7 @@ def context_key_unknown(view: View) -> Iterator[Problem]:
     if not edges:
         return
     known = _known_keys(view)
-    mentioned = _mentioned_words(view)
+    mentioned = mentioned_words(view)
     has_agents = not ANY_KEY_HANDLERS.isdisjoint(view.handler.values())
     has_hidden_texts = _has_hidden_texts(view)
     for edge in edges:
@@ -134,7 +134,7 @@ def _is_known(key: str, known: Iterable[str]) -> bool:
                for entry in known)
 
 
-def _mentioned_words(view: View) -> frozenset[str]:
+def mentioned_words(view: View) -> frozenset[str]:
     """Return every word and dotted key in the texts of the graph, except conditions and drawing attributes."""
     words: set[str] = set()
     for attrs in (view.graph.attrs, *(node.attrs for node in view.graph.nodes.values())):

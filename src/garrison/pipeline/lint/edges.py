@@ -19,10 +19,12 @@ from garrison.pipeline.condition import (
     holds,
     parse_condition,
 )
-from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, number, position
-from garrison.pipeline.lint.context_keys import VALUES
-from garrison.pipeline.lint.findings import Problem, View, condition_of
-from garrison.pipeline.outcome import SUCCESS, Outcome, normalize_label
+from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, number, position, text
+from garrison.pipeline.lint.context_keys import VALUES, mentioned_words
+from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of
+from garrison.pipeline.outcome import FAIL, STATUS_WORDS, SUCCESS, Outcome, normalize_label
+from garrison.pipeline.questions import FREE_TEXT
+from garrison.spelling import is_slip, nearest
 
 MAX_CASES = 256
 """Combinations that are tried for one node."""
@@ -59,6 +61,37 @@ def condition_never_true(view: View) -> Iterator[Problem]:
                           "compares numbers", f"write {clause.key}={clause.value} or {clause.key}!={clause.value}"
                           if clause.number is None else f"compare {clause.key} with a word by = or !=", edge,
                           *position(edge.attrs["condition"]))
+
+
+def outcome_misspelt(view: View) -> Iterator[Problem]:
+    """Forbid an outcome that is near to a status, and that no text of the graph tells an agent to report."""
+    for edge in view.graph.edges:
+        condition = view.conditions.get(condition_of(edge))
+        for clause in clauses_of(condition) if isinstance(condition, Condition) else ():
+            near = _misspelt_status(clause)
+            if near is not None and clause.value not in mentioned_words(view) and clause.label not in view.edge_labels:
+                yield Problem(f"edge {edge}: {clause.value} is not an outcome", f"did you mean outcome={near}? (a word "
+                              "of your own counts if a prompt names it)", edge, *position(edge.attrs["condition"]))
+
+
+def _misspelt_status(clause: Clause) -> str | None:
+    """Return the status that a clause means by a word that is none; None for others."""
+    word = clause.value.strip().lower()
+    if clause.key != "outcome" or clause.status is not None or not word:
+        return None
+    near = nearest(word, STATUS_WORDS)
+    return near if near is not None and is_slip(word, near) else None
+
+
+def single_option(view: View) -> Iterator[Problem]:
+    """Report a question that can be answered in one way only."""
+    for node in view.graph.nodes_of("wait.human"):
+        edges = view.outgoing[node.id]
+        kind = text(node.attrs, "human.type") or text(node.attrs, "question_type")
+        if len(edges) == 1 and kind != FREE_TEXT:
+            label = edges[0].attrs.get("label", "").strip() or edges[0].target
+            yield Problem(f"{node.id} can only be answered {label}: {edges[0]} is its only edge",
+                          "lead an edge for each other answer out of it", node)
 
 
 def edge_never_followed(view: View) -> Iterator[Problem]:
@@ -99,9 +132,13 @@ def ambiguous_edges(view: View) -> Iterator[Problem]:
 
 
 def conditions_not_exhaustive(view: View) -> Iterator[Problem]:
-    """Report a success after which no edge is followed (a partial success counts as one, a failure does not)."""
+    """Report a success after which no edge is followed (a partial success counts as one), or a diamond's failure.
+
+    Elsewhere a failure may fail the run. A diamond that decides by the outcome is there for both.
+    """
     if view.flow == "dag":
         return
+    has_way_back = any(text(view.graph.attrs, key) for key in RETRY_TARGETS) or any(view.jumps.values())
     for node in view.graph.nodes.values():
         edges = view.outgoing[node.id]
         if not edges or view.handler[node.id] in CHOOSERS:
@@ -114,6 +151,9 @@ def conditions_not_exhaustive(view: View) -> Iterator[Problem]:
         if gap is not None:
             yield Problem(f"no edge of {node.id} matches after {gap.description}, and the run would fail there",
                           "add an edge without a condition, or one for that case", node)
+        elif view.handler[node.id] == "conditional" and not has_way_back and _leaves_out_failures(conditions):
+            yield Problem(f"no edge of {node.id} matches after a failure, and the run would fail there",
+                          "add one with condition=\"outcome=fail\", or one without a condition", node)
 
 
 # ---- ties ------------------------------------------------------------------------------------------------------------
@@ -165,6 +205,14 @@ def _weight(edge: Edge) -> float:
         return 0
 
 
+def _leaves_out_failures(conditions: Sequence[Condition | None]) -> bool:
+    """Return whether conditions ask for the outcome, none names a failure, and none is ever true after one."""
+    asked = [condition for condition in conditions if condition]
+    named = {clause.status for condition in asked for clause in clauses_of(condition) if clause.key == "outcome"}
+    return bool(named) and FAIL not in named and not any(
+        case.satisfies(condition) for case in _cases(conditions, FAIL) for condition in asked)
+
+
 def _condition(view: View, edge: Edge) -> Condition | None:
     """Return an edge's condition; None if it is invalid."""
     condition = view.conditions.get(condition_of(edge), Condition(""))
@@ -200,8 +248,8 @@ class _Case:
         return " with ".join([parts[0], " and ".join(parts[1:])]) if parts[1:] else parts[0]
 
 
-def _cases(conditions: Sequence[Condition | None]) -> Iterator[_Case]:
-    """Yield the cases that distinguish a node's conditions; none if there are too many."""
+def _cases(conditions: Sequence[Condition | None], status: str = SUCCESS) -> Iterator[_Case]:
+    """Yield the cases of a status that distinguish a node's conditions; none if there are too many."""
     clauses = [clause for condition in conditions if condition for clause in clauses_of(condition)]
     labels, named_labels = _labels(clauses)
     named_values = _values(clauses)
@@ -211,7 +259,7 @@ def _cases(conditions: Sequence[Condition | None]) -> Iterator[_Case]:
     named = {**({"preferred_label": named_labels} if named_labels else {}), **named_values}
     for label, *values in product(labels, *candidates.values()):
         context = {key: value for key, value in zip(candidates, values, strict=True) if value}
-        yield _Case(Outcome(SUCCESS, label), context, named)
+        yield _Case(Outcome(status, label), context, named)
 
 
 def _labels(clauses: Sequence[Clause]) -> tuple[list[str], list[str]]:

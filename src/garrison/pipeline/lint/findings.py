@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, field
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
 from garrison.frozen import frozen
 from garrison.pipeline.condition import Condition, ConditionSyntax, parse_condition
 from garrison.pipeline.graph import Edge, Graph, Node, is_known_handler, one_line, text
+from garrison.pipeline.outcome import normalize_label
 
 ERROR, WARNING = "error", "warning"
 
@@ -94,10 +96,39 @@ class View:
         return edges
 
     @cached_property
+    def entered(self) -> frozenset[str]:
+        """Return the nodes that edges lead to."""
+        return frozenset(edge.target for edge in self.graph.edges)
+
+    @cached_property
     def conditions(self) -> dict[str, Condition | ConditionSyntax]:
         """Return a mapping: text of each condition in the graph → the condition, or its syntax error."""
         texts = {condition for edge in self.graph.edges if (condition := condition_of(edge))}
         return {text: _parse(text) for text in sorted(texts)}
+
+    @cached_property
+    def declared(self) -> tuple[str, ...]:
+        """Return the nodes that the graph declares, in the order of the text."""
+        return tuple(node.id for node in self.graph.nodes.values() if node.declared)
+
+    @cached_property
+    def missing(self) -> dict[str, str]:
+        """Return a mapping: name that edges in one direction alone mention → the declared node it is near to, or ''."""
+        found = {}
+        for node in self.graph.nodes.values():
+            if node.declared or self.handler[node.id] in ("start", "exit"):
+                continue
+            ends_here, begins_here = not self.outgoing[node.id], node.id not in self.entered
+            if ends_here or begins_here:
+                meant = near(node.id, self.declared)
+                if ends_here or meant:
+                    found[node.id] = meant
+        return found
+
+    @cached_property
+    def edge_labels(self) -> frozenset[str]:
+        """Return the labels of all edges, as they are compared."""
+        return frozenset(normalize_label(edge.attrs.get("label", "")) for edge in self.graph.edges)
 
     @cached_property
     def jumps(self) -> dict[str, list[str]]:
@@ -110,6 +141,16 @@ class View:
 Rule = Callable[[View], Iterator[Problem]]
 Rules = Mapping[str, tuple[str, Rule]]
 """Rule name → the severity of its findings, and its function."""
+
+
+MAX_SIMILAR = 500
+"""Names up to which a similar one is searched; in a large graph the search would take too long."""
+
+
+def near(word: str, words: tuple[str, ...]) -> str:
+    """Return the most similar of `words`, '' if none is."""
+    found = get_close_matches(word, words, 1, 0.6) if len(words) <= MAX_SIMILAR else []
+    return found[0] if found else ""
 
 
 def condition_of(edge: Edge) -> str:

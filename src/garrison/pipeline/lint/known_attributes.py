@@ -14,6 +14,7 @@ from garrison.pipeline.flow.program import ERROR_POLICIES, JOIN_POLICIES
 from garrison.pipeline.flow.retry import PRESETS
 from garrison.pipeline.graph import TypeConflict, flag, number, seconds, text
 from garrison.pipeline.stylesheet import PROPERTIES
+from garrison.spelling import nearest
 
 Reader = Callable[[Mapping[str, str], str], object]
 
@@ -34,7 +35,8 @@ def _word(*words: str) -> Reader:
     def read(attrs: Mapping[str, str], key: str) -> object:
         value = text(attrs, key)
         if value is not None and value.strip().lower() not in words:
-            raise TypeConflict(key, attrs[key], " or ".join(words))
+            near = nearest(value.strip(), words)
+            raise TypeConflict(key, attrs[key], " or ".join(words) + (f" (did you mean {near}?)" if near else ""))
         return value
     return read
 

@@ -5,21 +5,18 @@ Every rule is linear in nodes and edges and free of recursion, so that a chain o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from functools import lru_cache
 
 from garrison.errors import UsageError
 from garrison.pipeline.condition import Condition
-from garrison.pipeline.flow.program import find_join, opens_branch
+from garrison.pipeline.flow.program import MAX_DEPTH, find_join, opens_branch
 from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, find_cycle, flag, text
-from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of
+from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of, near
 from garrison.records.names import check_node, quote
 
 MAX_SHOWN = 8
 """Nodes of a cycle that a message names."""
-MAX_SIMILAR = 500
-"""Nodes up to which a graph is searched for a similar name."""
 
 
 def start_node(view: View) -> Iterator[Problem]:
@@ -66,42 +63,53 @@ def node_id(view: View) -> Iterator[Problem]:
 
 
 def edge_target_exists(view: View) -> Iterator[Problem]:
-    """Forbid edges to nodes that are declared nowhere and lead nowhere: their names are misspelt.
+    """Forbid edges to or from nodes that are declared nowhere and at which the graph ends or begins: misspelt names.
 
     A node that edges both enter and leave is one, as in the specification's own example; see `undeclared_node`.
     """
-    names = tuple(node.id for node in view.graph.nodes.values() if node.declared)
     first_edge: dict[str, Edge] = {}
     for edge in view.graph.edges:
         first_edge.setdefault(edge.target, edge)
-    for node in view.graph.nodes.values():
-        if _is_missing(view, node) and node.id in first_edge:
-            edge = first_edge[node.id]
-            yield Problem(f"{edge} leads to {node.id}, which is not a node of this graph{_nearest(node.id, names)}",
-                          f"declare it ({node.id} [label=...]) or correct the name", edge)
-
-
-def _is_missing(view: View, node: Node) -> bool:
-    return not node.declared and not view.outgoing[node.id] and view.handler[node.id] not in ("start", "exit")
+        first_edge.setdefault(edge.source, edge)
+    for name, meant in view.missing.items():
+        if name in first_edge:
+            edge = first_edge[name]
+            way = "leads to" if edge.target == name else "comes from"
+            yield Problem(f"{edge} {way} {name}, which is not a node of this graph{_hint(meant)}",
+                          f"declare it ({name} [label=...]) or correct the name", edge)
 
 
 def undeclared_node(view: View) -> Iterator[Problem]:
     """Report a node that only edges mention: its name may be misspelled."""
     for node in view.graph.nodes.values():
-        if not node.declared and not _is_missing(view, node):
-            yield Problem(f"{node.id} appears only in edges", f"declare it ({node.id} [label=...]) or correct the name",
-                          node)
+        if not node.declared and node.id not in view.missing:
+            yield Problem(f"{node.id} appears only in edges{_hint(near(node.id, view.declared))}",
+                          f"declare it ({node.id} [label=...]) or correct the name", node)
 
 
 def reachability(view: View) -> Iterator[Problem]:
-    """Require a path from the start to each node, along edges or retry targets."""
+    """Require a path from the start to each node, along edges or retry targets.
+
+    Only the first node of an unreached part is named, and a misspelt name (`edge_target_exists`) counts as the one that
+    it is near to: what follows from a mistake is no mistake of its own.
+    """
     starts = [node.id for node in view.graph.nodes_of("start")]
     if not starts:
         return
-    reached = _reachable([*starts, *_graph_retry_targets(view.graph)], _successors_and_jumps(view))
-    for node in view.graph.nodes.values():
+    targets = _successors_and_jumps(view)
+    for name, meant in view.missing.items():
+        if meant:
+            targets[name], targets[meant] = [*targets[name], meant], [*targets[meant], *targets[name]]
+    reached = _reachable([*starts, *_graph_retry_targets(view.graph)], targets) | view.missing.keys()
+    entered = {target for source, others in targets.items() if source not in reached for target in others
+               if target != source}
+    lost = [node for node in view.graph.nodes.values() if node.id not in reached]
+    for node in sorted(lost, key=lambda node: node.id in entered):  # those that no other lost node leads to come first
         if node.id not in reached:
-            yield Problem(f"no path leads from start to {node.id}", "add an edge to it, or remove it", node)
+            behind = _reachable([node.id], targets) - reached
+            others = f" (and so to {len(behind) - 1} more)" if len(behind) > 1 else ""
+            yield Problem(f"no path leads from start to {node.id}{others}", "add an edge to it, or remove it", node)
+            reached |= behind
 
 
 def retry_target_exists(view: View) -> Iterator[Problem]:
@@ -113,7 +121,7 @@ def retry_target_exists(view: View) -> Iterator[Problem]:
             if target is not None and target not in view.graph.nodes:
                 value = attrs[key]
                 yield Problem(f"{f'{owner.id}: ' if owner else ''}{key}={target:.60} is not a node of this graph",
-                              f"use one of its nodes{_nearest(target, names)}", owner,
+                              f"use one of its nodes{_hint(near(target, names))}", owner,
                               getattr(value, "line", 0), getattr(value, "column", 0))
 
 
@@ -156,6 +164,42 @@ def parallel_without_join(view: View) -> Iterator[Problem]:
                           "branches must succeed", f"write join_k=1 to {len(branches)}", node)
 
 
+def branch_misses_join(view: View) -> Iterator[Problem]:
+    """Forbid a parallel some of whose branches come to a join that the others pass by."""
+    if view.flow == "dag":
+        return
+    targets = view.graph.successors()
+    for node in view.graph.nodes_of("parallel"):
+        branches = [branch for branch in dict.fromkeys(_branches(view, node)) if branch != node.id]
+        join = find_join(node.id, branches, targets, view.handler)
+        if join is None or view.handler[join.node] == "parallel.fan_in" or len(branches) < 2:
+            continue
+        for name in _joins_within(branches, targets, view.handler):
+            before = _reachable([name], view.graph.predecessors())
+            missed = next((branch for branch in branches if branch not in before), None)
+            if missed is not None:
+                yield Problem(f"{missed} is a branch of {node.id} that never comes to the join {name}, as others do",
+                              f"lead it there ({missed} -> {name})", view.graph.nodes[missed])
+                break
+
+
+def _joins_within(branches: Iterable[str], targets: Mapping[str, Sequence[str]], handler: Mapping[str, str],
+                  ) -> list[str]:
+    """Return the joins that branches come to, without those of parallels within them; a few, in that order."""
+    pending = deque((branch, 0) for branch in branches)
+    seen, found = set(pending), list[str]()
+    while pending and len(found) < MAX_SHOWN:
+        name, depth = pending.popleft()
+        if handler[name] == "parallel.fan_in" and not depth:
+            found.append(name)
+            continue
+        depth += (handler[name] == "parallel") - (handler[name] == "parallel.fan_in")
+        following = {(target, depth) for target in targets[name] if depth <= MAX_DEPTH} - seen
+        seen |= following
+        pending.extend(sorted(following))
+    return found
+
+
 def _branches(view: View, node: Node) -> list[str]:
     """Return the first nodes of a parallel's branches; an edge with an invalid condition counts."""
     edges = [(edge.target, view.conditions.get(condition_of(edge))) for edge in view.outgoing[node.id]]
@@ -179,7 +223,7 @@ def dead_end(view: View) -> Iterator[Problem]:
     if view.flow == "dag":
         return
     for node in view.graph.nodes.values():
-        if not view.outgoing[node.id] and view.handler[node.id] != "exit":
+        if not view.outgoing[node.id] and view.handler[node.id] != "exit" and node.id not in view.missing:
             yield Problem(f"nothing leads on from {node.id}, so a run that comes here fails",
                           "lead it to an exit node, or give it shape=Msquare", node)
 
@@ -273,8 +317,5 @@ def _format_cycle(cycle: Sequence[str]) -> str:
     return " -> ".join(cycle if len(cycle) <= MAX_SHOWN else [*cycle[:MAX_SHOWN - 2], "...", cycle[-1]])
 
 
-@lru_cache(maxsize=64)
-def _nearest(word: str, words: tuple[str, ...]) -> str:
-    """Return a hint at the most similar of `words`; in a large graph the search would take too long."""
-    near = get_close_matches(word, words, 1, 0.6) if len(words) <= MAX_SIMILAR else []
-    return f" (did you mean {near[0]}?)" if near else ""
+def _hint(near: str) -> str:
+    return f" (did you mean {near}?)" if near else ""

@@ -115,7 +115,7 @@ def test_a_validator_hands_over_like_a_worker(place: Place, point: str) -> None:
 
 
 @pytest.mark.parametrize(("attributes", "options", "reason"), [
-    ('agent=second, failover="codx"', (), "failover: no agent 'codx'; there are"),
+    ('agent=second, failover="codx"', (), "failover: no agent 'codx'; did you mean codex? there are"),
     ('agent=second, failover="command"', (), "failover: command runs a node's own command"),
     ('command="true", failover="second"', (), "node a has failover=, but its own command does it"),
     ('agent=second', ("--failover", "second,nobody"), "failover: no agent 'nobody'"),

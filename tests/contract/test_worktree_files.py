@@ -6,15 +6,18 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from garrison.errors import Refused
 from garrison.merge.slots import acquire_slot
 from garrison.processes.rescue_refs import restore_worktree
-from garrison.sandbox.rights import may_fetch
+from garrison.sandbox.network import connect_for
 from garrison.system.git import Git, GitError, submodules
 from garrison.system.worktree_files import (
     complete_worktree,
@@ -436,7 +439,8 @@ def plant_address(repo: Path, url: str) -> tuple[Path, str]:
     return tree, address
 
 
-@pytest.mark.parametrize("who", ["the branch", "the user", "the user's HEAD", "the user without a network"])
+@pytest.mark.parametrize("who", ["the branch", "the user", "the user's HEAD", "the user without a network",
+                                 "the user with another host"])
 def test_a_submodules_address_is_asked_if_it_is_the_users_and_there_is_a_network(
         repo: Path, tmp_path: Path, who: str) -> None:
     asked, home = tmp_path / "asked", tmp_path / "user"
@@ -444,7 +448,8 @@ def test_a_submodules_address_is_asked_if_it_is_the_users_and_there_is_a_network
     (home / "ssh").write_text(f"#!/bin/sh\ntouch {asked}\nexit 1\n")
     (home / "ssh").chmod(0o755)
     (home / ".gitconfig").write_text(f"[core]\n\tsshCommand = {home}/ssh\n")
-    (home / "config.toml").write_text('[sandbox]\nnetwork = "none"\n' if "without" in who else "")
+    rights = 'network = "none"' if "without" in who else "" if "another" in who else 'hosts = ["host.invalid:22"]'
+    (home / "config.toml").write_text(f"[sandbox]\n{rights}\n")
     tree, address = plant_address(repo, "ssh://host.invalid/private")
     if who != "the branch":
         (repo / ".gitmodules").write_text(address)
@@ -454,10 +459,90 @@ def test_a_submodules_address_is_asked_if_it_is_the_users_and_there_is_a_network
         (repo / ".gitmodules").unlink()  # as in a bare repository
     ours = Git(repo, {**os.environ, "HOME": str(home)}, home=home)
     with pytest.raises(Refused, match="submodule sub cannot be had") as caught:
-        complete_worktree(ours, tree, force=True, may_fetch=may_fetch(ours))
-    why = {"the branch": "only this branch has that address", "the user without a network": 'network = "none"'}
+        complete_worktree(ours, tree, force=True, connect=connect_for(ours))
+    why = {"the branch": "only this branch has that address", "the user without a network": 'network = "none"',
+           "the user with another host": 'add "host.invalid:22" to hosts'}
     assert why.get(who, "git fetch") in str(caught.value)
     assert asked.exists() is (who not in why)
+
+
+def test_a_gitmodules_that_git_refuses_is_not_committed(repo: Path) -> None:
+    tree = tree_of(repo)
+    head = git(tree, "rev-parse", "HEAD")
+    (tree / ".gitmodules").write_text('[submodule "../../hooks"]\n\tpath = a\n\turl = -u./evil\n')
+    with pytest.raises(Refused, match=r"would damage the repository: git refuses its \.gitmodules"):
+        Git(repo).commit_all(tree, "all")
+    assert git(tree, "rev-parse", "HEAD") == head
+
+
+@pytest.mark.parametrize(("users", "asked"), [
+    (None, "https://lfs.invalid"), ("https://h.example/us", "https://h.example/us"),
+    ("remote https://h.example/r.git", "https://h.example/r.git/info/lfs"), ("configured", "https://h.example/c")])
+def test_an_address_in_a_branchs_lfsconfig_is_not_followed(repo: Path, tmp_path: Path, users: str | None,
+                                                           asked: str) -> None:
+    """A program in place of git-lfs, which reads that file where git's configuration has no address."""
+    lfs = tmp_path / "lfs"
+    lfs.write_text(f"#!/bin/sh\n(git config lfs.url || git config -f .lfsconfig lfs.url) > {tmp_path}/asked\ncat\n")
+    lfs.chmod(0o755)
+    git(repo, "config", "filter.lfs.smudge", str(lfs))
+    if users == "configured":
+        git(repo, "config", "lfs.url", asked)
+    elif users and users.startswith("remote "):
+        git(repo, "remote", "add", "origin", users.removeprefix("remote "))
+    elif users:
+        (repo / ".lfsconfig").write_text(f"[lfs]\n\turl = {users}\n[core]\n\tpager = evil\n")
+    tree = tree_of(repo)
+    (tree / ".gitattributes").write_text("*.bin filter=lfs\n")
+    (tree / ".lfsconfig").write_text("[lfs]\n\turl = https://evil.example\n")
+    (tree / "a.bin").write_text("x")
+    ours = Git(repo, home=tmp_path)
+    ours.commit_all(tree, "all")
+    (tree / "a.bin").unlink()
+    ours.run("checkout", "--", "a.bin", cwd=tree)
+    assert (tmp_path / "asked").read_text().strip() == asked
+
+
+class _Files(SimpleHTTPRequestHandler):
+    """Serves a folder; below /away it leads to another port."""
+
+    leads_to = 0
+
+    def do_GET(self) -> None:
+        if not self.path.startswith("/away/"):
+            return super().do_GET()
+        self.send_response(302)
+        self.send_header("Location", f"http://127.0.0.1:{self.leads_to}/{self.path.removeprefix('/away/')}")
+        return self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_submodule_is_fetched_through_the_proxy(repo: Path, tmp_path: Path, allowed: bool) -> None:
+    """Whatever proxy the user's git has; where the server leads to must be allowed, too."""
+    home, library = tmp_path / "user", tmp_path / "library"
+    home.mkdir()
+    make_repository(library)
+    git(library, "commit", "-q", "--allow-empty", "-m", "a history of its own")
+    git(library, "update-server-info")
+    (home / ".gitconfig").write_text("[http]\n\tproxy = http://127.0.0.1:1\n")
+    handler = partial(_Files, directory=str(library / ".git"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, ThreadingHTTPServer(("127.0.0.1", 0), handler) as to:
+        for each in (server, to):
+            Thread(target=each.serve_forever, daemon=True).start()
+        _Files.leads_to = to.server_port
+        tree, address = plant_address(repo, f"http://127.0.0.1:{server.server_port}/away")
+        (repo / ".gitmodules").write_text(address)
+        git(tree, "update-index", "--cacheinfo", f"160000,{git(library, 'rev-parse', 'HEAD')},sub")
+        ports = [server.server_port, *([to.server_port] if allowed else [])]
+        (home / "config.toml").write_text(f"[sandbox]\nhosts = {[f'127.0.0.1:{port}' for port in ports]}\n")
+        ours = Git(repo, {**os.environ, "HOME": str(home)}, home=home)
+        with nullcontext() if allowed else pytest.raises(Refused, match="403"):
+            complete_worktree(ours, tree, force=True, connect=connect_for(ours))
+        for each in (server, to):
+            each.shutdown()
+    assert (tree / "sub/calc.py").exists() is allowed
 
 
 def test_a_submodules_server_that_does_not_answer_is_given_up(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,10 @@ from garrison.records.names import to_run_stem
 from garrison.sandbox.checkout import REPOSITORY, WORKTREES, CheckoutCommands
 from garrison.sandbox.collect import enter
 from garrison.sandbox.git_view import GitView, sandbox_folder
+from garrison.sandbox.network import connect_for
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import mode_here
-from garrison.sandbox.rights import may_fetch, read_rights
+from garrison.sandbox.rights import read_rights
 from garrison.system.git import Git, excludes, open_repository
 from garrison.system.git.rescues import rescue_stem
 from garrison.system.worktree_files import complete_worktree
@@ -86,7 +87,7 @@ class PipelineWorktree:
         self.git.clear_branch_lock(self.branch)
         self.git.add_worktree(self.path, self.branch, commit)
         self.git.clear_locks(self.path, self.branch)
-        notes = complete_worktree(self.git, self.path, may_fetch=may_fetch(self.git))
+        notes = complete_worktree(self.git, self.path, connect=connect_for(self.git))
         if not self.tree.is_dir():
             raise Refused(f"{self.sub} is not in the last commit, from which the run's worktree begins; commit it, or "
                           "let the run work in the folder itself: --in-place")

@@ -33,7 +33,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key, branch_name, check_node
 from garrison.records.run import Launch, Task
-from garrison.sandbox.rights import may_fetch
+from garrison.sandbox.network import connect_for
 from garrison.system.git import Git
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.worktree_files import complete_worktree
@@ -119,7 +119,7 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     worktree.parent.mkdir(parents=True, exist_ok=True)
     branch = branch_name(launch.run_id, node)
     git.add_worktree(worktree, branch, git.rev(f"refs/heads/{launch.base}") or launch.base_oid)
-    for note in complete_worktree(git, worktree, may_fetch=may_fetch(git)):
+    for note in complete_worktree(git, worktree, connect=connect_for(git)):
         print_message(note)
     previous = spawn.replace_dead(runtime, key)
     if previous is not None:

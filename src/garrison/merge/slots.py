@@ -27,7 +27,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.sandbox import setups
 from garrison.sandbox.git_view import restore_link, sandbox_folder
 from garrison.sandbox.layers import forget_written
-from garrison.sandbox.rights import may_fetch
+from garrison.sandbox.network import connect_for
 from garrison.system import untrusted, worktree_files
 from garrison.system.git import Git, GitError
 from garrison.system.git.excludes import literal_pattern
@@ -173,7 +173,7 @@ class Slot:
             self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
         self.git.check_out(self.path, commit)
         self.notes = worktree_files.complete_worktree(self.git, self.path, force=True,
-                                                     may_fetch=may_fetch(self.git))
+                                                     connect=connect_for(self.git))
         tree = self.git.tree_of(commit)
         if before != tree:
             self._forget_compiled(before, tree)
@@ -228,7 +228,7 @@ class Slot:
             untrusted.remove_below(layer.tree, below)
         self._check_out_from(target, ours)
         if others:
-            self.notes += worktree_files.complete_worktree(self.git, self.path, may_fetch=may_fetch(self.git))
+            self.notes += worktree_files.complete_worktree(self.git, self.path, connect=connect_for(self.git))
         if wrong := ask("diff-index", "--name-only", "-z", "--no-renames", "--ignore-submodules=all", target):
             raise GitError(("checkout",), 1, f"fatal: {wrong[0]} is not as {target[:10]} has it")
         return sorted(differing)
@@ -287,7 +287,7 @@ class Slot:
         """Remove all that is not tracked, but what the user's checkout has every worktree include."""
         self.git.run("clean", "-ffdxq", cwd=self.path)
         self.notes = worktree_files.complete_worktree(self.git, self.path, force=True,
-                                                     may_fetch=may_fetch(self.git))
+                                                     connect=connect_for(self.git))
 
     def capture_setup(self, home: Path, layer: SetupLayer, store: Path) -> SetupLayer:
         """Move what set-up made out of the worktree, as a layer that lies under it."""

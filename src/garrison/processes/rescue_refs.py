@@ -14,7 +14,7 @@ from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.frozen import frozen
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
-from garrison.sandbox.rights import may_fetch
+from garrison.sandbox.network import connect_for
 from garrison.system.git import ABSENT, Git, GitError
 from garrison.system.git.rescues import LIVE, RESCUES, RescueName, parse_rescue
 from garrison.system.worktree_files import complete_worktree
@@ -196,7 +196,7 @@ def restore_worktree(git: Git, commit: str, folder: Path) -> list[str]:
     if inside is not None or real.is_relative_to(git.common):
         raise Refused(f"{folder} lies in the checkout {inside or git.root}, which is not changed; name one outside")
     git.add_worktree(folder, None, commit)
-    notes = complete_worktree(git, folder, may_fetch=may_fetch(git))
+    notes = complete_worktree(git, folder, connect=connect_for(git))
     submodules = {module.path for module in git.submodules(folder)}
     for line in git.run("ls-tree", "-r", "-z", commit).out.split("\0"):
         head, _, path = line.partition("\t")

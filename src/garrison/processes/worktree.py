@@ -32,7 +32,7 @@ from garrison.records.run import CONTINUE
 from garrison.sandbox import setups
 from garrison.sandbox.collect import collect, collect_side_work, enter
 from garrison.sandbox.git_view import GitView
-from garrison.sandbox.rights import may_fetch
+from garrison.sandbox.network import connect_for
 from garrison.system import disk_space, untrusted
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import split
@@ -161,7 +161,7 @@ def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str,
     git.add_worktree(worktree, branch, tip)
     if task.attempt > 1 and task.rework == "merge":
         _merge_tip(git, worktree, tip, conflicts, target)
-    return complete_worktree(git, worktree, may_fetch=may_fetch(git))
+    return complete_worktree(git, worktree, connect=connect_for(git))
 
 
 def _continue_from_snapshot(git: Git, task: Task, branch: str) -> None:

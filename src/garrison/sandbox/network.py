@@ -13,9 +13,12 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,14 +27,18 @@ from garrison.errors import GarrisonError, Refused
 from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox import net_namespace
-from garrison.sandbox.place import Mode, Network, Place, Rights
+from garrison.sandbox.place import Mode, Network, Place, Rights, Role
 from garrison.sandbox.proxy.apis import APIS, Api, KeyVariable
 from garrison.sandbox.proxy.client import ProxyClient
-from garrison.sandbox.proxy.hosts import parse_rules
+from garrison.sandbox.proxy.hosts import DEFAULT_PORTS, find_rule, normalize_host, parse_rules
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
+from garrison.sandbox.rights import read_rights
+from garrison.system.git.submodules import connect_as_user
 
 if TYPE_CHECKING:
     from garrison.system.event_loop import EventLoop
+    from garrison.system.git import Git
+    from garrison.system.git.submodules import Connect
     from garrison.system.processes import ProcessId
 
 FOLDER = "network"
@@ -192,6 +199,62 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         place.close()
         raise
     return place
+
+
+def connect_for(git: Git) -> Connect:
+    """Return how garrison's own git connects for what is missing in a worktree: as its set-up may."""
+    if git.home is None:
+        return connect_as_user
+    rights = read_rights(git.home, Role.SETUP, "", git.environment)
+    return connect_as_user if rights.network is Network.OPEN else partial(_connect, git.home, rights)
+
+
+@contextmanager
+def _connect(home: Path, rights: Rights, address: str) -> Iterator[Mapping[str, str]]:
+    """Open the way to a server's address by the rules of the network; Refused if they exclude it.
+
+    HTTP goes through the proxy, which looks at each host that the server leads to. ssh cannot: its host must be named
+    with its port.
+    """
+    scheme, host, port = split_address(address)
+    if rights.network is Network.NONE:
+        raise Refused('network = "none"')
+    if scheme != "file" and find_rule(parse_rules(rights.hosts), host, port) is None:
+        entry = host if port in DEFAULT_PORTS else f"{host}:{port}"
+        raise Refused(f'the network of set-ups has no {host}:{port}; add "{entry}" to hosts = [...] in [sandbox.setup] '
+                      "of config.toml")
+    if scheme not in ("http", "https"):
+        yield {}
+        return
+    folder = home / "usage" / "submodules"
+    user = NetworkUser(home, "", "submodules", 1, folder, run_directory=folder)
+    with closing(prepare(rights, Mode.NONE, {}, user, is_lazy=False)) as held:
+        # An http.proxy of the user's would win over variables; this wins over that. No host goes without the proxy.
+        yield {**dict.fromkeys(_NO_PROXY, ""),
+               "GIT_CONFIG_PARAMETERS": f"'remote.origin.proxy={held.environment['https_proxy']}'"}
+
+
+def split_address(address: str) -> tuple[str, str, int]:
+    """Return transport, host and port of an address as git reads it, `file` for a path; Refused for another kind."""
+    scheme, sign, rest = address.partition("://")
+    if not sign:
+        named, colon, _ = address.partition(":")
+        if not colon or "/" in named:
+            return "file", "", 0
+        if address.startswith(f"{named}::"):
+            raise Refused(f"{named} is no transport that the network of a sandbox knows")
+        scheme, rest = "ssh", named
+    if scheme == "file":
+        return scheme, "", 0
+    port = {"http": 80, "https": 443, "git": 9418, "ssh": 22, "git+ssh": 22, "ssh+git": 22}.get(scheme)
+    named = re.split(r"[/?#]", rest)[0].rpartition("@")[2]
+    host, colon, stated = named.rpartition(":")
+    if not colon or named.endswith("]"):
+        host, stated = named, ""
+    host = normalize_host(host.removeprefix("[").removesuffix("]"))
+    if port is None or not host or not (stated or "0").isdecimal():
+        raise Refused(f"{scheme}://{named} is no address that the network of a sandbox knows")
+    return scheme, host, int(stated or port)
 
 
 def lowest_limits(home: Path) -> Limits:

@@ -32,8 +32,6 @@ from garrison.sandbox.proxy.hosts import parse_rules
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from garrison.system.git import Git
-
 ROLE_TABLES = tuple(role.value for role in Role if role is not Role.AGENT)
 """Tables below `[sandbox]`; an agent has its profile."""
 
@@ -56,11 +54,6 @@ def rights_of(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, 
     elif rights.mode is Mode.AUTO and (word := environ.get(AUTO_VARIABLE)) is not None:
         rights = replace(rights, mode=_one_of(Mode, word, f"{AUTO_VARIABLE}={word!r}"))
     return rights if is_network_stated or rights.mode is not Mode.NONE else replace(rights, network=Network.OPEN)
-
-
-def may_fetch(git: Git) -> bool:
-    """Return whether garrison may connect to a server for what is missing in a worktree, as its set-up may."""
-    return git.home is None or read_rights(git.home, Role.SETUP, "", git.environment).network is not Network.NONE
 
 
 def check_rights(config: ConfigFile) -> None:

@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING
 
 from garrison.system.git import excludes
 from garrison.system.git.repository import split
+from garrison.system.git.submodules import connect_as_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from garrison.system.git import Git
+    from garrison.system.git.submodules import Connect
 
 INCLUDE = ".worktreeinclude"
 """File at the top of the user's checkout that lists what is copied into each worktree."""
@@ -40,14 +42,15 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 _IGNORE_EVERYTHING = "\n*\n"
 
 
-def complete_worktree(git: Git, tree: Path, *, force: bool = False, may_fetch: bool = True) -> list[str]:
+def complete_worktree(git: Git, tree: Path, *, force: bool = False,
+                      connect: Connect = connect_as_user) -> list[str]:
     """Complete a worktree of ours; return notes for people. Refused if a submodule cannot be fetched.
 
     Args:
         force: reset submodules to what the tree says, whatever is in them.
-        may_fetch: whether what is missing of a submodule may be fetched (`sandbox.rights.may_fetch`).
+        connect: how what is missing of a submodule is fetched (`sandbox.network.connect_for`).
     """
-    git.populate_submodules(tree, force=force, may_fetch=may_fetch)
+    git.populate_submodules(tree, force=force, connect=connect)
     return _copy_included(git, tree)
 
 

@@ -22,7 +22,7 @@ from garrison.agents.failover import START, find_trouble
 from garrison.agents.registry import agent, excluded_by
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.config import GuardHooks
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Refused
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
 from garrison.processes.commit_hooks import HookJob, find_hooks
@@ -574,7 +574,10 @@ class Orchestrator:
                                   self.assignment.folder)
         if refusal := inspector.inspect_worktree():
             return "", refusal
-        self.git.commit_all(self.worktree, _commit_message(self.task))
+        try:
+            self.git.commit_all(self.worktree, _commit_message(self.task))
+        except Refused as error:
+            return str(error), None
         failpoint.here(":committed")
         reason, refusal = adopt_commits(self.git, self.worktree, branch)
         return reason, refusal or (None if reason else inspector.inspect_branch())

@@ -23,6 +23,8 @@ from garrison.system.git.neutral import (
     Setting,
     exact_directories,
     find_not_neutral,
+    follows_lfsconfig,
+    lfs_address_of_remote,
     neutralise,
     to_variables,
 )
@@ -203,10 +205,28 @@ def neutral_variables(path: Path, common: Path | None, home: Path | None, enviro
     if network and (found := find_not_neutral(settings, accepted)) is not None:
         raise Unneutral(f"{found.key} in {found.origin} names the program {found.value}, which was not there when the "
                         f"run was launched; remove it: git config --file {found.origin} --unset-all {found.key}")
+    lfs = [("lfs.url", _lfs_address(settings, dirs, environ))] if follows_lfsconfig(settings) else []
     directories = (str(path), str(dirs.common), str(dirs.common.parent))
     return to_variables([*always, *neutralise(settings, accepted, hooks=hooks,
                                                 confined=recorded.confined if recorded is not None else {}),
-                         *exact_directories(settings, directories)])
+                         *lfs, *exact_directories(settings, directories)])
+
+
+_lfs_addresses: dict[Path, tuple[object, str]] = {}
+
+
+def _lfs_address(settings: Sequence[Setting], dirs: GitDirs, environ: Mapping[str, str]) -> str:
+    """Return the address that git-lfs is to ask, whatever a branch's `.lfsconfig` names: that of the user's checkout's,
+    or the one that belongs to the remote."""
+    file = dirs.common.parent / ".lfsconfig" if dirs.common.name == ".git" else None
+    if file is None or not (stamp := stamp_of(file)):
+        return lfs_address_of_remote(settings)
+    known = _lfs_addresses.get(file)
+    if known is None or known[0] != stamp:
+        listed = _list(["--no-includes", "--file", str(file)], dirs.own, environ).split("\0")[1::2]
+        stated = [line.partition("\n")[2] for line in listed if line.startswith("lfs.url\n")]
+        known = _lfs_addresses[file] = stamp, next(reversed(stated), "")
+    return known[1] or lfs_address_of_remote(settings)
 
 
 def _check_worktree(settings: Sequence[Setting], dirs: GitDirs) -> None:

@@ -186,6 +186,30 @@ def find_not_neutral(settings: Sequence[Setting], trusted: Iterable[tuple[str, s
                  if NOT_NEUTRAL.fullmatch(each.key) and (each.key, each.value) not in accepted), None)
 
 
+NO_LFS = "https://lfs.invalid"
+"""Address that git-lfs is given where the user has none: no name server knows it."""
+
+
+def follows_lfsconfig(settings: Sequence[Setting]) -> bool:
+    """Return whether git-lfs would take its server's address from a file of the branch."""
+    keys = {setting.key for setting in settings}
+    return "lfs.url" not in keys and not keys.isdisjoint(("filter.lfs.process", "filter.lfs.smudge"))
+
+
+def lfs_address_of_remote(settings: Sequence[Setting]) -> str:
+    """Return the address at which git-lfs looks by itself for what belongs to the remote, `NO_LFS` without one."""
+    values = {setting.key: setting.value for setting in settings}
+    remotes = [key.removesuffix(".url") for key in values if key.startswith("remote.") and key.endswith(".url")]
+    remote = f"remote.{values['remote.lfsdefault']}" if "remote.lfsdefault" in values else \
+        "remote.origin" if "remote.origin" in remotes or len(remotes) != 1 else remotes[0]
+    if stated := values.get(f"{remote}.lfsurl"):
+        return stated
+    url = values.get(f"{remote}.url", NO_LFS).rstrip("/")
+    if url == NO_LFS or not url.startswith(("http://", "https://")):
+        return url
+    return f"{url}/info/lfs" if url.endswith(".git") else f"{url}.git/info/lfs"
+
+
 def _reset_helpers(settings: Sequence[Setting], accepted: set[tuple[str, str]]) -> list[tuple[str, str]]:
     helpers = [(each.key, each.value) for each in settings if CREDENTIAL_HELPER.fullmatch(each.key)]
     if all(helper in accepted for helper in helpers):

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from garrison.errors import Refused
+from garrison.errors import GarrisonError, Refused
 from garrison.system.git import inner as nested
 from garrison.system.git.inner import is_safe_name
 from garrison.system.git.neutral import ONTO_ANOTHER
@@ -23,7 +24,10 @@ from garrison.system.git.repository import TIMED_OUT, GitError, split
 from garrison.system.git.worktrees import Worktrees, remove_pipes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
+
+Connect = Callable[[str], AbstractContextManager[Mapping[str, str]]]
+"""Opens the way to a server's address for the time of a fetch, and yields variables for git; Refused says why not."""
 
 COMMITS = "refs/garrison/submodules"
 """Refs that keep commits of submodules: `<COMMITS>/<commit>`."""
@@ -36,6 +40,11 @@ FETCH_SECONDS = 120.0
 """Longest fetch of a submodule: the server may not answer, and whoever waits for the worktree does nothing else."""
 _AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0", "GIT_HTTP_LOW_SPEED_LIMIT": "1000", "GIT_HTTP_LOW_SPEED_TIME": "30"}
 """An address from .gitmodules is subject to the restrictions that git itself has for submodules."""
+
+
+def connect_as_user(_address: str) -> AbstractContextManager[Mapping[str, str]]:
+    """Connect as the user's own git does."""
+    return nullcontext({})
 
 
 class Submodule(NamedTuple):
@@ -93,11 +102,11 @@ class Submodules(Worktrees):
             self.run("config", "--get", f"submodule.{module.name}.url", check=False).out.strip()
         return module.url in (known.get(f"submodule.{module.name}.url"), configured)
 
-    def populate_submodules(self, path: Path, *, force: bool = False, may_fetch: bool = True) -> None:
+    def populate_submodules(self, path: Path, *, force: bool = False, connect: Connect = connect_as_user) -> None:
         """Populate the submodules of a worktree of ours; an existing one stays as it is, unless `force`.
 
-        Refused if a submodule's commit is not here and cannot be fetched, or is not: without `may_fetch`, and from an
-        address that only the branch names, which is an agent's choice.
+        Refused if a submodule's commit is not here and cannot be fetched, or is not: where `connect` refuses, and from
+        an address that only the branch names, which is an agent's choice.
         """
         for module in self.submodules(path):
             inner = self._inner(path, module)
@@ -107,13 +116,13 @@ class Submodules(Worktrees):
                 _clear(path, module.path)
                 self._initialize(path, module, inner)
             if force or inner.rev("HEAD") is None:
-                self._fetch(module, inner, may_fetch=may_fetch)
+                self._fetch(module, inner, connect)
                 inner.run("checkout", "--quiet", "--force", "--detach", module.oid)
                 inner.run("clean", "-ffdq")
             outer = "HEAD" if self.users is None else self.users_commit
             inner.users_commit = self.run("rev-parse", "--verify", "--quiet", f"{outer}:{module.path}",
                                           check=False).out.strip() or None if outer else None
-            inner.populate_submodules(inner.root, force=force, may_fetch=may_fetch)
+            inner.populate_submodules(inner.root, force=force, connect=connect)
 
     def _inner(self, path: Path, module: Submodule) -> Submodules:
         outer = self.store or self.common
@@ -145,7 +154,7 @@ class Submodules(Worktrees):
             "".join(f"{store}/objects\n" for store in stores if store))
         inner.run("remote", "add", "--", "origin", self.resolve_url(module.url))
 
-    def _fetch(self, module: Submodule, inner: Submodules, *, may_fetch: bool) -> None:
+    def _fetch(self, module: Submodule, inner: Submodules, connect: Connect) -> None:
         if inner.rev(module.oid):
             return
         lost = f"submodule {module.path} cannot be had at {module.oid[:10]} from {module.url}"
@@ -153,22 +162,31 @@ class Submodules(Worktrees):
         if not self._knows(module):
             raise Refused(f"{lost}: only this branch has that address, so garrison does not connect to it; add the "
                           f"submodule with that address in {self.root}, or take its commit from one that is there")
-        if not may_fetch:
-            raise Refused(f'{lost}: network = "none"; run `git {update}')
+        try:
+            with connect(inner.run("remote", "get-url", "origin").out.strip()) as variables:
+                told = self._try_to_fetch(module, inner, variables)
+        except GitError:
+            raise
+        except GarrisonError as error:
+            raise Refused(f"{lost}: {error}; run `git {update}") from error
+        if inner.rev(module.oid):
+            return
+        allow = "-c protocol.file.allow=always " if told and "transport 'file' not allowed" in told.stderr else ""
+        raise Refused(f"{lost} ({told or 'the commit is not there'}); run `git {allow}{update}")
+
+    def _try_to_fetch(self, module: Submodule, inner: Submodules, variables: Mapping[str, str]) -> GitError | None:
+        """Fetch a submodule's commit; return why that failed, None if git did not say."""
         told = None
         for what in ((module.oid,), ()):  # a server may not serve single commits
             try:
                 told = None
-                inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", *what, extra=_AS_SUBMODULE,
-                          timeout=FETCH_SECONDS)
+                inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", *what,
+                          extra={**_AS_SUBMODULE, **variables}, timeout=FETCH_SECONDS)
             except GitError as error:
                 told = error
-            if inner.rev(module.oid):
-                return
-            if told is not None and told.code == TIMED_OUT:
+            if inner.rev(module.oid) or (told is not None and told.code == TIMED_OUT):
                 break
-        allow = "-c protocol.file.allow=always " if told and "transport 'file' not allowed" in told.stderr else ""
-        raise Refused(f"{lost} ({told or 'the commit is not there'}); run `git {allow}{update}")
+        return told
 
     def resolve_url(self, url: str) -> str:
         """Return a submodule's address, resolving a relative one as git does: against the repository's own origin."""

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from garrison.errors import Refused
 from garrison.system import processes, untrusted
 from garrison.system.git import excludes, inner
 from garrison.system.git.commits import OID, Commits
@@ -300,6 +301,8 @@ class Worktrees(Commits):
         """
         remove_pipes(path, everywhere=True)
         self._add_all(path, {}, links, None)
+        if why := self._refused_modules(path, {}):
+            raise Refused(f"it leaves a {MODULES} that would damage the repository: {why}; mend or remove it")
         if self.run("diff", "--cached", "--quiet", "--ignore-submodules=none", cwd=path, check=False).code == 0:
             return None
         # --allow-empty: by the user's settings a submodule's new commit may count as nothing
@@ -374,14 +377,18 @@ class Worktrees(Commits):
 
     def _rename_refused_modules(self, path: Path, extra: Mapping[str, str]) -> None:
         """Keep a `.gitmodules` that git refuses under another name: under its own, git refuses the repository."""
-        if not os.path.lexists(path / MODULES):
+        if not self._refused_modules(path, extra):
             return
-        for line in split(self.run("ls-files", "-s", "-z", "--", MODULES, cwd=path, extra=extra).out):
-            mode, oid = line.split(" ")[:2]
-            if mode != "160000" and explain_modules(self, oid):
-                self.run("update-index", "--force-remove", "--", MODULES, cwd=path, extra=extra)
-                self.run("update-index", "--add", "--cacheinfo", f"100644,{oid},{MODULES}.refused", cwd=path,
-                         extra=extra)
+        oid = self.run("ls-files", "-s", "-z", "--", MODULES, cwd=path, extra=extra).out.split(" ")[1]
+        self.run("update-index", "--force-remove", "--", MODULES, cwd=path, extra=extra)
+        self.run("update-index", "--add", "--cacheinfo", f"100644,{oid},{MODULES}.refused", cwd=path, extra=extra)
+
+    def _refused_modules(self, path: Path, extra: Mapping[str, str]) -> str:
+        """Return why git refuses the `.gitmodules` of an index, '' if it does not."""
+        listed = split(self.run("ls-files", "-s", "-z", "--", MODULES, cwd=path, extra=extra).out) \
+            if os.path.lexists(path / MODULES) else []
+        entries = [line.split(" ")[:2] for line in listed]
+        return next((why for mode, oid in entries if mode != "160000" and (why := explain_modules(self, oid))), "")
 
     def _add_all(self, path: Path, extra: Mapping[str, str], links: Mapping[str, str] | None,
                  timeout: float | None) -> None:

@@ -52,7 +52,7 @@ def test_a_lie_is_caught_by_the_facts_and_told_to_the_next_attempt(scene):
     nodes = place.nodes()
     assert {name: node["status"] for name, node in nodes.items()} == {
         "accepted": "validated", "gated": "validated", "idle": "failed"}
-    assert nodes["idle"]["reason"].startswith("it reported success, but changed nothing"), nodes["idle"]
+    assert nodes["idle"]["reason"].startswith("it ended as a success, but changed nothing"), nodes["idle"]
     assert nodes["idle"]["attempt"] <= 5
     assert git(place.repo, "show", "main:calc.py").endswith("return a - b")
     place.check_failed_nodes_kept("idle")

@@ -226,6 +226,8 @@ def test_a_command_is_named_by_its_first_line(command: str, quoted: str) -> None
 
 @pytest.mark.parametrize(("code", "output", "seconds", "reason"), [
     (1, "2 failed\n", None, "acceptance `make test` failed (exit 1): 2 failed"),
+    (1, "make 4.3\nE: no network\n====\n", None,
+     "acceptance `make test` failed (exit 1): E: no network\nmake 4.3\nE: no network\n===="),
     (127, "", None, "acceptance `make test` failed (exit 127): it printed nothing"),
     (-9, " ", None, "acceptance `make test` was killed by SIGKILL: it printed nothing"),
     (-15, "slow", 61.2, "acceptance `make test` timed out after 61 s: slow")])

@@ -80,7 +80,7 @@ def test_a_profile_passes_its_arguments_unchanged(assignment: Assignment) -> Non
 def test_a_failure_shows_its_last_lines(assignment: Assignment) -> None:
     outcome = run(None, with_command(assignment, "echo 1; echo 2; echo 3; echo last >&2; exit 3"))
     assert outcome == Outcome(
-        "fail", "command `echo 1; echo 2; echo 3; echo last >&2; exit 3` failed (exit 3): 2\n3\nlast", 3)
+        "fail", "command `echo 1; echo 2; echo 3; echo last >&2; exit 3` failed (exit 3): last\n2\n3\nlast", 3)
     assert run(None, with_command(assignment, "no-such-program-anywhere")).exit_code == 127
 
 

@@ -643,7 +643,7 @@ class Check:
                    for key, count in self.died.items())
 
     def _was_red(self, kind: str, reason: str) -> bool:
-        return reason.startswith({"nothing": "it reported success, but changed nothing",
+        return reason.startswith({"nothing": "it ended as a success, but changed nothing",
                                   "acceptance": "acceptance ended", "conflict": "conflict", "gate": "red"}[kind])
 
     def _deserved(self, run: Run, name: str, reason: str) -> bool:

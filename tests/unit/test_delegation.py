@@ -236,6 +236,12 @@ def test_a_model_that_refuses_to_classify_is_told() -> None:
         "Hello."]
 
 
+def test_a_log_in_that_is_missing_is_told_once() -> None:
+    [events] = ScriptedCrew(butler=lambda _: AgentFailure("run `garrison login`", needs_person=True)).run("Hi")
+    assert [event.content for event in events if event.type == "text"] == ["no answer: run `garrison login`"]
+    assert [event.success for event in events if event.type == "agent_complete"] == [False]
+
+
 def test_a_new_session_of_the_butler_is_told_the_conversation_and_one_that_remembers_is_not(tmp_path: Path) -> None:
     first, second = ScriptedCrew(), ScriptedCrew()
     first.run("My name is Ann", conversation=Conversation(tmp_path))

@@ -276,8 +276,8 @@ def test_a_success_that_changed_nothing_fails_and_may_be_reworked() -> None:
     result = replace(DONE, tail="reading files\nInvalid API key · Please run /login\n\n")
     acts = run(UNCHANGED, "executing", strict, result=result).actions
     assert [(act.target, effect(act)["kind"], effect(act)["value"]) for act in acts] == [
-        ("failed", "no_change", "it reported success, but changed nothing (if that is right, set allow_empty=true); "
-                                "its output ends: Invalid API key · Please run /login")]
+        ("failed", "no_change", "it ended as a success, but changed nothing (if that is right: --allow-empty, or "
+         "allow_empty=true); its output ends: Invalid API key · Please run /login")]
     assert "no_change" in REWORKABLE
 
 

@@ -308,7 +308,9 @@ def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: i
     (1, "> tape test\nsh: 1: nowhere: not found\nnpm error code 127", ""), (127, "", "cd a && X=1 nowhere -q"),
     (127, "/usr/bin/env: \u2018nowhere\u2019: No such file or directory", ""),
     (2, "make: nowhere: No such file or directory\nmake: *** [Makefile:2: test] Error 127", ""),
-    (127, "pyenv: nowhere: command not found", "")])
+    (127, "pyenv: nowhere: command not found", ""), (1, "./check: line 3: nowhere: command not found", ""),
+    (1, "zsh: command not found: nowhere", ""), (123, "xargs: nowhere: No such file or directory", ""),
+    (1, "timeout: failed to run command \u2018nowhere\u2019: No such file or directory", "")])
 @pytest.mark.parametrize("mode", [Mode.AUTO, Mode.NONE])
 def test_a_program_that_is_not_installed_is_no_matter_of_the_sandbox(mode: Mode, code: int, tail: str,
                                                                       command: str) -> None:

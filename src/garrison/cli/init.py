@@ -52,6 +52,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import summarize_sandbox
 from garrison.system import untrusted
 from garrison.system.git import Git, validate_repository
+from garrison.system.git.repository import explain_detached_head
 
 MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
 TEXT_LIMIT = 1 << 18
@@ -76,6 +77,8 @@ class Choice:
     agent: str | None
     why: tuple[str, ...] = ()
     """Why this gate and set-up were chosen, in lines."""
+    base: str | None = None
+    """Branch on which work lands, if it was stated."""
 
 
 @click.command(cls=Command, examples=(
@@ -87,6 +90,8 @@ class Choice:
 @click.option("--gate", metavar="CMD", help="Command that tests a merged tree, in place of the proposed one.")
 @click.option("--setup", metavar="CMD", help="Command that prepares a worktree, in place of the proposed one.")
 @click.option("--agent", metavar="NAME", help="Agent of the nodes that name none (default: the first one installed).")
+@click.option("--base", metavar="BRANCH", help="Branch on which work is to land (default: the one that is checked out "
+              "when a run is launched).")
 @click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, metavar="SECONDS",
               help=f"Time that set-up and gate of a trial may take, each; no trial begins after {TOTAL} times that.")
 @click.option("--no-try", is_flag=True, help="Do not try gate and set-up.")
@@ -95,8 +100,8 @@ class Choice:
 @sandbox_option
 @json_option
 @home_option
-def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: str | None, timeout: float,
-         home: str | None, *, no_try: bool, force: bool, as_json: bool) -> None:
+def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: str | None, base: str | None,
+         timeout: float, home: str | None, *, no_try: bool, force: bool, as_json: bool) -> None:
     """Prepare the repository you are in: find out how it is built and tested, and try that.
 
     Tries the project's own tools first, then what needs less, until set-up and gate pass on the tip of your branch, and
@@ -106,23 +111,24 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
     runtime = Runtime.real(find_home(home))
     repo = validate_repository(target_dir or Path.cwd())
     kept = read_project(repo) if (repo / PROJECT_FILE).exists() and not force else None
-    if kept is not None and (gate or setup or agent):
+    if kept is not None and (gate or setup or agent or base):
         raise Refused(f"{repo / PROJECT_FILE} exists; change it there, or write it anew with --force")
     if agent is not None:
         find_profile(agent, runtime.home)
         check_variables(agent, runtime.home, runtime.environ)
     path = runtime.environ.get("PATH", os.defpath)
     git, agents = Git(repo, home=runtime.home), installed_agents(runtime.home, path)
+    tested = _branch(git, base or (kept.base if kept is not None else None))
     files = read_files(repo, git)
     found = survey(files, python_versions(path))
     for line in describe(found if kept is None else None):
         print_message(line)
     plan = override(found, gate, setup) if kept is None else Survey((_as_it_is(kept),), ())
-    trials = None if no_try else _Trials(runtime, repo, git, files, timeout, path)
+    trials = None if no_try else _Trials(runtime, repo, tested, files, timeout, path)
     way, told, result = _choose(plan, path, trials)
     key = setup_key(files, way.setup) if kept is None else list(kept.setup_key)
     choice = Choice(way.gate or None, way.setup or None, key,
-                    kept.agent if kept is not None else agent or next(iter(agents), None), (way.why, *told))
+                    kept.agent if kept is not None else agent or next(iter(agents), None), (way.why, *told), base)
     for line in [*describe_choice(choice, agents), *(describe_others(choice, found, path) if kept is None else [])]:
         print_message(line)
     written = _write(repo, git, choice, found, result, is_kept=kept is not None, force=force)
@@ -137,6 +143,15 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
             click.echo(line)
     if result is not None and not result.passed:
         raise click.exceptions.Exit(1)
+
+
+def _branch(git: Git, base: str | None) -> str:
+    """Return the branch whose tip is tried; Refused if it does not exist, or if none is checked out and none named."""
+    if base is None and (base := git.current_branch()) is None:
+        raise Refused(explain_detached_head(git.root))
+    if not git.branch_exists(base):
+        raise Refused(f"{git.root} has no branch {base}; create it, or name another with --base")
+    return base
 
 
 def _as_it_is(kept: LaunchConfig) -> Project:
@@ -311,14 +326,10 @@ def untried(plan: Survey, path: str) -> Candidate:
 
 
 class _Trials:
-    """Trials of a repository's projects on the tip of its current branch, in the sandbox in which they will run."""
+    """Trials of a repository's projects on the tip of a branch, in the sandbox in which they will run."""
 
-    def __init__(self, runtime: Runtime, repo: Path, git: Git, files: ProjectFiles, limit: float, path: str) -> None:
+    def __init__(self, runtime: Runtime, repo: Path, base: str, files: ProjectFiles, limit: float, path: str) -> None:
         self.runtime, self.repo, self.files, self.limit, self.path = runtime, repo, files, limit, path
-        base = git.current_branch()
-        if base is None:
-            raise Refused(f"{repo} has a detached HEAD; check out the branch on which work is to land: "
-                          f"git -C {shlex.quote(str(repo))} switch BRANCH")
         settle_mode(runtime.home)
         self.trees = trees_root(runtime.environ)
         launch = Launch("", "init", str(repo), base, runtime.clock.utc(), str(self.trees), path=path,
@@ -397,7 +408,8 @@ def missing_programs(way: Candidate, path: str) -> list[str]:
 
 def write_project(repo: Path, choice: Choice) -> None:
     """Write garrison.toml."""
-    settings = [(key, value) for key in ("gate", "setup", "setup_key", "agent") if (value := getattr(choice, key))]
+    settings = [(key, value) for key in ("gate", "setup", "setup_key", "agent", "base")
+                if (value := getattr(choice, key))]
     why = [f"# {'chosen' if not number else 'before'}: {' '.join(line.split())}" for number, line in
            enumerate(choice.why)]
     lines = ["# How garrison tests this repository and who works on it; commit it, so that others have it too.", *why,

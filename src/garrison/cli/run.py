@@ -31,7 +31,10 @@ MAX_LABEL = 72
 _TERMINALS = ("start", "exit")
 
 
-@click.command(cls=Command, option_groups={"Task": ("file", "command", "acceptance"), **OPTION_GROUPS}, examples=(
+_TASK = ("file", "command", "acceptance", "allow_empty")
+
+
+@click.command(cls=Command, option_groups={"Task": _TASK, **OPTION_GROUPS}, examples=(
     ('garrison run "fix the flaky test in test_cache.py" --agent codex', "prints progress until it has landed"),
     ('garrison run "update the changelog" --detach', "the same in the background, with the configured agent"),
     ('garrison run "format the code" --command "ruff format ."', "a command does it"),
@@ -41,10 +44,11 @@ _TERMINALS = ("start", "exit")
               help="File with the task, for a long one; `-` reads it from standard input.")
 @click.option("--command", metavar="CMD", help="Command that does the task, in place of an agent.")
 @click.option("--acceptance", metavar="CMD", help="Command that accepts the work before it is queued.")
+@click.option("--allow-empty", is_flag=True, help="Count a task that changes nothing as done, such as a question.")
 @launch_options
 def run(words: tuple[str, ...], file: Path | None, command: str | None, acceptance: str | None, home: str | None,
-        target_dir: Path | None, agent: str | None, *, detach: bool, dry_run: bool, serve: bool, as_json: bool,
-        **options: Any) -> int | None:
+        target_dir: Path | None, agent: str | None, *, allow_empty: bool, detach: bool, dry_run: bool, serve: bool,
+        as_json: bool, **options: Any) -> int | None:
     """Let one agent do TASK on the repository you are in, in a worktree of its own; land it if it passes the gate.
 
     Prints progress until the task has landed (exit code 0) or failed (1). Ctrl-C leaves the run in the background.
@@ -60,7 +64,7 @@ def run(words: tuple[str, ...], file: Path | None, command: str | None, acceptan
     target = validate_repository(target_dir or Path.cwd())
     if agent is None and command is None and (read_defaults(runtime.home, target).agent or "command") == "command":
         raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
-    text = task_graph(task, command, acceptance)
+    text = task_graph(task, command, acceptance, allow_empty=allow_empty)
     created = create(runtime, make_request(Path(task_name(task)), target, text=text, agent=agent, **options),
                      dry_run=dry_run, as_json=as_json)
     if created is None:
@@ -114,11 +118,13 @@ def task_name(task: str) -> str:
     return name
 
 
-def task_graph(task: str, command: str | None = None, acceptance: str | None = None) -> str:
+def task_graph(task: str, command: str | None = None, acceptance: str | None = None, *, allow_empty: bool = False,
+               ) -> str:
     """Return the graph of a run that does one task. Pure."""
     name = task_name(task)
     label = task if len(task) <= MAX_LABEL else f"{task[:MAX_LABEL - 1]}…"
-    attributes = {"shape": "box", "label": label, "prompt": task, "command": command, "acceptance": acceptance}
+    attributes = {"shape": "box", "label": label, "prompt": task, "command": command, "acceptance": acceptance,
+                  "allow_empty": "true" if allow_empty else ""}
     start, end = _TERMINALS
     nodes = {start: {"shape": "Mdiamond"}, name: {key: value for key, value in attributes.items() if value},
              end: {"shape": "Msquare"}}

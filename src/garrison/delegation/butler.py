@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.graph import AgentGraph, Connect
+from garrison.agents.graph import AgentFailure, AgentGraph, Connect
 from garrison.agents.graph.graph import claude
 from garrison.delegation import confirmations, context, models, prompts, time_phrases
 from garrison.delegation.confirmations import Confirmations
@@ -223,7 +223,10 @@ class AgentOrchestrator:
     async def _respond(self, message: str, turns: Sequence[Any], emit: Callable[..., None]) -> bool:
         """Answer a message with the help of specialists; return whether the butler answered."""
         self._start(BUTLER)
-        decision, note = await self._classify(message, turns)
+        try:
+            decision, note = await self._classify(message, turns)
+        except AgentFailure as error:
+            return self._give_up(error, emit)
         if note:
             emit("text", agent=BUTLER, content=f"I could not decide whom to ask, so I answer alone: {note}.\n\n")
         delegations = await self._delegate(decision, message, turns, emit) if decision.delegations else ()
@@ -236,8 +239,18 @@ class AgentOrchestrator:
                                     note="; ".join(part for part in (note, problem) if part), proposals=proposals))
         return not problem
 
+    def _give_up(self, error: AgentFailure, emit: Callable[..., None]) -> bool:
+        """Say why nobody can answer before a person has acted; return False."""
+        text = f"no answer: {error}"
+        emit("text", agent=BUTLER, content=text)
+        self.conversation.add(Entry(role="assistant", content=text, at=self._clock(), note=text))
+        self._move(BUTLER, S.ERROR)
+        self._move(BUTLER, S.IDLE)
+        return False
+
     async def _classify(self, message: str, turns: Sequence[Any]) -> tuple[Classification, str]:
-        """Return what the butler wants delegated, and what went wrong with asking it."""
+        """Return what the butler wants delegated, and what went wrong with asking it; AgentFailure if a person must act
+        before any model answers."""
         prompt = prompts.classification_prompt(self.crew, message, turns)
         for _ in range(2):
             try:
@@ -246,6 +259,8 @@ class AgentOrchestrator:
             except prompts.Unreadable as error:
                 prompt, problem = prompts.retry_prompt(str(error)), f"the classification could not be read: {error}"
             except Exception as error:  # the message is answered without it
+                if isinstance(error, AgentFailure) and error.needs_person:
+                    raise
                 return Classification(), f"the classification failed: {error}"
         return Classification(), problem
 

@@ -66,11 +66,13 @@ def _rights(home: Path, agents: Iterable[str], environ: Mapping[str, str],
 
 
 _PROGRAMS = (
-    re.compile(r"^(?:\S*sh|pyenv|\S+\.sh)(?:: (?:line )?\d+)?: ([\w.+@-]+): (?:command )?not found$", re.MULTILINE),
-    re.compile(r"^(?:/usr/bin/)?env: [\u2018']?([\w.+@-]+)[\u2019']?: No such file", re.MULTILINE),
-    re.compile(r"^(?:make\S*: |bwrap: execvp )([\w.+@-]+): No such file", re.MULTILINE),
+    re.compile(r"^(?:\S*sh|pyenv|\S+(?=: (?:line )?\d+:))(?:: (?:line )?\d+)?: ([\w.+@-]+): (?:command )?not found$",
+               re.MULTILINE),
+    re.compile(r"^(?:zsh: command not found: |fish: Unknown command: )([\w.+@-]+)$", re.MULTILINE),
+    re.compile(r"^(?:\S*/)?(?:env|nice|nohup|time|xargs|setsid|make\S*|bwrap: execvp|timeout: failed to run command)"
+               r":? [\u2018']?([\w.+@-]+)[\u2019']?: No such file", re.MULTILINE),
 )
-"""Lines in which a shell, env and make say which program they did not find."""
+"""Lines in which a shell, env, make and others that run a program say which one they did not find."""
 _FILES = re.compile(r"(?<![^\s:'\"\u2018\u2019])(/[^\s:'\"\u2018\u2019]+)['\"\u2019]?: No such file"
                     r"|No such file or directory: ['\"](/[^'\"\n]+)['\"]")
 _MAX_TAIL = 8_000

@@ -201,14 +201,17 @@ def quote_command(command: str) -> str:
     return f"`{line if is_short else line[:_LONGEST_COMMAND] + '…'}`"
 
 
-def describe_failure(what: str, code: int, output: str, *, seconds: float | None = None) -> str:
-    """Return why a command failed: `acceptance `make test` failed (exit 1): two tests`.
+def describe_failure(what: str, code: int, output: str, *, seconds: float | None = None, hint: str = "") -> str:
+    """Return why a command failed: `acceptance `make test` failed (exit 1): two tests`, then all of a longer output.
+
+    The first line has the last one that was printed: programs begin with what they are and end with why they failed.
 
     Args:
         what: the command, by its purpose and `quote_command`.
         code: exit code, negative for a signal.
         output: the end of what it printed.
         seconds: how long it ran, if its time was up.
+        hint: what to do, for the end of the first line.
     """
     if seconds is not None:
         how = f"timed out after {seconds:.0f} s"
@@ -216,7 +219,10 @@ def describe_failure(what: str, code: int, output: str, *, seconds: float | None
         how = f"was {describe_exit(code)}"
     else:
         how = f"failed (exit {code})"
-    return f"{what} {how}: {output.strip() or 'it printed nothing'}"
+    lines = output.strip().splitlines()
+    last = next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "it printed nothing")
+    rest = "\n".join(["", *lines]) if len(lines) > 1 else ""
+    return f"{what} {how}: {last}{hint}{rest}"
 
 
 def describe_hangup(reason: str, *, server_died: bool, has_session: bool) -> str:

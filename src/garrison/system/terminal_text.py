@@ -77,6 +77,12 @@ def clean_lines(text: str) -> list[str]:
     return lines
 
 
+def shorten(line: str, limit: int) -> str:
+    """Return a line of at most `limit` characters; a longer one keeps its beginning and the end of it."""
+    end = limit // 3
+    return line if len(line) <= limit else f"{line[:limit - end - 1].rstrip()}…{line[-end:].lstrip()}"
+
+
 def spell_hidden(text: str) -> str:
     """Return `text` with each character that a terminal would act upon or hide spelled out, as `‹U+001B›`.
 

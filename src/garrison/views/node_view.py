@@ -31,6 +31,7 @@ from garrison.records.remote import look_remote
 from garrison.records.run import Launch, Result, RunFiles, Task
 from garrison.sandbox.refused_hosts import RefusedHost, refused_in_attempt
 from garrison.system.clock import from_iso
+from garrison.system.terminal_text import shorten
 from garrison.views.limits import Used
 from garrison.views.process_view import AgentEvidence, ProcessView, agent_evidence
 from garrison.views.remote import describe_remote, hosts_cut_off
@@ -479,8 +480,7 @@ def describe_activity(facts: NodeFacts) -> str:
 
 def first_line(text: str) -> str:
     """Return the first line of a reason, which may end with part of a log, cut to one line's length."""
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= _LONG else f"{line[:_LONG]}…"
+    return shorten(text.strip().partition("\n")[0], _LONG)
 
 
 def _pending(facts: NodeFacts) -> str:

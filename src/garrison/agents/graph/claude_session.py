@@ -103,12 +103,15 @@ class ClaudeSession:
         """Return the failure that an event means; None if the turn goes on."""
         if event["kind"] == "result" and event["error"]:
             error = "refusal" if event["refused"] else self._client.last_error or event["subtype"]
-            return AgentFailure(event["said"] or event["subtype"], event["status"], error)
+            kind, said = failures.classify(event["status"], error), event["said"] or event["subtype"]
+            needs_person = kind in policy.NEEDS_PERSON
+            said += f"; {failures.WHAT_TO_DO[kind]}" if needs_person else ""
+            return AgentFailure(said, event["status"], error, needs_person=needs_person)
         if event["kind"] == "retry":
             kind = failures.classify(event["status"], event["error"])
             reason = f"{kind}: the API answered {event['status'] or ''} {event['error']}".strip()
             if kind in policy.NEEDS_PERSON:
-                return AgentFailure(f"{reason}; {failures.WHAT_TO_DO[kind]}", event["status"])
+                return AgentFailure(f"{reason}; {failures.WHAT_TO_DO[kind]}", event["status"], needs_person=True)
             if event["delay"] > MAX_RETRY_DELAY:
                 return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"],
                                     wait=event["delay"])

@@ -46,11 +46,13 @@ class AgentFailure(AgentGraphError):
         status: the API's HTTP status, if known.
         error: the CLI's name of the failure.
         wait: seconds that the API asks to wait before another call.
+        needs_person: set if only a person can resolve it, such as by a log-in.
     """
 
-    def __init__(self, message: str, status: int | None = None, error: str = "", wait: float = 0.0) -> None:
+    def __init__(self, message: str, status: int | None = None, error: str = "", wait: float = 0.0, *,
+                 needs_person: bool = False) -> None:
         super().__init__(message)
-        self.status, self.error, self.wait = status, error, wait
+        self.status, self.error, self.wait, self.needs_person = status, error, wait, needs_person
 
 
 class AgentStatus(StrEnum):

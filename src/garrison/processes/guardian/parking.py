@@ -15,6 +15,7 @@ from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.view import UNFINISHED
 from garrison.processes.run_state import HOLDABLE
 from garrison.records.signals import ParkNode, Payload, ResumeRun, StopRun, UnparkNode
+from garrison.system.terminal_text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from garrison.records.events import GuardianSignal
 
 PARKED_BY_PERSON = "parked by a person"
+_LONG = 200
+"""Characters of one node's reason in that of its run."""
 
 
 def apply_guidance(state: RunState, view: GuardianView, payload: Payload, event: GuardianSignal) -> GuardianSignal:
@@ -127,6 +130,5 @@ def failure_summary(state: RunState, view: GuardianView, resting: Sequence[str],
     return "; ".join(reasons) or "nothing left to start"
 
 
-def _first_line(reason: str, limit: int = 160) -> str:
-    line = reason.strip().partition("\n")[0]
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+def _first_line(reason: str) -> str:
+    return shorten(reason.strip().partition("\n")[0], _LONG)

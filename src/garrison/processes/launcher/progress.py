@@ -44,7 +44,7 @@ from garrison.records.events import (
     Warned,
     decode,
 )
-from garrison.system.terminal_text import clean
+from garrison.system.terminal_text import clean, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -142,7 +142,7 @@ def _signal(event: GuardianSignal) -> str:
     if event.flow is not None:
         return _flow(event.flow)
     if event.question is not None:
-        return f"{event.node} asks: {shorten(event.question.text)}  (garrison answer {event.node} 'TEXT')"
+        return f"{event.node} asks: {_shorten(event.question.text)}  (garrison answer {event.node} 'TEXT')"
     if event.type == "ORCHESTRATOR_CRASHED" and event.why != "stopped":
         why = f" ({_shorten_reason(event.why)})" if event.why else ""
         return f"orchestrator-{event.node} died{why}; its runner restarts it"
@@ -151,11 +151,11 @@ def _signal(event: GuardianSignal) -> str:
 
 def _manager(event: ManagerCycled) -> str:
     has_steered = bool(event.steer) and event.steered == event.cycle
-    return f"{event.node} tells its pipeline: {shorten(event.steer)}" if has_steered else ""
+    return f"{event.node} tells its pipeline: {_shorten(event.steer)}" if has_steered else ""
 
 
 def _gate(event: GateChanged) -> str:
-    return "" if event.closed else f"{event.node} {shorten(OpenGate.from_record(event.body).summary())}"
+    return "" if event.closed else f"{event.node} {_shorten(OpenGate.from_record(event.body).summary())}"
 
 
 def _flow(event: FlowAdvanced) -> str:
@@ -163,7 +163,7 @@ def _flow(event: FlowAdvanced) -> str:
     if event.event == "timed_out":
         return "the pipeline's time is used up"
     label = (event.body.get("outcome") or {}).get("preferred_label")
-    return f"{event.node}: {shorten(label)}" if label else ""
+    return f"{event.node}: {_shorten(label)}" if label else ""
 
 
 def _landing(event: LandingChanged) -> str:
@@ -180,7 +180,7 @@ def _pull_request(event: PullRequestChanged) -> str:
     if event.flow is not None:
         return f"{_shorten_reason(event.reason)}; back to {event.node}"
     name = f"pull request #{event.number}" if event.number else "the pull request"
-    return f"{name}: {event.state}{f': {shorten(event.reason)}' if event.reason else ''}"
+    return f"{name}: {event.state}{f': {_shorten(event.reason)}' if event.reason else ''}"
 
 
 def _run(event: RunChanged) -> str:
@@ -200,14 +200,14 @@ def _name(full: str) -> str:
 
 
 def _shorten_reason(reason: str) -> str:
-    """Return the first line of a reason, and the last one of the log's tail that follows it."""
+    """Return the first line of a reason, and the last one of the log's tail that follows it if that is another one."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    return "; … ".join(shorten(line) for line in [*lines[:1], *lines[1:][-1:]])
+    return "; … ".join(map(_shorten, lines[:1] + [line for line in lines[1:][-1:] if line not in lines[0]]))
 
 
-def shorten(line: str) -> str:
+def _shorten(line: str) -> str:
     """Return a line shortened to fit a screen: an agent's text may have any length."""
-    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"
+    return shorten(line, _MAX_LINE)
 
 
 def _note(event: NoteWritten) -> str:

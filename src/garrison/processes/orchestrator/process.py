@@ -590,8 +590,9 @@ class Orchestrator:
                                         self.launch.path or os.defpath) + hint
         if outcome.status != "success" and self.agents.tried:
             hint += f"; tried before: {self.agents.tried}"
+        first, *rest = outcome.reason.split("\n", 1)  # what to do belongs to the line that people see
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.incarnation.number, outcome.status,
-                        self.runtime.clock.utc(), outcome.reason + hint, outcome.exit_code,
+                        self.runtime.clock.utc(), "\n".join([first + hint, *rest]), outcome.exit_code,
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
                         self._session_for_others(), outcome.failure_kind, to_fields(self._refusal_of_work))
         data = record.encode(result)

@@ -229,7 +229,7 @@ class RunnerJobs:
         hint = explain_missing_file(rights, f"sandbox.{role}", result.exit_code, tail, self.launch.path or os.defpath,
                                     self.command(name)) + hint
         hint += f"; GARRISON_{name.upper()}_TIMEOUT sets the limit" if result.timed_out else ""
-        return describe_failure(what, result.exit_code, tail + hint,
+        return describe_failure(what, result.exit_code, tail, hint=hint,
                                 seconds=result.seconds if result.timed_out else None)
 
     def log(self, name: str) -> Path:

@@ -62,6 +62,7 @@ from garrison.supervise.decisions import (
 )
 from garrison.supervise.restart import Death, Policy
 from garrison.system.clock import iso
+from garrison.system.terminal_text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -417,8 +418,8 @@ def _examine(facts: RunnerFacts, view: RunnerView) -> Decision:
 def _explain_no_change(result: Result | None) -> str:
     """Return the reason of an attempt without a change; an agent that could not work often says so in its output."""
     lines = [line.strip() for line in (result.tail if result is not None else "").splitlines() if line.strip()]
-    output = f"; its output ends: {lines[-1][:_OUTPUT_CHARS]}" if lines else ""
-    return f"it reported success, but changed nothing (if that is right, set allow_empty=true){output}"
+    output = f"; its output ends: {shorten(lines[-1], _OUTPUT_CHARS)}" if lines else ""
+    return f"it ended as a success, but changed nothing (if that is right: --allow-empty, or allow_empty=true){output}"
 
 
 _OUTPUT_CHARS = 200

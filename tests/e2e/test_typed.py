@@ -1,0 +1,55 @@
+"""What a newcomer types in a fresh repository, and the one line that answers it: exit code, that line, and git."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from support import DEADLINE, PROGRAM, Place, git
+
+
+@pytest.fixture
+def shell(place: Place):
+    """Type a command where its user stands; return the exit code and the last line of each stream."""
+    def type_(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run([*PROGRAM, *words], cwd=place.repo, env=place.env, text=True, capture_output=True,
+                              check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+        out, err = (text.rstrip().rpartition("\n")[2] for text in (done.stdout, done.stderr))
+        return done.returncode, out, err
+    return type_
+
+
+def test_a_slip_in_a_pipeline_is_the_answer_with_its_place_and_nothing_starts(place: Place, shell) -> None:
+    (place.repo / "w.dot").write_text('digraph w {\n start -> plan\n plan [agent=cluade, prompt=x]\n plan -> exit\n}\n')
+    code, _, said = shell("launch", "w.dot", "--no-gate")
+    assert (code, said.partition("; there")[0].partition(" there")[0]) == (
+        2, "garrison: w.dot:3:14: node plan: no agent 'cluade'; did you mean claude?")
+    (place.repo / "w.dot").write_text('digraph w {\n start -> plan\n plan [shape=componnt, prompt=x]\n plan -> exit\n}\n')
+    code, _, said = shell("launch", "w.dot", "--no-gate")
+    assert code == 1 and said.startswith("garrison: w.dot:3:14: plan has the unknown shape componnt")
+    assert not (place.home / "runs").exists()
+    place.edits = "?? w.dot"
+
+
+def test_a_detached_head_is_told_the_option_that_exists(place: Place, shell) -> None:
+    git(place.repo, "checkout", "-q", "--detach")
+    code, _, said = shell("init", "--gate", "true", "--no-try")
+    assert code == 1 and said.endswith("has a detached HEAD; say which branch to land on with --base BRANCH")
+    assert shell("init", "--gate", "true", "--base", "main")[0] == 0
+    code, out, _ = shell("run", "write a note", "--command", "echo a >note.txt; echo done", "--terminal", "process")
+    assert (code, out) == (0, "run done: 1 of 1 landed")
+    assert git(place.repo, "show", "main:note.txt") == "a"
+    git(place.repo, "checkout", "-q", "main")
+    place.edits = "?? first.dot\n?? garrison.toml"
+
+
+def test_what_a_failed_task_said_last_is_its_reason_and_an_empty_one_may_count(place: Place, shell) -> None:
+    options = ("--no-gate", "--terminal", "process", "--max-rework", "0")
+    code, out, _ = shell("run", "look", "--command", "echo 'Agent 1.2'; echo 'E: the token is wrong'; exit 3", *options)
+    assert code == 1 and "(exit 3): E: the token is wrong; next: `garrison resume " in out
+    code, out, _ = shell("run", "look", "--command", "echo 'all is well'", *options)
+    assert code == 1 and "changed nothing (if that is right: --allow-empty, or allow_empty=true); its output ends: " \
+        "all is well" in out
+    code, out, _ = shell("run", "look", "--command", "true", "--allow-empty", *options)
+    assert (code, out) == (0, "run done: 0 of 1 landed, 1 no change")

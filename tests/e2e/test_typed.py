@@ -21,11 +21,12 @@ def shell(place: Place):
 
 
 def test_a_slip_in_a_pipeline_is_the_answer_with_its_place_and_nothing_starts(place: Place, shell) -> None:
-    (place.repo / "w.dot").write_text('digraph w {\n start -> plan\n plan [agent=cluade, prompt=x]\n plan -> exit\n}\n')
+    pipeline = place.repo / "w.dot"
+    pipeline.write_text("digraph w {\n start -> plan\n plan [agent=cluade, prompt=x]\n plan -> exit\n}\n")
     code, _, said = shell("launch", "w.dot", "--no-gate")
     assert (code, said.partition("; there")[0].partition(" there")[0]) == (
         2, "garrison: w.dot:3:14: node plan: no agent 'cluade'; did you mean claude?")
-    (place.repo / "w.dot").write_text('digraph w {\n start -> plan\n plan [shape=componnt, prompt=x]\n plan -> exit\n}\n')
+    pipeline.write_text(pipeline.read_text().replace("agent=cluade", "shape=componnt"))
     code, _, said = shell("launch", "w.dot", "--no-gate")
     assert code == 1 and said.startswith("garrison: w.dot:3:14: plan has the unknown shape componnt")
     assert not (place.home / "runs").exists()

@@ -26,7 +26,8 @@ def test_the_cli_works_with_a_key_that_it_never_has(scene, mode: str) -> None:
     place.env["ANTHROPIC_API_KEY"] = KEY
     config = place.home / "config.toml"
     # a variable that the profile sets is the network's, too
-    config.write_text(config.read_text().replace("[sandbox]\n", '[sandbox]\nhosts = ["example.org"]\n')
+    rights = '[sandbox]\nnetwork = "allow"\nhosts = ["example.org"]\n'  # without a sandbox it is open by default
+    config.write_text(config.read_text().replace("[sandbox]\n", rights)
                       + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n\n[sandbox.gate]\nnetwork = "open"\n')
     scene.players["a"] = lambda asked: (
         say(use("Bash", command='echo "$ANTHROPIC_API_KEY $ANTHROPIC_BASE_URL $HTTPS_PROXY" > keys'),

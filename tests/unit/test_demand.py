@@ -63,6 +63,8 @@ def test_a_request_has_at_most_a_token_a_byte_and_its_cache_is_paid_for() -> Non
     kept = {"type": "ephemeral", "ttl": "1h"}
     cached = json.dumps({"system": [{"text": "x" * 5000, "cache_control": kept}]}).encode()
     assert read_demand(*MESSAGES, cached).input == 2 * (len(cached) + OVERHEAD)
+    escaped = cached.replace(b"cache_control", b"cache\\u005fcontrol").replace(b"1h", b"1\\u0068")
+    assert read_demand(*MESSAGES, escaped).input == 2 * (len(escaped) + OVERHEAD)
 
 
 @pytest.mark.parametrize(("body", "encoding"), [

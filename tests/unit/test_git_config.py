@@ -22,7 +22,9 @@ def kept(*settings, push=False):
     "commit.gpgsign", "remote.origin.proxy", "remote.origin.receivepack", "url.x.pushinsteadof", "push.gpgsign",
     "lfs.https://example.org/info/lfs.access", "pager.log", "sequence.editor", "diff.external",
     "interactive.difffilter", "init.templatedir", "extensions.refstorage", "branch.main.pushremote", "imap.pass",
-    "alias.st", "user.token", "merge.mysecret", "log.apitoken"])
+    "alias.st", "user.token", "merge.mysecret", "log.apitoken", "color.mine", "format.headers", "pull.mine",
+    "commit.template", "lfs.customtransfer.x.args", "merge.tool", "submodule.s.update", "trailer.t.command",
+    "push.pushoption", "remote.o.vcs", "fsck.badname", "advice.mine", "core.mine", "fetch.bundleuri", "url.x.mine"])
 def test_what_is_secret_or_runs_unasked_is_left_out(key):
     assert kept((key, "x")) == []
 
@@ -34,6 +36,11 @@ def test_what_is_secret_or_runs_unasked_is_left_out(key):
     "rerere.enabled", "lfs.url", "push.default", "i18n.commitencoding", "url.https://a/.insteadof"])
 def test_what_git_needs_to_work_on_files_and_commits_is_kept(key):
     assert kept((key, "x")) == [(key, "x")]
+
+
+def test_of_sections_with_a_switch_a_name_the_switches_are_kept():
+    settings = (("advice.detachedhead", "false"), ("advice.x", None), ("fsck.missingemail", "ignore"))
+    assert kept(*settings) == list(settings)
 
 
 def test_addresses_lose_their_credentials_and_there_is_none_to_push_to():

@@ -34,7 +34,7 @@ HIGHEST_PRICE = (15.0, 75.0)
 """For an unknown model: a limit errs on the safe side."""
 PROXY_SESSION = "proxy-"
 """Begins the session of what the proxy counts."""
-_CACHE_WRITE, _CACHE_WRITE_HOUR, _CACHE_READ = 1.25, 2.0, 0.1
+CACHE_WRITE, CACHE_WRITE_HOUR, _CACHE_READ = 1.25, 2.0, 0.1
 """Price of a token written to the cache, for minutes or for an hour, or read from it, relative to an input token."""
 CACHED_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
 """Count, among those that are written to the cache, of what stays there for an hour; also below `cache_creation`."""
@@ -97,8 +97,8 @@ def estimate(model: str, usage: Mapping[str, Any]) -> float:
         "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")]
     details = usage.get("cache_creation")
     long = max(token_count(each, CACHED_FOR_AN_HOUR) for each in (usage, details if isinstance(details, dict) else {}))
-    tokens_in = counts[0] + counts[1] * _CACHE_WRITE + counts[2] * _CACHE_READ \
-        + min(long, counts[1]) * (_CACHE_WRITE_HOUR - _CACHE_WRITE)
+    tokens_in = counts[0] + counts[1] * CACHE_WRITE + counts[2] * _CACHE_READ \
+        + min(long, counts[1]) * (CACHE_WRITE_HOUR - CACHE_WRITE)
     return (tokens_in * price_in + counts[3] * price_out) / 1e6
 
 

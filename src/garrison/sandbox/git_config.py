@@ -1,9 +1,9 @@
 """Configuration of a private git view: what of the user's settings git needs inside, without secrets. Pure.
 
-Settings of the user's system, home and repository become one file. Kept are the sections of git itself that decide how
-it works on files, commits and branches, with filters and drivers of diff and merge. Left out are credentials, whatever
-names a program that would run unasked (fsmonitor, askpass, pagers, editors, ssh commands), signing, includes (their
-content is kept in their place), and addresses to push to.
+Settings of the user's system, home and repository become one file. Kept are, name by name, those that decide how git
+works on files, commits and branches, with filters and drivers of diff and merge. So left out are credentials, aliases,
+whatever names a program that would run unasked (fsmonitor, askpass, pagers, editors, ssh commands), signing, includes
+(their content is kept in their place), addresses to push to, and what a later version of git or another program reads.
 """
 
 from __future__ import annotations
@@ -19,26 +19,108 @@ NO_PUSH = "pushing-is-off-here--garrison-lands-this-branch"
 FORCED = (("gc.auto", "0"), ("maintenance.auto", "false"), ("commit.gpgsign", "false"), ("tag.gpgsign", "false"))
 """Settings of every view: nothing in the background, and no signing without the user's key."""
 
-_SECTIONS = frozenset((
-    "add", "advice", "am", "apply", "blame", "branch", "checkout", "clean", "color", "column", "commit",
-    "core", "diff", "extensions", "fetch", "filter", "format", "fsck", "gc", "grep", "help", "i18n", "index",
-    "init", "interactive", "lfs", "log", "mailinfo", "merge", "notes", "pack", "pull", "push", "rebase", "remote",
-    "repack", "rerere", "reset", "revert", "sequence", "showbranch", "sparse", "splitindex", "stash", "status",
-    "submodule", "tag", "trailer", "url", "user", "versionsort", "worktree"))
-_CORE = frozenset((
-    "repositoryformatversion", "filemode", "bare", "logallrefupdates", "ignorecase", "precomposeunicode",
-    "symlinks", "autocrlf", "eol", "safecrlf", "checkroundtripencoding", "whitespace", "quotepath",
-    "sparsecheckout", "sparsecheckoutcone", "bigfilethreshold", "compression", "loosecompression", "abbrev",
-    "commentchar", "checkstat", "trustctime", "untrackedcache", "splitindex", "sharedrepository", "preloadindex",
-    "multipackindex", "commitgraph", "protecthfs", "protectntfs", "notesref", "longpaths", "warnambiguousrefs",
-    "maxtreedepth"))
-_REMOTE = frozenset(("url", "fetch", "tagopt", "prune", "prunetags", "promisor", "partialclonefilter",
-                     "skipdefaultupdate", "skipfetchall"))
-_USER = frozenset(("name", "email", "useconfigonly"))
-_BRANCH = frozenset(("remote", "merge", "rebase", "mergeoptions", "description"))
-_DENIED = frozenset(("commit.template", "diff.external", "init.templatedir", "interactive.difffilter", "lfs.extension",
-                     "push.gpgsign", "sequence.editor", "tag.forcesignannotated", "user.signingkey",
-                     "extensions.refstorage", "submodule.recurse", "gc.auto", "commit.gpgsign", "tag.gpgsign"))
+def _table(text: str) -> dict[str, frozenset[str]]:
+    """Read lines of `section: name name …`; one without a colon continues the line before."""
+    found: dict[str, frozenset[str]] = {}
+    section = ""
+    for line in text.strip().splitlines():
+        named, colon, names = line.partition(":")
+        section = named.strip() if colon else section
+        found[section] = found.get(section, frozenset()) | frozenset((names if colon else line).split())
+    return found
+
+
+_KEYS = _table("""
+    add: ignore-errors ignoreerrors
+    am: keepcr threeway
+    apply: ignorewhitespace whitespace
+    blame: blankboundary coloring date showemail showroot ignorerevsfile markunblamablelines markignoredlines
+    branch: autosetupmerge autosetuprebase sort
+    checkout: defaultremote guess workers thresholdforparallelism
+    clean: requireforce
+    color: ui branch diff grep interactive showbranch status
+    column: ui branch clean status tag
+    commit: cleanup status verbose
+    core: repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf
+        eol safecrlf checkroundtripencoding whitespace quotepath sparsecheckout sparsecheckoutcone
+        bigfilethreshold compression loosecompression abbrev commentchar commentstring checkstat trustctime
+        untrackedcache splitindex sharedrepository preloadindex multipackindex commitgraph protecthfs
+        protectntfs notesref longpaths warnambiguousrefs maxtreedepth
+    diff: autorefreshindex dirstat statnamewidth statgraphwidth context interhunkcontext ignoresubmodules
+        mnemonicprefix noprefix srcprefix dstprefix relative orderfile renamelimit renames suppressblankempty
+        submodule wordregex algorithm wserrorhighlight colormoved colormovedws indentheuristic trustexitcode
+    extensions: objectformat compatobjectformat worktreeconfig partialclone preciousobjects noop relativeworktrees
+    fetch: recursesubmodules fsckobjects unpacklimit prune prunetags all output negotiationalgorithm
+        showforcedupdates parallel writecommitgraph
+    format: attach from numbered subjectprefix suffix encodeemailheaders pretty thread signoff coverletter
+        filenamemaxlength useautobase notes mboxrd noprefix
+    fsck: skiplist
+    gc: aggressivedepth aggressivewindow autodetach cruftpacks packrefs pruneexpire worktreepruneexpire
+        reflogexpire reflogexpireunreachable rerereresolved rerereunresolved writecommitgraph
+    grep: linenumber column patterntype extendedregexp threads fullname fallbacktonoindex
+    help: autocorrect
+    i18n: commitencoding logoutputencoding
+    index: recordendofindexentries recordoffsettable sparse threads version skiphash
+    init: defaultbranch defaultobjectformat defaultrefformat
+    interactive: singlekey
+    lfs: url batch basictransfersonly concurrenttransfers activitytimeout dialtimeout tlstimeout keepalive
+        fetchinclude fetchexclude fetchrecentalways fetchrecentrefsdays fetchrecentcommitsdays
+        fetchrecentremoterefs pruneoffsetdays skipdownloaderrors allowincompletepush locksverify
+        setlockablereadonly lockignoredfiles repositoryformatversion
+    log: abbrevcommit date decorate initialdecorationset excludedecoration diffmerges follow graphcolors
+        showroot mailmap
+    mailinfo: scissors
+    merge: conflictstyle defaulttoupstream ff branchdesc log renamelimit renames directoryrenames renormalize
+        stat autostash verbosity suppressdest
+    notes: mergestrategy displayref rewritemode rewriteref
+    pack: window depth windowmemory deltacachesize deltacachelimit threads compression indexversion
+        packsizelimit usebitmaps usesparse preferbitmaptips writebitmaphashcache writebitmaplookuptable
+        writereverseindex allowpackreuse
+    pull: ff rebase octopus twohead
+    push: default autosetupremote
+    rebase: backend stat autosquash autostash updaterefs missingcommitscheck instructionformat
+        abbreviatecommands reschedulefailedexec forkpoint rebasemerges maxlabellength
+    repack: usedeltabaseoffset packkeptobjects usedeltaislands writebitmaps updateserverinfo
+    rerere: autoupdate enabled
+    reset: quiet
+    revert: reference
+    showbranch: default
+    sparse: expectfilesoutsideofpatterns
+    splitindex: maxpercentchange sharedindexexpire
+    stash: showincludeuntracked showpatch showstat
+    status: relativepaths short branch aheadbehind displaycommentprefix renamelimit renames showstash
+        showuntrackedfiles submodulesummary
+    submodule: active fetchjobs alternatelocation alternateerrorstrategy propagatebranches stickyrecursivecheckout
+    tag: sort
+    trailer: separators ifexists ifmissing where
+    user: name email useconfigonly
+    versionsort: suffix prereleasesuffix
+    worktree: guessremote userelativepaths
+""")
+"""Section → names of the settings that are shown."""
+_NAMED_KEYS = _table("""
+    branch: remote merge rebase mergeoptions description
+    diff: funcname xfuncname binary textconv cachetextconv command wordregex algorithm
+    filter: clean smudge process required
+    merge: name driver recursive
+    notes: mergestrategy
+    remote: url fetch tagopt prune prunetags promisor partialclonefilter skipdefaultupdate skipfetchall
+        followremotehead
+    submodule: url branch fetchrecursesubmodules ignore active
+    trailer: key ifexists ifmissing where
+    url: insteadof
+""")
+"""The same for settings below a name, such as that of a remote."""
+_PUSH_KEYS = _table("push: followtags recursesubmodules useforceifincludes negotiate usebitmaps")
+_NAMED_PUSH_KEYS = _table("""
+    branch: pushremote
+    remote: pushurl push mirror
+    url: pushinsteadof
+""")
+"""What an agent that may push gets, too."""
+_SWITCHES = {"advice": frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", ""}),
+             "fsck": frozenset({"error", "warn", "ignore"})}
+"""Sections of many settings that have one of these values each."""
 _CREDENTIALS = re.compile(r"\b((?:https?|ftps?)://)[^/\s]+@|(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)[^/\s@:]*:[^/\s]*@",
                           re.IGNORECASE)
 """What stands before the host: up to the last `@`, for a password may hold one."""
@@ -72,7 +154,7 @@ def select(entries: Iterable[Entry], scopes: Sequence[str], *, push: bool = Fals
     `push`: keep the addresses to push to.
     """
     kept = [Entry(entry.scope, _strip(entry.key), None if entry.value is None else _strip(entry.value))
-            for entry in _effective(entries) if entry.scope in scopes and _is_kept(entry.key, push=push)]
+            for entry in _effective(entries) if entry.scope in scopes and _is_kept(entry.key, entry.value, push=push)]
     if not push:
         remotes = dict.fromkeys(_split(entry.key)[1] for entry in kept
                                 if entry.key.startswith("remote.") and entry.key.endswith(".url"))
@@ -99,23 +181,14 @@ def _effective(entries: Iterable[Entry]) -> list[Entry]:
             or entry.key.endswith(".insteadof")]
 
 
-def _is_kept(key: str, *, push: bool) -> bool:
+def _is_kept(key: str, value: str | None, *, push: bool) -> bool:
     section, middle, name = _split(key)
-    if section not in _SECTIONS or key in _DENIED or any(word in name for word in _SECRET_NAMES):
+    if any(word in name for word in _SECRET_NAMES):
         return False
-    if section == "user":
-        return name in _USER
-    if section == "core":
-        return name in _CORE
-    if section == "remote":
-        return bool(middle) and (name in _REMOTE or (push and name in ("pushurl", "push", "mirror")))
-    if section == "branch":
-        return not middle or name in _BRANCH or (push and name == "pushremote")
-    if section == "url":
-        return name == "insteadof" or (push and name == "pushinsteadof")
-    if section == "push":
-        return push or name in ("default", "autosetupremote")
-    return section != "lfs" or "://" not in middle  # access rights and tokens are kept per address
+    if not middle and section in _SWITCHES and (value or "").lower() in _SWITCHES[section]:
+        return True
+    tables = (_NAMED_KEYS, _NAMED_PUSH_KEYS) if middle else (_KEYS, _PUSH_KEYS)
+    return any(name in table.get(section, ()) for table in tables[:2 if push else 1])
 
 
 def _split(key: str) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from garrison.frozen import frozen
-from garrison.records.costs import estimate
+from garrison.records.costs import CACHE_WRITE, CACHE_WRITE_HOUR, estimate
 from garrison.records.reservations import FLOOR
 from garrison.sandbox.proxy.apis import ApiName
 
@@ -74,8 +74,9 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
     data = _decode(body, encoding)
     try:
         request = json.loads(data)
+        text = json.dumps(request)  # as it is sent on, however its keys were escaped
     except (ValueError, RecursionError):
-        request = None
+        request, text = None, ""
     if not isinstance(request, dict):
         raise ValueError("the request's body is no JSON object")  # noqa: TRY004  # what a client sent
     name = path.partition("?")[0].rpartition("/")[2]
@@ -91,7 +92,7 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
         if answers > MAX_ANSWERS:
             raise ValueError(f"the request asks for {answers} answers")
     tokens = min(WINDOW, len(data) + OVERHEAD + _beyond(request))
-    dearer = 1.0 if b"cache_control" not in data else 2.0 if b'"1h"' in data else 1.25
+    dearer = 1.0 if "cache_control" not in text else CACHE_WRITE_HOUR if '"1h"' in text else CACHE_WRITE
     continues = request.get("previous_response_id") or ""
     return Demand(model if isinstance(model, str) else "", int(tokens * dearer), output, answers,
                   continues if isinstance(continues, str) else "?", request)

@@ -8,7 +8,6 @@ saved), the run's folder last: a removal that is killed can be repeated.
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from garrison.records import atomic
 from garrison.records.costs import GATES
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, integration_branch, launcher_key
+from garrison.system import untrusted
 from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_stem
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ def _remove_folder(path: Path) -> None:
     """Rename a folder before it is removed: a run with half of its records would be unknown to every command, or would
     look like one that never started and start again. `temp_files` removes what is left under the temporary name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # left by an earlier process with this pid
+    if temporary.exists():  # left by an earlier process with this pid
+        untrusted.remove_tree(temporary)
     path.rename(temporary)
-    shutil.rmtree(temporary)
+    untrusted.remove_tree(temporary)

@@ -5,7 +5,6 @@ Processes may have acted since the finding was made, so a fix checks again befor
 
 from __future__ import annotations
 
-import shutil
 import stat
 from abc import ABC, abstractmethod
 from functools import partial
@@ -25,7 +24,7 @@ from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import launcher_key
 from garrison.records.quarantine import quarantine
 from garrison.supervise.incarnation import replace_incarnation
-from garrison.system import kill_tree, processes
+from garrison.system import kill_tree, processes, untrusted
 from garrison.system.git import abandoned_locks
 
 if TYPE_CHECKING:
@@ -266,7 +265,7 @@ class RemoveFolder(Fix):
 
     def apply(self, runtime: Runtime) -> None:
         """Remove it."""
-        shutil.rmtree(self.path)
+        untrusted.remove_tree(self.path)
 
 
 @frozen

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -221,7 +220,7 @@ class GateRun:
     def start(self, commit: str, tree: str) -> None:
         """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
         self.tree = tree
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
         (self._costs / network.FOLDER / REFUSED).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
         try:
@@ -565,7 +564,7 @@ class GateRun:
 
     def remove(self) -> None:
         """Remove the folder of an ended run; its logs are kept, shortened."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
         for log in (self.log, self.setup_log):
             log_retention.shorten_log(log)
 
@@ -719,7 +718,7 @@ class GateRuns:
                 marker = gate_marker(self.queue.home, state.entries[name].run, name, int(number))
                 if processes.find_marked(marker):
                     kill_tree.kill_tree(None, marker, grace=_KILL_GRACE)
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
 
     def keep(self, jobs: Collection[str]) -> None:
         """End all other runs: their verdicts are no longer needed."""
@@ -835,3 +834,9 @@ def require_config(state: QueueState) -> QueueConfig:
     if state.config is None:
         raise GarrisonError("this queue has an entry in progress but no recorded gate; record one with --gate")
     return state.config
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of a gate run as far as that can be: what it leaves is in nobody's way."""
+    with contextlib.suppress(OSError, untrusted.UnsafeFile):
+        untrusted.remove(folder.parent, folder.name)

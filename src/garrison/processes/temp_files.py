@@ -8,11 +8,10 @@ abandoned. A writer in another pid namespace is not visible here, so only files 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from typing import TYPE_CHECKING
 
 from garrison.records import atomic
-from garrison.system import processes
+from garrison.system import processes, untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +43,7 @@ def remove_abandoned(home: Path, now: float) -> None:
         for path in find_abandoned(home):
             if path.lstat().st_mtime < now - LONGEST_WRITE:
                 if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
+                    untrusted.remove_tree(path)
                 elif path.is_file() and not path.is_symlink():
                     path.unlink()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from garrison.agents.acp import failures as acp_failures
 from garrison.agents.claude import policy
 from garrison.agents.claude.policy import Ending, Step
 from garrison.agents.command_profile import CommandProfile
@@ -122,6 +124,25 @@ SAID = [
 def test_what_the_last_words_of_a_program_say(said: str, kind: str | None) -> None:
     found = find_witness(f"it works\n{said}\n")
     assert (found.kind if found else None) == kind
+
+
+CORPUS = tomllib.loads(Path(__file__).with_name("troubles.toml").read_text(encoding="utf-8"))["said"]
+
+
+def test_one_table_reads_what_all_agents_say() -> None:
+    """The same words have the same class whether Claude's SDK, an ACP agent or a program says them."""
+    wrong = []
+    for each in CORPUS:
+        text, kind, status, error = each["text"], each["kind"], each.get("status"), each.get("error", "")
+        said = f"HTTP {status}: {text}" if status else text
+        found = [classify(status, text, error)]
+        if not error:
+            found.append(acp_failures.classify(-32603, "Internal error", {"details": said})[0])
+        if each.get("free", True) and not status:
+            witness = find_witness(f"it works\n{text}\n")
+            found.append(witness.kind if witness else "none")
+        wrong += [(each["source"], text, found)] if set(found) != {kind} else []
+    assert wrong == [] and len(CORPUS) >= 100 and len({each["kind"] for each in CORPUS}) >= 10
 
 
 def test_only_a_known_agent_or_a_line_about_a_model_speaks_of_its_network() -> None:

@@ -42,6 +42,8 @@ class TroubleKind(StrEnum):
     RESERVED = "reserved"
     """Calls of other sessions may cost what is left of a budget."""
     CONTEXT = "context"
+    HISTORY = "history"
+    """The API refuses the session's own messages: each further request of it would be refused, too."""
     UNKNOWN_SESSION = "unknown_session"
     INVALID = "invalid"
     MAX_TURNS = "max_turns"
@@ -76,9 +78,9 @@ class Backoff:
 
     first: float
     cap: float
-    max_consecutive: int
-    """Consecutive failures after which a session's attempt has failed. A program's never fails for them."""
-    max_total: int
+    max_consecutive: int | None = None
+    """Consecutive failures after which a session's attempt has failed; None: it waits until the trouble is over."""
+    max_total: int | None = None
     """Failures of one attempt after which it has failed, whatever progress it made in between: each costs a call."""
     max_seconds: float | None = None
     """Longest wait for its end in seconds, None for none: then the attempt fails, a program's too."""
@@ -102,19 +104,16 @@ class Handling:
 
 
 TABLE: Mapping[TroubleKind, Handling] = {
-    TroubleKind.RATE_LIMIT: Handling(Rule.PATIENT, Backoff(30.0, 900.0, 1_000, 10_000), death_classes.RATE_LIMIT,
-                                     "rate limit"),
-    TroubleKind.QUOTA: Handling(Rule.AT_ONCE, Backoff(60.0, 900.0, 1_000, 10_000), death_classes.RATE_LIMIT,
-                                "quota used up"),
-    TroubleKind.OVERLOADED: Handling(Rule.PATIENT, Backoff(2.0, 120.0, 20, 400), words="API overloaded"),
-    TroubleKind.SERVER: Handling(Rule.PATIENT, Backoff(2.0, 60.0, 8, 80), words="API failing"),
-    TroubleKind.NETWORK: Handling(Rule.PATIENT, Backoff(1.0, 60.0, 12, 240), words="API not reachable"),
-    TroubleKind.VANISHED: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0, 1_000, 10_000, 600.0), death_classes.SHORTAGE,
+    TroubleKind.RATE_LIMIT: Handling(Rule.PATIENT, Backoff(30.0, 900.0), death_classes.RATE_LIMIT, "rate limit"),
+    TroubleKind.QUOTA: Handling(Rule.AT_ONCE, Backoff(60.0, 900.0), death_classes.RATE_LIMIT, "quota used up"),
+    TroubleKind.OVERLOADED: Handling(Rule.PATIENT, Backoff(2.0, 120.0), words="API overloaded"),
+    TroubleKind.SERVER: Handling(Rule.PATIENT, Backoff(2.0, 60.0), words="API failing"),
+    TroubleKind.NETWORK: Handling(Rule.PATIENT, Backoff(1.0, 60.0), words="API not reachable"),
+    TroubleKind.VANISHED: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0, max_seconds=600.0), death_classes.SHORTAGE,
                                    "program gone"),
     TroubleKind.HANG: Handling(Rule.GIVEN_UP, Backoff(0.5, 10.0, 3, 8), death_classes.HUNG, "interrupted"),
     TroubleKind.TOO_LONG: Handling(Rule.NEVER, Backoff(0.5, 10.0, 3, 3), words="response too long"),
-    TroubleKind.RESERVED: Handling(Rule.NEVER, Backoff(2.0, 30.0, 1_000, 10_000), death_classes.RATE_LIMIT,
-                                   "waits for the budget"),
+    TroubleKind.RESERVED: Handling(Rule.NEVER, Backoff(2.0, 30.0), death_classes.RATE_LIMIT, "waits for the budget"),
     TroubleKind.AUTHENTICATION: Handling(Rule.AT_ONCE, None, death_classes.AUTHENTICATION),
     TroubleKind.BILLING: Handling(Rule.AT_ONCE, None, death_classes.BILLING),
     # The next agent would spend what a person has limited, or ask another model for what the first one refused.
@@ -122,6 +121,7 @@ TABLE: Mapping[TroubleKind, Handling] = {
     TroubleKind.REFUSED: Handling(Rule.NEVER),
     TroubleKind.MAX_TURNS: Handling(Rule.NEVER),
     TroubleKind.CONTEXT: Handling(Rule.NEVER, None, death_classes.CHURN, "context full"),
+    TroubleKind.HISTORY: Handling(Rule.GIVEN_UP, None, death_classes.CHURN, "history refused by the API"),
     TroubleKind.LOOP: Handling(Rule.NEVER, words="interrupted, it goes round"),
     TroubleKind.UNKNOWN_SESSION: Handling(Rule.GIVEN_UP, words="session lost"),
     TroubleKind.CRASH: Handling(Rule.GIVEN_UP),
@@ -162,36 +162,56 @@ def _compile(pattern: str) -> re.Pattern[str]:
 _STATUSES: Mapping[int, TroubleKind] = {
     401: TroubleKind.AUTHENTICATION, 402: TroubleKind.BILLING, 403: TroubleKind.AUTHENTICATION,
     408: TroubleKind.NETWORK, 413: TroubleKind.CONTEXT, 429: TroubleKind.RATE_LIMIT, 529: TroubleKind.OVERLOADED}
-_QUOTA = (r"insufficient[_ ]quota|exceeded your current quota|specified api usage limits|you will regain access|"
-          r"(?:daily|monthly|free.tier) (?:quota|limit|usage|requests?)\b.{0,30}(?:exceeded|exhausted|reached|used up)|"
-          r"(?:quota|credits?) (?:is |are |has been )?(?:used up|exhausted)|out of (?:quota|credits)")
+_CONTEXT = (r"prompt (?:is )?too long|context (?:window|length|limit)|ContextWindow|input length and .?max_tokens|"
+            r"request_too_large|token count\b.{0,20}\bexceeds|input tokens exceed|reduce the length of the messages")
+_HISTORY = (r"tool_use.{0,3} ids? w(?:ere|as) found without|unexpected .{0,3}tool_use_id|blocks must be non-empty|"
+            r"must have non-empty content|blocks\b.{0,60}\bcannot be modified|first block must be .{0,3}thinking|"
+            r"could not process image|image dimensions exceed|must be followed by tool messages|no tool output found|"
+            r"function call turn comes immediately|number of function response parts|roles must alternate|"
+            r"cannot end with trailing whitespace")
+_QUOTA = (r"insufficient[_ ]quota|exceeded your current quota|specified (?:\w+ )?api usage limits|"
+          r"you will regain access|(?:daily|monthly|free.tier) (?:quota|limit|usage|requests?)\b.{0,30}"
+          r"(?:exceeded|exhausted|reached|used up)|"
+          r"(?:quota|credits?) (?:is |are |has been )?(?:used up|exhausted)|out of (?:quota|credits)|models-per-day|"
+          r"quota exceeded\. check your plan|reached your daily\b.{0,40}\b(?:quota|limit)")
 _RATE_LIMIT = (r"too many requests|rate.?limit.?(?:error|exceeded|reached|hit)|rate.?limit(?:ed)?\b.{0,60}\b(?:exceeded"
                r"|reached|hit|error|exhausted|429|again|retry|wait|for (?:model|requests|tokens|this))|"
-               r"exceeded.{0,30}rate.?limit|\brate.?limited\b|\blimit (?:has been )?(?:reached|exceeded)|"
+               r"\bexceed(?:ed|s)?\b.{0,40}rate.?limit|\brate.?limited\b|\blimit (?:has been )?(?:reached|exceeded)|"
                r"\b(?:hit|reached|exceeded|exhausted) (?:your|the|its|this model's|all (?:of )?your)\b.{0,50}"
-               r"\b(?:limit|quota)|\blimit will reset|resource[_ ](?:has been )?exhausted|"
-               r"quota (?:has been )?(?:exceeded|reached)|exceeded your .{0,30}quota|quota exceeded")
+               r"\b(?:limit|quota)|\bhit a rate limit|\blimit will reset|resource[_ ](?:has been )?exhausted|"
+               r"quota (?:has been )?(?:exceeded|reached)|exceeded your .{0,30}quota|quota exceeded|"
+               r"throttling(?:exception|error)|out of extra usage")
 _OVERLOADED = (r"overloaded_error|\b529\b|\b(?:is|are|was|currently|temporarily|servers?|models?|api|service)\b[^\n]{0,"
-               r"30}\boverloaded\b|(?:^|[\"':({\[])\s*overloaded\b(?!\s+(?:function|method|operator|constructor))|"
-               r"\b(?:at|over) capacity\b|experiencing high (?:demand|load)")
+               r"30}\boverloaded\b|(?:^|[\"':({\[]|exception -)\s*overloaded\b(?!\s+(?:function|method|operator|"
+               r"constructor))|\b(?:at|over) capacity\b|experiencing high (?:demand|load)")
 _NETWORK = (r"connection (?:error|refused|reset|closed|timed out|aborted)|econn(?:refused|reset|aborted)|etimedout|"
             r"enotfound|eai_again|getaddrinfo|could not resolve|name or service not known|name resolution|dns error|"
             r"no such host|network (?:is |error|failure)|e(?:host|net)unreach|no route to host|fetch failed|"
-            r"socket hang up|unable to connect|(?:failed|cannot|could not) (?:to )?connect|"
-            r"(?:request|connect(?:ion)?|read) ?time(?:d )?.?out")
+            r"socket hang up|socket connection was closed|unable to connect|"
+            r"(?:failed|cannot|could not) (?:to )?connect|(?:request|connect(?:ion)?|read) ?time(?:d )?.?out")
+_AUTHENTICATION = (r"authentication[_ ](?:error|failed)|invalid (?:x-)?api.?key|incorrect api key|api key not valid|"
+                   r"permission_error|not logged in|please run /login|"
+                   r"oauth token (?:has )?(?:been )?(?:expired|revoked)")
 _BY_TEXT = tuple((kind, _Pattern(pattern)) for kind, pattern in (
     (TroubleKind.UNKNOWN_SESSION, r"no conversation found|session .{0,60}not found"),
-    (TroubleKind.CONTEXT, r"prompt is too long|context (?:window|length|limit)|input length and .?max_tokens|"
-                          r"request_too_large"),
+    (TroubleKind.CONTEXT, _CONTEXT),
+    (TroubleKind.HISTORY, _HISTORY),
     (TroubleKind.QUOTA, _QUOTA),
     (TroubleKind.BILLING, r"billing|credit balance|payment|insufficient (?:credit|balance|funds)"),
-    (TroubleKind.AUTHENTICATION, r"authentication|invalid (?:x-)?api.?key|incorrect api key|api key not valid|"
-                                 r"unauthori[sz]ed|permission_error|not logged in|please run /login|"
-                                 r"oauth token (?:has )?(?:expired|revoked)"),
+    (TroubleKind.AUTHENTICATION, rf"authentication|unauthori[sz]ed|set an auth method|(?:log|sign) ?in again|"
+                                 rf"{_AUTHENTICATION}"),
     (TroubleKind.RATE_LIMIT, rf"rate.?limit|usage limit|{_RATE_LIMIT}"),
-    (TroubleKind.OVERLOADED, r"overloaded|\bat capacity\b"),
-    (TroubleKind.NETWORK, rf"{_NETWORK}|timed? ?out|socket|network"),
+    (TroubleKind.OVERLOADED, rf"overloaded|{_OVERLOADED}"),
+    (TroubleKind.NETWORK, rf"{_NETWORK}|timed? ?out|socket|network|error sending request|stream closed before"),
 ))
+_REFINED: Mapping[TroubleKind, frozenset[TroubleKind]] = {
+    TroubleKind.INVALID: frozenset({TroubleKind.CONTEXT, TroubleKind.HISTORY, TroubleKind.QUOTA, TroubleKind.BILLING,
+                                    TroubleKind.AUTHENTICATION}),
+    TroubleKind.AUTHENTICATION: frozenset({TroubleKind.QUOTA, TroubleKind.BILLING}),
+    TroubleKind.RATE_LIMIT: frozenset({TroubleKind.QUOTA}),
+    TroubleKind.SERVER: frozenset({TroubleKind.OVERLOADED}),
+    TroubleKind.TOO_LONG: frozenset({TroubleKind.CONTEXT})}
+"""Class by status or name → what the words beside it may say more exactly; they never say another thing."""
 _BY_ERROR: Mapping[str, TroubleKind] = {
     "max_output_tokens": TroubleKind.TOO_LONG, "authentication_failed": TroubleKind.AUTHENTICATION,
     "billing_error": TroubleKind.BILLING, "rate_limit": TroubleKind.RATE_LIMIT,
@@ -203,32 +223,32 @@ _MAX_TEXT = 4_000
 """Characters of a message that are looked at."""
 _BUDGET = _Pattern("garrison: budget used up")
 """Of garrison's own proxy, which refuses calls beyond a budget."""
-_SPENT = frozenset({TroubleKind.BILLING, TroubleKind.QUOTA})
 
 
 def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
-    """Return the class of an API failure.
+    """Return the class of an API failure, for Claude, ACP agents and the proxy alike.
 
     Args:
-        status: HTTP status, None if not known.
+        status: HTTP status, None if not known: then the text may name one.
         text: the message that came with it.
         error: the CLI's own name of the failure.
     """
     text = text[:_MAX_TEXT]
-    if status == 402 and _BUDGET.search(text):
+    if _BUDGET.search(text) and status in (None, 402):
         return TroubleKind.BUDGET
-    if status == 400:
-        by_text = classify_text(text)
-        return by_text if by_text in (TroubleKind.CONTEXT, *_SPENT) else TroubleKind.INVALID
-    if status == 403 and (by_text := classify_text(text)) in _SPENT:
-        return by_text
-    if status is not None and status in _STATUSES:
-        return _STATUSES[status]
-    if status is not None and status >= 500:
-        return TroubleKind.SERVER
-    if status is not None and status >= 400:
-        return TroubleKind.INVALID
-    return _BY_ERROR.get(error) or classify_text(text) or TroubleKind.SERVER
+    by_text = classify_text(text)
+    kind = _BY_ERROR.get(error) if status is None else None
+    if kind is None:
+        status = status or _find_status(text)
+        if status is None:
+            return by_text or TroubleKind.SERVER
+        kind = _STATUSES.get(status) or (TroubleKind.SERVER if status >= 500 else TroubleKind.INVALID)
+    return by_text if by_text is not None and by_text in _REFINED.get(kind, ()) else kind
+
+
+def _find_status(text: str) -> int | None:
+    found = _STATUS.search(text)
+    return int(next(filter(None, found.groups()))) if found else None
 
 
 def classify_text(text: str) -> TroubleKind | None:
@@ -240,14 +260,12 @@ def classify_text(text: str) -> TroubleKind | None:
 
 _STATUS = _Pattern(
     r"(?:api error|\bhttp(?:/[\d.]+)?|\bstatus(?:[ _]?code)?|\berror(?:[ _]code)?|\bcode|server (?:returned|answered))"
-    r"[\s:=(\[\"']{1,4}(?:is |was |of )?[\"']?([45]\d\d)\b|"
+    r"[\s:=(\[\\\"']{1,4}(?:is |was |of )?[\"']?([45]\d\d)\b|\((429|529|50[0234])\)|"
     r"\b(429|529)[\s:]{1,2}(?:\{|too many|overloaded|rate|site|resource|sorry|you)|^\W*(429|529)\b")
 _STRICT = tuple((kind, _Pattern(pattern)) for kind, pattern in (
     (TroubleKind.QUOTA, _QUOTA), (TroubleKind.RATE_LIMIT, _RATE_LIMIT), (TroubleKind.OVERLOADED, _OVERLOADED),
     (TroubleKind.BILLING, r"credit balance|billing_error|insufficient (?:credit|balance|funds)"),
-    (TroubleKind.AUTHENTICATION, r"authentication[_ ](?:error|failed)|invalid (?:x-)?api.?key|incorrect api key|"
-                                 r"api key not valid|401 unauthori[sz]ed|permission_error|not logged in|"
-                                 r"please run /login|oauth token (?:has )?(?:expired|revoked)"),
+    (TroubleKind.AUTHENTICATION, rf"401 unauthori[sz]ed|{_AUTHENTICATION}"),
 ))
 _SERVICE = _Pattern(r"internal server error|service (?:is )?(?:temporarily |currently )?unavailable|bad gateway|"
                       r"gateway time.?out|\bUNAVAILABLE\b|server_error|upstream connect")

@@ -6,7 +6,6 @@ An agent's error has a number of the protocol and a text of its own; what its mo
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +14,6 @@ from garrison.agents.claude import failures
 PROTOCOL = "protocol"
 """An agent that breaks the protocol; nothing follows but the end."""
 _AUTH_REQUIRED, _METHOD_NOT_FOUND, _INVALID_PARAMS, _INVALID_REQUEST = -32000, -32601, -32602, -32600
-_BUDGET = "garrison: budget used up"
-_STATUS = re.compile(r"(?:status|http|error|code)\D{0,20}\b([45]\d\d)\b", re.IGNORECASE)
 _MAX_DATA = 1000
 
 BY_STOP: Mapping[str, str] = {"max_tokens": failures.TOO_LONG, "max_turn_requests": failures.MAX_TURNS,
@@ -28,13 +25,11 @@ def classify(code: int, text: str, data: Any = None) -> tuple[str, str]:
     """Return the class of an agent's error, and its reason in one line."""
     details = _details(data)
     reason = " ".join(f"{text} {details}".split())
-    if _BUDGET in reason:
-        return failures.BUDGET, reason
-    if code == _AUTH_REQUIRED:
+    known = failures.classify_text(reason)
+    if code == _AUTH_REQUIRED and known not in (failures.RATE_LIMIT, failures.QUOTA, failures.BILLING):
         return failures.AUTHENTICATION, reason
-    status = _STATUS.search(reason)
-    kind = failures.classify(int(status[1]) if status else None, reason)
-    if kind == failures.SERVER and not status and code in (_METHOD_NOT_FOUND, _INVALID_PARAMS, _INVALID_REQUEST):
+    kind = failures.classify(None, reason)
+    if kind == failures.SERVER and code in (_METHOD_NOT_FOUND, _INVALID_PARAMS, _INVALID_REQUEST):
         kind = failures.INVALID
     return kind, reason
 

@@ -51,7 +51,7 @@ def _judge(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, knows
 def _new_session(assignment: Assignment, files: AttemptFiles, *, has_past: bool) -> str:
     parts = [rules(assignment), assignment.read_prompt()]
     if has_past:
-        parts.append(fill("acp_hand_over.md", notes=quote(assignment.read_notes()) or "It left none.",
+        parts.append(fill("hand_over.md", notes=quote(assignment.read_notes()) or "It left none.",
                           **task_prompt.progress_texts(assignment.look())))
     return task_prompt.join([*parts, _answer(files)])
 

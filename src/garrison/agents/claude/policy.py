@@ -81,14 +81,15 @@ __all__ = ["MAX_WAIT", "TRANSIENT", "Backoff", "Decision", "Ending", "Prompt", "
            "decide_program", "find_trouble"]
 
 _COUNTED = frozenset(kind for kind in TRANSIENT if failures.ruling(kind).counts)
-MAX_CONSECUTIVE = max(TRANSIENT[kind].max_consecutive for kind in _COUNTED)
-"""Consecutive failures, of any class but rate limits, after which an attempt has failed."""
+"""Failures that lengthen each other's pauses."""
 NEEDS_PERSON = frozenset(kind for kind in failures.CLASSES if failures.ruling(kind).follows == "person")
 """Failures that only a person can resolve."""
 MAX_CRASHES = 3
 """Deaths of an agent's program in a row, without any progress, after which another agent may go on."""
 MAX_HAND_OVERS = 5
 """Fresh sessions that an attempt may need because its context was full."""
+MAX_REFUSED_HISTORIES = 1
+"""Fresh sessions that an attempt may need because the API refuses the messages of the one before."""
 
 
 def first_decision(session: str | None) -> Decision:
@@ -183,13 +184,10 @@ def find_trouble(endings: Sequence[Ending], decision: Decision) -> Trouble | Non
 def _after_transient(endings: Sequence[Ending]) -> Decision:
     last = endings[-1]
     backoff = TRANSIENT[last.kind]
-    same, counted = consecutive(endings, {last.kind}), consecutive(endings, _COUNTED)
-    total = sum(1 for ending in endings if ending.kind == last.kind)
-    if same > backoff.max_consecutive:
+    if backoff.max_consecutive is not None and (same := consecutive(endings, {last.kind})) > backoff.max_consecutive:
         return Decision(Step.FINISH, reason=f"{last.kind} {same} times in a row: {last.reason}")
-    if last.kind in _COUNTED and counted > MAX_CONSECUTIVE:
-        return Decision(Step.FINISH, reason=f"{counted} failures in a row, the last {last.kind}: {last.reason}")
-    if total > backoff.max_total:
+    total = sum(1 for ending in endings if ending.kind == last.kind)
+    if backoff.max_total is not None and total > backoff.max_total:
         return Decision(Step.FINISH, reason=f"{last.kind} {total} times in one attempt: {last.reason}")
     return _pause(endings)
 
@@ -226,6 +224,14 @@ def _after_full_context(endings: Sequence[Ending], _answered: bool) -> Decision:
     return Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
 
 
+def _after_refused_history(endings: Sequence[Ending], _answered: bool) -> Decision:
+    """Go on in a fresh session: the present one would be refused at each request."""
+    if sum(1 for ending in endings if ending.kind == failures.HISTORY) > MAX_REFUSED_HISTORIES:
+        return Decision(Step.FINISH, reason=f"the API refused the messages of its fresh session, too: "
+                                            f"{endings[-1].reason}")
+    return Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
+
+
 def _after_loop(endings: Sequence[Ending], _answered: bool) -> Decision:
     """Tell the agent once that it goes round; the second time the attempt has failed."""
     if sum(1 for ending in endings if ending.kind == failures.LOOP) > 1:
@@ -256,4 +262,4 @@ _AFTER: Mapping[str, Callable[[Sequence[Ending], bool], Decision]] = {
     REPORTED: _after_report, QUESTION: _after_question, SILENT: _after_silence,
     STOPPED: _after_interruption, failures.CRASH: _after_interruption, PERSON: _after_interruption,
     failures.CONTEXT: _after_full_context, failures.UNKNOWN_SESSION: _after_unknown_session,
-    failures.LOOP: _after_loop}
+    failures.HISTORY: _after_refused_history, failures.LOOP: _after_loop}

@@ -147,7 +147,7 @@ def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
 def _hand_over(assignment: Assignment, files: AttemptFiles) -> str:
     notes = quote(assignment.read_notes()) or "It left none."
     return task_prompt.join([_task(assignment, files), fill(
-        "claude_hand_over.md", notes=notes, **task_prompt.progress_texts(assignment.look()))])
+        "hand_over.md", notes=notes, **task_prompt.progress_texts(assignment.look()))])
 
 
 def _answer(files: AttemptFiles) -> str:

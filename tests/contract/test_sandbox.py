@@ -226,8 +226,10 @@ SHOWN = (".nvm/versions/node/v1/bin/node", ".nvm/versions/node/v1/lib/module.js"
          "venv/lib/module.py")
 """Files below the home that programs are or need."""
 PRIVATE = (".nvm/versions/node/v1/etc/npmrc", ".nvm/.git/config", "tools/.env", "tools/etc/token-of-tool",
-           "scripts/.netrc", ".local/share/uv/credentials/credentials.toml", "venv/.secret", "tools/lib/site/.npmrc")
-"""Those that hold credentials, whatever their mode: known by name, or beside the parts of an installation."""
+           "scripts/.netrc", ".local/share/uv/credentials/credentials.toml", "venv/.secret", "tools/lib/site/.npmrc",
+           ".local/share/uv/tools/.lock", ".volta/volta.lock", ".opam/default/.opam-switch/lock")
+"""Those that hold credentials, whatever their mode: known by name, or beside the parts of an installation; and those
+that the person's tools lock."""
 
 
 @pytest.mark.parametrize("mode", HELD)

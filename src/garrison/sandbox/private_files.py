@@ -43,6 +43,10 @@ KNOWN_NAMES = frozenset({
 """Names of files with credentials, whatever their mode."""
 KNOWN_FOLDERS = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".env.d"})
 """Names of folders with credentials: `.git/config` may have a token in an address."""
+LOCKS = frozenset({".lock", "lock", "config.lock", "volta.lock", "juliaup.lock", ".juliaup-lock", ".package-cache",
+                   ".package-cache-mutate", ".mamba_lock", ".conda_lock"})
+"""Names of files that uv, opam, volta, juliaup, cargo and conda lock. A lock needs no right to write: whoever sees the
+file could hold it, and the person's own tools would wait."""
 MANY = 40
 """Private files of one folder beyond which the folder is hidden instead: each hidden path is a mount."""
 _PROGRAM_FOLDERS = frozenset({"bin", "sbin", "shims", "libexec"})
@@ -126,7 +130,7 @@ def _walk(root: str, is_system: bool, walk: _Walk) -> None:
                 bits = above & mode
                 if has_programs and mode & 0o111:
                     walk.programs |= bits
-                if (name in KNOWN_NAMES or name.startswith(".env.")) and not is_system:
+                if name in LOCKS or ((name in KNOWN_NAMES or name.startswith(".env.")) and not is_system):
                     walk.named.append(f"{folder}/{name}")
             if bits != above:
                 walk.lacking.append((f"{folder}/{name}", bits))

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from garrison.records import run as run_records
+from garrison.records.identity import Identity
+from garrison.records.run import Launch, RunFiles
+from garrison.records.store import Store
+from garrison.supervise.observer import Observer
+from garrison.system.clock import SystemClock
+from garrison.system.process_control import RealProcesses
 from support import DEADLINE, Place, git
+
+OLD = "2026-01-02T03:04:05.000000Z"
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -23,7 +35,7 @@ def bash(place: Place, block: str, **env: str) -> subprocess.CompletedProcess[st
 
 
 def typed(place: Place, *arguments: str) -> list[str]:
-    """Print a section and run each of its blocks; their outputs."""
+    """Print a section and run each of its blocks, with an orchestrator's work in the worktree; their outputs."""
     section = place.command("prompt", *arguments, "--repo-root", place.repo)
     assert section.returncode == 0, section.stderr
     found = []
@@ -31,8 +43,33 @@ def typed(place: Place, *arguments: str) -> list[str]:
         assert "$" not in block, "every name was filled in"
         done = bash(place, block)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        if "worktree add" in block:
+            (Path(shlex.split(block)[-1]) / "new.txt").write_text("new\n")
         found.append(done.stdout)
     return found
+
+
+@pytest.fixture(params=["an empty home", "a home with runs"])
+def place(place: Place, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A home, with a run at work, a silent one and one that has ended: their names are those that are typed by hand."""
+    if request.param == "an empty home":
+        yield place
+        return
+    store, process = Store(place.home), subprocess.Popen(["sleep", "600"])
+    here = Observer(store, RealProcesses(), SystemClock()).origin(process.pid)
+    now = SystemClock().utc()
+    for run, status, at in (("living", "active", now), ("stale", "active", OLD), ("ended", "terminated", OLD)):
+        launch = Launch(run, pipeline_id="crew", repo=str(place.repo), base="main", created_at=OLD, trees="/trees")
+        run_records.save(RunFiles(place.home, run).launch, launch)
+        for role, name in (("guardian", "crew"), ("guardian", "PRD1"), ("runner", "fix"), ("runner", "impl_a")):
+            identity = Identity("id", role, name, run, OLD, last_heartbeat=at, status=status)
+            if run == "living":
+                identity = replace(identity, pid=here.pid, start_ticks=here.start_ticks, pid_ns=here.pid_ns,
+                                   boot_id=here.boot_id, host=here.host)
+            store.update(Identity, identity.key, lambda _, made=identity: made)
+    yield place
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture
@@ -49,23 +86,22 @@ def feature(place):
     git(place.repo, "worktree", "remove", "--force", str(place.root / "w"))
 
 
-def test_a_runner_and_a_guardian_played_by_hand(place, feature):
-    """Both register, MERGE_READY goes up, the queue tests and lands, MERGE_COMPLETE comes back, both end."""
-    registered = bash(place, f"{sys.executable} {SCRIPTS}/identity_registry.py create guardian crew")
+def test_a_runner_and_a_guardian_played_by_hand_as_printed(place):
+    """Both register, MERGE_READY goes up, the queue lands, MERGE_COMPLETE comes back, both end: a fresh repository."""
+    registered = bash(place, f"{sys.executable} {SCRIPTS}/identity_registry.py create guardian PRD0")
     assert registered.returncode == 0, registered.stderr
-    marked = bash(place, f"{sys.executable} {SCRIPTS}/identity_registry.py mark-crashed guardian crew")
-    assert marked.returncode == 0, "a runner that registers before its guardian's successor finds its inbox"
+    marked = bash(place, f"{sys.executable} {SCRIPTS}/identity_registry.py mark-terminated guardian PRD0")
+    assert marked.returncode == 0, "one that has ended gets no signal of a later chain"
     said: dict[str, list[str]] = {}
     failed: list[BaseException] = []
 
-    def play(role: str, *arguments: str) -> None:
+    def play(role: str, name: str) -> None:
         try:
-            said[role] = typed(place, role, *arguments)
+            said[role] = typed(place, role, name)
         except BaseException as error:
             failed.append(error)
 
-    players = [threading.Thread(target=play, args=("guardian", "crew")),
-               threading.Thread(target=play, args=("runner", "fix", "--branch", feature, "--pipeline", "crew"))]
+    players = [threading.Thread(target=play, args=names) for names in (("runner", "impl_a"), ("guardian", "PRD1"))]
     for player in players:
         player.start()
     for player in players:
@@ -75,11 +111,38 @@ def test_a_runner_and_a_guardian_played_by_hand(place, feature):
     assert git(place.repo, "show", "main:new.txt") == "new"
     answers = [json.loads(text) for text in said["runner"] if '"MERGE_COMPLETE"' in text]
     assert [answer["payload"]["commit"] for answer in answers] == [git(place.repo, "rev-parse", "main")]
-    for name in ("runner-fix", "guardian-crew"):
+    for name in ("runner-impl_a", "guardian-PRD1"):
         assert json.loads((place.home / f"hooks/{name}.json").read_text())["phase"] == "merged"
         assert json.loads((place.home / f"identities/{name}.json").read_text())["status"] == "terminated"
-    types = [path.name.split("-")[-2] for path in (place.home / "signals/guardian-crew").rglob("*.json")]
-    assert sorted(types) == ["AGENT_REGISTERED", "AGENT_TERMINATED", "MERGE_READY"]
+    inboxes = {folder.name: sorted(path.name.split("-")[-2] for path in folder.rglob("*.json"))
+               for folder in (place.home / "signals").iterdir()}
+    assert "MERGE_READY" in inboxes.pop("guardian-PRD1")
+    assert set(inboxes) <= {"runner-impl_a", "guardian-PRD0"}, "nothing went to another run"
+
+
+def test_a_section_says_where_a_branch_is_checked_out_and_what_tests(place, feature):
+    runner = place.command("prompt", "runner", "fix", "--branch", feature, "--pipeline", "crew",
+                           "--repo-root", place.repo)
+    assert f"checked out in {place.root / 'w'}" in runner.stdout
+    assert "write runner guardian-crew MERGE_READY" in runner.stdout
+    assert "worktree add" not in runner.stdout
+    guardian = place.command("prompt", "guardian", "crew", "--repo-root", place.repo)
+    assert "gate 'test -f calc.py'" in guardian.stdout
+    assert "merge-queue config" not in guardian.stdout
+
+
+def test_the_chain_that_people_type_stays_by_hand(place):
+    """A name without a run is that of the record by hand, whatever runs there are."""
+    for line in ("identity_registry.py create guardian PRD1",
+                 f"spawn_runner.py --node k --prd P --command true --terminal process --target-dir {place.repo}",
+                 "signal_protocol.py write runner guardian-PRD1 MERGE_READY --payload '{\"node_id\":\"impl_a\"}'"):
+        done = bash(place, f"{sys.executable} {SCRIPTS}/{line}")
+        assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).parent == place.home / "signals/guardian-PRD1"
+    taken = bash(place, f"{sys.executable} {SCRIPTS}/signal_protocol.py wait guardian-PRD1 --timeout 0")
+    assert json.loads(taken.stdout)["source"]["name"] == "impl_a"
+    unknown = bash(place, f"{sys.executable} {SCRIPTS}/signal_protocol.py write runner guardian-PRD2 MERGE_READY")
+    assert Path(unknown.stdout.strip()).parent == place.home / "signals/guardian-PRD2"
 
 
 def test_a_registered_guardian_hears_of_a_crash_once(place):

@@ -64,8 +64,10 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
 
 
 def _tell_guardian(store: Store, identity: Identity, payload: Payload) -> None:
-    """Send the guardian of the identity's run a signal, if there is one that is another."""
-    guardian = next((key for key in store.keys(Identity) if (key.role, key.run) == ("guardian", identity.run_id)), None)
+    """Send the guardian of the identity's run a signal, if there is one that is another: one that has not ended first.
+    """
+    guardians = [key for key in store.keys(Identity) if (key.role, key.run) == ("guardian", identity.run_id)]
+    guardian = min(guardians, key=lambda key: store.get(Identity, key).status not in ALIVE, default=None)
     if guardian is None or identity.role in ("guardian", "launch"):
         return
     node = identity.name if identity.role in ("runner", "orchestrator") else None

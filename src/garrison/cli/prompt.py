@@ -18,7 +18,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json
 from garrison.cli.service import find_program
-from garrison.config import checkout, find_home
+from garrison.config import checkout, find_home, trees_root
 from garrison.errors import UsageError
 from garrison.records.names import check_name
 from garrison.records.store import Store
@@ -48,14 +48,14 @@ sys.exit(0 if result['success'] else 1)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Attempt of the node, by default the latest.")
 @click.option("--validator", is_flag=True, help="What the attempt's validator was told.")
 @click.option("--branch", metavar="BRANCH", help="Branch that a runner's node lands (default: the node's name).")
-@click.option("--pipeline", default="pipeline", show_default=True, metavar="NAME",
-              help="Name of the guardian to which a runner sends signals.")
+@click.option("--pipeline", metavar="NAME",
+              help="Name of the guardian to which a runner sends signals (default: the one that is registered).")
 @click.option("--repo-root", type=click.Path(path_type=Path), default=Path(), metavar="DIR",
               help="Repository (default: the current directory).")
 @json_option
 @home_option
-def prompt(node: str, name: str | None, run: str | None, attempt: int | None, branch: str | None, pipeline: str,
-           repo_root: Path, home: str | None, *, validator: bool, as_json: bool) -> None:
+def prompt(node: str, name: str | None, run: str | None, attempt: int | None, branch: str | None,
+           pipeline: str | None, repo_root: Path, home: str | None, *, validator: bool, as_json: bool) -> None:
     """Print what the agent of NODE was told, message by message; if it has not begun, what it would be told now.
 
     The size of each text in tokens is estimated from its length. With ROLE (runner or guardian) and a NAME, the node's
@@ -64,7 +64,7 @@ def prompt(node: str, name: str | None, run: str | None, attempt: int | None, br
     if name is not None:
         if node not in ROLES:
             raise UsageError(f"{node} is neither runner nor guardian; pass one of them with a name, or a node alone")
-        click.echo(_section(node, name, branch, pipeline, repo_root), nl=False)
+        click.echo(_section(node, name, branch, pipeline, repo_root, home), nl=False)
         return
     from garrison.processes.runtime import Runtime
     from garrison.system.terminal_text import clean_lines
@@ -85,14 +85,52 @@ def prompt(node: str, name: str | None, run: str | None, attempt: int | None, br
             click.echo(line)
 
 
-def _section(role: str, name: str, branch: str | None, pipeline: str, repo_root: Path) -> str:
+def _section(role: str, name: str, branch: str | None, pipeline: str | None, repo_root: Path,
+             home: str | None) -> str:
     from garrison.system.git import validate_repository
 
     text = resources.files("garrison.agents").joinpath(f"prompts/by_hand_{role}.md").read_text()
-    repo = shlex.quote(str(validate_repository(repo_root)))
-    return Template(text).substitute(
-        _script_commands(repo), name=check_name(name), branch=shlex.quote(branch or name),
-        pipeline=check_name(pipeline), repo=repo)
+    repo = validate_repository(repo_root)
+    commands = _script_commands(shlex.quote(str(repo)))
+    guardian = f"guardian-{check_name(pipeline)}" if pipeline else "guardian"
+    own = {"gate": _describe_gate(repo, commands["garrison"], home)} if role == "guardian" else \
+        _describe_work(repo, branch or check_name(name), name)
+    return Template(text).substitute(commands, name=check_name(name), repo=shlex.quote(str(repo)), guardian=guardian,
+                                     **own)
+
+
+def _describe_work(repo: Path, branch: str, name: str) -> dict[str, str]:
+    """Return what a runner's section says of the branch: where it is checked out, or how to make a worktree of it."""
+    from garrison.system.git import Git
+
+    git, quoted = Git(repo), shlex.quote(branch)
+    said = {"branch": quoted, "message": shlex.quote(f"Work on {name}")}
+    place = next((each.path for each in git.worktrees() if each.branch == branch), None)
+    if place is not None:
+        return {**said, "worktree": shlex.quote(str(place)), "cleanup": "",
+                "work": f"The branch {branch} is checked out in {place}; the orchestrator works there."}
+    worktree, within = shlex.quote(str(trees_root() / "by-hand" / repo.name / name)), f"git -C {shlex.quote(str(repo))}"
+    made = f"{worktree} {quoted}" if git.rev(f"refs/heads/{branch}") else f"-b {quoted} {worktree}"
+    return {**said, "worktree": worktree, "cleanup": f"\n{within} worktree remove {worktree}",
+            "work": f"The orchestrator works in a worktree of its own, on the branch {branch}:\n\n"
+                    f"```bash\n{within} worktree add {made}\n```"}
+
+
+def _describe_gate(repo: Path, garrison: str, home: str | None) -> str:
+    """Return what a guardian's section says of the queue's gate: the recorded one, or how to record one."""
+    from garrison.processes.launch_request import read_project
+
+    queue = resolve.open_queue(repo, None, home)
+    if queue.state.config is not None:
+        return f"The queue of {queue.target} tests each merged tree: {queue.state.config.describe()}."
+    project = read_project(repo)
+    options = f"--gate {shlex.quote(project.gate)}" if project.gate else "--no-gate"
+    if project.gate and project.setup:
+        options += f" --setup {shlex.quote(project.setup)}"
+    say = f"Record how the queue of {queue.target} tests each merged tree" + (
+        ", as garrison.toml says" if project.gate else
+        "; with `--gate 'COMMAND'` in place of `--no-gate` it does not land untested")
+    return f"{say}:\n\n```bash\n{garrison} merge-queue config {options} --repo-root {shlex.quote(str(repo))}\n```"
 
 
 def _script_commands(repo: str) -> dict[str, str]:

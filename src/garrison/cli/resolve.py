@@ -63,7 +63,10 @@ def choose(candidates: Sequence[Key], own_run: str, is_alive: Callable[[Key], bo
 
 
 def find_key(store: Store, kind: type[R], role: str, name: str, run: str | None) -> Key:
-    """Return the key of an existing record of `kind`; NotFound or Refused as in `choose`."""
+    """Return the key of an existing record of `kind`; NotFound or Refused as in `choose`.
+
+    Outside a run a name without one is the full name of the record by hand, whatever runs have such a name.
+    """
     check_role(role)
     check_name(name)
     what = kind.__name__.lower()
@@ -73,6 +76,8 @@ def find_key(store: Store, kind: type[R], role: str, name: str, run: str | None)
             raise NotFound(f"no {what} {key.full} in {store.home}; {_existing_names(store, kind, role, name)}")
         return key
     candidates = [key for key in store.keys(kind) if (key.role, key.name) == (role, name)]
+    if not current_run() and (by_hand := Key(role, name)) in candidates:
+        return by_hand
     return choose(candidates, current_run(), lambda key: is_living(store, key),
                   f"no {what} of {role} {name} in {store.home}; {_existing_names(store, kind, role, name)}")
 

@@ -27,7 +27,7 @@ from garrison.processes.person_signals import signal_by_person
 from garrison.records import atomic, record
 from garrison.records import run as run_records
 from garrison.records import signals as signal_records
-from garrison.records.identity import Identity
+from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.signals import Signal
@@ -54,7 +54,8 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
 
     Without a node to tell (`node_id` is empty, as after an empty merge queue) nothing is written and '' returned.
 
-    The run is `payload["run_id"]`, else that of a full name, else GARRISON_RUN, else the only or only living one.
+    The run is `payload["run_id"]`, else that of a full name, else GARRISON_RUN; else it follows from the records and
+    inboxes: a name that is by hand, or in one run only, belongs there, and any other is refused.
 
     Args:
         source: sender as role (`runner`), name (`runner-impl_auth`) or full name (`runner-impl_auth@run`).
@@ -71,7 +72,7 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
         print_message(f"no {type} is sent: there is no node whose {target} could get it")
         return ""
     store = resolve.open_store(home)
-    run = _run_of(store, body, source, target)
+    run = _run_of(store, body, target, source)
     sender = _resolve_name(store, source, run, node, must_exist=False)
     recipient = _resolve_name(store, target, run, node, must_exist=True)
     signal = Signal(
@@ -139,20 +140,54 @@ def _is_read_by_other_process(store: Store, key: Key) -> bool:
     return resolve.current_process() != (key.run, Key(key.role, key.name).full)
 
 
-def _run_of(store: Store, body: dict[str, Any], *names: str) -> str:
-    """Return the run that names and payload refer to; '' in a home without runs."""
-    given = body.get("run_id") or next((name.partition("@")[2] for name in names if "@" in name), "")
+def _run_of(store: Store, body: dict[str, Any], target: str, source: str = "") -> str:
+    """Return the run that names and payload refer to; '' for what is by hand.
+
+    A name without a run is the full name of a record by hand; else it belongs to the only place that has a record or an
+    inbox of that name. A mere role is that of the source's place; only for it the one run at work will do.
+    """
+    given = body.get("run_id") or next((name.partition("@")[2] for name in (target, source) if "@" in name), "")
     if given or resolve.current_run():
         return check_run(str(given or resolve.current_run()))
-    keys = store.keys(Identity)
-    candidates = sorted({key.run for key in keys} | set(run_records.list_runs(store.home)))
-    if len(candidates) <= 1:
-        return candidates[0] if candidates else ""
-    living = sorted({key.run for key in keys if resolve.is_living(store, key)})
-    if len(living) == 1:
-        return living[0]
-    raise Refused(f"several runs are possible, choose one with run_id in the payload: "
-                  f"{', '.join(living or candidates)}")
+    node = body.get("node_id")
+    role, name = _parts(target, node)
+    places = _places(store, role, name)
+    if source and not name and _parts(source, node)[1]:  # a mere role is that of the source's own chain
+        own = _places(store, *_parts(source, node))
+        places = own if len(own) == 1 else places & own or places
+    if not places:
+        return ""
+    living = {key.run for key in store.keys(Identity) if key.run in places and resolve.is_living(store, key)} \
+        if not name and len(places) > 1 and "" not in places else set()
+    if len(possible := living or places) == 1:
+        return possible.pop()
+    found = Key(role, name).full if name else role
+    raise Refused(f"{found} is in several places, choose one with run_id in the payload"
+                  f"{f' or as {found}@RUN' if name else ''}: "
+                  f"{', '.join(sorted(place or 'by hand (no run)' for place in places))}")
+
+
+def _parts(name: str, node: str | None) -> tuple[str, str]:
+    """Return role and name that a role, name or full name means; the name is '' if only the role is known."""
+    if name not in ROLES:
+        key = Key.parse(name)
+        return key.role, key.name
+    return name, node or "" if name in _NODE_ROLES else "launch" if name == "launch" else ""
+
+
+def _places(store: Store, role: str, name: str) -> set[str]:
+    """Return the runs that have a record or an inbox of that role and name, else those that will have one.
+
+    '' stands for by hand, which counts alone for a name.
+    """
+    known = {*store.keys(Identity), *_inboxes(store.home)}
+    if found := {key.run for key in known if key.role == role and name in ("", key.name)}:
+        return {""} if name and "" in found else found
+    launches = {run: run_records.load(Launch, RunFiles(store.home, run).launch)
+                for run in run_records.list_runs(store.home)}
+    return {run for run, launch in launches.items() if launch is not None and (
+        name in resolve.nodes_of(store.home, run) if role in _NODE_ROLES else
+        role == "launch" or name in ("", launch.pipeline_id))}
 
 
 def _resolve_name(store: Store, name: str, run: str, node: str | None, *, must_exist: bool) -> Key:
@@ -164,7 +199,8 @@ def _resolve_name(store: Store, name: str, run: str, node: str | None, *, must_e
         return Key("launch", "launch", run)
     if name in _NODE_ROLES and node:
         return Key(name, node, run)
-    candidates = [key for key in store.keys(Identity) if (key.role, key.run) == (name, run)]
+    candidates = [key for key in store.keys(Identity) if (key.role, key.run) == (name, run)
+                  and (run or not must_exist or store.get(Identity, key).status in ALIVE)]
     if len(candidates) == 1:
         return candidates[0]
     launch = run_records.load(Launch, RunFiles(store.home, run).launch) if run else None
@@ -173,7 +209,8 @@ def _resolve_name(store: Store, name: str, run: str, node: str | None, *, must_e
     if not must_exist:
         return Key(name, name, run)
     existing = f"several ({', '.join(key.full for key in candidates)})" if candidates else "none"
-    raise NotFound(f"which {name}? run {run or '-'} has {existing}; put node_id in the payload, or use {name}-NAME")
+    where = f"run {run} has" if run else "by hand, without a run, there is"
+    raise NotFound(f"which {name}? {where} {existing}; put node_id in the payload, or use {name}-NAME")
 
 
 def _incarnation_of(store: Store, key: Key) -> int:
@@ -346,15 +383,26 @@ def _parse_payload(_ctx: click.Context, _param: click.Parameter, text: str) -> d
 @click.argument("type")
 @click.option("--payload", default="{}", callback=_parse_payload, metavar="JSON",
               help="JSON object; node_id and run_id in it resolve bare roles.")
+@click.option("--timeout", type=SECONDS, default=0.0, help="Seconds to wait for a recipient that has not registered.")
 @click.option("--signals-dir", metavar="DIR", help="Folder of the inboxes (default: the home's signals/).")
 @home_option
 def write_command(source: str, target: str, type: str, payload: dict[str, Any], signals_dir: str | None,
-                  home: str | None) -> None:
+                  home: str | None, timeout: float) -> None:
     """Write a signal of TYPE (MERGE_READY, GUIDANCE …) and print its file.
 
     SOURCE and TARGET are a role, role-name or role-name@run.
     """
-    print(write_signal(source, target, type, payload, signals_dir, home=home))
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            path = write_signal(source, target, type, payload, signals_dir, home=home)
+        except NotFound:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL)
+        else:
+            print(path)
+            return
 
 
 @signal_protocol.command("read")

@@ -5,7 +5,7 @@ sys.path.append(os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` lea
 import _script
 from garrison.cli.hooks import main
 from garrison.cli.original_calls import (
-    build_wisdom_prompt_block, create_hook, mark_merged, read_hook, update_phase, update_resumption,
+    VALID_PHASES, build_wisdom_prompt_block, create_hook, mark_merged, read_hook, update_phase, update_resumption,
     update_resumption_instructions,
 )
 

@@ -32,9 +32,12 @@ __all__ = ["build_wisdom_prompt_block", "create_hook", "main", "read_hook", "upd
 
 
 @guarded("hook-manager create")
-def create_hook(role: str, name: str, phase: str = "planning", run: str | None = None,
-                home: str | None = None) -> dict[str, Any]:
-    """Create a hook, or continue the existing one with a new id that links to the old one; the phase is kept."""
+def create_hook(role: str, name: str, phase: str = "planning", run: str | None = None, home: str | None = None, *,
+                predecessor_hook_id: str | None = None) -> dict[str, Any]:
+    """Create a hook, or continue the existing one with a new id that links to the old one; the phase is kept.
+
+    `predecessor_hook_id` counts where there is no hook to continue.
+    """
     check_phase(phase)
     store = resolve.open_store(home)
     key = _key_for_new(store, role, name, run)
@@ -44,7 +47,8 @@ def create_hook(role: str, name: str, phase: str = "planning", run: str | None =
     def created_or_continued(old: Hook | None) -> Hook:
         if old is None:
             incarnation = identity.incarnation if identity else 1
-            return Hook(new_id(), role, name, key.run, now, now, phase=phase, incarnation=incarnation)
+            return Hook(new_id(), role, name, key.run, now, now, phase=phase, incarnation=incarnation,
+                        predecessor_hook_id=predecessor_hook_id)
         return next_hook(old, key, identity.incarnation if identity else old.incarnation + 1, now, new_id())
 
     return record.to_dict(store.update(Hook, key, created_or_continued))

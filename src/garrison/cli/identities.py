@@ -20,7 +20,7 @@ from garrison.cli.commands import Group, run_command
 from garrison.cli.options import SECONDS, home_option, incarnation_option, json_option, record_arguments, use_home
 from garrison.cli.output import print_error_json, print_json, print_message, print_table
 from garrison.config import Timing, find_home
-from garrison.errors import Fenced, NotFound, Refused
+from garrison.errors import Fenced, NotFound, RecordError, Refused
 from garrison.records import life_lock, record, signals
 from garrison.records.hook import Hook
 from garrison.records.identity import ALIVE, Identity, mark_ended, record_heartbeat
@@ -43,10 +43,12 @@ STALE_AFTER = 300.0
 
 @guarded("identity-registry create")
 def create_identity(role: str, name: str, session_id: str = "", worktree: str | None = None, pid: int | None = None,
-                    run: str | None = None, home: str | None = None) -> dict[str, Any]:
+                    run: str | None = None, home: str | None = None, *, predecessor_id: str | None = None,
+                    metadata: dict[str, Any] | None = None) -> dict[str, Any]:
     """Create the identity of an incarnation that is started by hand; over a dead one of the same run, its successor.
 
-    Without `pid` the incarnation counts as alive while its heartbeat is fresh.
+    Without `pid` the incarnation counts as alive while its heartbeat is fresh. `predecessor_id` counts where no earlier
+    incarnation is recorded.
 
     Raises:
         AlreadyAlive: the name has a living incarnation.
@@ -55,9 +57,14 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
     key = Key(role, name, resolve.run_for_new(store, run))
     observer = resolve.observer_of(store)
     _replace_dead(store, observer, key)
-    request = SpawnRequest(key, worktree=worktree, session_id=session_id)
+    request = SpawnRequest(key, worktree=worktree, session_id=session_id, metadata=metadata or {})
     process = observer.origin(pid) if pid is not None else None
-    identity = store.update(Identity, key, lambda old: _next_incarnation(observer, old, request, process))
+
+    def linked(old: Identity | None) -> Identity:
+        made = _next_incarnation(observer, old, request, process)
+        return replace(made, predecessor_id=made.predecessor_id or predecessor_id)
+
+    identity = store.update(Identity, key, linked)
     _link_hook(store, identity, observer.clock.utc())
     _tell_guardian(store, identity, AgentRegistered(identity.incarnation))
     return record.to_dict(identity)
@@ -129,11 +136,16 @@ def find_stale(timeout: float = STALE_AFTER, home: str | None = None) -> list[di
     The reason is `heartbeat` (older than `timeout` seconds), `process_gone` or `start_deadline`. Corrupt records are
     reported on stderr.
     """
-    observer = resolve.observer_of(resolve.open_store(home))
-    identities, errors = stale.find_stale(observer, timeout)
+    found, errors = _find_stale(timeout, home)
     for error in errors:
         print_message(str(error))
-    return [{**to_json(observer, identity), "stale_reason": reason} for identity, reason in identities]
+    return found
+
+
+def _find_stale(timeout: float, home: str | None) -> tuple[list[dict[str, Any]], list[RecordError]]:
+    observer = resolve.observer_of(resolve.open_store(home))
+    identities, errors = stale.find_stale(observer, timeout)
+    return [{**to_json(observer, identity), "stale_reason": reason} for identity, reason in identities], errors
 
 
 def list_all(home: str | None = None) -> list[dict[str, Any]]:
@@ -298,8 +310,9 @@ def update_liveness_command(role: str, name: str, run: str | None, home: str | N
               "runners of ad-hoc runs.")
 @home_option
 def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
-    """List the incarnations that are silent, gone or never started, as JSON."""
-    print_json(find_stale(timeout, home))
+    """List the incarnations that are silent, gone or never started, as JSON; exit code 1 if a record is damaged."""
+    found, errors = _find_stale(timeout, home)
+    print_json(found)
     if respawn:
         sys.stdout.flush()
         from garrison.processes.resume_all import REPORTED_TO_CRON, resume_all
@@ -307,6 +320,8 @@ def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
         for result in resume_all(find_home(home)):
             if result.state in REPORTED_TO_CRON:
                 print_message(result.line)
+    if errors:
+        raise Refused("; ".join(str(error) for error in errors))
 
 
 @identity_registry.command("list", examples=(

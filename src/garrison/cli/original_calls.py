@@ -5,33 +5,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from garrison.cli import hooks, identities
-from garrison.errors import NotFound
+from garrison.errors import NotFound, RecordCorrupt, UsageError
+from garrison.records import atomic
+from garrison.records.hook import PHASES
+from garrison.records.signals import TYPES
+from garrison.system import untrusted
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_RECORD_FOLDERS = ("identities", "hooks")
+VALID_PHASES = frozenset(PHASES)
+SIGNAL_TYPES = {name: name for name in (
+    *TYPES, "NEEDS_REVIEW", "VIOLATION", "ORCHESTRATOR_STUCK", "ORCHESTRATOR_CRASHED", "VALIDATION_COMPLETE")}
+"""The original's constants, by name; a home takes those that garrison knows, a folder of the caller's own all."""
+
+_RECORD_FOLDERS = ("identities", "hooks", "signals")
+_NAMES = {"timeout_seconds": "timeout", "node_id": "node", "signal_type": "type", "target_layer": "target"}
+"""Argument of the original → garrison's."""
+_POLL = 0.05
+"""Seconds between two looks at a folder."""
 
 
-def _accepting(function: Callable[P, R]) -> Callable[..., R]:
-    """Return the function with the original's `state_dir` (a folder of records, or a home) and `timeout_seconds`."""
+class NoSuchRecord(NotFound, FileNotFoundError):
+    """There is no such record; a FileNotFoundError, as in the original."""
+
+
+class NoSignal(NotFound, TimeoutError):
+    """No signal came into a folder of the caller's own; a TimeoutError, as in the original."""
+
+
+class BadArgument(UsageError, ValueError):
+    """A malformed call; a ValueError, as in the original."""
+
+
+class BadRecord(RecordCorrupt, json.JSONDecodeError):
+    """A damaged record; a JSONDecodeError, as in the original."""
+
+    def __init__(self, path: object, why: str) -> None:
+        Exception.__init__(self, f"corrupt record {path}: {why}")
+        self.path, self.why, self.msg, self.doc, self.pos, self.lineno, self.colno = str(path), why, why, "", 0, 1, 1
+
+
+def as_original(function: Callable[P, R]) -> Callable[..., R]:
+    """Return a function with the original's keywords and errors; `state_dir` is a folder of records, or a home."""
     @wraps(function)
-    def call(*arguments: Any, state_dir: str | None = None, timeout_seconds: float | None = None,
-             **keywords: Any) -> R:
+    def call(*arguments: Any, state_dir: str | None = None, **keywords: Any) -> R:
         if state_dir is not None:
             folder = Path(state_dir)
             keywords["home"] = str(folder.parent if folder.name in _RECORD_FOLDERS else folder)
-        if timeout_seconds is not None:
-            keywords["timeout"] = timeout_seconds
-        return function(*arguments, **keywords)
+        try:
+            return function(*arguments, **{_NAMES.get(name, name): value for name, value in keywords.items()})
+        except NoSignal:
+            raise
+        except NotFound as error:
+            raise NoSuchRecord(str(error)) from None
+        except RecordCorrupt as error:
+            raise BadRecord(error.path, error.why) from None
+        except UsageError as error:
+            raise BadArgument(str(error)) from None
 
     return call
+
+
+# ------------------------------------------------------------------------------------------------ identities and hooks
 
 
 def _read_identity(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any] | None:
@@ -40,6 +85,13 @@ def _read_identity(role: str, name: str, run: str | None = None, home: str | Non
         return identities.show(role, name, run, home)
     except NotFound:
         return None
+
+
+def _update_liveness(role: str, name: str, run: str | None = None, incarnation: int | None = None,
+                     home: str | None = None) -> dict[str, Any]:
+    """Record a heartbeat and return the identity."""
+    beat = identities.update_liveness(role, name, run, incarnation, home)
+    return {**identities.show(role, name, run, home), "last_heartbeat": beat["last_heartbeat"]}
 
 
 def _mark_merged(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any]:
@@ -53,17 +105,129 @@ def _update_resumption_instructions(role: str, name: str, instructions: str, las
     return hooks.update_resumption(role, name, instructions, last_committed_node, **place)
 
 
-create_identity = _accepting(identities.create_identity)
-read_identity = _accepting(_read_identity)
-update_liveness = _accepting(identities.update_liveness)
-find_stale = _accepting(identities.find_stale)
-list_all = _accepting(identities.list_all)
-mark_crashed = _accepting(identities.mark_crashed)
-mark_terminated = _accepting(identities.mark_terminated)
-create_hook = _accepting(hooks.create_hook)
-read_hook = _accepting(hooks.read_hook)
-update_phase = _accepting(hooks.update_phase)
-update_resumption = _accepting(hooks.update_resumption)
-update_resumption_instructions = _accepting(_update_resumption_instructions)
-mark_merged = _accepting(_mark_merged)
+create_identity = as_original(identities.create_identity)
+read_identity = as_original(_read_identity)
+update_liveness = as_original(_update_liveness)
+find_stale = as_original(identities.find_stale)
+list_all = as_original(identities.list_all)
+mark_crashed = as_original(identities.mark_crashed)
+mark_terminated = as_original(identities.mark_terminated)
+create_hook = as_original(hooks.create_hook)
+read_hook = as_original(hooks.read_hook)
+update_phase = as_original(hooks.update_phase)
+update_resumption = as_original(hooks.update_resumption)
+update_resumption_instructions = as_original(_update_resumption_instructions)
+mark_merged = as_original(_mark_merged)
 build_wisdom_prompt_block = hooks.build_wisdom_prompt_block
+
+
+# ------------------------------------------------------------------------------------------------------------- signals
+
+
+def _write_signal(*arguments: Any, **keywords: Any) -> str:
+    from garrison.cli import signals
+
+    return signals.write_signal(*arguments, **keywords)
+
+
+def _read_signal(path: str | os.PathLike[str], signals_dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Return the signal in a file, garrison's or the original's; `signals_dir` is where a mere file name lies."""
+    from garrison.cli import signals
+
+    file = Path(signals_dir or "", path)
+    try:
+        return signals.read_signal(file)
+    except RecordCorrupt as error:
+        if (body := _body(file)) is None:
+            raise BadRecord(file, error.why) from None
+        return body
+
+
+def _body(path: Path) -> dict[str, Any] | None:
+    """Return a signal of the original's form; None for anything else."""
+    try:
+        body = json.loads(untrusted.read(path.parent, path.name) or b"")
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) and {"source", "target", "signal_type"} <= body.keys() else None
+
+
+def list_signals(target_layer: str | None = None, signals_dir: str | os.PathLike[str] | None = None) -> list[str]:
+    """Return the files of the signals in a folder of the caller's own, oldest first; of one target, if given.
+
+    A home's are listed by `garrison signals list`.
+    """
+    from garrison.cli.signals import own_folder  # cron imports this module every minute for identities
+
+    folder = own_folder(signals_dir)
+    if folder is None:
+        raise BadArgument("list_signals needs signals_dir=, a folder of your own; `garrison signals list --json` lists "
+                          "those of the home")
+    files = [folder / name for name in sorted(untrusted.list_names(folder)) if name.endswith(".json")] \
+        if folder.is_dir() else []
+    return [str(file) for file in files
+            if target_layer is None or (_body(file) or {}).get("target") == target_layer]
+
+
+def move_to_processed(path: str | os.PathLike[str]) -> str:
+    """Move a signal's file into `processed/` beside it; return its new path."""
+    file = Path(os.path.abspath(path))  # noqa: PTH100
+    place = atomic.make_directory(file.parent / "processed") / file.name
+    file.rename(place)
+    return str(place)
+
+
+def _wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | None = None, run: str | None = None,
+                     home: str | None = None, *, signals_dir: str | os.PathLike[str] | None = None,
+                     poll_interval: float = _POLL) -> dict[str, Any] | None:
+    """Return the oldest signal for `target` and take it; None after `timeout` seconds.
+
+    In a folder of the caller's own it is moved to `processed/`, and NoSignal is raised after `timeout` seconds.
+    """
+    from garrison.cli import signals
+
+    folder = signals.own_folder(signals_dir)
+    if folder is None:
+        return signals.wait_for_signal(target, timeout, types, run, home)
+    deadline = time.monotonic() + timeout
+    atomic.make_directory(folder / "processed")
+    while True:
+        with atomic.locked(folder / ".lock"):  # two waiting callers must not get the same signal
+            for path in list_signals(target, folder):
+                body = _body(Path(path))
+                if body is not None and (types is None or body["signal_type"] in types):
+                    move_to_processed(path)
+                    return body
+        if time.monotonic() >= deadline:
+            raise NoSignal(f"no signal for {target} came into {folder} within {timeout:g} s")
+        time.sleep(min(poll_interval, _POLL, max(0.0, deadline - time.monotonic())))
+
+
+def _tell_guardian(type: str, signals_dir: str | os.PathLike[str] | None, **payload: str) -> str:
+    return str(write_signal(payload["role"], "guardian", type, payload, signals_dir))
+
+
+def write_agent_registered(agent_id: str, role: str, name: str, session_id: str, worktree: str,
+                           signals_dir: str | os.PathLike[str] | None = None) -> str:
+    """Tell the guardian that an agent works; garrison's own `create_identity` does so by itself."""
+    return _tell_guardian("AGENT_REGISTERED", signals_dir, agent_id=agent_id, role=role, name=name,
+                          session_id=session_id, worktree=worktree)
+
+
+def write_agent_crashed(agent_id: str, role: str, name: str, crashed_at: str,
+                        signals_dir: str | os.PathLike[str] | None = None) -> str:
+    """Tell the guardian that an agent crashed; garrison's own `mark_crashed` does so by itself."""
+    return _tell_guardian("AGENT_CRASHED", signals_dir, agent_id=agent_id, role=role, name=name,
+                          crashed_at=crashed_at)
+
+
+def write_agent_terminated(agent_id: str, role: str, name: str, terminated_at: str,
+                           signals_dir: str | os.PathLike[str] | None = None) -> str:
+    """Tell the guardian that an agent has ended; garrison's own `mark_terminated` does so by itself."""
+    return _tell_guardian("AGENT_TERMINATED", signals_dir, agent_id=agent_id, role=role, name=name,
+                          terminated_at=terminated_at)
+
+
+write_signal = as_original(_write_signal)
+read_signal = as_original(_read_signal)
+wait_for_signal = as_original(_wait_for_signal)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
-from itertools import count
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,12 @@ from garrison.system.clock import SystemClock
 _INBOX_FOLDERS = {"waiting": "", "taken": "taken", "refused": "refused"}
 """State of a signal → folder of the inbox that holds it."""
 _NODE_ROLES = ("runner", "orchestrator")
+_WORD = re.compile(r"[A-Za-z0-9_@.-]{1,120}")
+"""A side or type of a signal in a folder of the caller's own; it becomes part of a file's name."""
 APPLIED_WITHIN = 2.0
 """Seconds to wait for the guardian to apply a signal."""
 _POLL = 0.05
 """Seconds between two reads of an inbox while waiting."""
-_file_numbers = count()
 
 # ---------------------------------------------------------------------------------------- functions of signal_protocol
 
@@ -62,9 +64,11 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
         target: recipient, in the same forms.
         type: one of the signal types.
         payload: content; `node_id` and `run_id` in it resolve bare roles.
-        signals_dir: folder of the inboxes (default: the home's; so is the checkout's pipelines/signals).
+        signals_dir: folder of the caller's own, into which the signal is written as the original does.
     """
     body = dict(payload or {})
+    if (folder := own_folder(signals_dir)) is not None:
+        return _write_into(folder, source, target, type, body)
     if not signal_records.is_type(type):
         raise UsageError(f"not a signal type: {type!r}; types are {signal_records.list_types()}")
     node = body.get("node_id")
@@ -79,18 +83,30 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
         new_id()[:12], {"role": sender.role, "name": sender.name, "incarnation": _incarnation_of(store, sender)},
         {"role": recipient.role, "name": recipient.name}, type, run, SystemClock().utc(), node,
         _attempt(store, run, node, body), body)
-    if signals_dir is None or _is_homes(signals_dir):
-        return str(signal_records.post(store.home, signal))
-    folder = atomic.make_directory(Path(signals_dir) / recipient.full)
-    path = folder / signal_records.file_name(signal, next(_file_numbers))
-    atomic.write(path, record.encode(signal))
+    return str(signal_records.post(store.home, signal))
+
+
+def own_folder(signals_dir: str | os.PathLike[str] | None) -> Path | None:
+    """Return a folder of the caller's own; None for the home's inboxes, as prompts name the one beside the scripts."""
+    if signals_dir is None:
+        return None
+    source, folder = checkout(), Path(os.path.abspath(signals_dir))  # noqa: PTH100
+    return None if source is not None and folder == source / "pipelines" / "signals" else folder
+
+
+def _write_into(folder: Path, source: str, target: str, type: str, payload: dict[str, Any]) -> str:
+    if bad := [word for word in (source, target, type) if not _WORD.fullmatch(word)]:
+        raise UsageError(f"not a name: {bad[0]!r}; a signal's file has it in its name")
+    atomic.make_directory(folder / "processed")
+    with atomic.locked(folder / ".lock"):
+        while True:
+            stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+            path = folder / f"{stamp}-{source}-{target}-{type}.json"
+            if not os.path.lexists(path):
+                break
+        atomic.write(path, json.dumps({"source": source, "target": target, "signal_type": type, "timestamp": stamp,
+                                       "payload": payload}, indent=2).encode())
     return str(path)
-
-
-def _is_homes(signals_dir: str | os.PathLike[str]) -> bool:
-    """Return whether a folder stands for the home's inboxes: prompts name the one beside the scripts."""
-    source = checkout()
-    return source is not None and Path(os.path.abspath(signals_dir)) == source / "pipelines" / "signals"  # noqa: PTH100
 
 
 def read_signal(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -384,7 +400,8 @@ def _parse_payload(_ctx: click.Context, _param: click.Parameter, text: str) -> d
 @click.option("--payload", default="{}", callback=_parse_payload, metavar="JSON",
               help="JSON object; node_id and run_id in it resolve bare roles.")
 @click.option("--timeout", type=SECONDS, default=0.0, help="Seconds to wait for a recipient that has not registered.")
-@click.option("--signals-dir", metavar="DIR", help="Folder of the inboxes (default: the home's signals/).")
+@click.option("--signals-dir", metavar="DIR",
+              help="Folder of the caller's own, in the original's form (default: the home).")
 @home_option
 def write_command(source: str, target: str, type: str, payload: dict[str, Any], signals_dir: str | None,
                   home: str | None, timeout: float) -> None:

@@ -29,7 +29,7 @@ SCHEMA = 1
 
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,),
                                        "dict": (dict,), "list": (list,), "None": (type(None),), "tuple": (list, tuple)}
-_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
 
 
 def to_dict(record: DataclassInstance) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _layout(kind: Any) -> list[tuple[str, str, tuple[type, ...], bool]]:
 
 
 def is_timestamp(text: str) -> bool:
-    """Return whether `text` is a time in the form of records: `2026-01-31T12:00:00.000000Z`."""
+    """Return whether `text` is a time of a record: RFC 3339 in UTC; garrison writes `2026-01-31T12:00:00.000000Z`."""
     if not _TIMESTAMP.fullmatch(text):
         return False
     try:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FORMAT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+_FORMAT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
 
 
 class Clock(Protocol):
@@ -58,7 +58,8 @@ def _format(microseconds: int) -> str:
 
 
 def from_iso(text: str) -> float:
-    """Return the seconds since the epoch of a time that `iso` wrote; ValueError for any other format."""
+    """Return the seconds since the epoch of a time that `iso` wrote, or another program as RFC 3339 in UTC with up to
+    nine digits of a second; ValueError for any other format."""
     try:
         if _FORMAT.fullmatch(text):
             return datetime.fromisoformat(text).timestamp()

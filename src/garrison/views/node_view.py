@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from garrison.records.names import Key
 from garrison.records.remote import look_remote
 from garrison.records.run import Launch, Result, RunFiles, Task
 from garrison.sandbox.refused_hosts import RefusedHost, refused_in_attempt
+from garrison.system import disk_space
 from garrison.system.clock import from_iso
 from garrison.system.terminal_text import shorten
 from garrison.views.limits import Used
@@ -160,6 +162,12 @@ class NodeReader:
         self._cut_off: dict[str, str] | None = None
         """Hosts that cannot be reached; None until that is asked for."""
 
+    @cached_property
+    def _full_disk(self) -> str:
+        """Return a folder of the run whose disk is full, '' if none is."""
+        folders = (self.observer.store.home, *(Path(place) for place in (self.launch.trees, self.launch.repo) if place))
+        return next((str(folder) for folder in folders if disk_space.is_full(folder)), "")
+
     @property
     def under_way(self) -> bool:
         """Return whether the run has not ended and was not stopped."""
@@ -245,6 +253,7 @@ class NodeReader:
             session_trouble=current_trouble(self.files.attempt(name, node.attempt)) if node.status == "active" else "",
             remote=self._remote(name, node),
             job=self.model.job(name, node.attempt) if runner_alive else "",
+            is_over=self.model.is_over(name, node.attempt), full_disk=self._full_disk,
             deaths=sum(death.counts for death in self.model.agent_deaths(name, node.attempt)),
             waits_for=waits_for, unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,
             entry=entry, entries_ahead=ahead, pause=queue.pause if queue else None,
@@ -407,6 +416,10 @@ class NodeFacts:
     """Where its work is, if a host does it (`views.remote`)."""
     job: str = ""
     """Set-up, acceptance or validator, while its runner runs it."""
+    is_over: bool = False
+    """Set once its attempt was given up or cancelled."""
+    full_disk: str = ""
+    """A folder of its run whose disk is full, so that nothing can be recorded."""
     deaths: int = 0
     """Of its agent, in this attempt."""
     waits_for: Sequence[str] = ()
@@ -504,6 +517,10 @@ def _active(facts: NodeFacts) -> str:
 def _work(facts: NodeFacts) -> str:
     if facts.run_over == "stopped":
         return "stopped; continues when the run is resumed"
+    if facts.full_disk:
+        return f"waiting for room on the disk: that of {facts.full_disk} is full"
+    if facts.is_over:
+        return "this attempt is over; its agent is being ended"
     if has_open_question(facts):
         return f"asks you: {first_line(facts.question)} (answer: garrison answer {facts.name} 'TEXT')"
     if facts.job:

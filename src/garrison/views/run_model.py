@@ -17,7 +17,15 @@ from garrison.merge.entry import MergeEntry
 from garrison.merge.state import QueueState
 from garrison.pipeline.node_status import ACTIVE, IMPL_COMPLETE, VALIDATED
 from garrison.processes.run_state import RunState
-from garrison.records.events import ChildDied, ChildParked, ChildSpawned, FactRecorded, JobStarted, ProcessOpened
+from garrison.records.events import (
+    ChildDied,
+    ChildParked,
+    ChildSpawned,
+    FactRecorded,
+    JobStarted,
+    ProcessOpened,
+    RunnerSignal,
+)
 from garrison.records.names import INTEGRATION, Key, integration_branch
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso
@@ -74,6 +82,8 @@ class RunModel:
     """(full name, attempt) → incarnation → its death, from the journals of launcher and runners."""
     _started: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Node → its attempt at work, and when that started."""
+    _over: dict[str, int] = field(default_factory=dict)
+    """Node → its attempt that its runner gave up, or that a person cancelled."""
     _jobs: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Node → attempt and name of the job that its runner runs."""
 
@@ -148,10 +158,17 @@ class RunModel:
                 self._jobs.pop(node, None)
             case FactRecorded(name="failed") as fact:
                 self.failures[node] = str(fact.value)
+                self._over[node] = fact.attempt
+            case RunnerSignal() as signal if signal.cancel:
+                self._over[node] = signal.attempt
             case FactRecorded() as fact if fact.name == self._jobs.get(node, (0, ""))[1]:
                 del self._jobs[node]
 
     # ---- reading
+
+    def is_over(self, node: str, attempt: int) -> bool:
+        """Return whether an attempt of a node is over, though its processes may still end."""
+        return self._over.get(node) == attempt
 
     @property
     def queue_folder(self) -> str:

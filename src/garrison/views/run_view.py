@@ -160,6 +160,8 @@ class RunView:
         """Return in words how much of it has landed, and where: `3 of 6 landed`."""
         if self.adhoc:
             return f"ad hoc, {self.branch}" if self.branch else "ad hoc"
+        if not self.total and self.status == "new":
+            return "starting"
         unchanged = self.counts.get(Landing.NO_CHANGE, 0)
         more = f", {unchanged} {Landing.NO_CHANGE}" if unchanged else ""
         return self.lands.progress if self.lands else f"{self.landed} of {self.total} landed{more}"

@@ -145,7 +145,7 @@ def _signal(event: GuardianSignal) -> str:
         return f"{event.node} asks: {_shorten(event.question.text)}  (garrison answer {event.node} 'TEXT')"
     if event.type == "ORCHESTRATOR_CRASHED" and event.why != "stopped":
         why = f" ({_shorten_reason(event.why)})" if event.why else ""
-        return f"orchestrator-{event.node} died{why}; its runner restarts it"
+        return f"orchestrator-{event.node} died{why}"  # a line of its own tells that it is restarted
     return ""
 
 

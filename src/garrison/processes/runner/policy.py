@@ -333,7 +333,7 @@ def _fail(facts: RunnerFacts, view: RunnerView) -> list[Action]:
     if view.job:
         return [Action(ActionKind.STOP_JOB)]
     if view.orchestrator.living:
-        return [Action(ActionKind.REPLACE, why="the node has failed")]
+        return [Action(ActionKind.REPLACE, why="its attempt is over")]
     return _cleanup(facts, view) or [Action(ActionKind.FAIL_NODE, facts.failure_kind, facts.failed),
                                      Action(ActionKind.END, why="failed")]
 

@@ -15,7 +15,7 @@ from garrison.errors import GarrisonError, UsageError
 from garrison.merge.config import QueueConfig
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.processes.launch_request import LaunchRequest, complete, read_defaults, report_gate, report_land
+from garrison.processes.launch_request import LaunchRequest, complete, read_defaults, report_land, report_sources
 from garrison.processes.runtime import Runtime
 from garrison.records.names import check_node
 from garrison.records.run import Launch
@@ -70,13 +70,23 @@ def test_an_option_counts_before_the_graph_before_garrison_toml_before_config_to
     assert told == ["land: pr (/r/garrison.toml)"], "an agent may have written it"
 
 
-def test_a_gate_from_a_file_is_told_with_the_one_it_replaces() -> None:
-    defaults, told = parse_launch("/r/garrison.toml", {"gate": "true"}), list[str]()
-    for recorded in (None, QueueConfig("true"), QueueConfig("make test")):
-        report_gate("true", defaults, recorded, told.append)
-    report_gate("other", defaults, None, told.append)
-    line = "gate: true (/r/garrison.toml)"
-    assert told == [line, line, f"{line}; until now it was: make test"]
+@pytest.mark.parametrize(("stated", "gate", "setup", "told"), [
+    ({"gate": "true", "agent": "codex"}, "true", None, "gate: true, agent: codex (/r/garrison.toml)"),
+    ({"gate": "true", "agent": "claude", "setup": "make"}, "true", "make",
+     "gate: true (/r/garrison.toml); until now the gate was: make test"),
+    ({"gate": None, "agent": "claude"}, "make test", "uv sync",
+     "gate: make test, set-up: uv sync (as at the last launch; --gate and --setup change them)"),
+    ({"gate": None, "agent": "codex"}, "make test", None,
+     "gate: make test (as at the last launch; --gate and --setup change it); agent: codex (/r/garrison.toml)"),
+    ({"gate": "typed", "agent": "claude"}, "typed", "", None)])
+def test_each_value_that_nobody_typed_is_told_with_its_origin(stated: dict[str, str], gate: str, setup: str | None,
+                                                              told: str | None) -> None:
+    """Seen: `--setup true`, typed once, held for every later launch without a word."""
+    defaults = parse_launch("/r/garrison.toml", {"gate": "true", "agent": "codex"})
+    lines: list[str] = []
+    recorded = QueueConfig("make test") if told and ("until" in told or "last" in told) else None
+    report_sources(request(**stated), gate, setup, defaults, recorded, lines.append)
+    assert lines == ([told] if told else [])
 
 
 @pytest.mark.parametrize(("text", "message"), [

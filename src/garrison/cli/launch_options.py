@@ -30,7 +30,8 @@ _OPTIONS = (
                  help="Name of the guardian (default: the graph's id, else the file's)."),
     click.option("--base", metavar="BRANCH",
                  help="Branch to land on (default: the one checked out); REMOTE:BRANCH with --land pr."),
-    click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree for agents and tests."),
+    click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree for agents and tests; '' for "
+                 "none, whatever the last launch had."),
     click.option("--setup-key", multiple=True, metavar="FILE",
                  help="File whose change makes set-up run again (repeatable; default: the common lock files)."),
     click.option("--fresh-setup", is_flag=True,

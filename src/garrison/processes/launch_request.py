@@ -107,7 +107,7 @@ def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> L
     return replace(
         request, agent=request.agent or defaults.agent or COMMAND,
         gate=request.gate or plan.gate or (None if request.no_gate else defaults.gate),
-        setup=request.setup or plan.setup or defaults.setup,
+        setup=request.setup if request.setup is not None else plan.setup or defaults.setup,
         setup_key=request.setup_key or list(plan.setup_key or defaults.setup_key),
         gate_from_target=request.gate_from_target or list(defaults.gate_from_target),
         land=request.land or plan.land or defaults.land,
@@ -123,11 +123,20 @@ def report_land(plan: RunPlan, land: str, defaults: LaunchConfig, report: Callab
         report(f"land: {land} ({defaults.sources['land']})")
 
 
-def report_gate(gate: str | None, defaults: LaunchConfig, recorded: QueueConfig | None,
-                report: Callable[[str], None]) -> None:
-    """Report a gate that a file sets, and the one it replaces: an agent may have changed that file."""
-    if not gate or gate != defaults.gate:
-        return
-    before = recorded.gate if recorded is not None else None
-    report(f"gate: {gate} ({defaults.sources['gate']})" + (f"; until now it was: {before}" if before not in (None, gate)
-                                                          else ""))
+def report_sources(request: LaunchRequest, gate: str | None, setup: str | None, defaults: LaunchConfig,
+                   recorded: QueueConfig | None, report: Callable[[str], None]) -> None:
+    """Report, in one line, gate, set-up and agent that nobody typed, and where each comes from.
+
+    An agent may have changed the file that sets it; a queue keeps the gate and set-up of its last launch.
+    """
+    queue = f"as at the last launch; --gate and --setup change {'them' if gate and setup else 'it'}"
+    by_origin: dict[str, list[str]] = {}
+    for name, value, stated, key in (("gate", gate, request.gate, "gate"), ("set-up", setup, request.setup, "setup"),
+                                     ("agent", request.agent, request.agent, "agent")):
+        origin = queue if stated is None else defaults.sources.get(key, "") if stated == getattr(defaults, key) else ""
+        if value and origin:
+            by_origin.setdefault(origin, []).append(f"{name}: {value}")
+    before = recorded.gate if recorded is not None and gate == defaults.gate else None
+    until_now = f"; until now the gate was: {before}" if gate and before not in (None, gate) else ""
+    if by_origin:
+        report("; ".join(f"{', '.join(values)} ({origin})" for origin, values in by_origin.items()) + until_now)

@@ -40,7 +40,14 @@ from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import git_record, run_branch
 from garrison.processes.commit_hooks import describe_hooks, find_hooks
-from garrison.processes.launch_request import COMMAND, LaunchRequest, complete, read_defaults, report_gate, report_land
+from garrison.processes.launch_request import (
+    COMMAND,
+    LaunchRequest,
+    complete,
+    read_defaults,
+    report_land,
+    report_sources,
+)
 from garrison.processes.loop import log_line
 from garrison.processes.networks import network_notes
 from garrison.processes.places import read_hooks_mode
@@ -413,16 +420,17 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
     """Return the launch with the queue's gate, after it has passed on the target itself."""
     launch = _with_hooks(runtime, launch, git, report)
     if launch.land == LAND_NONE:
-        launch = replace(launch, gate=request.gate)
+        launch = replace(launch, gate=request.gate, setup=launch.setup or None)
         _check_node_gate(runtime, launch, git, request, report)
         return launch
     queue = run_branch.target_queue(runtime, launch, "launch", git)
     recorded = queue.state.config
     gate = None if request.no_gate else request.gate or (recorded.gate if recorded else None)
-    report_gate(gate, defaults, recorded, report)
     setup = launch.setup
     if setup is None and recorded is not None and gate == recorded.gate:
         setup = recorded.setup
+    report_sources(request, gate, setup, defaults, recorded, report)
+    setup = setup or None  # `--setup ""` is none, though the last launch had one
     lock_files = launch.lock_files or (list(recorded.lock_files) if recorded else [])
     if gate is None and not request.no_gate:
         raise Refused("no gate: pass --gate 'COMMAND' to test each merged tree (`garrison init` proposes one and "

@@ -94,8 +94,31 @@ def test_the_branch_of_another_run_with_the_same_id_is_not_built_upon(place):
     git(place.repo, "branch", BRANCH, git(place.repo, "commit-tree", "-p", "main", "-m", "old", "main^{tree}"))
     graph = dot(place, node("work", "echo work > work.txt"), "start -> work -> exit;")
     refused = place.command(*place.launch_arguments(graph, "r1"))
-    assert refused.returncode == 1 and f"has the branch {BRANCH} of an earlier run" in refused.stderr, refused.stderr
-    assert not (place.home / "runs" / "r1").exists()
+    assert refused.returncode == 1 and f"has refs/heads/{BRANCH} of an earlier run r1" in refused.stderr, refused.stderr
+    assert "`--run r1-2` is free" in refused.stderr and not (place.home / "runs" / "r1").exists()
+
+
+def test_what_another_home_or_a_person_left_under_the_name_of_a_node_lands_with_no_run(place):
+    """The branch of a run that failed in a home that is gone, and one that is made by hand while the run is at work."""
+    made = git(place.repo, "commit-tree", "-p", "main", "-m", "old", git(place.repo, "mktree"))
+    git(place.repo, "branch", "garrison/flow-1/work", made)
+    graph = dot(place, node("work", "echo work > work.txt"),
+                node("more", "cat work.txt > more.txt"), "start -> work -> more -> exit;")
+    words = [word for word in place.launch_arguments(graph, "", "--land", "node", "--pipeline-id", "flow")
+             if word not in ("--run", "")]
+    child = place.begin(*words)
+    wait_for("the run begins", (place.home / "runs/flow-2/launch.json").exists)
+    git(place.repo, "branch", "garrison/flow-2/more", made)
+    assert place.finish(child) == 0, place.logs()
+    assert "has refs/heads/garrison/flow-1/work of an earlier run" in place.logs()
+    assert git(place.repo, "show", "main:more.txt") == "work" and "old" not in subjects(place)
+    assert made == git(place.repo, "rev-parse", "garrison/flow-1/work")
+    assert made == git(place.repo, "rev-parse", "refs/garrison/rescue/flow-2/more/0-found")
+    assert "0 findings" in place.command("verify", "flow-2").stdout
+    cleaned = place.command("clean", "--run", "flow-2", "--yes", "--archives", "--rescues", "--include-unlanded")
+    assert cleaned.returncode == 0, cleaned.stderr
+    left = git(place.repo, "for-each-ref", "--format=%(refname)").split()
+    assert left == ["refs/heads/garrison/flow-1/work", "refs/heads/main"]
 
 
 @pytest.mark.slow

@@ -137,6 +137,7 @@ def tell(tmp: Path) -> Story:
     story.add("runner-b", runner, "fenced", "b", **spawn, incarnation=1)
     story.add("runner-b", runner, "death", "b", **spawn, incarnation=1, class_="crash")
     story.add("runner-b", runner, "spawn", "b", **spawn, incarnation=2)
+    story.add("runner-b", runner, "fact", "b", name="base", value=base, attempt=1)
     story.add("runner-b", runner, "fact", "b", name="change", value="yes", attempt=1)
     story.enqueue("a", 1, work["a"])
     story.land("base", "merge a", "a-1")
@@ -274,6 +275,8 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
     "an entry is twice in the history": (Promise.ONCE, "a-1 is 2 times in the history", lambda s: s.git(
         "update-ref", "refs/heads/main", s.commit("again", "abc", s.commits["batch"], s.commits["work a"],
                                                   entries=("a-1",)))),
+    "a node began with the work of another": (Promise.ONCE, "with which a began: no attempt of this", lambda s: s.add(
+        "runner-a", "runner-a@r#1", "fact", "a", name="base", value=s.commits["work a"], attempt=1)),
     "an entry was enqueued twice": (Promise.ONCE, "a-1 was enqueued twice", lambda s: s.after(
         s.find("enq", entry="a-1"))),
     "a landed entry was cancelled": (Promise.ONCE, "a-1 was landed and became cancelled", lambda s: s.add(

@@ -122,7 +122,7 @@ def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: 
             return None
         if note := launching.logout_note(runtime):
             print_message(note)
-        created = launching.create_run(runtime, prepared)
+        created = launching.create_run(runtime, prepared, print_message)
     nodes = len(prepared.plan.tasks)
     print_message(f"run {created.run_id}: {nodes} node{'s' * (nodes != 1)} onto {created.base} of {created.repo}"
                   + LANDING_NOTES[created.land].format(branch=created.onto, remote=created.remote))

@@ -149,16 +149,8 @@ def _launch_and_task(runtime: Runtime, node: str, prd: str, target: Path, run: s
     settle_mode(runtime.home)
     registry.required_variables({agent}, runtime.home)
     registry.check_program(agent, runtime.home, runtime.environ)
-    return launching.create_adhoc_run(runtime, node, prd, target, run=run or _new_run_id(runtime, node), agent=agent,
+    return launching.create_adhoc_run(runtime, node, prd, target, run=run, agent=agent,
                                       **{name: value for name, value in options.items() if value is not None})
-
-
-def _new_run_id(runtime: Runtime, node: str) -> str:
-    stem = "adhoc-" + "".join(letter if letter.isalnum() else "-" for letter in node.lower()).strip("-")[:18]
-    number = 1
-    while (runtime.home / "runs" / f"{stem}-{number}").exists():
-        number += 1
-    return f"{stem}-{number}"
 
 
 def _parent(launch: Launch) -> Key | None:

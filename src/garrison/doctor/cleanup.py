@@ -26,7 +26,7 @@ from garrison.records.costs import GATES
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, integration_branch, launcher_key
 from garrison.system import untrusted
-from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_stem
+from garrison.system.git.rescues import ARCHIVE, RESCUES, RUNS, rescue_stem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +96,9 @@ def plan_cleanup(runtime: Runtime, status: RunStatus, options: CleanupOptions) -
         return plan
     try:
         git = run_repository(runtime.home, status.launch)
+        if not status.launch.holds_id and git.rev(f"{RUNS}/{plan.run}"):
+            plan.note = f"what {status.launch.repo} has of a run {plan.run} is another home's and stays"
+            return plan
         plan.worktrees = find_worktrees(git, status.launch)
         plan.branches = [ref.removeprefix("refs/heads/") for ref in git.refs(f"refs/heads/garrison/{plan.run}/")]
         target = git.rev(f"refs/heads/{status.launch.base}")
@@ -171,6 +174,8 @@ def _clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
         _remove_folder(locks)
     archived = [f"{ARCHIVE}/{branch.removeprefix('garrison/')}" for branch in plan.branches]
     git.delete_rescues([ref for ref in plan.refs if ref not in archived])
+    if plan.status.launch is not None and plan.status.launch.holds_id:
+        git.delete_refs([f"{RUNS}/{plan.run}"])
 
 
 def _drop_pins(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:

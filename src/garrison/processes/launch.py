@@ -22,16 +22,17 @@ import os
 import signal
 import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.config import homes_list, trees_root
-from garrison.errors import AlreadyAlive, Fenced, Refused
+from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.merge.queue import MergeQueue
 from garrison.processes import git_record
 from garrison.processes.home_readme import write_readme
-from garrison.processes.loop import BLOCKED_SIGNALS
-from garrison.processes.preflight import LOCALE, run_exists
+from garrison.processes.loop import BLOCKED_SIGNALS, log_line
+from garrison.processes.preflight import LOCALE, run_exists, run_is_foreign
 from garrison.processes.run_plan import graph_hash
 from garrison.processes.run_status import read_run_state, running_runs
 from garrison.processes.spawn import process_argv
@@ -47,9 +48,12 @@ from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_
 from garrison.supervise.observer import judge_now
 from garrison.system import systemd
 from garrison.system.environment import list_withheld
-from garrison.system.git import Git, validate_repository
+from garrison.system.git import ABSENT, Git, validate_repository
+from garrison.system.git.rescues import RUNS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from garrison.merge.entry import MergeEntry
     from garrison.processes.preflight import PreparedLaunch
     from garrison.processes.runtime import Runtime
@@ -67,11 +71,11 @@ INSPECTION_PAUSE = 2.0
 # ---- make the run durable --------------------------------------------------------------------------------------------
 
 
-def create_run(runtime: Runtime, prepared: PreparedLaunch) -> Launch:
+def create_run(runtime: Runtime, prepared: PreparedLaunch, report: Callable[[str], None]) -> Launch:
     """Claim a run id and make launch.json and graph.dot durable; return the launch with its id."""
-    run, root = _claim_run(runtime, prepared.launch)
+    launch, root = _claim_run(runtime, prepared.launch, report)
     write_readme(runtime.home)
-    launch = replace(prepared.launch, run_id=run, graph_hash=graph_hash(prepared.text, prepared.plan))
+    run, launch = launch.run_id, replace(launch, graph_hash=graph_hash(prepared.text, prepared.plan))
     files = runtime.files(run)
     for name, text in prepared.plan.texts.items():
         atomic.write(atomic.make_directory(files.graphs) / f"{name}.dot", text.encode())
@@ -103,8 +107,8 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
     launch = replace(launch, sandbox=summarize_sandbox(runtime.home, {launch.agent}, runtime.environ))
     if launch.is_held_by_landlock and launch.terminal in ("auto", "tmux"):
         launch = replace(launch, terminal="process")
-    run, _ = _claim_run(runtime, launch)
-    launch = replace(launch, run_id=run)
+    launch, root = _claim_run(runtime, launch, log_line)
+    run = root.name
     allow_empty = launch.agent == "command" and not task.get("prompt")
     created = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd,
                                allow_empty=allow_empty, words=[], **task)  # type: ignore[arg-type]
@@ -114,20 +118,43 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
     return launch, created
 
 
-def _claim_run(runtime: Runtime, launch: Launch) -> tuple[str, Path]:
-    """Claim the requested run id, else the pipeline's name with the next free number."""
-    folder = atomic.make_directory(runtime.home / "runs")
-    stem = to_run_stem(launch.pipeline_id)
-    number = 1
-    while True:
+def _claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) -> tuple[Launch, Path]:
+    """Claim the requested run id, else the pipeline's name with the next free number, in the home and, by a ref, in the
+    repository; return the launch with it, and its folder. A host's run has the id that its home has chosen."""
+    folder, git = atomic.make_directory(runtime.home / "runs"), Git(Path(launch.repo), home=runtime.home)
+    stem, holds_id = to_run_stem(launch.pipeline_id), not launch.claimed_for
+    taken = git.find_refs_of_runs() if holds_id else {}
+    for number in count(1):
         run = launch.run_id or f"{stem}-{number}"
         try:
-            os.mkdir(folder / run, 0o700)  # noqa: PTH102  # the exclusive creation is the claim
-            return check_run(run), folder / run
+            os.mkdir(folder / check_run(run), 0o700)  # noqa: PTH102  # the exclusive creation is the claim
         except FileExistsError:
             if launch.run_id:
                 raise run_exists(run) from None
-            number += 1
+            continue
+        try:
+            ref = taken.get(run, "") or (_hold_id(git, run, launch.base_oid) if holds_id else "")
+        except GarrisonError:
+            (folder / run).rmdir()
+            raise
+        if not ref:
+            return replace(launch, run_id=run, holds_id=holds_id), folder / run
+        (folder / run).rmdir()
+        if launch.run_id:
+            raise run_is_foreign(runtime, git, run, ref)
+        report(f"note: {launch.repo} has {ref} of an earlier run {run}, or of another home's; nothing of it is used")
+    raise AssertionError
+
+
+def _hold_id(git: Git, run: str, base_oid: str) -> str:
+    """Make the ref that holds a run's id in the repository; return '', or the ref if another home was quicker."""
+    ref = f"{RUNS}/{run}"
+    if git.update_ref(ref, base_oid, ABSENT, message="garrison: begin the run"):
+        return ""
+    if git.rev(ref) is None:
+        raise GarrisonError(f"git cannot write {ref} in {git.root}; `git update-ref {ref} {base_oid[:10]}` says "
+                            "why")
+    return ref
 
 
 def register_home(runtime: Runtime) -> None:

@@ -10,6 +10,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,9 +149,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     if claim is not None:
         claim.take(pipeline_id, launch.repo, launch.run_id, new=request.new)
     _refuse_unfinished(runtime, launch, request)  # after the claim: a launch that was quicker has made its run by now
-    if request.run and launch.onto != launch.base and git.branch_exists(launch.onto):
-        raise Refused(f"{repo} has the branch {launch.onto} of an earlier run, whose work would land with this one; "
-                      f"choose another id with --run, or rename it: `git branch -m {launch.onto} NAME`")
+    if request.run and claim is not None and (ref := git.find_refs_of_runs().get(request.run)):
+        raise run_is_foreign(runtime, git, request.run, ref)
     words = {word for task in here.tasks.values() for word in registry.programs_of(
         task.agent or (COMMAND if task.command else agent), runtime.home, task.command)}
     words |= {word for name in agents for word in registry.programs_of(name, runtime.home, None)}
@@ -393,6 +393,16 @@ def run_exists(run: str) -> Refused:
     """Return the refusal of a run id that is in use."""
     return Refused(f"run {run} exists already; continue it with `garrison resume {run}`, or choose another id with "
                    "--run")
+
+
+def run_is_foreign(runtime: Runtime, git: Git, run: str, ref: str) -> Refused:
+    """Return the refusal of a run id that has the ref `ref` of another home's run in the repository, or of a run that
+    was removed: its work would land with this one's."""
+    stem, taken = re.sub(r"-[0-9]+\Z", "", run), git.find_refs_of_runs()
+    free = next(name for number in count(2) if (name := f"{stem}-{number}") not in taken
+                and not (runtime.home / "runs" / name).exists())
+    return Refused(f"{git.root} has {ref} of an earlier run {run}, or of another home's, whose work would land with "
+                   f"this one; choose another id: `--run {free}` is free")
 
 
 def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest) -> None:

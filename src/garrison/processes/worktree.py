@@ -289,16 +289,17 @@ class Worktree:
         It holds the rescue ref, if one was needed."""
         self._saved_ref = ""
 
-    def prepare(self, tip: str, *, is_new_attempt: bool, agent_alive: bool) -> list[str]:
+    def prepare(self, tip: str, *, is_new_attempt: bool, agent_alive: bool, is_first: bool = False) -> list[str]:
         """Create the worktree on the node's branch, beginning at `tip`, or take over a predecessor's; returns notes.
 
-        `is_new_attempt`: an existing worktree is an earlier attempt's; `agent_alive`: an agent works in it.
+        `is_new_attempt`: an existing worktree is an earlier attempt's; `agent_alive`: an agent works in it; `is_first`:
+        nothing of this home has worked on the node, so what is there is another's.
         """
+        notes = self._set_aside_foreign(tip) if is_first and not (self.folder / BEGUN).exists() else []
         if is_new_attempt and self.task.rework in ("fresh", CONTINUE) and self.path.is_dir() and not agent_alive:
             self._save("left by a failed attempt", self.task.attempt - 1)
             remove_worktree(self.git, self.path)
         self._removing.unlink(missing_ok=True)
-        notes: list[str] = []
         if not agent_alive:
             notes += filter(None, [self._collect(self.task.attempt - is_new_attempt)])
             if is_new_attempt:
@@ -311,6 +312,27 @@ class Worktree:
             self.clear_locks()
         self.ready = True
         return notes
+
+    def _set_aside_foreign(self, tip: str) -> list[str]:
+        """Make room for a first attempt: it begins at its base, and a branch or worktree of its name that another home,
+        a removed run or a person made is no part of it. Return where what they hold was saved."""
+        saved = []
+        if self.path.is_dir():
+            saved.append(self._save("had found in its place when it began", 0))
+            remove_worktree(self.git, self.path)
+        before = self.git.branch_tip(self.branch)
+        if before is None:
+            return [f"what was in {self.path} is not of this run; saved as {ref}" for ref in saved]
+        other = next((tree.path for tree in self.git.worktrees() if tree.branch == self.branch), None)
+        if other is not None:
+            raise GarrisonError(f"{self.branch} is checked out in {other}, and not by this run; switch that to another "
+                                "branch, or remove it: `git worktree remove`")
+        if not self.git.is_ancestor(before, tip):
+            saved.append(self.git.save_commit(before, rescue_stem(self.task.run_id, self.task.node, 0, "found")))
+        self.git.delete_refs([f"refs/heads/{self.branch}"])
+        for ref in saved:
+            self._on_saved(ref)
+        return [f"{self.branch} was not of this run; what it had is saved as {ref}" for ref in saved]
 
     def _record_beginning(self, tip: str) -> None:
         """Write the commit at which the attempt's branch begins, once per attempt: an agent may rewrite the branch."""

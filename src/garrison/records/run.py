@@ -98,7 +98,8 @@ class Launch:
     """Who commits what lands, `Name <address>`; '' if git knows no name, and in older runs: garrison itself."""
     signer: dict[str, Any] = field(default_factory=dict)
     """How what lands is signed, as the merge queue records it; empty: not at all."""
-
+    holds_id: bool = False
+    """True if its home made the ref that holds its id in the repository; False in older runs."""
     programs: list[str] = field(default_factory=list)
     """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
     waited for, since an update puts it back."""

@@ -344,8 +344,11 @@ class Runner:
             self._record_fact("failed", f"the target branch {self.launch.onto} is gone from {self.launch.repo}")
             return
         is_new_attempt = self.task.attempt > 1 and not self.facts.has_worktree
-        self._log_notes(
-            self.worktree.prepare(tip, is_new_attempt=is_new_attempt, agent_alive=view.orchestrator.living))
+        is_first = self.task.attempt == 1 and view.phase == "planning" and not self.facts.incarnation
+        self._log_notes(self.worktree.prepare(tip, is_new_attempt=is_new_attempt, is_first=is_first,
+                                              agent_alive=view.orchestrator.living))
+        if is_first:  # `garrison verify` compares it with what the target had
+            self._record_fact("base", self.git.branch_tip(self.branch) or "")
         if is_new_attempt:
             self._record_fact("tree", "made")
 

@@ -18,6 +18,8 @@ from garrison.system.git.repository import GitError, pair
 from garrison.system.git.submodules import PARTS, Submodules
 
 RESCUES, ARCHIVE = "refs/garrison/rescue", "refs/garrison/archive"
+RUNS = "refs/garrison/run"
+"""Folder of the refs that hold the ids of runs, each at the commit at which its run began."""
 LIVE = "live"
 LIVE_KEPT = 3
 """Interval snapshots of a node that are kept."""
@@ -58,6 +60,11 @@ def rescue_stem(run: str, node: str, attempt: int, kind: str = "") -> str:
 
 class Rescues(Submodules):
     """Rescue refs of a repository."""
+
+    def find_refs_of_runs(self) -> dict[str, str]:
+        """Return the ids of the runs, of any home, that have branches or refs here, each with one of them."""
+        refs = {**self.refs("refs/garrison/"), **self.refs("refs/heads/garrison/")}
+        return {parts[3]: ref for ref in refs if len(parts := ref.split("/")) > 3}
 
     def save_work(self, path: Path, stem: str, message: str) -> str:
         """Save everything not ignored in the worktree at `path`; return the ref that holds it (`stem`, or numbered)."""

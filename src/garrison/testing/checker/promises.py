@@ -132,7 +132,8 @@ class _Check:
         for promise, checks in (
                 (Promise.RECORD, (self._sequences,)),
                 (Promise.TESTED, (self._tested, self._attested)),
-                (Promise.ONCE, (self._landed_once, self._in_the_history, self._ended, self._ended_once)),
+                (Promise.ONCE, (self._landed_once, self._own_work, self._in_the_history, self._ended,
+                                self._ended_once)),
                 (Promise.LIVES, (self._successors, self._late_writers)),
                 (Promise.KEPT, (self._commits, self._rescued)),
                 (Promise.LIMITS, (self._attempts, self._deaths)),
@@ -279,6 +280,19 @@ class _Check:
             for entry in self.entries.values():
                 if entry.target == target:
                     yield from self._one_in_the_history(entry, named, ref, is_rewritten=rewritten)
+
+    def _own_work(self) -> Iterator[str]:
+        """What landed for a node was made by its attempts: the first one began with nothing that the target had not."""
+        begun = {event.node or event.journal.partition("-")[2]: str(event.data["value"])
+                 for event in self.history.of("fact") if event.data["name"] == "base"}
+        for entry in self.entries.values():
+            data = entry.enqueued.data
+            commit = begun.get(str(data.get("node")), "") if data.get("run") == self.launch.get("run_id") else ""
+            if commit and entry.landed and entry.landings \
+                    and self.repository.is_ancestor(commit, str(entry.landings[-1].data["new"])) \
+                    and not self.repository.is_ancestor(commit, str(entry.landings[0].data["old"])):
+                yield (f"{entry.name} landed {commit}, with which {data['node']} began: no attempt of this run made "
+                       f"that, and {entry.target} had not had it")
 
     def _base(self, target: str) -> str:
         """Return the value from which on a target is searched: before this run's first landing there."""

@@ -100,6 +100,7 @@ def test_disks_and_file_systems() -> None:
                                   (10**9, 10**12, None)):
         finding = findings.judge_disk(path, free, total, 65536)
         assert (finding and finding.severity) == severity
+    assert "the file system is read-only" in str(findings.judge_writable(path, path, is_read_only=True).text)
     assert findings.judge_file_system(path, "ext4", "") is None
     for kind, flock_error, severity in (("nfs4", "", "warning"), ("fuse.sshfs", "", "warning"),
                                         ("ext4", "no locks", "error")):

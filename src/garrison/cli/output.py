@@ -218,6 +218,9 @@ def _as_garrison_error(error: Exception) -> GarrisonError:
         where = f": {error.filename}" if error.filename else ""
         return GarrisonError(f"{error.strerror}{where}; free some space (`df -h` shows where), then type the same "
                              "command again")
+    if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES) and error.filename:
+        return GarrisonError(f"{error.strerror}: {error.filename}; mend that, or name another home with --home or "
+                             "GARRISON_HOME if it is in that")
     if isinstance(error, OSError):
         return GarrisonError(f"{error.strerror or error}: {error.filename or 'garrison cannot continue'}")
     return GarrisonError(f"internal error ({type(error).__name__}: {error}); GARRISON_DEBUG=1 shows the traceback")

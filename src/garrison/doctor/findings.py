@@ -256,6 +256,14 @@ def judge_disk(path: Path, free: int, total: int, enough: int) -> Finding | None
     return None
 
 
+def judge_writable(path: Path, existing: Path, *, is_read_only: bool) -> Finding:
+    """Report the home, or the folder of worktrees, in which nothing can be written; `existing` is what of it exists."""
+    why = "the file system is read-only" if is_read_only else f"{existing} is not yours to write"
+    return Finding("file system", Severity.ERROR, f"nothing can be written in {path}: {why}",
+                   advice="mend that, or name another place: --home or GARRISON_HOME for the home, GARRISON_TREES for "
+                          "worktrees")
+
+
 def judge_file_system(path: Path, kind: str, flock_error: str) -> Finding | None:
     """Report a home in which locks may not hold."""
     advice = "put the home on a local disk (--home, GARRISON_HOME)"

@@ -24,6 +24,7 @@ from garrison.doctor.findings import (
     judge_disk,
     judge_file_system,
     judge_machine,
+    judge_writable,
     parse_version,
 )
 from garrison.errors import Refused, UsageError
@@ -42,6 +43,8 @@ def examine_machine(scope: Scope) -> Iterator[Finding]:
     seen = set()
     for path in (runtime.home, *(roots or {trees_root(runtime.environ)})):
         existing = _nearest_existing(path)
+        if not os.access(existing, os.W_OK):
+            yield judge_writable(path, existing, is_read_only=bool(os.statvfs(existing).f_flag & os.ST_RDONLY))
         device = existing.stat().st_dev
         if device in seen:
             continue

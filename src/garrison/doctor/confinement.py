@@ -28,6 +28,7 @@ from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import processes
 from garrison.system.tmux_server import TmuxServer
+from garrison.system.unix_socket import short_path
 
 ATTEMPTS = Path(escape_attempts.__file__)
 _MARK = "garrison-doctor-outside"
@@ -151,7 +152,8 @@ def _targets(root: Path, user: Path) -> Iterator[Facts]:
         (tools / name).write_text("secret")
         (tools / name).chmod(mode)
     with ExitStack() as stack:
-        for family, address in ((socket.AF_UNIX, str(root / "socket")), (socket.AF_UNIX, f"\0{root}"),
+        path = stack.enter_context(short_path(root / "socket"))  # TMPDIR may be of any length
+        for family, address in ((socket.AF_UNIX, path), (socket.AF_UNIX, f"\0{root.name}"),
                                 (socket.AF_INET, ("127.0.0.1", 0))):
             server = stack.enter_context(socket.socket(family))
             server.bind(address)
@@ -168,7 +170,7 @@ def _targets(root: Path, user: Path) -> Iterator[Facts]:
                "attempt": str(home / "attempt"),
                "pid": outside.pid, "mark": _MARK,
                "terminal": os.ttyname(terminal), "tmux": "",
-               "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": str(root),
+               "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": root.name,
                "port": server.getsockname()[1]}
 
 

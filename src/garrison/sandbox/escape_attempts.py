@@ -21,6 +21,8 @@ from typing import Any, TypedDict
 _PTRACE_SEIZE, _PR_GET_NO_NEW_PRIVS, _CLONE_NEWUSER = 0x4206, 39, 0x10000000
 
 
+_MAX_SOCKET = 107
+"""Bytes of the path of a socket that the kernel takes."""
 LEFT = "left-by-setup"
 
 
@@ -114,6 +116,13 @@ def _connect(family: int, address: Any) -> bool:
     return True
 
 
+def _connect_unix(path: str) -> bool:
+    if len(os.fsencode(path)) <= _MAX_SOCKET:
+        return _connect(socket.AF_UNIX, path)
+    folder, name = os.path.split(path)
+    return _connect(socket.AF_UNIX, f"/proc/self/fd/{os.open(folder, os.O_PATH | os.O_DIRECTORY)}/{name}")
+
+
 def _mount(_facts: Facts) -> bool:
     """Mount over a folder of our own, and undo it: a success may be on the real machine."""
     folder, libc = Path("mounted").absolute(), ctypes.CDLL(None, use_errno=True)
@@ -201,8 +210,8 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     "signal_process": _signal,
     "read_environment": lambda facts: _is_outer(facts) and bool(Path(f"/proc/{facts['pid']}/environ").read_bytes()),
     "process_root": lambda facts: read(f"/proc/{facts['pid']}/root{facts['sibling']}"), "trace_process": _trace,
-    "unix_socket": lambda facts: _connect(socket.AF_UNIX, facts["unix"]),
-    "terminal_server": lambda facts: bool(facts["tmux"]) and _connect(socket.AF_UNIX, facts["tmux"]),
+    "unix_socket": lambda facts: _connect_unix(facts["unix"]),
+    "terminal_server": lambda facts: bool(facts["tmux"]) and _connect_unix(facts["tmux"]),
     "abstract_socket": lambda facts: _connect(socket.AF_UNIX, "\0" + facts["abstract"]),
     "tcp": lambda facts: _connect(socket.AF_INET, ("127.0.0.1", facts["port"])),
     "mount": _mount, "user_namespace": _user_namespace, "capabilities": _capabilities,

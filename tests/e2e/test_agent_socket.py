@@ -13,10 +13,14 @@ GARRISON = shlex.join(PROGRAM)
 
 
 def test_an_agent_asks_and_reports_and_its_sibling_cannot_report_for_it(place):
-    """Node a asks a person; b, of the same user, says that a has failed; a reports what the person answered."""
+    """Node a asks a person; b, of the same user, says that a has failed; a reports what the person answered. Its
+    acceptance fails: the next attempt knows the answer, and asks nobody."""
     graph = place.graph(
-        Node("a", before=f"{GARRISON} phase executing; {GARRISON} note 'half of it is done'; "
-                         f"colour=$({GARRISON} ask-person 'Which colour?'); echo $colour > colour.txt",
+        Node("a", attributes='acceptance="test -e again.txt"',
+             before=f"{GARRISON} phase executing; {GARRISON} note 'half of it is done'; if [ $GARRISON_ATTEMPT = 1 ]; "
+                    f"then colour=$({GARRISON} ask-person 'Which colour?'); else touch again.txt; "
+                    "colour=$(sed -n 's/^- asked .Which colour?., they answered: //p' $GARRISON_PROMPT_FILE); fi; "
+                    "echo $colour > colour.txt",
              then=f"{GARRISON} report --status success --label ship --context colour=$colour --context tests.red=0"),
         Node("b", before=f"{place.hold('b')}; GARRISON_AGENT_SOCKET=$(echo {place.home}/runs/r1/nodes/a/1/agent.sock) "
                          f"{GARRISON} report --status fail --reason sabotage && exit 9; "
@@ -27,9 +31,9 @@ def test_an_agent_asks_and_reports_and_its_sibling_cannot_report_for_it(place):
     place.release("b")
     wait_for("b is over", lambda: place.nodes()["b"]["status"] == "validated")
     answered = place.command("answer", "a", "blue")
-    assert answered.returncode == 0, answered.stderr
+    assert answered.returncode == 0 and "answer recorded to “Which colour?”" in answered.stderr, answered.stderr
     assert place.finish(child) == 0, place.logs()
-    result = json.loads((place.home / "runs/r1/nodes/a/1/result.json").read_text())
+    result = json.loads((place.home / "runs/r1/nodes/a/2/result.json").read_text())
     assert result["said"]["context_updates"] == {"colour": "blue", "tests.red": 0}
     assert result["said"]["preferred_label"] == "ship"
     assert place.hook("orchestrator-a")["resumption_instructions"].endswith("half of it is done")

@@ -25,6 +25,7 @@ from garrison.agents.briefing import (
     Judgement,
     LandedWork,
     Landing,
+    PersonsWord,
     Progress,
     Refusal,
     RefusedBy,
@@ -78,6 +79,9 @@ CONFLICT = Refusal(RefusedBy.CONFLICT, 1, "conflict in ledger/cli.py", target="m
                    base="1f6c0ffee5", rescue=RESCUE, stat=STAT, conflicts=(ConflictedFile("ledger/cli.py", SINCE),))
 JUDGED = replace(REFUSED, by=RefusedBy.VALIDATOR, reason="Amounts below 1.00 lose their zero: `.50`.",
                  criteria=(Criterion("amounts with a point", False, "ledger/export.py:22 formats cents with lstrip"),))
+DECIDED = (PersonsWord("cents, as integers\nnever floats", "Euros or cents?"),
+           PersonsWord("Leave the old interface alone."),
+           PersonsWord("name the edge cases", source="in their review of attempt 1"))
 BRIEFING = Briefing("garrison/boltons-1/csv_export", GATE, True, LANDED, reporting=Reporting.TOOLS,
                     notes_file="/x/agent/notes.txt", result_file="/x/agent/agent-result.json")
 KILLED = "its process died: killed by SIGKILL"
@@ -123,6 +127,9 @@ BUILT = {
     "rework_conflict_merge": lambda: again(MERGED),
     "rework_validator": lambda: again(JUDGED),
     "rework_review": lambda: again(replace(REFUSED, by=RefusedBy.REVIEW, reason="name the edge cases")),
+    "rework_decided": lambda: prompt.build(task(attempt=3, rework_reason="x", preamble=""), replace(
+        BRIEFING, decided=DECIDED, refusal=replace(REFUSED, attempt=2, notes="header done; quoting is next",
+                                                   earlier=("attempt 1: conflict in ledger/cli.py",)))),
     "rework_no_change": lambda: again(Refusal(RefusedBy.NO_CHANGE, 1, "x", output="Nothing to do, I think.\n",
                                                claim="Nothing to do.")),
     "rework_lost": lambda: again(Refusal(RefusedBy.LOST, 1, "its worktree was removed under it", start=Start.CONTINUE)),
@@ -136,6 +143,7 @@ BUILT = {
     "resume_stopped": lambda: command(interruption=Interruption(
         "the run was stopped, and has been resumed", 0, progress=Progress("1f6c0ffee5"))),
     "validator": lambda: prompt.validation(TASK, JUDGEMENT),
+    "validator_decided": lambda: prompt.validation(TASK, replace(JUDGEMENT, decided=DECIDED)),
     "validator_long_change": lambda: prompt.validation(TASK, replace(JUDGEMENT, diff="", can_run=False, claim="",
                                                                      evidence=())),
 }

@@ -37,6 +37,8 @@ class ReportedResult(Protocol):
         """Forget the result that was reported to an earlier incarnation."""
 
 
+ANSWERED, MESSAGES = "answered.jsonl", "claude/messages.jsonl"
+"""Files of an attempt's folder with what a person has said: each answer to its agent, each message to its session."""
 NOTES, RESULT, EXIT = "notes.txt", "agent-result.json", "exit"
 """Files of the exchange that garrison reads."""
 WAITING = "waiting"

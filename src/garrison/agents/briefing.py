@@ -94,6 +94,19 @@ class Criterion:
 
 
 @frozen
+class PersonsWord:
+    """What the person in charge has said about a task: it binds each later attempt and its validator."""
+
+    text: str
+    question: str = ""
+    """Of the agent, if this is the answer to one."""
+    source: str = ""
+    """Where else it was said, such as `in the review of attempt 1`; '' for a message to the agent."""
+    at: str = ""
+    """When, as an ISO date; '' if that is not known."""
+
+
+@frozen
 class Refusal:
     """Why the attempt before was refused, and what is left of it. Empty fields are unknown, or there is no such thing.
     """
@@ -128,6 +141,10 @@ class Refusal:
     """Ref that holds the refused work."""
     stat: str = ""
     """Diffstat of the refused work."""
+    notes: str = ""
+    """Notes that its agent had left."""
+    earlier: tuple[str, ...] = ()
+    """Refusals of the attempts before it, a line each."""
     start: Start = Start.FRESH
     conflicts: tuple[ConflictedFile, ...] = ()
     """Files in conflict: those that have markers now (`Start.MERGE`), else those that had none."""
@@ -201,6 +218,7 @@ class Briefing:
     """Set if another agent judges the work."""
     landed: tuple[LandedWork, ...] = ()
     more_landed: int = 0
+    decided: tuple[PersonsWord, ...] = ()
     refusal: Refusal | None = None
     interruption: Interruption | None = None
     reporting: Reporting = Reporting.TOOLS
@@ -228,5 +246,6 @@ class Judgement:
     claim: str = ""
     """Report of the worker."""
     evidence: tuple[str, ...] = field(default=())
+    decided: tuple[PersonsWord, ...] = ()
     can_run: bool = False
     """Set if the validator may run commands, in a sandbox."""

@@ -13,6 +13,7 @@ from garrison.agents.briefing import Briefing, RefusedBy, Reporting, Start
 from garrison.agents.quotation import mention, path_name, quote
 from garrison.agents.template import fill
 from garrison.sandbox.place import Mode, Network
+from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         Judgement,
         LandedWork,
         Landing,
+        PersonsWord,
         Progress,
         Refusal,
         TargetChange,
@@ -35,6 +37,8 @@ SHORT = 10
 MAX_PREAMBLE = 16_000
 """Characters of the account of the run so far; the pipeline bounds it before."""
 MAX_CLAIM = 4000
+MAX_DECIDED, MAX_SAID = 40, 2000
+"""The latest words of a person that are told, and the characters of each."""
 MAX_DIFF = 24_000
 """Characters of a difference that a validator's prompt holds; a longer one is in a file."""
 MAX_FILES = 5
@@ -49,7 +53,7 @@ _REWORK = {by: f"rework_{by.name.lower()}.md" for by in RefusedBy}
 
 def build(task: Task, briefing: Briefing) -> str:
     """Return the text for prompt.md: the task, then the rules if no tool tells them, then what happened before."""
-    parts = [_task(task, briefing), run_so_far(task)]
+    parts = [_task(task, briefing), decided(briefing.decided), run_so_far(task)]
     if briefing.reporting is not Reporting.TOOLS:
         parts += [_next_step(task, briefing), _rules(briefing)]
     if briefing.refusal is not None:
@@ -68,8 +72,8 @@ def for_host(task: Task, briefing: Briefing) -> str:
     gate = f"When you are done, the branch, merged with `{landing.target}`, must pass: {code(landing.gate)}" \
         if landing.target and landing.gate else ""
     ways = "\n".join(["Your report decides how the run goes on:", "", *(f"- {way}" for way in task.ways)])
-    parts = [task.prompt or task.label, landed if briefing.landed else "", gate, ways if task.ways else "",
-             run_so_far(task)]
+    parts = [task.prompt or task.label, decided(briefing.decided), landed if briefing.landed else "", gate,
+             ways if task.ways else "", run_so_far(task)]
     if briefing.refusal is not None:
         parts.append(rework(task, briefing.refusal))
     if briefing.interruption is not None:
@@ -80,6 +84,16 @@ def for_host(task: Task, briefing: Briefing) -> str:
 def join(parts: Iterable[str]) -> str:
     """Return parts of a prompt, with an empty line between two."""
     return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+
+
+def decided(words: Sequence[PersonsWord]) -> str:
+    """Return the section about what the person in charge has said, '' for nothing."""
+    lines = []
+    for word in words[-MAX_DECIDED:]:
+        said = "\n  ".join(clean_lines(word.text.strip()[:MAX_SAID]))
+        lines.append(f"- asked {mention(word.question, 600)}, they answered: {said}" if word.question else
+                     f"- {word.source or 'they told the agent'}: {said}")
+    return fill("decided.md", words="\n".join(lines)).strip() if lines else ""
 
 
 def run_so_far(task: Task) -> str:
@@ -231,7 +245,13 @@ def rework(task: Task, refusal: Refusal) -> str:
         claim=quote(refusal.claim, MAX_CLAIM // 2), base=refusal.base[:SHORT],
         landed=_changes(refusal.landed, refusal.more_landed),
         criteria="\n".join(quote(f"{each.text}\n{each.evidence}", MAX_CLAIM // 4) for each in refusal.criteria),
-        conflicts=_conflicts(refusal.conflicts), advice=_advice(refusal), start=_start(refusal), left=_left(refusal))
+        conflicts=_conflicts(refusal.conflicts), advice=_advice(refusal), start=_start(refusal), left=_left(refusal)
+    ).rstrip() + _earlier(refusal)
+
+
+def _earlier(refusal: Refusal) -> str:
+    lines = _list(mention(line, 300) for line in refusal.earlier)
+    return f"\n\nRefused before that:\n{lines}\n" if lines else "\n"
 
 
 def _without_output(refusal: Refusal) -> str:
@@ -250,7 +270,7 @@ def _reason(refusal: Refusal) -> str:
 def _left(refusal: Refusal) -> str:
     is_kept = refusal.start is Start.FRESH or refusal.by in (RefusedBy.GATE, RefusedBy.ACCEPTANCE, RefusedBy.VALIDATOR)
     return fill("rework_left.md", claim=quote(refusal.claim, MAX_CLAIM // 2), rescue=refusal.rescue,
-                stat=quote(refusal.stat, 3000)).strip() if is_kept else ""
+                stat=quote(refusal.stat, 3000), notes=quote(refusal.notes, MAX_CLAIM // 2)).strip() if is_kept else ""
 
 
 def _start(refusal: Refusal) -> str:
@@ -345,7 +365,8 @@ def validation(task: Task, judgement: Judgement) -> str:
     claim = "\n".join([judgement.claim, *(f"- {line}" for line in judgement.evidence)])
     return fill(
         "validate.md", node=task.node, label=label, prompt=text, goal=_unless_in(task.goal, text),
-        prd_ref=task.prd_ref, branch=judgement.branch, head=judgement.head[:SHORT], base=judgement.base[:SHORT],
+        prd_ref=task.prd_ref, decided=decided(judgement.decided), branch=judgement.branch,
+        head=judgement.head[:SHORT], base=judgement.base[:SHORT],
         target=judgement.target, accepted=accepted, stat=quote(judgement.stat) or "nothing",
         diff=quote(judgement.diff, MAX_DIFF * 2),
         diff_file="" if judgement.diff else judgement.diff_file, claim=quote(claim, MAX_CLAIM),

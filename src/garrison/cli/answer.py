@@ -21,8 +21,13 @@ from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.person_signals import signal_by_person
 from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
+from garrison.records.events import Question
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
+from garrison.system.terminal_text import clean
+
+_MAX_SHOWN = 80
+"""Characters of a question that its answer is confirmed with."""
 
 
 @click.command(cls=Command, examples=(
@@ -55,21 +60,22 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
     state = replay_run(journal.read_all(RunFiles(store.home, chosen).journal))
-    question_id, guardian = _open_question(state, node, text), guardian_of(store, chosen)
-    if question_id is None or guardian is None:
+    question, guardian = _open_question(state, node, text), guardian_of(store, chosen)
+    if question is None or guardian is None:
         raise NotFound(f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
     attempt = state.nodes[node].attempt if node in state.nodes else 0
     posted = signals.post(store.home, signal_by_person(
-        guardian, "INPUT_RESPONSE", {"question_id": question_id, "text": text}, node=node, attempt=attempt))
+        guardian, "INPUT_RESPONSE", {"question_id": question.id, "text": text}, node=node, attempt=attempt))
     is_living = resolve.is_living(store, guardian)
     if is_living:  # so that `status` right after this one does not show the question as open
         wait_until_applied(posted)
-    print_message("answer recorded" + (
+    asked = clean(" ".join(question.text.split()))
+    print_message(f"answer recorded to “{asked if len(asked) <= _MAX_SHOWN else asked[:_MAX_SHOWN - 1] + '…'}”" + (
         "" if is_living else f"; {node} gets it when the run is resumed: `garrison resume {chosen}`"))
 
 
-def _open_question(state: RunState, node: str, text: str) -> str | None:
-    """Return the id of the node's open question: its gate's (the longest waiting one), else its agent's.
+def _open_question(state: RunState, node: str, text: str) -> Question | None:
+    """Return the node's open question: its gate's (the longest waiting one), else its agent's.
 
     Raises:
         Refused: `text` is not an option of the gate; the message lists the options.
@@ -78,6 +84,5 @@ def _open_question(state: RunState, node: str, text: str) -> str | None:
     if gate is not None:
         if rejection := gate.rejection(text):
             raise Refused(rejection)
-        return gate.place
-    question = state.questions.get(node)
-    return question.id if question else None
+        return Question(gate.place, gate.question.text)
+    return state.questions.get(node)

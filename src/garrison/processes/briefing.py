@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import prompt
-from garrison.agents.base import REFUSAL_LOG, VALIDATOR
+from garrison.agents.base import ANSWERED, MESSAGES, REFUSAL_LOG, VALIDATOR, read_notes
 from garrison.agents.briefing import (
     NO_PROGRESS,
     Briefing,
@@ -27,6 +27,7 @@ from garrison.agents.briefing import (
     Judgement,
     LandedWork,
     Landing,
+    PersonsWord,
     Progress,
     Refusal,
     RefusedBy,
@@ -35,7 +36,7 @@ from garrison.agents.briefing import (
     TargetChange,
 )
 from garrison.agents.quotation import mention
-from garrison.agents.registry import reporting_of, validator_agent
+from garrison.agents.registry import has_session, reporting_of, validator_agent
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import find_failing
 from garrison.processes.instructions import read_instructions
@@ -43,7 +44,8 @@ from garrison.processes.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, journal
 from garrison.records import run as run_records
 from garrison.records.ends import GUARD, HOOK, UNFINISHED_WORK
-from garrison.records.json_io import read_json
+from garrison.records.failover import session_holders
+from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key, branch_name
 from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, LOST, MOVED, Task, read_result
 from garrison.sandbox.place import Role
@@ -126,7 +128,7 @@ class Briefer:
         rights = read_rights(self.runtime.home, Role.AGENT, task.agent, self.runtime.environ)
         return Briefing(
             branch_name(task.run_id, task.node), self.landing(), bool(validator_agent(task.attributes)), landed, more,
-            self.refusal(), interruption, reporting_of(task.agent, self.runtime.home, task.attributes),
+            self.decided(), self.refusal(), interruption, reporting_of(task.agent, self.runtime.home, task.attributes),
             str(assignment.notes), str(assignment.result_file), prompt.confinement(rights))
 
     def for_host(self, notes: str, *, is_successor: bool) -> str:
@@ -136,7 +138,7 @@ class Briefer:
         interruption = self.interruption(deaths, notes) if is_successor else None
         return prompt.for_host(self.task, Briefing(
             branch_name(self.task.run_id, self.task.node), self.landing(), bool(validator_agent(self.task.attributes)),
-            landed, more, self.refusal(), interruption, Reporting.EXIT_CODE, "", "", ""))
+            landed, more, self.decided(), self.refusal(), interruption, Reporting.EXIT_CODE, "", "", ""))
 
     # ---- what is there
 
@@ -218,12 +220,65 @@ class Briefer:
         tip, base = entry.base if entry else "", self._base(entry, rescue)
         refusal = Refusal(by, previous, self.task.rework_reason, target=self.launch.onto, tip=tip, base=base,
                           claim=self._claim(previous), rescue=rescue, stat=self._stat(base, rescue), start=start)
+        refusal = replace(refusal, notes=read_notes(self.files.attempt(self.task.node, previous)),
+                          earlier=self._earlier_refusals(previous))
         if start is Start.MERGE:
             refusal = self._with_merge(refusal)
         elif entry is not None and by is RefusedBy.CONFLICT:
             refusal = replace(refusal, conflicts=self._conflicts(entry.files, base, tip))
         detail = _DETAILS.get(by)
         return detail(self, refusal, entry) if detail is not None else refusal
+
+    def decided(self, *, by_all: bool = False) -> tuple[PersonsWord, ...]:
+        """Return what the person in charge has said about the task, oldest first.
+
+        Args:
+            by_all: also what the present agent is told elsewhere: messages to its session, the review that it mends.
+        """
+        task, words = self.task, list[PersonsWord]()
+        for attempt in range(1, task.attempt + 1):
+            folder = self.files.attempt(task.node, attempt)
+            words += [PersonsWord(str(line["text"]), str(line["question"]), "", str(line["at"]))
+                      for line in read_lines(folder / ANSWERED)]
+            if by_all or attempt < task.attempt or not has_session(task.agent, self.runtime.home):
+                words += [PersonsWord(str(line["text"]), "", "", str(line["at"])) for holder in session_holders(folder)
+                          for line in read_lines(holder / MESSAGES)]
+        words.sort(key=lambda word: word.at)
+        if task.attempt > 1:
+            words += [PersonsWord(entry.reason.removeprefix(REJECTED_IN_REVIEW), "",
+                                  f"in their review of attempt {entry.attempt}")
+                      for entry in self._queue().state.entries_of(self.launch.run_id, task.node)
+                      if entry.reason.startswith(REJECTED_IN_REVIEW) and (by_all or entry.attempt < task.attempt - 1)]
+        if task.context.get("human.gate.node"):
+            words += self._said_at_gates()
+        return tuple(word for word in words if word.text.strip())
+
+    def _said_at_gates(self) -> list[PersonsWord]:
+        """Return a person's answers to the run's gates, as the guardian recorded them: an agent can write a context."""
+        from garrison.records.events import GuardianSignal, decode
+
+        words = []
+        with suppress(GarrisonError, OSError, ValueError):
+            for entry in journal.read_all(self.files.journal):
+                event = decode(entry)
+                if isinstance(event, GuardianSignal) and event.type == "INPUT_RESPONSE" and event.flow is not None:
+                    outcome = event.flow.body.get("outcome") or {}
+                    text = str((outcome.get("context_updates") or {}).get("human.gate.text") or "")
+                    words.append(PersonsWord(text, "", f"at the gate {event.node}", entry.at))
+        return words
+
+    def _earlier_refusals(self, before: int) -> tuple[str, ...]:
+        """Return why the attempts before one were refused, a line each."""
+        from garrison.records.events import FactRecorded
+
+        lines = []
+        for attempt in range(1, before):
+            entry = self._refused_entry(attempt)
+            facts = [event.value for _, event in self._journal(attempt)
+                     if isinstance(event, FactRecorded) and event.name == "failed"]
+            reason = entry.reason if entry is not None else str(facts[-1]) if facts else ""
+            lines += [f"attempt {attempt}: {_first_line(reason)}"] if reason else []
+        return tuple(lines)
 
     def _refused_entry(self, attempt: int) -> MergeEntry | None:
         entries = self._queue().state.entries_of(self.launch.run_id, self.task.node)
@@ -410,7 +465,7 @@ def read_judgement(runtime: Runtime, launch: Launch, task: Task, git: Git, head:
         branch_name(task.run_id, task.node), base, head, launch.onto,
         git.run("diff", "--stat=100", base, head, "--").out.rstrip(), "" if is_long else diff, str(diff_file),
         task.acceptance or "", claim or (result.tail if result is not None else ""),
-        evidence, can_run)
+        evidence, Briefer(runtime, launch, task, git, Path()).decided(by_all=True), can_run)
 
 
 def _reported(files: RunFiles, task: Task, attempt: int) -> tuple[Result | None, tuple[str, ...]]:

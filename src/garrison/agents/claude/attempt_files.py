@@ -38,7 +38,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.base import WAITING, WORKER
+from garrison.agents.base import MESSAGES, WAITING, WORKER
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
@@ -73,7 +73,7 @@ class AttemptFiles:
         self.lock = self.folder / SESSION_LOCK
         self.trouble = self.folder / "trouble"
         self.permissions = self.folder / "permissions.json"
-        self.messages = self.folder / "messages.jsonl"
+        self.messages = attempt / MESSAGES
         self.delivered = self.folder / "delivered.json"
         self.conversation = self.folder / "conversation.txt"
         self.answers = self.folder / "answers.json"

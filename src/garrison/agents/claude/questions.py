@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import Question
+from garrison.agents.base import ANSWERED, Question
 from garrison.agents.claude.policy import Decision, Step
 from garrison.records import atomic
-from garrison.records.json_io import read_json, write_json
+from garrison.records.json_io import append_line, read_json, read_lines, write_json
 from garrison.system import untrusted
 
 if TYPE_CHECKING:
@@ -73,6 +73,17 @@ def unanswered(files: AttemptFiles) -> str:
 def save_answer(files: AttemptFiles, question: str, text: str) -> None:
     """Record a person's answer to the question with that id."""
     write_json(files.lifted if question.startswith(_FAILURE) else files.answer, {"id": question, "text": text})
+
+
+def keep_answer(files: AttemptFiles, question: Question, text: str, at: str) -> None:
+    """Keep a person's answer for later attempts and their validators, once; not one about a failure or a permission,
+    which says nothing about the task."""
+    asked, path = read_json(files.question) or {}, files.attempt / ANSWERED
+    is_permission = asked.get("id") == question.id and ("permission" in asked or asked.get("call") == "permission")
+    if question.id.startswith(_FAILURE) or is_permission or any(
+            line.get("id") == question.id for line in read_lines(path)):
+        return
+    append_line(path, {"id": question.id, "at": at, "question": question.text, "text": text})
 
 
 def settle(files: AttemptFiles, text: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import Assignment, Outcome, Trouble
+from garrison.agents.base import Assignment, Outcome, Question, Trouble
 from garrison.agents.channel import Channel, open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.failover import START, find_trouble
@@ -69,7 +69,7 @@ from garrison.system.terminal_text import clean_lines
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from garrison.agents.base import Question, Work
+    from garrison.agents.base import Work
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
@@ -142,7 +142,7 @@ class Orchestrator:
         """The repository's commit hooks, at what the agent left uncommitted."""
         self._pace = Pace()
         """Pace of collecting: an agent can commit without end."""
-        self._has_output = True
+        self._has_output, self._is_successor = True, False
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key), signals.inbox_path(runtime.home, incarnation.key), folder,
             self.assignment.output, self.assignment.notes, *self._reflogs)]
@@ -287,13 +287,18 @@ class Orchestrator:
                 self._finish(Outcome("fail", str(error)))
         return True
 
+    def _write_prompt(self) -> Assignment:
+        """Write the prompt with all that is known now; return the assignment with what further messages tell."""
+        briefer = Briefer(self.runtime, self.launch, self.task, self.git, self.worktree, self.agents.failovers)
+        notes = self.hook.resumption_instructions or ""
+        assignment, text = briefer.prepare(self.assignment, notes, is_successor=self._is_successor)
+        assignment.write_prompt(text)
+        return assignment
+
     def _prepare(self, *, is_successor: bool) -> None:
         """Write the prompt and what else the agent reads, and decide on its place."""
-        task = self.task
-        briefer = Briefer(self.runtime, self.launch, task, self.git, self.worktree, self.agents.failovers)
-        notes = self.hook.resumption_instructions or ""
-        self.assignment, text = briefer.prepare(self.assignment, notes, is_successor=is_successor)
-        self.assignment.write_prompt(text)
+        task, self._is_successor = self.task, is_successor
+        self.assignment = self._write_prompt()
         self.assignment.write_context(task.context)
         self.assignment.signals_file.touch()  # what is mounted later is not seen inside
         place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
@@ -362,12 +367,21 @@ class Orchestrator:
     def _pass_answers(self, work: Work, now: float) -> bool:
         """Pass arrived answers to who asked: a process of the agent by its socket, or its session."""
         def deliver(question: str, text: str) -> None:
+            from garrison.agents.claude.attempt_files import AttemptFiles  # few attempts ask
+            from garrison.agents.claude.questions import keep_answer
+
+            asked = next((each for each in (work.question, self.reports.question)
+                          if each is not None and each.id == question), Question(question, ""))
+            keep_answer(AttemptFiles(self.assignment.folder), asked, text, self.runtime.clock.utc())
             if not self.reports.answer(question, text):
                 work.answer(question, text)
             elif self.channel is not None:
                 self.channel.answer(question, text, now)
 
-        return self.mailbox.read(deliver, self._keep_signal)
+        has_answer = self.mailbox.read(deliver, self._keep_signal)
+        if has_answer:  # a fresh session of this attempt, or another agent, reads it there
+            self._write_prompt()
+        return has_answer
 
     def _keep_signal(self, received: Signal) -> None:
         """Append a user's signal to a file that the agent can read; one that is repeated after a crash is there."""

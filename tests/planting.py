@@ -301,20 +301,16 @@ def plant(text: str, planting: Planting) -> str:
 def plant_all(plantings: Sequence[Planting], root: Path) -> dict[Path, str]:
     """Plant bugs in the files below `root`, one after the other; return what stood in each file before."""
     before: dict[Path, str] = {}
-    trees = _changed(plantings, root)
+    trees = changed(plantings, root)
     for name, tree in trees.items():
         path = root / name
         before[path] = path.read_text(encoding="utf-8")
-        path.write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", encoding="utf-8")
+        path.write_text(ast.unparse(tree) + "\n", encoding="utf-8")
     return before
 
 
-def check(plantings: Sequence[Planting], root: Path) -> None:
-    """Apply plantings in memory; Misplanted if one does not fit."""
-    _changed(plantings, root)
-
-
-def _changed(plantings: Sequence[Planting], root: Path) -> dict[str, ast.Module]:
+def changed(plantings: Sequence[Planting], root: Path) -> dict[str, ast.Module]:
+    """Apply plantings in memory; return the changed trees by their files. Misplanted if one does not fit."""
     trees: dict[str, ast.Module] = {}
     for planting in plantings:
         path = root / planting.path
@@ -325,7 +321,7 @@ def _changed(plantings: Sequence[Planting], root: Path) -> dict[str, ast.Module]
             change(tree, planting)
         except Misplanted as error:
             raise Misplanted(f"{error}\n{_elsewhere(planting, root)}") from None
-    return trees
+    return {name: ast.fix_missing_locations(tree) for name, tree in trees.items()}
 
 
 def _elsewhere(planting: Planting, root: Path) -> str:

@@ -1,25 +1,22 @@
-"""Fault table of docs/proof.md: `python -m tests.proof_table [--check | --see-red [--only TEST]]`.
+"""Fault table of docs/proof.md: `python -m tests.proof_table [--check]`.
 
 Without options it writes the table between its markers in docs/proof.md, from `proof_cells.toml`; `--check` fails if
-that would change it. `--see-red` breaks the source in a scratch copy as each cell says, runs its test there, and writes
-the commit into the cell if the test fails. Exit code 1 if a test that should fail does not.
+that would change it. `tests.proof` breaks the source as each cell says, and writes the commit into the cell if its test
+fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.planting import Misplanted, Planting, plant_all
+from tests.planting import Planting
+from tests.simulator.mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 CELLS, PAGE = ROOT / "tests/proof_cells.toml", ROOT / "docs/proof.md"
@@ -29,8 +26,6 @@ FAULTS = ("kill", "stop", "signals", "torn and missing files", "ENOSPC", "EIO", 
 COMPONENTS = ("launcher", "guardian", "runner", "orchestrator", "merge processor", "gate", "set-up", "acceptance",
               "tmux server", "sandbox", "proxy", "host")
 NOT_SEEN = "not seen red"
-SECONDS = 400
-"""Seconds for one test, on a loaded machine."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +38,8 @@ class Cell:
     test: str
     defect: str = ""
     bugs: tuple[Planting, ...] = ()
+    mutation: str = ""
+    """Bug of the simulator that stands for those of the cell: a seed finds it, as this test plays them."""
     red: str = ""
 
     @property
@@ -63,8 +60,10 @@ class Cell:
 
 def read_cells(path: Path = CELLS) -> list[Cell]:
     """Return all cells; TypeError if one has another field, KeyError if it lacks one."""
+    planted = {bug.name: bug.plantings for bug in MUTATIONS}
     bodies = tomllib.loads(path.read_text(encoding="utf-8")).get("cell", [])
-    return [Cell(**{**body, "bugs": tuple(Planting(**bug) for bug in body.get("bugs", ()))}) for body in bodies]
+    return [Cell(**{**body, "bugs": planted[body["mutation"]] if "mutation" in body else tuple(
+        Planting(**bug) for bug in body.get("bugs", ()))}) for body in bodies]
 
 
 def render(cells: Sequence[Cell]) -> str:
@@ -99,96 +98,23 @@ def insert(page: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
-# ---- seeing a test fail ----------------------------------------------------------------------------------------------
-
-
-def copy_tree(target: Path) -> Path:
-    """Copy what tests need, with an environment that imports garrison from the copy; return its Python."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
-    ours = ROOT / ".venv"
-    (target / ".venv/bin").mkdir(parents=True)
-    shutil.copy2(ours / "pyvenv.cfg", target / ".venv/pyvenv.cfg")
-    for program in (ours / "bin").iterdir():
-        (target / ".venv/bin" / program.name).symlink_to(program.readlink() if program.is_symlink() else program)
-    packages = next((ours / "lib").glob("python3*/site-packages"))
-    inside = target / ".venv/lib" / packages.parent.name / "site-packages"
-    inside.mkdir(parents=True)
-    for entry in packages.iterdir():
-        if entry.name != "_garrison.pth":
-            (inside / entry.name).symlink_to(entry)
-    (inside / "_garrison.pth").write_text(f"{target / 'src'}\n")
-    return target / ".venv/bin/python"
-
-
-def run_test(python: Path, root: Path, test: str) -> tuple[bool, str]:
-    """Run one test in a copy; return whether it passed, and the last line of the output."""
-    command = [str(python), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", str(SECONDS - 50), test]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=2 * SECONDS,
-                          start_new_session=True,
-                          env={**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"})
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    return done.returncode == 0, f"exit {done.returncode}: {(lines or [done.stderr[-200:]])[-1]}"
-
-
-def see_red(cell: Cell, python: Path, root: Path) -> tuple[bool, str]:
-    """Return whether the test of a cell fails with its defect in a copy, and what was seen; the copy is mended."""
-    before: dict[Path, str] = {}
-    try:
-        before = plant_all(cell.bugs, root)
-        has_passed, said = run_test(python, root, cell.test)
-    except Misplanted as error:
-        return False, str(error)
-    finally:
-        for path, text in before.items():
-            path.write_text(text, encoding="utf-8")
-    return not has_passed and said.startswith("exit 1:") and " failed" in said, said
-
-
-def note_red(test: str, component: str, fault: str, commit: str) -> None:
-    """Write a commit into a cell of the file."""
-    text = CELLS.read_text(encoding="utf-8")
-    parts = text.split("[[cell]]\n")
+def note_red(cell: Cell, commit: str) -> None:
+    """Write into the file at which commit the test of a cell was seen to fail; '' for none."""
+    parts = CELLS.read_text(encoding="utf-8").split("[[cell]]\n")
     for index, part in enumerate(parts):
-        if f'test = "{test}"' in part and f'component = "{component}"' in part and f'fault = "{fault}"' in part:
-            parts[index] = f'{re.sub(r"red = .*", "", part).rstrip()}\nred = "{commit}"\n\n'
+        if f'component = "{cell.component}"' in part and f'fault = "{cell.fault}"' in part and cell.test in part:
+            kept = re.sub(r"^red = .*", "", part, flags=re.MULTILINE).rstrip()
+            parts[index] = f'{kept}\n' + (f'red = "{commit}"\n' if commit else "") + "\n"
     CELLS.write_text("[[cell]]\n".join(parts).rstrip() + "\n", encoding="utf-8")
 
 
-def see_all(cells: Sequence[Cell]) -> int:
-    """See each of these tests fail; return how many did not."""
-    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                            check=True).stdout.strip()
-    green = 0
-    with tempfile.TemporaryDirectory(prefix="red-") as folder:
-        root = Path(folder).resolve() / "copy"
-        python = copy_tree(root)
-        for cell in cells:
-            is_red, said = see_red(cell, python, root)
-            print(f"{'red' if is_red else 'NOT RED':8} {cell.fault} × {cell.component}: {said[:150]}", flush=True)
-            green += not is_red
-            if is_red:
-                note_red(cell.test, cell.component, cell.fault, commit)
-    return green
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write or check the table, or see tests fail."""
+    """Write or check the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof_table", description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
-    parser.add_argument("--see-red", action="store_true", help="see each test fail that has a defect and no commit")
-    parser.add_argument("--only", metavar="TEXT", help="with --see-red: cells whose fault, component or test has TEXT")
     options = parser.parse_args(arguments)
-    cells = read_cells()
-    if options.see_red:
-        chosen = [cell for cell in cells if cell.bugs and (
-            options.only in f"{cell.fault} × {cell.component} {cell.test}" if options.only else not cell.red)]
-        return 1 if see_all(chosen) else 0
     page = PAGE.read_text(encoding="utf-8")
-    new = insert(page, render(cells))
+    new = insert(page, render(read_cells()))
     if options.check:
         return 0 if new == page else 1
     PAGE.write_text(new, encoding="utf-8")

@@ -32,13 +32,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from garrison.ends import Wait
 from garrison.errors import Fenced, GarrisonError, LockLost
 from garrison.merge import batch
 from garrison.merge import processor as merge_processor
 from garrison.merge.attestations import read_all
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import EntryOptions
-from garrison.merge.processor import MergeProcessor, Wait
+from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 from garrison.testing.checker import Promise, Repository, check, read_attestations, read_events

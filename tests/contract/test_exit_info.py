@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from garrison.ends import End
 from garrison.system import exit_info, processes
 from garrison.system.exit_info import (
     TERMINAL_GONE,
     ExitMonitor,
     describe_death,
-    describe_exit,
-    describe_failure,
+    describe_end,
     describe_hangup,
-    is_tmux_server_gone,
     oom_counter,
     oom_kills,
     quote_command,
@@ -156,7 +155,7 @@ def test_a_real_out_of_memory_kill_is_detected(tmp_path: Path) -> None:
         child.communicate(b"\n")
         assert child.returncode == -signal.SIGKILL
         assert looked.out_of_memory(found.pid, found.ticks)
-        assert "probably out of memory" in describe_exit(child.returncode, memory=True)
+        assert "probably out of memory" in describe_end(End(child.returncode), memory=True)
 
 
 class own_cgroup:
@@ -232,10 +231,11 @@ def test_a_command_is_named_by_its_first_line(command: str, quoted: str) -> None
     (-9, " ", None, "acceptance `make test` was killed by SIGKILL: it printed nothing"),
     (-15, "slow", 61.2, "acceptance `make test` timed out after 61 s: slow")])
 def test_a_failure_names_command_exit_and_output(code: int, output: str, seconds: float | None, reason: str) -> None:
-    assert describe_failure("acceptance `make test`", code, output, seconds=seconds) == reason
+    end = End(code, seconds is not None, seconds or 0.0)
+    assert exit_info.describe_failure("acceptance `make test`", end, output) == reason
 
 
 def test_a_recorded_server_is_distinguished_from_a_reused_pid() -> None:
-    assert not is_tmux_server_gone("")
-    assert is_tmux_server_gone(f"{os.getpid()}:1"), "that is no tmux"
-    assert is_tmux_server_gone("0:1")
+    assert not exit_info.is_tmux_server_gone("")
+    assert exit_info.is_tmux_server_gone(f"{os.getpid()}:1"), "that is no tmux"
+    assert exit_info.is_tmux_server_gone("0:1")

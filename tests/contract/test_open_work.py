@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from garrison.ends import Refusal, RefusalKind, from_fields, to_fields
 from garrison.processes.unfinished import WorkInspector
 from garrison.processes.worktree import BEGUN, CONFLICTS, MERGED, Worktree
-from garrison.records.ends import Refusal, RefusalKind, from_fields, to_fields
 from garrison.records.run import Task
 from garrison.sandbox.collect import OpenWork, collect, enter, find_side_work, read_open_work
 from garrison.sandbox.git_view import GitView

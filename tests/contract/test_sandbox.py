@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.ends import End
 from garrison.errors import Refused, Shortage
 from garrison.sandbox import file_system
 from garrison.sandbox.checkout import checkout_place
@@ -28,7 +29,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.system import processes
 from garrison.system.git import Git
 from garrison.system.git.excludes import NAME, exclude_in_checkout
-from garrison.system.jobs import Job, JobResult
+from garrison.system.jobs import Job
 from support import git
 
 needs_bubblewrap = pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal or "bubblewrap works")
@@ -57,7 +58,7 @@ def start(place: Place, script: str, log: Path, *, timeout: float = 60.0, **env:
     return Job.start(confined.argv, env=confined.env, cwd=place.worktree, log=log, timeout_s=timeout, grace=2.0)
 
 
-def finish(job: Job) -> JobResult:
+def finish(job: Job) -> End:
     until = time.monotonic() + 60
     while (result := job.poll(time.monotonic())) is None:
         assert time.monotonic() < until
@@ -68,8 +69,7 @@ def finish(job: Job) -> JobResult:
 def run(place: Place, script: str, **env: str) -> tuple[int, str]:
     log = place.worktree.parent / "output.log"
     log.unlink(missing_ok=True)
-    result = finish(start(place, script, log, **env))
-    return result.exit_code, log.read_text()
+    return finish(start(place, script, log, **env)).code, log.read_text()
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -363,7 +363,7 @@ def test_exit_codes_pass_through(mode: Mode, script: str, code: int, place: Plac
 def test_a_program_that_is_missing_ends_with_127(place: Place) -> None:
     confined = confine(["no-such-program-x"], dict(os.environ), with_mode(place, Mode.BUBBLEWRAP))
     job = Job.start(confined.argv, env=confined.env, cwd=place.worktree, log=place.worktree / "log", timeout_s=30)
-    assert finish(job).exit_code == 127
+    assert finish(job).code == 127
 
 
 @pytest.mark.parametrize("mode", HELD)
@@ -373,7 +373,7 @@ def test_term_reaches_the_command_and_it_may_finish(mode: Mode, place: Place) ->
                                         "while :; do sleep 0.05; done", log)
     until((place.worktree / "up").exists)
     job.kill()
-    assert finish(job).exit_code == 7
+    assert finish(job).code == 7
     assert (place.worktree / "saved").exists()
 
 
@@ -398,7 +398,7 @@ def test_the_death_of_the_outer_process_ends_all(place: Place) -> None:
     until((place.worktree / "up").exists)
     os.kill(job.pid, signal.SIGKILL)
     until(lambda: not [pid for pid in all_pids() if UNIQUE.encode() in read_bytes(pid, "cmdline")])
-    assert finish(job).exit_code == -9
+    assert finish(job).code == -9
 
 
 @needs_bubblewrap

@@ -8,8 +8,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from garrison.ends import Wait
 from garrison.merge.config import QueueConfig
-from garrison.merge.processor import MergeProcessor, Progress, Wait
+from garrison.merge.processor import MergeProcessor, Progress
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 from queue_checker import Case, judge
@@ -93,6 +94,11 @@ def leave_daemon(pids: Path) -> str:
     appends the pid of the first to `pids`."""
     daemon = f"(env -i setsid sh -c 'echo $$ >> {pids}; sleep 600 & sleep 600' >/dev/null 2>&1 &)"
     return f"{daemon}; while ! test -s {pids}; do sleep 0.01; done"
+
+
+def await_gate(processor: MergeProcessor) -> None:
+    """Step until a gate runs."""
+    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
 
 
 def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEADLINE) -> Wait:

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from garrison.ends import End
 from garrison.errors import GarrisonError
 from garrison.system import processes
-from garrison.system.jobs import Job, JobResult, read_tail
+from garrison.system.jobs import Job, read_tail
 from support import DEADLINE, until
 
 ENV = {"PATH": os.environ["PATH"]}
 
 
-def run(job: Job) -> JobResult:
+def run(job: Job) -> End:
     return until(lambda: job.poll(time.monotonic()))
 
 
@@ -40,7 +41,7 @@ def begin(tmp_path: Path, command: str | list[str], **options: object) -> Job:
     ("true", 0), ("exit 3", 3), ("no-such-command", 127), ("kill -9 $$", -9), (["sh", "-c", "exit 4"], 4)])
 def test_the_exit_code_comes_back(tmp_path: Path, command: str | list[str], code: int) -> None:
     result = run(begin(tmp_path, command))
-    assert (result.exit_code, result.timed_out, result.ok) == (code, False, code == 0)
+    assert (result.code, result.timed_out, result.ok) == (code, False, code == 0)
     assert 0 <= result.seconds < DEADLINE
 
 
@@ -62,7 +63,7 @@ def test_the_pidfd_wakes_a_loop(tmp_path: Path) -> None:
 def test_a_code_that_the_loops_reaper_collected_is_not_lost(tmp_path: Path) -> None:
     job = begin(tmp_path, "exit 6")
     until(lambda: job.pid in processes.reap())
-    assert run(job).exit_code == 6
+    assert run(job).code == 6
 
 
 def test_output_goes_to_the_log_and_the_environment_is_its_own(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_a_timeout_ends_the_whole_session(tmp_path: Path) -> None:
     kid = said(tmp_path, "kid")
     result = run(job)
     assert (result.timed_out, result.ok) == (True, False)
-    assert result.exit_code == -signal.SIGTERM
+    assert result.code == -signal.SIGTERM
     assert gone(kid)
 
 
@@ -96,7 +97,7 @@ def test_one_that_ignores_term_is_killed_after_the_grace(tmp_path: Path) -> None
     assert job.wake_at is not None
     result = run(job)
     assert time.monotonic() - before >= 0.15
-    assert (result.exit_code, result.timed_out) == (-signal.SIGKILL, False)
+    assert (result.code, result.timed_out) == (-signal.SIGKILL, False)
 
 
 def test_kill_is_orderly_first_and_reaches_stopped_ones(tmp_path: Path) -> None:
@@ -105,14 +106,14 @@ def test_kill_is_orderly_first_and_reaches_stopped_ones(tmp_path: Path) -> None:
     processes.send(job.pid, job.ticks, signal.SIGSTOP)
     job.kill()
     job.kill()
-    assert run(job).exit_code == 9
+    assert run(job).code == 9
     assert said(tmp_path, "bye") == 1
 
 
 @pytest.mark.smoke
 def test_leftovers_of_a_finished_command_are_killed_before_its_result(tmp_path: Path) -> None:
     result = run(begin(tmp_path, "sh -c 'echo $$ > kid; sleep 60; :' & while ! test -s kid; do :; done; exit 5"))
-    assert (result.exit_code, result.timed_out) == (5, False)
+    assert (result.code, result.timed_out) == (5, False)
     assert gone(said(tmp_path, "kid"))
 
 
@@ -134,7 +135,7 @@ def test_our_own_marker_does_not_make_us_or_our_other_children_its_leftovers(
     assert gone(said(tmp_path, "kid"))
     assert not gone(other.pid)
     other.kill()
-    assert run(other).exit_code == -signal.SIGTERM
+    assert run(other).code == -signal.SIGTERM
 
 
 def test_a_missing_directory_or_program_is_one_clear_line(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_missing_directory_or_program_is_one_clear_line(tmp_path: Path) -> Non
 
 def test_sixteen_at_once(tmp_path: Path) -> None:
     jobs = [begin(tmp_path, f"exit {number}", log=tmp_path / f"log{number}") for number in range(16)]
-    assert [run(job).exit_code for job in reversed(jobs)] == list(reversed(range(16)))
+    assert [run(job).code for job in reversed(jobs)] == list(reversed(range(16)))
 
 
 def test_tail_takes_the_end(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from merge_support import World, check, drive, git, until
+from merge_support import World, await_gate, check, drive, git, until
 
 from garrison.merge import base_check, batch, commands
 from garrison.merge.entry import EntryOptions
 from garrison.merge.history import read_history
-from garrison.merge.queue import MergeQueue, Wait
+from garrison.merge.queue import MergeQueue
 from garrison.merge.recovery import repair
 from garrison.records import journal
 
@@ -186,8 +186,7 @@ def test_a_conflict_is_reported_while_another_entry_is_tested(tmp_path):
     world = World(tmp_path, gate=f"test ! -e slow || until test -e {tmp_path}/go; do sleep 0.02; done")
     enqueue_all(world, "a", "slow", a={"lines.txt": "a\n"}, slow={"slow": "x\n"})
     processor = world.processor()
-    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate" and
-          world.entry("slow").status == "testing", "the slow gate")
+    until(lambda: processor.step() and world.entry("slow").status == "testing", "the slow gate")
     world.branch("late", {"lines.txt": "late\n"}, start=world.start)
     world.branch("fine", {"fine.txt": "1\n"}, start=world.start)
     world.enqueue("late")
@@ -209,10 +208,10 @@ def test_a_batch_under_test_is_adopted_by_the_next_processor(tmp_path):
                                  "sleep 0.02; done")
     enqueue_all(world, *"abc")
     first = world.processor()
-    until(lambda: isinstance(step := first.step(), Wait) and step.kind == "gate", "a running gate")
+    await_gate(first)
     first.close()
     second = world.processor()
-    assert isinstance(second.step(), Wait)
+    assert second.step().kind == "gate"
     (tmp_path / "go").touch()
     drive(second)
     second.close()
@@ -225,7 +224,7 @@ def test_an_entry_withdrawn_under_test_leaves_its_batch_and_the_others_land(tmp_
     world = World(tmp_path, gate="test ! -e b.txt || sleep 300")
     enqueue_all(world, *"abc")
     processor = world.processor()
-    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
+    await_gate(processor)
     commands.cancel(world.queue, world.entry("b").id, "not wanted any more")
     drive(processor)
     processor.close()
@@ -250,7 +249,7 @@ def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
     world = World(tmp_path, gate=f"test ! -e {tmp_path}/broken || exit 127")
     enqueue_all(world, *"abc")
     (tmp_path / "broken").touch()
-    assert "gate_broken" in world.drain(until="paused").reason
+    assert "gate_broken" in world.drain(until="paused").text
     assert runs_of(world)[1:] == [["a", "b", "c"], ["a"]], "the batch, then the bare target"
     assert records(world, "test")[-1]["of"] == "base"
     assert {statuses(world)[node] for node in "abc"} == {"queued"}
@@ -268,7 +267,7 @@ def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_p
     (tmp_path / "down").touch()
     world.branch("a", {"a.txt": "1\n"})
     world.enqueue("a")
-    assert "the queue tries again at " in world.drain(until="paused").reason
+    assert "the queue tries again at " in world.drain(until="paused").text
     first = records(world, "pause")[-1]
     assert (first["reason"], first["retry_after"]) == (reason, 0.5)
     processor = world.processor()
@@ -287,7 +286,7 @@ def test_dependencies_land_first_and_a_failed_one_keeps_its_dependents_waiting(t
     for node, needs in (("child", ("bad",)), ("free", ())):
         world.branch(node, {node: "1\n"})
         world.queue.enqueue("r", node, 1, node, options=EntryOptions(depends_on=needs))
-    assert "bad" in world.drain(until="blocked").reason
+    assert "bad" in world.drain(until="blocked").text
     assert statuses(world) == {"first": "landed", "bad": "rejected", "child": "queued", "free": "landed"}
     world.branch("bad", {"better": "1\n"})
     world.enqueue("bad", attempt=2)

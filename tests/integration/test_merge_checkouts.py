@@ -50,7 +50,7 @@ def test_edited_files_block_only_the_entries_that_touch_them(world, how):
     before = git(world.repo, "status", "--porcelain", "--ignored")
     world.enqueue("one")
     world.enqueue("two")
-    assert name in world.drain(until="blocked").reason
+    assert name in world.drain(until="blocked").text
     assert (world.entry("one").status, world.entry("one").files) == ("landing_blocked", (name,))
     assert world.entry("two").status == "landed"
     assert git(world.repo, "status", "--porcelain", "--ignored") == before
@@ -90,7 +90,7 @@ def test_a_landing_waits_for_git_at_work_in_the_checkout(world, way):
     else:
         (world.repo / ".git" / way).write_text(world.start)
     world.enqueue("two")
-    assert world.drain(until="blocked").reason
+    assert world.drain(until="blocked").text
     assert world.entry("two").status == "landing_blocked"
     if way == "rebase":
         git(world.repo, "rebase", "--continue")

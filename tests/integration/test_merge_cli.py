@@ -8,12 +8,11 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from merge_support import World, check, drive, git, until
+from merge_support import World, await_gate, check, drive, git, until
 
 from garrison.cli.main import main
 from garrison.cli.merge_queue_process import enqueue, process_next
 from garrison.merge.config import QueueConfig
-from garrison.merge.processor import Wait
 from garrison.merge.records import LandingStarted, StatusChanged
 from garrison.processes.launch import describe_foreign_entries, foreign_entries_note
 from garrison.processes.runtime import Runtime as Outside
@@ -137,7 +136,7 @@ def test_process_waits_for_a_running_processor_and_names_it(world):
     world.branch("one", {"one.txt": "1\n"})
     enqueue("one", "one")
     processor = world.processor()
-    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
+    await_gate(processor)
     refused = process_next(wait=False)
     assert refused["success"] is False
     assert "test is processing this queue" in refused["error"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from merge_support import World, check, drive, git, until
+from merge_support import World, await_gate, check, drive, git
 
 from garrison.errors import Refused
 from garrison.merge import commands, recovery
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import EntryOptions
-from garrison.merge.processor import Wait
 from garrison.merge.records import LandingStarted, StatusChanged
 from garrison.processes.runtime import Runtime
 from garrison.records.run import RunFiles
@@ -31,7 +30,7 @@ def world(tmp_path):
 def running(world):
     """Return a processor whose gate runs."""
     processor = world.processor()
-    until(lambda: isinstance(done := processor.step(), Wait) and done.kind == "gate", "a running gate")
+    await_gate(processor)
     return processor
 
 
@@ -98,7 +97,7 @@ def test_a_manual_pause_outlasts_verdicts_target_moves_and_processors(world):
     processor = running(world)
     assert commands.pause(world.queue, "release day").describe().startswith("the queue is paused: release day")
     world.open.touch()
-    assert "release day" in drive(processor, "paused").reason
+    assert "release day" in drive(processor, "paused").text
     git(world.repo, "commit", "-q", "--allow-empty", "-m", "moved")
     drive(processor, "paused")
     processor.close()
@@ -138,7 +137,7 @@ def test_a_dependent_entry_waits_and_names_what_it_waits_for(world):
     bad = world.enqueue("bad")
     two = world.queue.enqueue("r", "two", 1, "two", options=EntryOptions(depends_on=("bad",), priority=9))
     one = world.enqueue("one")
-    assert f"{two.id} waits for {bad.id} (rejected)" in world.drain(until="blocked").reason
+    assert f"{two.id} waits for {bad.id} (rejected)" in world.drain(until="blocked").text
     assert states(world) == {"bad": "rejected", "two": "queued", "one": "landed"}
     world.branch("bad", {"good": "x\n"})
     world.enqueue("bad", attempt=2)

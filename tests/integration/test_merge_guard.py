@@ -160,7 +160,7 @@ def test_a_hook_that_was_asked_for_runs_as_it_was_then_and_nothing_lands_with_an
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path / 'evil'}\n")
     world.enqueue("one")
     wait = world.drain(until="ref_locked")
-    assert "is not the one that was recorded with --with-hooks" in wait.reason
+    assert "is not the one that was recorded with --with-hooks" in wait.text
     assert world.tip() == world.start
     assert not (tmp_path / "evil").exists()
     hook.write_text(text)

@@ -7,17 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from merge_support import World, check, drive, git, leave_daemon, until, wait
+from merge_support import World, await_gate, check, drive, git, leave_daemon, until, wait
 
+from garrison.ends import Wait
 from garrison.errors import Fenced, LockLost, Refused
 from garrison.merge import candidates
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import gate_marker
-from garrison.merge.processor import MergeProcessor, Progress, Wait
+from garrison.merge.processor import MergeProcessor, Progress
 from garrison.merge.queue import MergeQueue
 from garrison.merge.records import QueueResumed
 from garrison.records import journal, log_retention
-from garrison.system import disk_space, processes
+from garrison.system import disk_space, failpoint, processes
 from support import DEADLINE
 
 
@@ -142,7 +143,7 @@ def test_a_gate_that_fails_on_the_bare_target_pauses_the_queue_and_rejects_no_en
     world.queue.configure(world.config)  # replaced: the queue is empty and no processor runs
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
-    assert pause in world.drain(until="paused").reason
+    assert pause in world.drain(until="paused").text
     assert world.entry("one").status == "queued"
     assert world.tip() == world.start
     assert world.queue.state.outcomes == []
@@ -179,7 +180,7 @@ def test_without_a_gate_entries_wait(tmp_path):
     world.branch("one", {"one.txt": "1\n"})
     queue.enqueue("r", "one", 1, "one")
     processor = world.processor(queue)
-    assert drive(processor, "no_gate").reason.startswith("no gate is recorded")
+    assert drive(processor, "no_gate").text.startswith("no gate is recorded")
     processor.close()
     assert [entry.status for entry in queue.entries()] == ["queued"]
     queue.configure(QueueConfig(no_gate=True))
@@ -214,7 +215,7 @@ def test_another_commit_supersedes_an_entry_under_test(tmp_path):
     world.branch("one", {"slow": "x\n"})
     old = world.enqueue("one")
     processor = world.processor()
-    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
+    await_gate(processor)
     world.branch("one", {"fast": "x\n"})
     new = world.enqueue("one")
     assert new.id != old.id
@@ -240,7 +241,7 @@ def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     processor = world.processor()
-    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
+    await_gate(processor)
     git(world.repo, "commit", "-q", "--allow-empty", "-m", "someone else")
     (world.repo / "else.txt").write_text("e\n")
     git(world.repo, "add", "-A")
@@ -309,7 +310,7 @@ def test_a_processor_that_is_taken_over_while_it_begins_a_gate_run_ends_that_run
             taken.append(second.acquire())
             second.recover()
 
-    monkeypatch.setattr("garrison.merge.gate.failpoint.here", take_over)
+    monkeypatch.setattr(failpoint, "here", take_over)
     with pytest.raises(Fenced):
         for _ in range(50):
             first.step()
@@ -349,7 +350,7 @@ def test_the_verdict_of_a_gate_that_leaves_processes_wakes_the_processor(tmp_pat
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     processor = world.processor()
-    until(lambda: isinstance(processor.step(), Wait), "the gate runs")
+    await_gate(processor)
     assert {folder.name for folder in processor.gate_folders} == {"gate"}
     (tmp_path / "go").touch()
     began = time.monotonic()
@@ -407,9 +408,7 @@ def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeyp
                         lambda path: path.is_relative_to(crowded) and not (tmp_path / "room").exists())
     processor = world.processor()
     steps = [processor.step() for _ in range(10)]
-    assert isinstance(steps[-1], Wait)
-    assert steps[-1].kind == "no_room"
-    assert str(crowded) in steps[-1].reason
+    assert (steps[-1].kind, str(crowded) in steps[-1].text) == ("no_room", True)
     (tmp_path / "room").touch()
     drive(processor)
     processor.close()
@@ -424,12 +423,10 @@ def test_the_running_gate_is_adopted_not_started_again(tmp_path):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     first = world.processor()
-    until(lambda: isinstance(step := first.step(), Wait) and step.kind == "gate", "a running gate")
+    await_gate(first)
     first.close()
     second = world.processor()
-    step = second.step()
-    assert isinstance(step, Wait)
-    assert step.kind == "gate"
+    assert second.step().kind == "gate"
     (tmp_path / "go").touch()
     drive(second)
     second.close()
@@ -445,7 +442,7 @@ def test_a_gate_whose_entry_was_superseded_between_processors_is_ended(tmp_path)
     world.branch("one", {"slow": "x\n"})
     world.enqueue("one")
     first = world.processor()
-    until(lambda: isinstance(step := first.step(), Wait) and step.kind == "gate", "a running gate")
+    await_gate(first)
     first.close()
     world.branch("one", {"fast": "x\n"})
     world.enqueue("one")

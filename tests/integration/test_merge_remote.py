@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from merge_support import World, drive, git, until
 
+from garrison.ends import Wait
 from garrison.errors import Refused, UsageError
 from garrison.merge import commands
-from garrison.merge.processor import Wait
 from garrison.merge.queue import MergeQueue
 from garrison.merge.target import check_target
 from garrison.records import journal
@@ -126,7 +126,7 @@ def test_a_remote_that_is_unreachable_or_refuses_is_tried_again(world):
     made = processor(world)
     found = until(lambda: refusal(made), "a refusal")
     made.close()
-    assert "origin did not accept main" in found.reason
+    assert "origin did not accept main" in found.text
     assert world.queue.state.landing
     hook.unlink()
     drain(world)
@@ -144,4 +144,4 @@ def test_bad_target_names_are_refused_and_a_remote_is_not_guarded(world):
         commands.reconfigure(world.queue, guard=True)
     git(world.remote, "update-ref", "-d", "refs/heads/main")
     world.enqueue("one")
-    assert "origin:main" in drain(world, "no_target").reason
+    assert "origin:main" in drain(world, "no_target").text

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from tests.simulator.supervision import LONGEST_SLEEP, SimulatedProcess, guardian_key, launcher_key_of
 from tests.simulator.world import Effect, Process, Steps, World
 
+from garrison.ends import Wait
 from garrison.errors import Fenced, ForbiddenTransition
 from garrison.merge import batch
 from garrison.merge.candidates import Candidate, CandidateBuilder, CandidateChain
@@ -21,7 +22,7 @@ from garrison.merge.gate import GateRun, GateRuns, Verdict, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor, _Outlook
-from garrison.merge.queue import Progress, QueueWriter, Wait
+from garrison.merge.queue import Progress, QueueWriter
 from garrison.merge.records import (
     EntryLanded,
     GateStarted,

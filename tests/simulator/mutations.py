@@ -1,7 +1,7 @@
 """Planted protocol bugs: small changes of the source that a simulator worth its name must find.
 
 Each is addressed on the syntax tree (`tests.planting`); `test_every_mutation_applies` holds that the address fits.
-`tests.simulator_mutations` applies them one by one in a scratch copy and runs the simulator there. Those in `SHELLS`
+`tests.proof` plants them one by one in what the simulator imports. Those in `SHELLS`
 stand in the simulator's own processes, which carry out in memory what the real ones do on disk: they show that a wrong
 order of effects is found, and nothing about the real order, which the failpoint tests hold.
 """
@@ -52,8 +52,6 @@ LIVES = (
          _at(VERDICT, "_starting", "condition", "False", "deadline_passed")),
     _bug("spawner_vouches", "a process killed while it starts counts as starting as long as its spawner lives",
          _at(VERDICT, "_starting", "condition", "x1.marker_borne or x2", "spawn_due")),
-    _bug("clock_set_back_unseen", "a start is waited for until the wall clock is where it was",
-         _at(VERDICT, "is_spawn_due", "return", "x1 - x2 > SPAWN_SECONDS", "SPAWN_SECONDS")),
     _bug("watched_time_ignored", "a start's deadline is read from the wall clock alone",
          _at(VERDICT, "is_start_overdue", "return", "x1 > x2")),
     _bug("lapsed_is_starting", "a start that has no process is waited for",
@@ -123,6 +121,8 @@ RESTARTS = (
          _at(VIEW, "may_start_again", "return", "False", "reason")),
     _bug("resumed_stays_stopped", "a runner that was stopped gets no successor once its run is resumed",
          _at(VIEW, "may_start_again", "return", "False", "full")),
+    _bug("order_is_for_good", "what a person ended by hand gets no successor",
+         _at(VIEW, "may_start_again", "return", "it and p2.reason != 'marked by hand'", "FINISHED")),
     _bug("processor_not_watched", "nobody starts the merge processor",
          _at(GUARDIAN, "_supervise", "condition", "x1.processor.hung", "hung")),
     _bug("cleanup_without_runner", "a landed node whose runner died is not cleaned up",
@@ -181,6 +181,8 @@ MESSAGES = (
          _at(STATE, "to_snapshot", "element", "{}", "deaths")),
     _bug("compaction_forgets_incarnations", "a compacted journal forgets the incarnations",
          _at(STATE, "to_snapshot", "element", "{}", "incarnations")),
+    _bug("compaction_forgets_flow", "a compacted journal forgets where the flow is",
+         _at(STATE, "to_snapshot", "element", "{}", "flow")),
     _bug("compaction_forgets_landing", "a compacted journal forgets the run's landing",
          _at(STATE, "to_snapshot", "element", "{}", "landing")),
 )
@@ -204,6 +206,8 @@ ATTEMPTS = (
          _at(RUNNER, "_examine", "comparison", "False", "acceptance")),
     _bug("nothing_is_a_success", "an attempt that changed nothing succeeds",
          _at(RUNNER, "_examine", "condition", "False", "UNCHANGED")),
+    _bug("no_change_untold", "the guardian does not record that an attempt changed nothing",
+         _at(GUARDIAN, "_apply_report", "keyword", "", "landing", 2)),
     _bug("cancelled_and_reworked", "a cancelled node gets a new attempt",
          _at(RUNNER, "", "value", "'acceptance'", "cancelled")),
     _bug("too_many_agents", "more agents work than were allowed",
@@ -214,14 +218,23 @@ ATTEMPTS = (
          _at(FLOW, "is_at", "return", "True", "step")),
     _bug("failures_succeed", "the flow takes every failed task for a success",
          _at(FLOW, "task_outcome", "argument", "True", "status")),
+    _bug("flow_event_lost", "a replayed journal loses the steps of its flow",
+         _at(STATE, "RunState._apply_to_flow", "call statement", "pass", "_apply_flow")),
+    _bug("gate_not_opened", "a gate at which a flow arrives is not opened",
+         _at(FLOW, "_gate", "return statement", "return None", "GateChanged")),
+    _bug("order_ignored", "a node starts before those that it waits for",
+         _at(FLOW, "startable", "return", "[name for name in p1.tasks if p2.nodes[name].status == 'pending']", "wall"),
+         _at(FLOW, "node_activation", "assignment", "return NodeChanged(p2, 'active', p1.nodes[p2].attempt)", "nodes")),
+    _bug("result_unread", "a runner does not read that its agent is done",
+         _at(RUNNER, "_executing", "condition", "not x1.task.skip_agent", "result", 1)),
     _bug("next_before_cleanup", "a new attempt begins beside the runner of the last one",
          _at(FLOW, "_has_leaving_runner", "return", "False", "node")),
     _bug("hook_not_reopened", "a flow that returns to a landed node finds its hook merged",
          _at("records/hook.py", "reopen", "if", "return x1", "phase")),
     _bug("ended_with_a_node_at_work", "a run ends while a node is at work",
          _at(GUARDIAN, "_finish", "if", "", "nodes")),
-    _bug("stopped_while_alive", "a run is called stopped while its processes live",
-         _at(GUARDIAN, "_stop_first", "if", "", "_stop_children")),
+    _bug("unattended_is_running", "a run none of whose processes is alive is called running",
+         _at("processes/run_status.py", "_unattended", "return statement", "return None", "INTERRUPTED")),
     _bug("strays_left", "orchestrators without a runner outlive their run",
          _at(GUARDIAN, "_stop_children", "condition", "False", "verdict")),
     _bug("stop_waits_for_ever", "a child that ignores the order to stop is waited for",
@@ -269,6 +282,8 @@ QUEUE = (
          _at(LANDING, "request", "element", "Action(ActionKind.ENQUEUE, INTEGRATION)", "base")),
     _bug("verdict_on_an_earlier_request", "a verdict on an earlier request is taken for the current one",
          _at(LANDING, "_entry_of", "return", "x1.merge", "merge")),
+    _bug("landing_not_enqueued_again", "a refused run's second request does not reach the queue",
+         _at(LANDING, "request", "condition", "it or p1.landing.attempt > 1", "_entry_of")),
     _bug("landing_requested_without_end", "a run that is refused is sent back without end",
          _at(LANDING, "_refusal", "condition", "False", "refusals")),
 )

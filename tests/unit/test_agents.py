@@ -15,10 +15,10 @@ from garrison.agents.briefing import Briefing, Landing, Reporting
 from garrison.agents.command import fill_placeholders, outcome_by_exit_code, outcome_of
 from garrison.agents.command_profile import SHELL, CommandProfile
 from garrison.agents.result import MAX_BYTES, read_report
+from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.pipeline.outcome import STATUSES
 from garrison.records.run import Task
-from garrison.system.jobs import JobResult
 
 TASK = Task("r1", "node-a", 2, "Do it", "PRD-7", "Please $do {this}", command='echo "{node}" {tree}; exit 0',
             acceptance="make test", goal="all of it")
@@ -45,24 +45,24 @@ def test_placeholders(assignment: Assignment, word: str, filled: str) -> None:
 
 
 @pytest.mark.parametrize(("result", "outcome"), [
-    (JobResult(0, False, 1.0), Outcome("success", "", 0)),
-    (JobResult(3, False, 1.0), Outcome("fail", "the command failed (exit 3): said", 3)),
-    (JobResult(-9, False, 1.0), Outcome("fail", "the command was killed by SIGKILL: said", -9, killed=True)),
-    (JobResult(137, False, 1.0), Outcome("fail", "the command failed (exit 137): said", 137, killed=True)),
-    (JobResult(-11, False, 1.0), Outcome("fail", "the command was killed by SIGSEGV: said", -11, killed=True)),
-    (JobResult(143, False, 1.0), Outcome("fail", "the command failed (exit 143): said", 143, killed=True)),
-    (JobResult(130, False, 1.0), Outcome("fail", "the command failed (exit 130): said", 130, killed=True)),
-    (JobResult(-2, False, 1.0), Outcome("fail", "the command was killed by SIGINT: said", -2, killed=True)),
-    (JobResult(129 + 31, False, 1.0), Outcome("fail", "the command failed (exit 160): said", 160)),
-    (JobResult(-9, True, 61.2), Outcome("fail", "the command timed out after 61 s: said", -9)),
-    (JobResult(-15, True, 61.2), Outcome("fail", "the command timed out after 61 s: said", -15)),
-    (JobResult(0, True, 60.0), Outcome("fail", "the command timed out after 60 s: said", 0))])
-def test_rule_exit_zero(result: JobResult, outcome: Outcome) -> None:
+    (End(0, False, 1.0), Outcome("success", "", 0)),
+    (End(3, False, 1.0), Outcome("fail", "the command failed (exit 3): said", 3)),
+    (End(-9, False, 1.0), Outcome("fail", "the command was killed by SIGKILL: said", -9, killed=True)),
+    (End(137, False, 1.0), Outcome("fail", "the command failed (exit 137): said", 137, killed=True)),
+    (End(-11, False, 1.0), Outcome("fail", "the command was killed by SIGSEGV: said", -11, killed=True)),
+    (End(143, False, 1.0), Outcome("fail", "the command failed (exit 143): said", 143, killed=True)),
+    (End(130, False, 1.0), Outcome("fail", "the command failed (exit 130): said", 130, killed=True)),
+    (End(-2, False, 1.0), Outcome("fail", "the command was killed by SIGINT: said", -2, killed=True)),
+    (End(129 + 31, False, 1.0), Outcome("fail", "the command failed (exit 160): said", 160)),
+    (End(-9, True, 61.2), Outcome("fail", "the command timed out after 61 s: said", -9)),
+    (End(-15, True, 61.2), Outcome("fail", "the command timed out after 61 s: said", -15)),
+    (End(0, True, 60.0), Outcome("fail", "the command timed out after 60 s: said", 0))])
+def test_rule_exit_zero(result: End, outcome: Outcome) -> None:
     assert outcome_by_exit_code(result, "said") == outcome
 
 
 def test_a_reason_names_the_command_and_says_so_if_that_printed_nothing() -> None:
-    assert outcome_by_exit_code(JobResult(-9, False, 1.0), "", "command `make`").reason == (
+    assert outcome_by_exit_code(End(-9, False, 1.0), "", "command `make`").reason == (
         "command `make` was killed by SIGKILL: it printed nothing")
 
 
@@ -72,7 +72,7 @@ RULES = ("exit_zero", "result_file")
 def wrote(path: Path, body: Any, code: int, rule: str) -> Outcome:
     if body is not None:
         path.write_text(body if isinstance(body, str) else json.dumps(body))
-    return outcome_of(CommandProfile("p", success=rule), path, JobResult(code, False, 1.0), "printed")
+    return outcome_of(CommandProfile("p", success=rule), path, End(code, False, 1.0), "printed")
 
 
 @pytest.mark.parametrize(("body", "code", "status", "reason"), [

@@ -1,4 +1,4 @@
-"""README, docs/ and the other pages: links and paths exist, and former option names appear only in the changelog."""
+"""README, docs/ and the other pages: links and paths exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted({ROOT / "README.md", ROOT / "state/README.md", ROOT / "systemd/README.md", ROOT / "benchmarks/README.md",
                 *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md")})
-FORMER = ("--again", "--as-begun", "--onto", "--even-unlanded", "--tree")
 IN_THE_HOME = ("runs/",)
 _PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|md|toml|dot|yaml|sh))`")
 _LINK = re.compile(r"\]\((?P<path>[^)#:\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
@@ -39,11 +38,10 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-def test_links_paths_and_options_are_those_of_today(page: Path) -> None:
+def test_links_and_paths_are_those_of_today(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert find_dead_links(page, text) == []
     assert find_missing_paths(page, text) == []
-    assert [option for option in FORMER if re.search(rf"(?<![\w-]){option}(?![\w-])", text)] == []
 
 
 def test_a_dead_link_is_found() -> None:

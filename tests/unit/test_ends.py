@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.records.ends import End, EndKind
+from garrison.ends import End, EndKind
 
 
-@pytest.mark.parametrize(("code", "timed_out", "kind", "number"), [
-    (0, False, EndKind.EXIT, 0), (3, False, EndKind.EXIT, 3), (128, False, EndKind.EXIT, 128),
-    (-9, False, EndKind.SIGNAL, 9), (137, False, EndKind.SIGNAL, 9), (255, False, EndKind.EXIT, 255),
-    (-15, True, EndKind.TIMEOUT, -15),
-])
-def test_an_exit_code_is_read_as_shells_give_it(code: int, timed_out: bool, kind: EndKind, number: int) -> None:
-    assert End.of_exit(code, timed_out=timed_out) == End(kind, number)
+@pytest.mark.parametrize(("end", "kind", "number"), [
+    (End(0), EndKind.EXIT, 0), (End(3), EndKind.EXIT, 0), (End(128), EndKind.EXIT, 0), (End(255), EndKind.EXIT, 0),
+    (End(126), EndKind.NOT_RUN, 0), (End(127), EndKind.NOT_RUN, 0), (End(129 + 31), EndKind.EXIT, 0),
+    (End(-9), EndKind.SIGNAL, 9), (End(137), EndKind.SIGNAL, 9), (End(130), EndKind.SIGNAL, 2),
+    (End(-15, timed_out=True), EndKind.TIMEOUT, 0), (End(0, timed_out=True), EndKind.TIMEOUT, 0),
+    (End(None), EndKind.LOST, 0),
+], ids=str)
+def test_an_exit_code_is_read_as_shells_give_it(end: End, kind: EndKind, number: int) -> None:
+    assert (end.kind, end.signal) == (kind, number)
+    assert end.ok is (end == End(0))
+    assert end.killed is (number == 9)

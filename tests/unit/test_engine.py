@@ -20,6 +20,7 @@ import pytest
 from garrison.errors import Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
 from garrison.pipeline.event_stream import KINDS
+from garrison.pipeline.flow.retry import RetryPolicy
 from garrison.pipeline.handlers.call import Waiting
 from garrison.pipeline.run_directory import BEGUN, RunDirectory, pack_event, read_run, unpack_event
 
@@ -36,7 +37,7 @@ BRANCHES = f"""digraph branches {{ {ENDS} fan [shape=component]; l [type=work]; 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries follow at once; how long they wait is tested with the policy."""
-    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr(RetryPolicy, "delay", lambda *_: 0.0)
 
 
 def ok(call: Call) -> Outcome:

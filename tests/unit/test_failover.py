@@ -11,6 +11,7 @@ from garrison.agents.base import Trouble
 from garrison.agents.claude import failures, policy
 from garrison.agents.claude.policy import Ending
 from garrison.agents.failover import choose_first, choose_next, find_trouble, gives_up, parse_failover
+from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.records.failover import (
     Failover,
@@ -70,7 +71,7 @@ def test_every_class_of_failures_has_a_rule() -> None:
     (0, "it failed: usage limit reached", "rate_limit"),
     (-9, "usage limit reached", None), (None, "usage limit reached", None)])
 def test_a_program_that_says_why_it_cannot_work(code: int | None, output: str, kind: str | None) -> None:
-    found = find_trouble(code, f"working\n{output}\n")
+    found = find_trouble(End(code), f"working\n{output}\n")
     assert (found.kind if found else None) == kind
     assert found is None or gives_up(found, PATIENCE)
 

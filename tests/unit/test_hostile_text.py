@@ -16,6 +16,7 @@ from garrison.agents.quotation import mention, quote
 from garrison.agents.success_rule import last_object
 from garrison.agents.trouble import find_witness, read_reset, read_told
 from garrison.delegation.context import entities
+from garrison.ends import End
 from garrison.errors import GarrisonError
 from garrison.forge.session import _NEXT
 from garrison.merge.failing_tests import find_failures
@@ -54,7 +55,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "a question": plain_question, "a JSON object": last_object, "an option": accelerator,
     "a program's last words": find_witness, "an API's error": lambda text: read_told(429, "", text),
     "the end of a limit": lambda text: read_reset(text, 0.0),
-    "a missing file": lambda text: explain_missing_file(Rights(), "sandbox.gate", 127, text, "/bin"),
+    "a missing file": lambda text: explain_missing_file(Rights(), "sandbox.gate", End(127), text, "/bin"),
     "no space": reports_no_space, "no room": reports_shortage, "a list": lambda text: unite_lines([text], [text]),
     "a forge's links": _NEXT.search, "what a message names": entities, "a pipeline": _parse,
 }

@@ -15,7 +15,7 @@ from garrison.dispatch import keeper
 from garrison.dispatch.keeper import Keeper
 from garrison.dispatch.temporal.server import PORTS, LocalServer, free_port
 from garrison.errors import NotFound
-from garrison.records import atomic
+from garrison.records import atomic, log_retention
 from garrison.records.host_service import read_settings, settings_path
 from garrison.records.hosts import Host, HostState, host_path, read_host, write_host
 from garrison.system import processes
@@ -54,7 +54,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keeper:
 
 def test_logs_are_bounded(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     bounded: list[str] = []
-    monkeypatch.setattr("garrison.records.log_retention.bound_log", lambda path: bounded.append(path.name))
+    monkeypatch.setattr(log_retention, "bound_log", lambda path: bounded.append(path.name))
     atomic.make_directory(kept.folder / "temporal")
     for log in ("keeper.log", "tunnel-box2.log", "temporal/server.log", "temporal/temporal.db"):
         (kept.folder / log).touch()

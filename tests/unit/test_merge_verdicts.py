@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from garrison.ends import End
 from garrison.merge import verdicts
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.entry import MergeEntry
@@ -18,18 +19,18 @@ from garrison.merge.preflight import command_words
     (0, False, "", "setup", "green"), (1, False, "", "setup", "setup"), (127, False, "", "setup", "setup"),
     (124, True, "", "setup", "setup")])
 def test_results(code, timed_out, tail, stage, result):
-    assert verdicts.classify(code, timed_out=timed_out, tail=tail, stage=stage) == result
+    assert verdicts.classify(End(code, timed_out), tail=tail, stage=stage) == result
 
 
 def test_every_failure_is_described():
     for result in verdicts.BROKEN | {"red"}:
-        assert "`make test`" in verdicts.describe_result(result, "make test", 9, 1.5)
-    assert verdicts.describe_result("green", "make test", 0, 1) == ""
-    assert verdicts.describe_result("red", "make test", 9, 1) == "the gate `make test` failed (exit 9)"
-    assert verdicts.describe_result("setup", "npm ci", 1, 1) == "the set-up `npm ci` failed (exit 1)"
-    assert verdicts.describe_result("lost", "npm ci", 1, 1, stage="setup", is_disk_full=True) == (
+        assert "`make test`" in verdicts.describe_result(result, "make test", End(9), 1.5)
+    assert verdicts.describe_result("green", "make test", End(0), 1) == ""
+    assert verdicts.describe_result("red", "make test", End(9), 1) == "the gate `make test` failed (exit 9)"
+    assert verdicts.describe_result("setup", "npm ci", End(1), 1) == "the set-up `npm ci` failed (exit 1)"
+    assert verdicts.describe_result("lost", "npm ci", End(1), 1, stage="setup", is_disk_full=True) == (
         "the set-up `npm ci` filled its disk, or found it full, and gave no verdict")
-    assert verdicts.describe_result("setup", "npm ci", 127, 1) == (
+    assert verdicts.describe_result("setup", "npm ci", End(127), 1) == (
         "the set-up `npm ci` was not found or could not run (exit 127)")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from garrison.config import NotifyConfig, parse_notify
+from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.questions import Question as GateQuestion
@@ -29,7 +30,7 @@ from garrison.processes.run_state import NodeState, RunState, from_snapshot, rep
 from garrison.records import atomic
 from garrison.records.events import Question
 from garrison.records.journal import Entry
-from garrison.system.jobs import JobResult
+from garrison.system.jobs import Job
 
 ALL = NotifyConfig(("tell", "{text}"), on=("escalate", "question", "failed", "done", "stopped"))
 STATE = RunState("running", nodes={"a": NodeState("active"), "b": NodeState("validated")},
@@ -89,8 +90,8 @@ class _Command:
 
     ended = False
 
-    def poll(self, _now: float) -> JobResult | None:
-        return JobResult(0, False, 1.0) if self.ended else None
+    def poll(self, _now: float) -> End | None:
+        return End(0, False, 1.0) if self.ended else None
 
 
 def test_only_a_notification_whose_command_has_ended_counts_as_sent(tmp_path: Path,
@@ -102,7 +103,7 @@ def test_only_a_notification_whose_command_has_ended_counts_as_sent(tmp_path: Pa
         begun.append(_Command())
         return begun[-1]
 
-    monkeypatch.setattr("garrison.processes.launcher.notifications.Job.start", start)
+    monkeypatch.setattr(Job, "start", start)
     told: list[str] = []
     notifier = Notifier(ALL, "r1", {}, tmp_path / "notify.log", lambda one: told.append(one.key))
     for key in ("one", "two", "one"):
@@ -175,7 +176,7 @@ def test_command_and_webhook_send_what_the_page_shows(tmp_path: Path, monkeypatc
         begun.append(argv)
         return _Command()
 
-    monkeypatch.setattr("garrison.processes.launcher.notifications.Job.start", start)
+    monkeypatch.setattr(Job, "start", start)
     monkeypatch.setattr(_Command, "ended", True)
     told: list[str] = []
     notifier = Notifier(both, "r1", {}, tmp_path / "notify.log", lambda one: told.append(one.key))

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from tests.planting import SWAPPED, Misplanted, Planting, check, plant, plant_all
+from tests.planting import SWAPPED, Misplanted, Planting, changed, plant, plant_all
 
 SOURCE = '''
 LIMIT = 3
@@ -77,7 +77,7 @@ def test_an_address_that_does_not_fit_names_what_is_near(planting: Planting, sai
     (tmp_path / "src").mkdir()
     (tmp_path / "src/queue.py").write_text(SOURCE)
     with pytest.raises(Misplanted) as caught:
-        check([planting], tmp_path)
+        changed([planting], tmp_path)
     assert said in str(caught.value)
 
 

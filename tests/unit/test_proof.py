@@ -35,7 +35,7 @@ def misplanted(bugs: Iterable[Sequence[planting.Planting]]) -> list[str]:
     wrong = []
     for bug in bugs:
         try:
-            planting.check(bug, ROOT)
+            planting.changed(bug, ROOT)
         except planting.Misplanted as error:
             wrong.append(str(error))
     return wrong

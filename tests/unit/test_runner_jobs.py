@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from garrison.ends import End
 from garrison.errors import Shortage
 from garrison.processes.runner import jobs
 from garrison.processes.runner.jobs import MAX_INCONCLUSIVE, RunnerJobs, ValidatorJob
 from garrison.system import shortage
-from garrison.system.jobs import JobResult
 
 
 class Validator(ValidatorJob):
@@ -85,6 +85,6 @@ def end_job(folder: Path, name: str, output: str, code: int) -> RunnerJobs:
     ended.name, ended._network, ended._watch = name, None, None
     ended._hung, ended._inconclusive, ended._retry_at = "", 0, 0.0
     ended.folder = ended.worktree = folder
-    ended._job = SimpleNamespace(pid=1, poll=lambda _now: JobResult(code, False, 1.0))  # type: ignore[assignment]
+    ended._job = SimpleNamespace(pid=1, poll=lambda _now: End(code, False, 1.0))  # type: ignore[assignment]
     (folder / f"{name}.log").write_text(f"at work\n{output}\n")
     return ended

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.ends import End
 from garrison.errors import Refused
 from garrison.sandbox import bubblewrap, landlock, private_files
 from garrison.sandbox.file_system import (
@@ -299,7 +300,7 @@ def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
     (Mode.AUTO, 2, "sh: 0: cannot open /nowhere/x: No such file or directory", False),
     (Mode.AUTO, 1, "FileNotFoundError: [Errno 2] No such file or directory: 'data.txt'", False)])
 def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: int, tail: str, is_told: bool) -> None:
-    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", code, tail, "/usr/bin:/bin")
+    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", End(code), tail, "/usr/bin:/bin")
     assert ("read = [...] in [sandbox.gate]" in hint) is is_told
 
 
@@ -314,7 +315,7 @@ def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: i
 @pytest.mark.parametrize("mode", [Mode.AUTO, Mode.NONE])
 def test_a_program_that_is_not_installed_is_no_matter_of_the_sandbox(mode: Mode, code: int, tail: str,
                                                                       command: str) -> None:
-    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", code, tail, "/usr/bin:/bin", command)
+    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", End(code), tail, "/usr/bin:/bin", command)
     assert hint == "; nowhere is not on your PATH, and no set-up installed it"
 
 

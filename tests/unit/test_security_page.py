@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from garrison.sandbox.place import Mode, Network
 from hostile.cases import CASES
 from hostile.tables import PAGE, fill
 
@@ -10,11 +9,6 @@ from hostile.tables import PAGE, fill
 def test_the_tables_are_those_of_the_cases() -> None:
     text = PAGE.read_text()
     assert text == fill(text), "run: .venv/bin/python -m tests.hostile --tables"
-
-
-def test_the_page_names_each_mode_and_network() -> None:
-    text = PAGE.read_text()
-    assert not [word for word in (*Mode, *Network) if f"`{word}`" not in text and f'"{word}"' not in text]
 
 
 def test_each_case_has_a_name_of_its_own() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from garrison.errors import UsageError
 from garrison.pipeline import run
+from garrison.pipeline.flow.retry import RetryPolicy
 from garrison.pipeline.open_run import fork_run
 from garrison.pipeline.parser import parse
 from garrison.pipeline.run_directory import RunDirectory
@@ -37,7 +38,7 @@ def play(body: str, *outcomes: str, **options: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr(RetryPolicy, "delay", lambda *_: 0.0)
 
 
 @pytest.mark.parametrize(("body", "outcome", "ran"), [

@@ -11,6 +11,7 @@ import pytest
 from garrison.agents.command import outcome_of
 from garrison.agents.command_profile import SHELL
 from garrison.agents.result import parse_report, to_pipeline_outcome
+from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.pipeline import run
 from garrison.pipeline.handlers.call import Call
@@ -19,7 +20,6 @@ from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.simulation import handlers_for, parse_outcomes
 from garrison.pipeline.status_report import from_status_file, read_word
-from garrison.system.jobs import JobResult
 
 UNKNOWN = ("rejected", "faild", "blocked", "false", "timeout", "aborted", "not ok", "needs_work", "no", "cancelled",
            "unsuccessful", "denied")
@@ -101,7 +101,7 @@ def test_the_words_that_edges_ask_for(body: str, words: set[str]) -> None:
 
 
 def test_a_launched_agents_word_is_read_by_the_same_rule(tmp_path: Path) -> None:
-    file, ended = tmp_path / "result.json", JobResult(0, False, 1.0)
+    file, ended = tmp_path / "result.json", End(0, False, 1.0)
     file.write_text('{"status": "needs_review"}')
     asked = outcome_of(SHELL, file, ended, "", asked=["needs_review"])
     assert (asked.status, asked.report["word"]) == ("success", "needs_review")

@@ -110,12 +110,6 @@ def test_commands_of_the_units_exist(name: str) -> None:
     assert {each for each in arguments if each.startswith("--")} <= known
 
 
-def test_the_read_me_names_every_unit_and_lingering() -> None:
-    text = (SYSTEMD / "README.md").read_text(encoding="utf-8")
-    assert "loginctl enable-linger" in text
-    assert [name for name in UNITS if name not in text] == []
-
-
 def test_a_silent_launcher_is_started_again() -> None:
     """`WatchdogSec` is as patient as the layers are with each other, and its kill is a reason to start again."""
     unit = load("garrison@.service")

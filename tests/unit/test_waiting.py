@@ -9,14 +9,14 @@ from tests.unit.test_help import said
 
 from garrison.cli import resolve
 from garrison.cli.waiting import waiting_lines
+from garrison.ends import Wait, WaitKind
 from garrison.errors import NotFound, Refused
 from garrison.records.store import Store
-from garrison.views.waits import Wait, WaitKind
 
-ASKS = Wait(WaitKind.ASKS, "impl", "Which colour?\nred or blue")
-GATE = Wait(WaitKind.GATE, "plan", "Go on?", {"gate": "plan", "kind": "choice"})
-REVIEW = Wait(WaitKind.GATE, "docs", "Land attempt 1?", {"gate": "review:x", "kind": "review"})
-FAILED = Wait(WaitKind.FAILED, "other", "exit 1")
+ASKS = Wait(WaitKind.ASKS, "Which colour?\nred or blue", "impl")
+GATE = Wait(WaitKind.GATE, "Go on?", "plan", {"gate": "plan", "kind": "choice"})
+REVIEW = Wait(WaitKind.GATE, "Land attempt 1?", "docs", {"gate": "review:x", "kind": "review"})
+FAILED = Wait(WaitKind.FAILED, "exit 1", "other")
 
 
 def test_questions_and_approvals_are_listed_with_the_command_that_settles_each() -> None:

@@ -10,12 +10,12 @@ from garrison.cli.main import main
 from garrison.cli.render import text, width
 from garrison.cli.status import render_run
 from garrison.cli.top_render import KEYS, Selection, picture, plain
+from garrison.ends import WaitKind
 from garrison.processes.run_status import Status
 from garrison.views.page_view import HomeObserver
 from garrison.views.run_lines import RunLines
 from garrison.views.run_view import RunReader
 from garrison.views.top_frame import FrameReader
-from garrison.views.waits import WaitKind
 from garrison.web.run_stream import RunStream
 from timeline_support import Story, TimedHome, story
 

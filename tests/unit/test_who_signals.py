@@ -1,88 +1,97 @@
-"""Only what is ours is touched: whoever signals a process does it through `processes.send` or a sweep.
+"""Only what is ours is touched: a process is signalled through the homes below, or as a child object of one's own.
 
-Both verify by pidfd and start ticks that the process is still the one that was meant. Any other way to signal must
-stand in the list below, with the reason why it can reach nobody else.
+`processes.send` and the sweep of `kill_tree` verify by pidfd and start ticks that the process is still the one that was
+meant, and `processes.signal_group` that a child has not been collected. Anywhere else no number is signalled but one's
+own or one's parent's; `Popen` knows by itself whether its child is gone. Calls are told by what they call, not by where
+they stand.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import garrison
+from garrison.system import kill_tree, processes, tmux
 
-ROOT = Path(garrison.__file__).parent
-DEMO = Path(__file__).parents[2] / "examples" / "demo"
-SIGNALS = frozenset({"kill", "killpg", "tgkill", "terminate", "send_signal", "pidfd_send_signal", "pthread_kill",
-                     "raise_signal"})
+ROOTS = (Path(garrison.__file__).parent, Path(__file__).parents[2] / "examples" / "demo" / "garrison_demo")
+HOMES = {inspect.getsourcefile(home) for home in (processes, kill_tree)}
+"""Where numbers are signalled, once each is verified."""
+RAW = frozenset({"os.kill", "os.killpg", "signal.pidfd_send_signal", "signal.pthread_kill",
+                 *(f"psutil.Process.{act}" for act in ("kill", "terminate", "send_signal", "suspend", "resume"))})
+OWN = frozenset({"os.getpid", "os.getppid"})
 PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", "killall")
-ALLOWED = {
-    "system/processes.py:pidfd_send_signal": (1, "`send` itself, through a verified pidfd"),
-    "system/kill_tree.py:pidfd_send_signal": (3, "the sweep, through verified pidfds"),
-    "system/reaper.py:kill": (1, "itself: it ends by the signal that ended its orchestrator"),
-    "system/failpoint.py:kill": (1, "itself, for tests"),
-    "system/jobs.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),
-    "pipeline/handlers/tool.py:kill": (2, "`Job.kill`"),
-    "sandbox/collect.py:kill": (1, "a child of its own that is not reaped: git that reads what an agent left"),
-    "sandbox/escape_attempts.py:kill": (1, "a child of its own caller, from inside a sandbox, to see that it cannot"),
-    "workflow/builtin_tools.py:killpg": (1, "the group of a child of its own that is not reaped"),
-    "cli/terminal.py:kill": (1, "itself: Ctrl-Z of a person who watches"),
-    "system/processes.py:kill": (1, "itself: its starter is gone"),
-    "agents/scripted.py:kill": (1, "itself or its parent, told so by a test's script"),
-    "testing/acp_agent.py:kill": (2, "itself, told so by a test's script"),
-    "garrison_demo/claude.py:terminate": (2, "children of its own, not reaped: the isolation, the model server"),
-    "garrison_demo/sandbox.py:send_signal": (2, "a child of its own that is not reaped: the demo's launcher"),
-    "testing/isolation.py:send_signal": (1, "a child of its own that is not reaped: what it isolates"),
-    "agents/claude/attempt.py:kill": (1, "`Job.kill`"),
-    "agents/command.py:kill": (1, "`Job.kill`"),
-    "processes/runner/process.py:kill": (1, "`Job.kill` of its jobs"),
-    "processes/runner/process.py:terminate": (1, "`Supervisor.terminate`: `processes.send`"),
-    "processes/guardian/process.py:terminate": (1, "`Supervisor.terminate`: `processes.send`"),
-    "processes/launcher/process.py:terminate": (1, "`Supervisor.terminate`: `processes.send`"),
-    "processes/runner/jobs.py:kill": (3, "`Job.kill`"),
-    "processes/commit_hooks.py:kill": (1, "`Job.kill`"),
-    "processes/orchestrator/process.py:kill": (1, "`Job.kill` of a commit hook"),
-    "system/git/repository.py:kill": (1, "a child of its own that is not reaped: git that nobody waits for any more"),
-    "system/git/repository.py:killpg": (1, "the group of that child, with the programs of its transports"),
-    "system/git/signing.py:killpg": (1, "the group of a child of its own that is not reaped: a program that signs"),
-    "system/tmux_client.py:kill": (1, "a child of its own that is not reaped: a tmux command without an answer"),
-    "system/tmux_viewer.py:kill": (1, "a child of its own that is not reaped: the client of a viewer"),
-    "system/tmux_viewer.py:send_signal": (1, "the same client, to tell it of a new size"),
-    "cli/remote_logs.py:kill": (1, "a child of its own that is not reaped: `tail` on a host"),
-    "dispatch/claimed_work.py:kill": (2, "the `Work` of its claim, which is handed to it: nothing by pid"),
-    "dispatch/ssh.py:killpg": (1, "the group of a child of its own that is not reaped: ssh without an answer"),
-    "dispatch/tunnel.py:kill": (1, "a child of its own that is not reaped: the ssh of a tunnel"),
-    "dispatch/tunnel.py:killpg": (1, "the group of that child"),
-    "processes/remote/service.py:kill": (3, "the `Work` of a claim, which is made for it: nothing by pid"),
-    "dispatch/temporal/server.py:kill": (2, "a child of its own that is not reaped: a local server"),
-    "dispatch/temporal/server.py:terminate": (1, "the same child"),
-    "system/tmux.py:kill-server": (1, "by our own socket, when no session is left on it"),
-    "system/tmux.py:kill-session": (1, "by our own socket, by id, only on the very server that made it"),
-}
-"""file:way → (how often it stands there, why it touches nothing foreign)."""
+TMUX = inspect.getsourcefile(tmux)
+"""The one that may end sessions: by our own socket, by id, on the very server that made them."""
 
 
-def found() -> Counter[str]:
-    """Every place in the product that could signal a process."""
-    places: Counter[str] = Counter()
-    for root, path in [*((ROOT, path) for path in sorted(ROOT.rglob("*.py"))),
-                       *((DEMO, path) for path in sorted(DEMO.glob("garrison_demo/*.py")))]:
-        where = path.relative_to(root).as_posix()
-        text = path.read_text()
-        if not any(word in text for word in (*SIGNALS, *PROGRAMS)):
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
-                name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-                if name in SIGNALS:
-                    places[f"{where}:{name}"] += 1
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                for program in PROGRAMS:
-                    if node.value.startswith(program) or f" {program} " in node.value:
-                        places[f"{where}:{program}"] += 1
-    return places
+def imported(tree: ast.AST) -> dict[str, str]:
+    """Return what each imported name of a module stands for."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update({each.asname or each.name: each.name for each in node.names})
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.update({each.asname or each.name: f"{node.module}.{each.name}" for each in node.names})
+    return names
 
 
-def test_no_other_module_signals_a_process() -> None:
-    assert found() == {place: number for place, (number, _) in ALLOWED.items()}
+def qualified(node: ast.AST, names: dict[str, str]) -> str:
+    """Return the qualified name of what an expression refers to, '' for none that an import gives."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, "")
+    if isinstance(node, ast.Call):
+        return qualified(node.func, names)
+    return f"{qualified(node.value, names)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
+
+
+def signals(text: str, *, programs: bool = True) -> Iterator[str]:
+    """Yield each place of a source that signals a process by a number that is not its own, or by a program."""
+    tree = ast.parse(text)
+    names = imported(tree)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and qualified(node.func, names) in RAW and not _is_harmless(node, names):
+            yield f"{node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Name | ast.Attribute) and id(node) not in called and qualified(node, names) in RAW:
+            yield f"{getattr(node, 'lineno', 0)}: {ast.unparse(node)} is passed on"
+        elif programs and isinstance(node, ast.Constant) and isinstance(node.value, str) and any(
+                node.value.startswith(program) or f" {program} " in node.value for program in PROGRAMS):
+            yield f"{node.lineno}: {node.value[:80]!r}"
+
+
+def _is_harmless(call: ast.Call, names: dict[str, str]) -> bool:
+    """Return whether a call signals its own process or its parent, or sends nothing."""
+    target, number = [*call.args, None, None][:2]
+    asked = [target.body, target.orelse] if isinstance(target, ast.IfExp) else [target]
+    is_own = all(isinstance(each, ast.Call) and qualified(each, names) in OWN for each in asked)
+    return is_own or (isinstance(number, ast.Constant) and number.value == 0)
+
+
+def test_no_process_is_signalled_by_a_number_that_nobody_verified() -> None:
+    found = [f"{path.name}:{place}" for root in ROOTS for path in sorted(root.rglob("*.py")) if str(path) not in HOMES
+             for place in signals(path.read_text(encoding="utf-8"), programs=str(path) != TMUX)]
+    assert found == []
+
+
+@pytest.mark.parametrize("text", [
+    "import os\nos.kill(pid, 9)", "import os as system\nsystem.killpg(group, 15)", "from os import kill\nkill(1, 9)",
+    "def f():\n    from signal import pidfd_send_signal as send\n    send(fd, 9)",
+    "import psutil\npsutil.Process(7).kill()", "import os\nmap(os.kill, pids)",
+    "import subprocess\nsubprocess.run(['pkill', name])", "x = 'tmux kill-server now'",
+    "import os\nos.kill(os.getpid() if own else pid, 9)",
+])
+def test_a_signal_to_a_number_is_found_however_it_is_written(text: str) -> None:
+    assert len(list(signals(text))) == 1
+
+
+@pytest.mark.parametrize("text", [
+    "import os\nos.kill(os.getpid(), 9)", "import os\nos.kill(os.getppid() if up else os.getpid(), 9)",
+    "import os\nos.kill(pid, 0)", "child.kill()", "self.process.send_signal(2)", "def kill(): ...\nkill()",
+])
+def test_what_reaches_nobody_else_is_no_signal_to_others(text: str) -> None:
+    assert list(signals(text)) == []

@@ -34,7 +34,7 @@ class RefusedBy(StrEnum):
     """A person."""
     NO_CHANGE = "no change"
     UNFINISHED = "unfinished"
-    """An open merge, conflict markers, or work that is not on the branch (`records.ends`)."""
+    """An open merge, conflict markers, or work that is not on the branch (`ends`)."""
     GUARD = "guard"
     """Files left uncommitted that garrison does not commit for an agent."""
     HOOK = "hook"

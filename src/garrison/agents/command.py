@@ -30,14 +30,15 @@ from garrison.agents.command_profile import PROMPT, SHELL, CommandProfile
 from garrison.agents.result import LANDING, read_report
 from garrison.agents.success_rule import EXIT_ZERO, MAX_SEARCHED
 from garrison.agents.variables import expand
+from garrison.ends import NOT_FOUND, End
 from garrison.errors import Refused
 from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode
 from garrison.system import untrusted
-from garrison.system.exit_info import describe_exit, describe_failure, quote_command
-from garrison.system.jobs import Job, JobResult, read_tail
+from garrison.system.exit_info import describe_end, describe_failure, quote_command
+from garrison.system.jobs import Job, read_tail
 from garrison.system.pseudo_terminal import PseudoTerminal
 from garrison.system.terminal_text import clean, clean_lines
 
@@ -98,7 +99,7 @@ class CommandAgent:
         is_own_command, what = self.is_own_command, self.describe(task.command)
         printed = assignment.output.stat().st_size if assignment.output.exists() else 0
         if is_own_command and (code := recorded_exit_code(assignment)) is not None:
-            ended = EndedJob(JobResult(code, False, 0.0))
+            ended = EndedJob(End(code))
             if assignment.reports is not None:
                 assignment.reports.recall()
             return CommandWork(ended, assignment, self.profile, what)
@@ -136,7 +137,7 @@ class CommandAgent:
     def not_run(self, assignment: Assignment) -> CommandWork:
         """Return the work of a program that is not there, as a shell reports it."""
         what = self.describe(assignment.task.command)
-        return CommandWork(EndedJob(JobResult(127, False, 0.0)), assignment, self.profile, what)
+        return CommandWork(EndedJob(End(NOT_FOUND)), assignment, self.profile, what)
 
     def describe(self, command: str | None) -> str:
         """Return its program, or the node's `command`, as a reason names it."""
@@ -242,10 +243,10 @@ class EndedJob:
 
     wake_at = None
 
-    def __init__(self, result: JobResult) -> None:
+    def __init__(self, result: End) -> None:
         self.result = result
 
-    def poll(self, _now: float) -> JobResult:
+    def poll(self, _now: float) -> End:
         """Return its result."""
         return self.result
 
@@ -304,7 +305,7 @@ class CommandWork(Work):
         try:
             reported = self._reported()
         except ValueError as error:
-            return Outcome("fail", f"{self._what}: {error}", result.exit_code, killed=result.ended_by_signal)
+            return Outcome("fail", f"{self._what}: {error}", result.code, killed=bool(result.signal))
         output = read_tail(self._assignment.output, 3, since=self._printed)
         outcome = outcome_of(self._profile, self._assignment.result_file, result, output, self._what,
                              self._assignment.task.words, reported)
@@ -324,10 +325,10 @@ class CommandWork(Work):
             report["failure_reason"] = clean(str((body or {}).get("summary", "")))[:_MAX_REASON]
         return report
 
-    def _was_not_resumed(self, result: JobResult) -> bool:
+    def _was_not_resumed(self, result: End) -> bool:
         """Return whether the program refused to resume its session: it failed before that had begun."""
         return self._start_anew is not None and not self._is_stopping and not result.ok \
-            and not result.ended_by_signal and self._stream is not None and not self._stream.told.has_begun
+            and not result.signal and self._stream is not None and not self._stream.told.has_begun
 
     def _objected(self, outcome: Outcome) -> Outcome:
         """Apply to a success what else the profile's rule asks of its output."""
@@ -434,7 +435,7 @@ def find_programs(words: Iterable[str], environment: Mapping[str, str]) -> list[
     return [word for word in sorted(set(words)) if shutil.which(word, path=environment.get("PATH", os.defpath))]
 
 
-def outcome_of(profile: CommandProfile, result_file: Path, result: JobResult, output: str, what: str = "the command",
+def outcome_of(profile: CommandProfile, result_file: Path, result: End, output: str, what: str = "the command",
                asked: Container[str] | None = (), reported: AgentReport | None = None) -> Outcome:
     """Return the outcome by the profile's rule and the program's report.
 
@@ -444,39 +445,38 @@ def outcome_of(profile: CommandProfile, result_file: Path, result: JobResult, ou
     try:
         report = reported or read_report(result_file, asked)
     except ValueError as error:
-        how = "" if result.ok else f"; {describe_exit(result.exit_code)}"
-        reason = f"its result file is invalid: {error}{how}"
-        return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
+        reason = f"its result file is invalid: {error}" + ("" if result.ok else f"; {describe_end(result)}")
+        return Outcome("fail", reason, result.code, killed=bool(result.signal))
     if profile.success == "result_file":
         return outcome_by_report(report, result, what)
     outcome = outcome_by_exit_code(result, output, what, profile.rule.exit)
     status = report.get("status", "")
     if outcome.status == "success" and status and status not in LANDING:
-        outcome = Outcome("fail", report.get("failure_reason") or f"it reports {status}", result.exit_code)
+        outcome = Outcome("fail", report.get("failure_reason") or f"it reports {status}", result.code)
     return replace(outcome, report=report)
 
 
-def outcome_by_exit_code(result: JobResult, output: str, what: str = "the command",
+def outcome_by_exit_code(result: End, output: str, what: str = "the command",
                          codes: Container[int] = (0,)) -> Outcome:
     """Apply the rule `exit_zero`, or the exit codes of the profile's own rule.
 
     `output` are the program's last lines, `what` names it.
     """
-    if result.exit_code in codes and not result.timed_out:
-        return Outcome("success", exit_code=result.exit_code)
-    if result.exit_code == 0 and not result.timed_out:
+    if result.code in codes and not result.timed_out:
+        return Outcome("success", exit_code=result.code)
+    if result.code == 0 and not result.timed_out:
         return Outcome("fail", f"{what} ended with exit 0, which success.exit does not name", 0)
-    reason = describe_failure(what, result.exit_code, output, seconds=result.seconds if result.timed_out else None)
-    return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
+    reason = describe_failure(what, result, output)
+    return Outcome("fail", reason, result.code, killed=bool(result.signal))
 
 
-def outcome_by_report(report: AgentReport, result: JobResult, what: str = "the command") -> Outcome:
+def outcome_by_report(report: AgentReport, result: End, what: str = "the command") -> Outcome:
     """Apply the rule `result_file`: only a program that reports success has succeeded; `what` names it."""
     status = report.get("status")
     reason = report.get("failure_reason")
     if not status:
-        reason = reason or f"{what} wrote no status; {describe_exit(result.exit_code)}"
-        return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal, report=report)
+        reason = reason or f"{what} wrote no status; {describe_end(result)}"
+        return Outcome("fail", reason, result.code, killed=bool(result.signal), report=report)
     if status in LANDING and result.ok:
         return Outcome("success", exit_code=0, report=report)
-    return Outcome("fail", reason or f"{what} did not report success", result.exit_code, report=report)
+    return Outcome("fail", reason or f"{what} did not report success", result.code, report=report)

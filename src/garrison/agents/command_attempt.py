@@ -23,7 +23,6 @@ from garrison.agents.base import Outcome, Trouble, Work
 from garrison.agents.claude import policy
 from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.policy import Ending, Step
-from garrison.agents.failover import CANNOT_START
 from garrison.agents.trouble import (
     TRANSIENT,
     TroubleKind,
@@ -34,6 +33,7 @@ from garrison.agents.trouble import (
     read_reset,
     read_told,
 )
+from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError
 from garrison.system.terminal_text import clean
 
@@ -186,8 +186,8 @@ class CommandAttempt(SuspendableAttempt):
         if self._agent.is_own_command:
             name = next((name for name in seen if re.search(rf"(?:^|[\s/]){re.escape(name)}: ", last)), "")
             return f"{name} could not be run; waiting until it can" \
-                if name and ended.exit_code in CANNOT_START else ""
-        is_broken = ended.exit_code in CANNOT_START or any(
+                if name and End(ended.exit_code).kind is EndKind.NOT_RUN else ""
+        is_broken = End(ended.exit_code).kind is EndKind.NOT_RUN or any(
             _BROKEN.search(line) for line in work.last_words.splitlines())
         is_early = time.monotonic() - self._begun < _START_SECONDS and not (work.told and work.told.has_begun)
         return f"{seen[0]} cannot be run now ({clean(last)[:120]}); waiting until it can" \

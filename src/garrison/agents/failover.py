@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.base import Trouble
 from garrison.agents.trouble import TABLE, Rule, TroubleKind, find_witness
+from garrison.ends import End, EndKind
 from garrison.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 START = TroubleKind.START
 MAX_FAILOVERS = 20
 """Failovers of one attempt: agents whose limits are reset in turn could pass the work round for ever."""
-CANNOT_START = (126, 127)
-"""Exit codes of a program that cannot be run, or is not found."""
 NO_OTHER = ("none", "")
 
 
@@ -38,16 +37,16 @@ def gives_up(trouble: Trouble, patience: float) -> bool:
     return rule is Rule.AT_ONCE or (rule is Rule.GIVEN_UP and trouble.given_up)
 
 
-def find_trouble(exit_code: int | None, output: str) -> Trouble | None:
+def find_trouble(end: End, output: str) -> Trouble | None:
     """Return what kept a program from working that failed without a report of its own; None for nothing known.
 
     Args:
-        exit_code: None if a signal ended it; 0 of a program that says in its output alone that it failed.
+        end: with exit code 0 of a program that says in its output alone that it failed.
         output: the end of what it printed, or why it counts as failed.
     """
-    if exit_code is None or exit_code < 0:
+    if end.code is None or end.code < 0:
         return None
-    if exit_code in CANNOT_START:
+    if end.kind is EndKind.NOT_RUN:
         line = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
         return Trouble(START, line, given_up=True)
     witness = find_witness(output)

@@ -16,6 +16,7 @@ from garrison.agents.claude.policy import Ending
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.variables import expand
+from garrison.ends import End, EndKind
 from garrison.errors import Refused
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _POLL = 0.1
 """Seconds between two looks at the program."""
-_NOT_FOUND = (126, 127)
 
 
 def opener_of(node: str, agent: str, settings: AcpSettings) -> tuple[str, ...]:
@@ -59,11 +59,10 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
             time.sleep(_POLL)
     finally:
         questions.settle(files, "A person has taken the session over; what they said is above.")
-    code = outcome.exit_code or 0
-    if code in _NOT_FOUND:
+    if End(outcome.exit_code).kind is EndKind.NOT_RUN:
         raise Refused(f"{words[0]} cannot be run in the place of agent {agent}: it is not there, or its sandbox does "
                       f"not show it; correct takeover or read of [agents.{agent}]")
-    return code
+    return outcome.exit_code or 0
 
 
 def fill_session(words: tuple[str, ...], session: str, env: Mapping[str, str], where: str) -> tuple[str, ...]:

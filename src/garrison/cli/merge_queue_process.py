@@ -25,16 +25,16 @@ from garrison.cli.output import print_json
 from garrison.cli.resolve import observer_of, open_queue
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import Timing, find_home, read_config, trees_root
+from garrison.ends import Wait, WaitKind
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, EntryOptions, MergeEntry
 from garrison.merge.preflight import identify
-from garrison.merge.queue import MergeQueue, Progress, Wait
+from garrison.merge.queue import MergeQueue, Progress
 from garrison.merge.target import check_target
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
-from garrison.records.ends import WaitKind
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name, check_run
@@ -274,7 +274,7 @@ class ManualProcessing:
                 self._report_held()
                 return EMPTY
             else:
-                return _failure(self._first_unheld(), step.reason)
+                return _failure(self._first_unheld(), step.text)
 
     def _first_unheld(self) -> MergeEntry:
         """Return the entry to which a failure without a verdict is attributed."""

@@ -10,11 +10,11 @@ import click
 
 from garrison.cli.output import print_json
 from garrison.cli.resolve import existing_run
+from garrison.ends import Wait, WaitKind
 from garrison.records.run import list_runs
 from garrison.system.terminal_text import clean
 from garrison.views.node_view import first_line
 from garrison.views.run_view import RunReader
-from garrison.views.waits import Wait, WaitKind
 
 REVIEW = "review"
 """Kind of a gate that is work to approve; see `waits.review_json`."""

@@ -10,10 +10,8 @@ import base64
 import os
 import re
 import shlex
-import signal
 import subprocess
 import tempfile
-from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
@@ -21,6 +19,7 @@ from garrison.errors import GarrisonError, UsageError
 from garrison.frozen import frozen
 from garrison.records import atomic, names
 from garrison.records.hosts import FOLDER
+from garrison.system.processes import signal_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,8 +132,7 @@ class HostAccess:
             try:
                 out, _ = process.communicate(timeout=timeout)
             except BaseException as error:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                signal_group(process)
                 process.communicate()
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise HostUnreachable(f"{self.place} did not answer within {timeout:g} s") from None

@@ -7,15 +7,13 @@ port. It also brings the host its settings and starts its service: after a reboo
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.dispatch.ssh import HostAccess
 from garrison.records.host_service import FOLDER
-from garrison.system.processes import probe
+from garrison.system.processes import probe, signal_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,8 +83,7 @@ class Tunnel:
         if self._process.stdin is not None:
             self._process.stdin.close()
         if probe(self._process.pid) is not None and self._process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGTERM)
+            signal_group(self._process, signal.SIGTERM)
             try:
                 self._process.wait(2.0)
             except subprocess.TimeoutExpired:

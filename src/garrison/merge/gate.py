@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from garrison.config import Timing, read_config
+from garrison.ends import RETRY_SECONDS, End, EndKind, Wait, WaitKind
 from garrison.errors import Fenced, GarrisonError, Refused, Shortage
 from garrison.frozen import frozen
 from garrison.merge.attestations import open_attestations
 from garrison.merge.failing_tests import MAX_NAMES, find_failures
 from garrison.merge.junit import read_reports
-from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
+from garrison.merge.queue import Progress
 from garrison.merge.records import GateStarted, QueueHindered, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.suspects import suspect
 from garrison.merge.touched import TouchedFiles
-from garrison.merge.verdicts import Result, classify, describe_result
+from garrison.merge.verdicts import UNKNOWN, Result, classify, describe_result
 from garrison.records import atomic, costs, log_retention
-from garrison.records.ends import WaitKind
 from garrison.records.names import is_run_branch, parse_marker
 from garrison.records.run import RunFiles
 from garrison.sandbox import network, setups
@@ -55,7 +55,7 @@ from garrison.system import disk_space, failpoint, kill_tree, processes, shortag
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.event_loop import FolderChanges
 from garrison.system.exit_info import quote_command
-from garrison.system.jobs import is_signal_exit, read_tail
+from garrison.system.jobs import read_tail
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -418,20 +418,19 @@ class GateRun:
         """Return the verdict, None while set-up or gate runs; start the gate after a green set-up."""
         stage = self._stage()
         if stage is None:
-            reason = describe_result("lost", self.config.gate or "", -1, self.config.timeout)
-            return Verdict("lost", -1, reason, "", self.log)
+            reason = describe_result("lost", self.config.gate or "", End(None), self.config.timeout)
+            return Verdict("lost", UNKNOWN, reason, "", self.log)
         running = self._is_running(stage, now)
         if running and self.network is None:
             self._notice_cut(stage)
         elif running:
             self._keep_network(stage)
-        exit_status = self._read_verdict(stage)
-        if exit_status is None:
+        end = self._read_verdict(stage)
+        if end is None:
             if running and (hang := self._find_hang(stage, now)) is not None:
                 return self._end_hung(stage, hang)
-            return None if running else self._judge(stage, -1, False, now)
-        code, timed_out = exit_status
-        if stage == "setup" and code == 0:
+            return None if running else self._judge(stage, End(None), now)
+        if stage == "setup" and end.code == 0:
             self._kill_rest()
             try:
                 self._record_setup()
@@ -442,7 +441,7 @@ class GateRun:
                 return Verdict(result, 1, f"after the set-up: {error}", read_tail(log, TAIL_LINES), log)
             self._start_stage("gate", self.config.gate_command, self.log)
             return None
-        return self._judge(stage, code, timed_out, now)
+        return self._judge(stage, end, now)
 
     def _stage(self) -> str | None:
         return next((stage for stage in ("gate", "setup") if (self.folder / stage).is_dir()), None)
@@ -475,9 +474,9 @@ class GateRun:
         suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
         self._lost_time.note(now, suspended, stopped)
 
-    def _describe_lost_time(self, timed_out: bool, now: float) -> str:
+    def _describe_lost_time(self, end: End, now: float) -> str:
         """Return why a time-out is no verdict, '' if it is one."""
-        if not timed_out or self._lost_time is None:
+        if not end.timed_out or self._lost_time is None:
             return ""
         self._note_time(now, None)
         if not self._lost_time.is_decisive:
@@ -491,37 +490,38 @@ class GateRun:
         log = self.setup_log if stage == "setup" else self.log
         what, command = ("set-up", self.config.setup) if stage == "setup" else ("gate", self.config.gate)
         reason = f"the {what} {quote_command(command or '')} hung and was ended: {hang.why}"
-        return Verdict("lost", -1, reason, read_tail(log, TAIL_LINES), log, was_stopped=True)
+        return Verdict("lost", UNKNOWN, reason, read_tail(log, TAIL_LINES), log, was_stopped=True)
 
-    def _read_verdict(self, stage: str) -> tuple[int, bool] | None:
+    def _read_verdict(self, stage: str) -> End | None:
         line = read_line(self.folder / stage / "verdict")
         if not line:
             return None
         code, timed_out = line.split()
-        return int(code), timed_out == "1"
+        return End(int(code), timed_out == "1")
 
-    def _judge(self, stage: str, code: int, timed_out: bool, now: float) -> Verdict:
-        lost_time = self._describe_lost_time(timed_out, now)
+    def _judge(self, stage: str, end: End, now: float) -> Verdict:
+        lost_time = self._describe_lost_time(end, now)
         self._kill_rest()
-        is_disk_full = code != 0 and disk_space.is_full(self.slot.path)
+        is_disk_full = end.code != 0 and disk_space.is_full(self.slot.path)
         if is_disk_full:
             self.slot.empty()  # it may have filled the disk itself, and without room nothing can be recorded
         log = self.setup_log if stage == "setup" else self.log
-        held_back = explain_missing_command(self.held_back, log, code)  # before the tail: it adds to the log
+        held_back = explain_missing_command(self.held_back, log, end)  # before the tail: it adds to the log
         tail = read_tail(log, TAIL_LINES)
         is_disk_full |= disk_space.reports_no_space(tail)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""
-        hint = explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", code, tail,
+        hint = explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", end, tail,
                                     self.environment.get("PATH", os.defpath), command) + held_back
-        hint += self._describe_refused_hosts() if code else ""
-        is_lost = lost_time or (code and (is_disk_full or self.is_cut)) or self._is_lost(code, timed_out, tail)
-        result: Result = "lost" if is_lost else classify(code, timed_out=timed_out, tail=tail, stage=stage)
-        reason = describe_result(result, command, code, self._limit(stage), timed_out=timed_out, stage=stage,
+        hint += self._describe_refused_hosts() if end.code != 0 else ""
+        is_lost = lost_time or (end.code != 0 and (is_disk_full or self.is_cut)) or self._is_lost(end, tail)
+        result: Result = "lost" if is_lost else classify(end, tail=tail, stage=stage)
+        reason = describe_result(result, command, end, self._limit(stage), stage=stage,
                                  is_disk_full=is_disk_full)
-        hint += f"; {self.limit_option or LIMITS[stage]} sets the limit" if timed_out and not lost_time else ""
-        hint += CUT if code and self.is_cut else ""
+        hint += f"; {self.limit_option or LIMITS[stage]} sets the limit" if end.timed_out and not lost_time else ""
+        hint += CUT if end.code != 0 and self.is_cut else ""
         altered = f"it left {self.altered}, so its worktree is made again" if self.altered else ""
         restored = self._describe_restored()
+        code = UNKNOWN if end.code is None else end.code
         return Verdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored, altered])), tail, log,
                        was_stopped=bool(lost_time), refused_hosts=tuple(host.place for host in self.refused_hosts))
 
@@ -534,14 +534,12 @@ class GateRun:
         """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""
         return "".join(f"; {host.describe()}" for host in self.refused_hosts[:MAX_NAMED])
 
-    def _is_lost(self, code: int, timed_out: bool, tail: str) -> bool:
+    def _is_lost(self, end: End, tail: str) -> bool:
         """Return whether the run says nothing about the tree: it vanished, a signal ended it, or the machine had no
         room for its processes."""
-        if code == -1 or (not timed_out and is_signal_exit(code)):
+        if end.kind in (EndKind.LOST, EndKind.SIGNAL):
             return True
-        if code == 0:
-            return False
-        return shortage.reports_shortage(tail)
+        return end.code != 0 and shortage.reports_shortage(tail)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -797,7 +795,8 @@ class GateRuns:
             self._watched = set(folders)
             fds += [fd] if (fd := self._changes.fileno()) is not None else []
         seconds = min((due for run in self._runs.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
-        return Wait(WaitKind.GATE, f"the gate runs for {first}", self._any_of(fds), min(seconds, RETRY_SECONDS))
+        return Wait(WaitKind.GATE, f"the gate runs for {first}", fd=self._any_of(fds),
+                    seconds=min(seconds, RETRY_SECONDS))
 
     def _any_of(self, fds: list[int]) -> int:
         if len(fds) < 2:

@@ -10,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.ends import RETRY_SECONDS, Wait, WaitKind
 from garrison.merge import checkouts, hooks
 from garrison.merge.candidates import build_candidate
 from garrison.merge.checkouts import Blocked, CheckoutLocks
 from garrison.merge.gate import WITH_TARGETS_FILES
-from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
+from garrison.merge.queue import Progress
 from garrison.merge.records import (
     CheckoutUpdated,
     EntryLanded,
@@ -23,7 +24,6 @@ from garrison.merge.records import (
     StatusChanged,
     TargetMoved,
 )
-from garrison.records.ends import WaitKind
 from garrison.system import failpoint
 from garrison.system.git import GitError
 from garrison.system.git.signing import SigningFailed

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.ends import RETRY_SECONDS, Wait, WaitKind
 from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.frozen import frozen
 from garrison.merge import batch, checkouts, order, turns
@@ -34,7 +35,7 @@ from garrison.merge.entry import order_by_dependencies
 from garrison.merge.evidence import is_steady, list_running, list_runs
 from garrison.merge.gate import GateRuns, require_config
 from garrison.merge.landing import Lander
-from garrison.merge.queue import PINS, RETRY_SECONDS, Progress, QueueWriter, Wait
+from garrison.merge.queue import PINS, Progress, QueueWriter
 from garrison.merge.records import (
     LeaseTaken,
     QueueHindered,
@@ -50,7 +51,6 @@ from garrison.merge.setback import Setback
 from garrison.merge.touched import TouchedFiles
 from garrison.merge.track_record import TrackRecord, plain_beliefs
 from garrison.records import atomic
-from garrison.records.ends import WaitKind
 from garrison.records.life_lock import LifeLock
 from garrison.system import disk_space, failpoint, shortage
 from garrison.system.git.repository import GitError, is_gc_running
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from garrison.merge.records import QueueRecord
     from garrison.merge.state import QueueState
 
-__all__ = ["MergeProcessor", "Progress", "Wait"]
+__all__ = ["MergeProcessor", "Progress"]
 
 MIN_ARRANGED, MAX_ARRANGED = 3, MAX_SET
 """Waiting entries from which an order is chosen (of two, either costs the other its place), and that are looked at."""

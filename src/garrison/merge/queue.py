@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from garrison.records.ends import WaitKind
 
 PINS = "refs/garrison/mq"
 """Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
@@ -55,8 +54,6 @@ LOCK_TIMEOUT = 10.0
 """Seconds to wait for `queue.lock`, which is held for milliseconds; a processor that is stopped longer is killed."""
 STARTED = ("candidate", "testing", "landing_blocked")
 """Statuses of an entry with a candidate; if its options change, the candidate is built again."""
-RETRY_SECONDS = 1.0
-"""Seconds after which a blocked step is retried."""
 FAILPOINTS = ("enq_pinned", "enq_written", "enq")
 """Points of an enqueue at which the tests kill it (see `system.failpoint`)."""
 
@@ -404,17 +401,6 @@ class Progress:
 
     what: str
     entry: str = ""
-
-
-@frozen
-class Wait:
-    """Result of a processor's step that could do nothing: step again when `fd` (-1: none) is readable, when the
-    journal grew, or after `seconds`."""
-
-    kind: WaitKind
-    reason: str = ""
-    fd: int = -1
-    seconds: float = RETRY_SECONDS
 
 
 class QueueWriter:

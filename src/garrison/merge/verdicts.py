@@ -11,6 +11,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from garrison.ends import End, EndKind
 from garrison.frozen import frozen
 from garrison.merge.records import from_data
 from garrison.system.exit_info import ENDING_SIGNALS, quote_command
@@ -27,9 +28,8 @@ MAX_LOST = 3
 """Gate runs of a tree that may end without a verdict before that counts as a verdict."""
 KILLED_WEIGHT = 0.5
 """Weight of such a run that was killed; others weigh 1. The machine or a person is a likelier cause than the tree."""
-_KILLED = frozenset(code for number in ENDING_SIGNALS for code in (-number, 128 + number))
-"""Exit codes of a killed gate, or of a shell whose command was killed. -1, the code of HUP, also stands for a gate that
-left no exit code."""
+UNKNOWN = -1
+"""Recorded exit code of a gate that left none."""
 JUDGED_WINDOW = 64
 """Judged entries that the failure rate is computed from."""
 KEPT_VERDICTS = 2000
@@ -55,30 +55,31 @@ DESCRIPTIONS = {
 _DISK_FULL = "the gate{command} filled its disk, or found it full, and gave no verdict"
 
 
-def classify(code: int, *, timed_out: bool, tail: str, stage: str = "gate") -> Result:
-    """Return the result of a finished command from its exit code, whether its time was up, and the end of its log."""
+def classify(end: End, *, tail: str, stage: str = "gate") -> Result:
+    """Return the result of a command from how it ended and the last lines of its log."""
     if stage == "setup":
-        return "green" if code == 0 and not timed_out else "setup"
-    if timed_out:
+        return "green" if end.ok else "setup"
+    if end.kind is EndKind.TIMEOUT:
         return "timeout"
-    if code in (126, 127):
+    if end.kind is EndKind.NOT_RUN:
         return "missing"
-    if code == EMPTY_EXIT or (code == 0 and _RAN_NOTHING.search(tail) and not _RAN_SOME.search(tail)):
+    if end.code == EMPTY_EXIT or (end.ok and _RAN_NOTHING.search(tail) and not _RAN_SOME.search(tail)):
         return "empty"
-    return "green" if code == 0 else "red"
+    return "green" if end.ok else "red"
 
 
-def describe_result(result: str, command: str, code: object, timeout: float, *, timed_out: bool = False,
+def describe_result(result: str, command: str, end: End, timeout: float, *,
                     stage: str = "gate", is_disk_full: bool = False) -> str:
     """Return a result in one line for people, empty for green; `command` is that of the gate or the set-up."""
     description = DESCRIPTIONS.get(result, "")
-    if result == "setup" and (timed_out or code in (126, 127)):
-        stage, description = "setup", DESCRIPTIONS["timeout" if timed_out else "missing"]
+    if result == "setup" and end.kind in (EndKind.TIMEOUT, EndKind.NOT_RUN):
+        stage, description = "setup", DESCRIPTIONS["timeout" if end.timed_out else "missing"]
     if result == "lost" and is_disk_full:
         description = _DISK_FULL
     if stage == "setup":
         description = description.replace("the gate", "the set-up", 1)
-    return description.format(command=f" {quote_command(command)}" if command else "", code=code, timeout=timeout)
+    return description.format(command=f" {quote_command(command)}" if command else "", code=end.code,
+                              timeout=timeout)
 
 
 @frozen
@@ -175,7 +176,8 @@ class VerdictCache:
             self.green[tree, key] = None
             return True
         if result == "lost":
-            self._lost[tree, key] = self._lost.get((tree, key), 0) + (KILLED_WEIGHT if code in _KILLED else 1)
+            weight = KILLED_WEIGHT if End(code).signal in ENDING_SIGNALS else 1
+            self._lost[tree, key] = self._lost.get((tree, key), 0) + weight
             if self._lost[tree, key] < MAX_LOST:
                 return False
             del self._lost[tree, key]

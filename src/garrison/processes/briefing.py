@@ -37,13 +37,13 @@ from garrison.agents.briefing import (
 )
 from garrison.agents.quotation import mention
 from garrison.agents.registry import has_session, reporting_of, validator_agent
+from garrison.ends import GUARD, HOOK, UNFINISHED_WORK
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import find_failing
 from garrison.processes.instructions import read_instructions
 from garrison.processes.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, journal
 from garrison.records import run as run_records
-from garrison.records.ends import GUARD, HOOK, UNFINISHED_WORK
 from garrison.records.failover import session_holders
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key, branch_name

@@ -12,11 +12,11 @@ import os
 from typing import TYPE_CHECKING
 
 from garrison.config import GuardHooks
+from garrison.ends import End, Refusal, RefusalKind
 from garrison.merge.guard import configured_hooks_path
 from garrison.processes.networks import open_network
 from garrison.processes.places import node_place
 from garrison.records import atomic
-from garrison.records.ends import Refusal, RefusalKind
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Role
 from garrison.system.jobs import Job, read_tail
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch, Task
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
-    from garrison.system.jobs import JobResult
 
 NAMES = ("pre-commit", "prepare-commit-msg", "commit-msg")
 """Hooks that can refuse a commit, in git's order."""
@@ -93,7 +92,7 @@ class HookJob:
         self._job = Job.start(confined.argv, env=confined.env, cwd=worktree, log=self._log, now=now,
                               timeout_s=self._seconds)
 
-    def poll(self, now: float) -> JobResult | None:
+    def poll(self, now: float) -> End | None:
         """Do one step; return the result once it has ended."""
         self._network.keep()
         result = self._job.poll(now)
@@ -105,7 +104,7 @@ class HookJob:
         """End it; `poll` then gives its result."""
         self._job.kill(now)
 
-    def refusal(self, result: JobResult) -> Refusal | None:
+    def refusal(self, result: End) -> Refusal | None:
         """Return what a hook refused; None if none did."""
         if result.ok:
             return None

@@ -108,7 +108,7 @@ class Snapshotter:
         self._failures += 1
         if self._failures > 1 or result.killed:
             return "", ""
-        why = "it took too long" if result.timed_out else output or f"exit code {result.exit_code}"
+        why = "it took too long" if result.timed_out else output or f"exit code {result.code}"
         return "", f"no snapshot of {self.worktree} could be taken ({why}); trying again later"
 
     def watch(self, event_loop: EventLoop) -> None:

@@ -31,6 +31,7 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING, Any
 
+from garrison.ends import End
 from garrison.errors import AlreadyAlive, Fenced, RecordCorrupt, RecordError, Refused
 from garrison.processes.actions import ActionKind
 from garrison.processes.loop import check_interval, log_line
@@ -57,7 +58,6 @@ from garrison.supervise.verdict import Verdict, judge
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.exit_info import (
-    KILLED,
     SERVER_DIED,
     ExitMonitor,
     describe_death,
@@ -226,7 +226,7 @@ class Supervisor:
             return why, HUNG if child.hung else death_class
         code, memory = self._exits.exit_code(*process), self._exits.out_of_memory(*process)
         self._exits.forget(*process)
-        if death_class == CRASH and memory and (code is None or code in KILLED):
+        if death_class == CRASH and memory and (code is None or End(code).killed):
             death_class = MEMORY
         elif death_class == CRASH and code == MODULE_MISSING:
             why, death_class = "a module of garrison was missing when it started, its log names it", SHORTAGE

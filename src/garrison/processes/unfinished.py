@@ -15,12 +15,12 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from garrison.ends import Refusal, RefusalKind
 from garrison.errors import GarrisonError, UsageError
 from garrison.merge.diff_guard import HEAD_BYTES, ChangedFile, FindingKind, classify, count_conflicts, matches
 from garrison.processes.launch_request import read_guard
 from garrison.processes.worktree import BEGUN, CONFLICTS, MERGED
 from garrison.records import atomic
-from garrison.records.ends import Refusal, RefusalKind
 from garrison.sandbox.collect import find_side_work, read_open_work
 from garrison.system import untrusted
 from garrison.system.git.rescues import rescue_stem

@@ -22,12 +22,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.ends import Refusal, RefusalKind
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.merge import slots, union
 from garrison.processes.places import VALIDATOR_SUFFIX, remove_sandbox_folder
 from garrison.records import atomic
-from garrison.records.ends import Refusal, RefusalKind
 from garrison.records.run import CONTINUE
 from garrison.sandbox import setups
 from garrison.sandbox.collect import collect, collect_side_work, enter

@@ -224,7 +224,7 @@ class Result:
     session: str = ""
     """Session id of the agent, for later nodes of its thread."""
     failure_kind: str = ""
-    """LOST, or one of `records.ends`, or ''."""
+    """LOST, or one of `ends`, or ''."""
     refusal: dict[str, object] = field(default_factory=dict)
     """Why the work of an agent that reported success is refused (`ends.Refusal`), beside the reason in words."""
 

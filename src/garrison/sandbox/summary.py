@@ -8,12 +8,12 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from garrison.ends import NOT_FOUND, End, EndKind
 from garrison.errors import Refused
 from garrison.sandbox.named_files import named_programs
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import choose_mode, describe_mode, machine
 from garrison.sandbox.rights import read_rights
-from garrison.system.environment import NOT_FOUND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,20 +82,20 @@ _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", 
                        "umask"})
 
 
-def explain_missing_file(rights: Rights, table: str, code: int, tail: str, path: str, command: str = "") -> str:
-    """Return what a command missed: a program that is not installed, one that its sandbox does not show, or a folder in
-    which it may write; else ''.
+def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: str, command: str = "") -> str:
+    """Return which program, file or writable folder a command missed, and how it gets it; else ''.
 
     Args:
         tail: end of its output.
         path: PATH outside, where programs are looked for.
         command: shell line that ran, for an output that names nothing.
     """
-    if code == 0 or (code not in (126, 127) and not any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))):
+    is_told = end.kind is EndKind.NOT_RUN or any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))
+    if end.code == 0 or not is_told:
         return ""
     tail = tail[-_MAX_TAIL:]
     programs = list(dict.fromkeys(name for pattern in _PROGRAMS for name in pattern.findall(tail)))
-    if code == NOT_FOUND and not programs:
+    if end.code == NOT_FOUND and not programs:
         programs = [name for name in dict.fromkeys(named_programs(command)) if "/" not in name
                     and name not in _BUILTINS and shutil.which(name, path=path) is None]
     absent = [name for name in programs if shutil.which(name, path=path) is None]
@@ -109,7 +109,7 @@ def explain_missing_file(rights: Rights, table: str, code: int, tail: str, path:
                 f"[{table}] of config.toml")
     files = [name for found in _FILES.findall(tail) for name in found if name and os.path.lexists(name)]
     hidden = [*(str(shutil.which(name, path=path)) for name in programs), *files][:1]
-    if not hidden and code not in (126, 127):
+    if not hidden and end.kind is not EndKind.NOT_RUN:
         return ""
     what = f"its sandbox does not show {hidden[0]}" if hidden else "if it needs more than its sandbox shows"
     return f"; {what}{':' if hidden else ','} add the path to read = [...] in [{table}] of config.toml"

@@ -10,6 +10,8 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from garrison.ends import NOT_FOUND, End
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -62,12 +64,9 @@ def _is_within(path: str, tree: str) -> bool:
     return posixpath.normpath(path).startswith(posixpath.normpath(tree).rstrip("/") + "/")
 
 
-NOT_FOUND = 127
-
-
-def explain_missing_command(names: Sequence[str], log: Path, code: int | None) -> str:
-    """Return a hint if exit `code` says "command not found"; list the withheld `names` in its log."""
-    if code != NOT_FOUND or not names:
+def explain_missing_command(names: Sequence[str], log: Path, end: End) -> str:
+    """Return a hint if a command was not found; list the withheld `names` in its log."""
+    if end.code != NOT_FOUND or not names:
         return ""
     with log.open("a") as file:
         file.write(f"garrison: these variables were held back, --env NAME passes one on: {', '.join(names)}\n")

@@ -16,6 +16,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.ends import End, EndKind
 from garrison.system import processes
 
 if TYPE_CHECKING:
@@ -153,8 +154,6 @@ def is_tmux_server_gone(server: str) -> bool:
 
 ENDING_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 """Signals that are sent to end a process; any other one that ends it reports a crash."""
-KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit codes of a killed process, as its parent sees it and as a shell reports it."""
 SERVER_DIED = "the tmux server died"
 """Beginning of the reason of a process whose terminal server is gone."""
 TERMINAL_GONE = "its terminal is gone"
@@ -173,12 +172,13 @@ def describe_death(verdict: str, *, code: int | None = None, memory: bool = Fals
     """
     if server_died:
         return f"{SERVER_DIED}; {verdict}"
-    return f"{verdict}: {how}" if (how := describe_exit(code, memory=memory)) else verdict
+    return f"{verdict}: {how}" if (how := describe_end(End(code), memory=memory)) else verdict
 
 
-def describe_exit(code: int | None, *, memory: bool = False) -> str:
-    """Describe an exit; empty if it is unknown."""
-    if memory and (code is None or code in KILLED):
+def describe_end(end: End, *, memory: bool = False) -> str:
+    """Describe an end by its exit code; empty if it is unknown. `memory`: the kernel killed something for memory."""
+    code = end.code
+    if memory and (end.kind is EndKind.LOST or end.killed):
         return "killed, probably out of memory (the kernel's count of such kills grew meanwhile)"
     if code is None:
         return ""
@@ -201,24 +201,22 @@ def quote_command(command: str) -> str:
     return f"`{line if is_short else line[:_LONGEST_COMMAND] + '…'}`"
 
 
-def describe_failure(what: str, code: int, output: str, *, seconds: float | None = None, hint: str = "") -> str:
+def describe_failure(what: str, end: End, output: str, *, hint: str = "") -> str:
     """Return why a command failed: `acceptance `make test` failed (exit 1): two tests`, then all of a longer output.
 
     The first line has the last one that was printed: programs begin with what they are and end with why they failed.
 
     Args:
         what: the command, by its purpose and `quote_command`.
-        code: exit code, negative for a signal.
-        output: the end of what it printed.
-        seconds: how long it ran, if its time was up.
+        output: the last lines that it printed.
         hint: what to do, for the end of the first line.
     """
-    if seconds is not None:
-        how = f"timed out after {seconds:.0f} s"
-    elif code < 0:
-        how = f"was {describe_exit(code)}"
+    if end.timed_out:
+        how = f"timed out after {end.seconds:.0f} s"
+    elif end.code is not None and end.code < 0:
+        how = f"was {describe_end(end)}"
     else:
-        how = f"failed (exit {code})"
+        how = f"failed (exit {end.code})"
     lines = output.strip().splitlines()
     last = next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "it printed nothing")
     rest = "\n".join(["", *lines]) if len(lines) > 1 else ""

@@ -14,47 +14,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from garrison.ends import End
 from garrison.errors import GarrisonError, Refused
-from garrison.frozen import frozen
 from garrison.system import kill_tree, processes, terminal_text, untrusted
 from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
 """Seconds between TERM and KILL."""
-_SIGNAL_NUMBERS = frozenset(range(1, 32))
 _STEP = 0.1
 """Seconds between two polls while a job is being ended."""
 _GIVE_UP = 10.0
 """Seconds after the KILL until a job that will not die is reported as ended anyway (blocked in the kernel)."""
-
-
-@frozen
-class JobResult:
-    """Result of a job: exit code (negative: a signal; 127: no such command), timeout, duration in seconds."""
-
-    exit_code: int
-    timed_out: bool
-    seconds: float
-
-    @property
-    def ok(self) -> bool:
-        """Return whether it exited with 0, in time."""
-        return self.exit_code == 0 and not self.timed_out
-
-    @property
-    def killed(self) -> bool:
-        """Return whether SIGKILL ended it (a person's, or the kernel's when memory is short); a shell reports 137."""
-        return self.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.timed_out
-
-    @property
-    def ended_by_signal(self) -> bool:
-        """Return whether a signal ended it, Ctrl-C included; a shell reports its command's signal as 128 and more."""
-        return not self.timed_out and is_signal_exit(self.exit_code)
-
-
-def is_signal_exit(exit_code: int) -> bool:
-    """Return whether a signal ended a command, or the shell's command: see `JobResult.ended_by_signal`. Pure."""
-    return exit_code < 0 or exit_code - 128 in _SIGNAL_NUMBERS
 
 
 class Job:
@@ -72,7 +42,7 @@ class Job:
         self._stopping_since: float | None = None
         self._terminated: set[ProcessId] = set()
         """Processes that were sent SIGTERM."""
-        self._result: JobResult | None = None
+        self._result: End | None = None
 
     @classmethod
     def start(cls, command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path,
@@ -125,8 +95,8 @@ class Job:
             self._stopping_since = self._polled = time.monotonic() if now is None else now
             self._signal(signal.SIGTERM)
 
-    def poll(self, now: float) -> JobResult | None:
-        """Do one step at the monotonic time `now`; return the result once nothing of the job is left, else None."""
+    def poll(self, now: float) -> End | None:
+        """Do one step at the monotonic time `now`; return its end once nothing of the job is left, else None."""
         if self._result is not None:
             return self._result
         self._read_exit_code(now)
@@ -151,7 +121,7 @@ class Job:
             if process is None or process.ticks != self._child.ticks:
                 self._code = -signal.SIGKILL
 
-    def _stop(self, now: float, since: float) -> JobResult | None:
+    def _stop(self, now: float, since: float) -> End | None:
         kill_from = since + self._grace
         left = self._signal(signal.SIGKILL if now >= kill_from else signal.SIGTERM)
         if self._code is not None and (not left or now >= kill_from + _GIVE_UP):
@@ -178,12 +148,12 @@ class Job:
         return kill_tree.find_remaining(root, self._marker, {root, *self._terminated},
                                         only_below=self._marker == os.environ.get(processes.MARKER))
 
-    def _finish(self) -> JobResult:
+    def _finish(self) -> End:
         for output in self._outputs:  # the command had it open, and may have made it a program of ours
             untrusted.mend_output(output)
         self._child.close()
         code = -signal.SIGKILL if self._code is None else self._code
-        self._result = JobResult(code, self._timed_out, max(0.0, self._ended - self._started))
+        self._result = End(code, self._timed_out, max(0.0, self._ended - self._started))
         return self._result
 
 

@@ -15,6 +15,7 @@ import signal as signals
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,11 @@ from garrison.system.shortage import is_shortage
 
 if TYPE_CHECKING:
     import socket
+    import subprocess
+    from asyncio.subprocess import Process as AsyncioProcess
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 """Clock ticks a second, in which the kernel gives CPU times and start times."""
@@ -171,6 +175,13 @@ def has_ended(pidfd: int) -> bool:
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(0))
+
+
+def signal_group(child: subprocess.Popen[Any] | AsyncioProcess, number: int = signals.SIGKILL) -> None:
+    """Signal the group that a child of our own leads, unless it was collected: until then its number is its own."""
+    if child.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, number)
 
 
 def send(pid: int, ticks: int, signal: int) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.config import NotifyConfig
+from garrison.ends import WaitKind
 from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import target_of_folder
@@ -51,7 +52,7 @@ from garrison.views.usage import (
     rounded,
     sum_by_process,
 )
-from garrison.views.waits import WaitKind, entries_to_approve, gate_json, review_json, waits_of
+from garrison.views.waits import entries_to_approve, gate_json, review_json, waits_of
 from garrison.views.work_in_progress import EARLIER_RUNS, ProgressReader, WorkInProgress
 
 TIMELINE, SIGNALS = 300, 200

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from garrison.ends import Wait
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.pipeline.gates import SIGNAL, OpenGate
@@ -54,7 +55,7 @@ from garrison.views.node_view import (
 from garrison.views.process_view import ProcessView, observe_process
 from garrison.views.record_reader import RecordReader
 from garrison.views.run_model import Lifecycle, RunModel
-from garrison.views.waits import Wait, waits_of
+from garrison.views.waits import waits_of
 
 PROBLEMS = 20
 """Listed records that cannot be shown, the latest."""

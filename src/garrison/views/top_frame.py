@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from garrison.ends import Wait, WaitKind
 from garrison.frozen import frozen
 from garrison.system import resource_usage
 from garrison.system.clock import format_age
@@ -21,7 +22,6 @@ from garrison.views.run_lines import RunLines
 from garrison.views.run_model import Lifecycle
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 from garrison.views.usage import CostReader, Costs, UsageByProcess, process_meter, sum_by_process, total_usage
-from garrison.views.waits import Wait, WaitKind
 
 ASKING = "asking"
 """Place of a node whose agent, gate or work waits for a person."""

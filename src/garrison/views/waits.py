@@ -7,10 +7,9 @@ of a run that is over, and a run that its person stopped, wait for nobody.
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import StrEnum
 from typing import Any
 
-from garrison.frozen import frozen
+from garrison.ends import Wait, WaitKind
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.questions import FREE_TEXT
@@ -21,42 +20,6 @@ from garrison.views.run_model import RunModel
 
 REVIEW = "review:"
 """Prefix of a merge entry's id, as the id of the page's gate: an entry that waits for approval."""
-TEXT = 600
-"""Characters of a text."""
-
-
-class WaitKind(StrEnum):
-    """Kinds of what waits, the most urgent first."""
-
-    RUN = "run"
-    """The run does not continue by itself."""
-    GATE = "gate"
-    ASKS = "asks"
-    PARKED = "parked"
-    FAILED = "failed"
-
-
-@frozen
-class Wait:
-    """One thing that waits for a person."""
-
-    kind: WaitKind
-    node: str = ""
-    """'' for the run itself."""
-    text: str = ""
-    """Question, reason or advice."""
-    gate: dict[str, Any] | None = None
-    """Open gate, or work to approve, as the page has it."""
-
-    @property
-    def key(self) -> str:
-        """Identifies it among those of its run."""
-        return f"{self.kind} {self.gate['gate'] if self.gate else self.node or self.text}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"kind": self.kind, "key": self.key, "node": self.node, "text": self.text[:TEXT],
-                **({"gate": self.gate} if self.gate else {})}
 
 
 def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str = "", corrupt: str = "") -> list[Wait]:
@@ -79,11 +42,11 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
                                 *map(review_json, entries_to_approve(model))]
     asked = {gate["node"] for gate in gates}
     nodes = [] if is_over else list(state.nodes)
-    return [*own, *(Wait(WaitKind.GATE, gate["node"], gate["question"], gate) for gate in gates),
-            *(Wait(WaitKind.ASKS, name, state.questions[name].text) for name in asking
+    return [*own, *(Wait(WaitKind.GATE, gate["question"], gate["node"], gate) for gate in gates),
+            *(Wait(WaitKind.ASKS, state.questions[name].text, name) for name in asking
               if name in state.questions and name not in asked),
-            *(Wait(WaitKind.PARKED, name, why) for name in nodes if (why := _parked(model, name)) is not None),
-            *(Wait(WaitKind.FAILED, name, state.nodes[name].reason) for name in nodes
+            *(Wait(WaitKind.PARKED, why, name) for name in nodes if (why := _parked(model, name)) is not None),
+            *(Wait(WaitKind.FAILED, state.nodes[name].reason, name) for name in nodes
               if state.nodes[name].status == "failed")]
 
 

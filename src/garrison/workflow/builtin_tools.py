@@ -20,6 +20,7 @@ from garrison.pipeline.handlers.tool import wait_readable
 from garrison.sandbox.confine import Confined
 from garrison.sandbox.place import Mode
 from garrison.system import untrusted
+from garrison.system.processes import signal_group
 
 if TYPE_CHECKING:
     from garrison.sandbox.checkout import CheckoutCommands
@@ -139,8 +140,7 @@ class Toolbox:
                 out, err = await asyncio.gather(_read_bounded(process.stdout), _read_bounded(process.stderr))
                 await process.wait()
             except BaseException:
-                if process.returncode is None:  # not reaped yet, so the process group still belongs to it
-                    _kill_group(process.pid)
+                signal_group(process)
                 await process.wait()
                 raise
         result: dict[str, Any] = {"exit_code": process.returncode, "stdout": out.decode(errors="replace"),
@@ -190,11 +190,3 @@ def _expression(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise UsageError(f"{text!r:.80} is not a regular expression: {error}") from error
-
-
-def _kill_group(group: int) -> None:
-    import contextlib
-    import signal
-
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)

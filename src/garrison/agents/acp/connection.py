@@ -46,6 +46,7 @@ from garrison.agents.claude.stream import cut
 from garrison.agents.claude.tools import SERVER
 from garrison.agents.claude.turn_end import plain_question
 from garrison.agents.reports import RESULT
+from garrison.ends import End, EndKind
 from garrison.records.json_io import read_json, write_json
 from garrison.system.processes import die_with_parent
 
@@ -347,21 +348,21 @@ class Connection(SessionConnection):
         return super()._ending(kind, reason, resets_at=resets_at)
 
     async def _agent_ended(self, error: AgentEnded) -> Ending:
-        code = error.code
-        if code in (-signal.SIGTERM, 128 + signal.SIGTERM):  # a stop signals the agent and us; ours may arrive later
+        end = End(error.code)
+        if end.signal == signal.SIGTERM:  # a stop signals the agent and us; ours may arrive later
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), 0.5)
         if self._stop.is_set():
             return self._ending(policy.STOPPED)
-        if code in (126, 127):
+        if end.kind is EndKind.NOT_RUN:
             return self._ending(failures.INVALID, f"the agent's program cannot be started: {error.stderr}")
-        if code is None:
+        if end.kind is EndKind.LOST:
             return self._ending(failures.CRASH, "the agent closed its output")
-        if code < 0 or code in (137, 143):
-            return self._ending(failures.CRASH, f"the agent was killed (exit code {code})")
+        if end.kind is EndKind.SIGNAL:
+            return self._ending(failures.CRASH, f"the agent was killed (exit code {end.code})")
         kind = failures.classify(None, error.stderr)
         return self._ending(kind if kind in policy.NEEDS_PERSON else failures.CRASH,
-                            f"the agent's program ended with exit code {code}: {error.stderr or 'it said nothing'}")
+                            f"the agent's program ended with exit code {end.code}: {error.stderr or 'it said nothing'}")
 
 
 async def _run(job: AcpJob) -> Ending:

@@ -292,8 +292,8 @@ class ConnectionProcess(Work):
         elif result.killed:
             reason = "the session's process was killed"
         else:
-            reason = f"the session's process ended with exit code {result.exit_code}: {read_tail(self._output, 3)}"
-        return Outcome("fail", reason, result.exit_code)
+            reason = f"the session's process ended with exit code {result.code}: {read_tail(self._output, 3)}"
+        return Outcome("fail", reason, result.code)
 
     def stop(self, now: float) -> None:
         """End it."""

@@ -40,6 +40,7 @@ from garrison.agents.claude.settings import ASK
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
 from garrison.agents.claude.turn_end import TurnEnd, plain_question
+from garrison.ends import End, EndKind
 from garrison.records import atomic, costs
 from garrison.records.json_io import read_json
 from garrison.records.reservations import Reservation
@@ -287,17 +288,17 @@ class Connection(SessionConnection):
         return super()._ending(kind, reason, resets_at=resets_at)
 
     async def _process_ended(self, error: ProcessError) -> Ending:
-        code = error.exit_code or 0
-        if code in (-signal.SIGTERM, 128 + signal.SIGTERM):  # a stop signals the CLI and us; ours may arrive later
+        end = End(error.exit_code or 0)
+        if end.signal == signal.SIGTERM:  # a stop signals the CLI and us; ours may arrive later
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), 0.5)
             if self._stop.is_set():
                 return self._ending(policy.STOPPED)
-        if code in (126, 127):
+        if end.kind is EndKind.NOT_RUN:
             return self._ending(failures.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
-        if code < 0 or code in (137, 143):
-            return self._ending(failures.CRASH, f"the CLI was killed (exit code {code})")
-        return self._ending(*_start_failure(f"exit code {code}: {self._stderr_tail() or error}"))
+        if end.kind is EndKind.SIGNAL:
+            return self._ending(failures.CRASH, f"the CLI was killed (exit code {end.code})")
+        return self._ending(*_start_failure(f"exit code {end.code}: {self._stderr_tail() or error}"))
 
     def _stderr_tail(self) -> str:
         return " ".join("".join(self._stderr).split())[-600:]

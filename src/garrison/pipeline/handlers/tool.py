@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.config import Timing, find_home
+from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError
 from garrison.pipeline.graph import seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
@@ -30,8 +31,8 @@ from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import processes, untrusted
-from garrison.system.exit_info import describe_exit
-from garrison.system.jobs import Job, JobResult, read_tail
+from garrison.system.exit_info import describe_end
+from garrison.system.jobs import Job, read_tail
 from garrison.system.kill_tree import kill_tree
 from garrison.system.processes import ProcessId
 
@@ -44,7 +45,6 @@ MAX_OUTPUT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
 COMMANDS = ("tool_command", "command", "script")
 """Attributes that name the command, the first one given counts; `script` is how other engines call it."""
-_NO_COMMAND = (126, 127)
 """Exit codes of the shell for a command that cannot be run or does not exist; retrying is useless."""
 EXIT_FILE = "exit"
 """File with the attempt, the exit code and the place of a command that ended."""
@@ -67,7 +67,7 @@ no result; 147 would be SIGSTOP, which ends nothing. The command is in its sandb
 async def tool(call: Call) -> Outcome:
     """Run the node's command; adopt the result of one that ended after its engine was killed."""
     if call.resumed and call.folder is not None and (code := recorded_exit_code(call.folder, call.place)) is not None:
-        return _outcome(call, JobResult(code, False, 0.0), call.folder)
+        return _outcome(call, End(code), call.folder)
     command = next((word for name in COMMANDS if (word := text(call.attrs, name))), "")
     if not command:
         return failed(f"tool {call.node.id} has no tool_command; give it one")
@@ -88,7 +88,7 @@ def _attempt_folder(call: Call) -> Iterator[Path]:
         yield Path(name)
 
 
-async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
+async def _run(call: Call, command: str, folder: Path) -> End | str:
     """Return how the command ended, or why it could not be started."""
     try:
         variables = environment(call, folder)
@@ -103,7 +103,7 @@ async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
 
 
 async def _run_in(call: Call, command: str, folder: Path, variables: Mapping[str, str], network: NetworkPlace,
-                  place: sandbox.Place | None) -> JobResult | str:
+                  place: sandbox.Place | None) -> End | str:
     try:
         confined = confine(["/bin/sh", "-c", command], network.apply(variables), network.open_in(place))
         recording = (str(call.place.attempt), call.place.id, str(folder / EXIT_FILE))
@@ -128,7 +128,7 @@ def recorded_exit_code(folder: Path, place: Place) -> int | None:
     return int(code) if is_ours and code.isascii() and code.isdigit() else None
 
 
-async def wait_for(job: Job, watch: JobWatch, network: NetworkPlace) -> JobResult | str:
+async def wait_for(job: Job, watch: JobWatch, network: NetworkPlace) -> End | str:
     """Return the job's result, or why it hung; on cancellation kill it with everything it started first."""
     try:
         return await _poll(job, watch, network)
@@ -138,7 +138,7 @@ async def wait_for(job: Job, watch: JobWatch, network: NetworkPlace) -> JobResul
         raise
 
 
-async def _poll(job: Job, watch: JobWatch, network: NetworkPlace) -> JobResult | str:
+async def _poll(job: Job, watch: JobWatch, network: NetworkPlace) -> End | str:
     hung = ""
     while (result := job.poll(now := time.monotonic())) is None:
         network.keep()
@@ -178,20 +178,20 @@ def environment(call: Call, folder: Path) -> dict[str, str]:
     return {**call.run.environ, **variables}
 
 
-def _outcome(call: Call, result: JobResult, folder: Path) -> Outcome:
+def _outcome(call: Call, end: End, folder: Path) -> Outcome:
     output, reported = _output(folder / "output.log"), read_status_file(folder)
-    updates: dict[str, Any] = {"tool.output": output, "tool.exit_code": result.exit_code,
+    updates: dict[str, Any] = {"tool.output": output, "tool.exit_code": end.code,
                                "tool.last_line": output.rpartition("\n")[2]}
-    if result.timed_out:
+    if end.kind is EndKind.TIMEOUT:
         reason = f"timed out after {seconds(call.attrs, 'timeout', 0.0):g} s"
         return Outcome(FAIL, failure_reason=reason, failure_class="timeout", context_updates=updates)
-    if not result.ok:
+    if not end.ok:
         last = read_tail(folder / "stderr.log", 3) or read_tail(folder / "output.log", 3)
-        how = describe_exit(result.exit_code) or f"exit {result.exit_code}"
-        kind = DETERMINISTIC if result.exit_code in _NO_COMMAND else "exit"
+        how = describe_end(end)
+        kind = DETERMINISTIC if end.kind is EndKind.NOT_RUN else "exit"
         home = find_home(environ=call.run.environ)
         hint = explain_missing_file(read_rights(home, Role.TOOL, environ=call.run.environ), "sandbox.tool",
-                                    result.exit_code, last, call.run.environ.get("PATH", os.defpath))
+                                    end, last, call.run.environ.get("PATH", os.defpath))
         outcome = Outcome(FAIL, failure_reason=(f"{how}: {last}" if last else how) + hint, failure_class=kind)
     else:
         outcome = Outcome(SUCCESS, notes=output[-200:])

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from garrison.ends import GUARD, HOOK, UNFINISHED_WORK
 from garrison.merge import entry
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.turns import TurnEnd
@@ -41,7 +42,6 @@ from garrison.processes.guardian.view import (
 )
 from garrison.processes.run_state import DECLINED, ENDED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, TESTED
 from garrison.records import signals
-from garrison.records.ends import GUARD, HOOK, UNFINISHED_WORK
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
 from garrison.records.run import LOST, MOVED
 from garrison.records.signals import (

@@ -195,7 +195,7 @@ class Notifier:
             else:
                 self._job = None
                 if not result.ok:
-                    how = "timed out" if result.timed_out else f"ended with exit code {result.exit_code}"
+                    how = "timed out" if result.timed_out else f"ended with exit code {result.code}"
                     log_line(f"the notify {self._left[0].name} {how}; its output is in {self.log}")
                 self._left.pop(0)
                 continue

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.config import MergeConfig, read_config
+from garrison.ends import Wait, WaitKind
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError
 from garrison.merge.outcome_signals import to_signal
-from garrison.merge.processor import MergeProcessor, Wait
+from garrison.merge.processor import MergeProcessor
 from garrison.processes import run_branch
 from garrison.processes.loop import RepeatedErrors, exit_gracefully, log_line
 from garrison.processes.run_status import Status, read_run_state
 from garrison.processes.supervisor import Supervisor
 from garrison.records import signals
-from garrison.records.ends import WaitKind
 from garrison.records.events import ProcessOpened, QueueStepDone, QueueTaken
 from garrison.records.identity import Identity
 from garrison.records.journal import Verifier, Writer
@@ -124,9 +124,9 @@ class QueueWorker:
             self._errors.clear()
             if isinstance(step, Wait):
                 self.wait = step
-                if step.reason and step.reason != self._logged:
-                    log_line(f"{step.kind}: {step.reason}")
-                    self._logged = step.reason
+                if step.text and step.text != self._logged:
+                    log_line(f"{step.kind}: {step.text}")
+                    self._logged = step.text
                 return False
             self._logged = ""
             self.processor.supervisor.record(QueueStepDone(step.what, step.entry))

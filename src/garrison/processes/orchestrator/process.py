@@ -22,6 +22,7 @@ from garrison.agents.failover import START, find_trouble
 from garrison.agents.registry import agent, excluded_by
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.config import GuardHooks
+from garrison.ends import End, Refusal, to_fields
 from garrison.errors import GarrisonError, Refused
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
@@ -36,7 +37,6 @@ from garrison.processes.worktree import adopt_commits, collect_commits, restore_
 from garrison.records import atomic, log_retention, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
-from garrison.records.ends import Refusal, to_fields
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.json_io import append_line, read_lines
 from garrison.records.run import LOST, Result
@@ -58,7 +58,7 @@ from garrison.supervise.death_classes import FAILOVER, MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import disk_space, failpoint, reaper, shortage
 from garrison.system.environment import explain_missing_command
-from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_exit, oom_counter, oom_kills
+from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_end, oom_counter, oom_kills
 from garrison.system.git import Git
 from garrison.system.git.excludes import write_excludes
 from garrison.system.jobs import read_tail
@@ -439,7 +439,7 @@ class Orchestrator:
         trouble = work.trouble
         if trouble is None and outcome is not None and not outcome.report.get("status"):
             tail = self._output_tail() if outcome.exit_code else outcome.reason
-            trouble = find_trouble(outcome.exit_code, f"{tail}\n{outcome.reason}")
+            trouble = find_trouble(End(outcome.exit_code), f"{tail}\n{outcome.reason}")
         return trouble is not None and self._hand_over(trouble)
 
     def _hand_over(self, trouble: Trouble) -> bool:
@@ -472,7 +472,7 @@ class Orchestrator:
             self._end_without_result(self._describe_stop())
         elif outcome.killed and not self._worktree_gone:
             was_out_of_memory = (oom_kills(self._oom_counter) or 0) > self._oom_kills
-            memory = describe_exit(outcome.exit_code, memory=True) if was_out_of_memory else ""
+            memory = describe_end(End(outcome.exit_code), memory=True) if was_out_of_memory else ""
             self._end_without_result("; ".join(text for text in (memory, outcome.reason or "killed") if text))
         elif not self._worktree_gone and self._ran_out_of_space(outcome):
             self._end_without_result(f"no space left on the disk of its worktree or output; {outcome.reason}")
@@ -504,7 +504,7 @@ class Orchestrator:
         result = job.poll(now)
         if result is None:
             return False
-        if self.stopping or result.ended_by_signal:
+        if self.stopping or result.signal:
             self._end_without_result(self._describe_stop() if self.stopping else "a signal ended its commit hook")
             return True
         self._refusal_of_work = refusal = job.refusal(result)
@@ -597,10 +597,11 @@ class Orchestrator:
         return reason, refusal or (None if reason else inspector.inspect_branch())
 
     def _write_result(self, outcome: Outcome) -> None:
-        hint = explain_missing_command(self.launch.held_back, self.assignment.output, outcome.exit_code)
+        hint = explain_missing_command(self.launch.held_back, self.assignment.output, End(outcome.exit_code))
         if outcome.exit_code:
             rights = read_rights(self.runtime.home, Role.AGENT, self.task.agent, self.runtime.environ)
-            hint = explain_missing_file(rights, "sandbox", outcome.exit_code, read_tail(self.assignment.output, 12),
+            tail = read_tail(self.assignment.output, 12)
+            hint = explain_missing_file(rights, "sandbox", End(outcome.exit_code), tail,
                                         self.launch.path or os.defpath) + hint
         if outcome.status != "success" and self.agents.tried:
             hint += f"; tried before: {self.agents.tried}"

@@ -58,7 +58,7 @@ class _Child:
         if result is None:
             return False
         if not result.ok:
-            raise GarrisonError(read_tail(self._log, 1, since=self._since) or f"exit code {result.exit_code}")
+            raise GarrisonError(read_tail(self._log, 1, since=self._since) or f"exit code {result.code}")
         return True
 
 

@@ -48,6 +48,7 @@ from garrison.dispatch.records import (
 )
 from garrison.dispatch.relay import Following, RelayClient, socket_path
 from garrison.dispatch.transport import SECONDS
+from garrison.ends import GUARD, UNFINISHED_WORK
 from garrison.errors import GarrisonError
 from garrison.processes.loop import log_line
 from garrison.processes.remote.calls import RETRY_SECONDS, Calls
@@ -57,7 +58,6 @@ from garrison.processes.remote.keeping import lease_of, start_keeper
 from garrison.processes.remote.transfer import FETCH, LEFT, PUSH, transfer_argv
 from garrison.processes.remote.usage import record_usage
 from garrison.records import atomic, costs, placement
-from garrison.records.ends import GUARD, UNFINISHED_WORK
 from garrison.records.hosts import list_hosts, read_host
 from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote, read_remote, write_remote
 from garrison.records.run import LOST

@@ -24,6 +24,7 @@ from garrison.agents.channel import open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.failover import START
 from garrison.agents.reports import ValidatorReports
+from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError, Shortage
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.loop import log_line
@@ -46,7 +47,7 @@ from garrison.system import disk_space, shortage, untrusted
 from garrison.system.clock import format_age
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import describe_failure, quote_command
-from garrison.system.jobs import Job, JobResult, read_tail
+from garrison.system.jobs import Job, read_tail
 from garrison.system.processes import ProcessId
 from garrison.system.worktree_files import setup_key
 
@@ -207,11 +208,11 @@ class RunnerJobs:
         (`stale`), and knows which tools are at work in it."""
         return None if isinstance(self._job, ValidatorJob) else self.task.silence_s
 
-    def _why_inconclusive(self, name: str, result: JobResult) -> str:
+    def _why_inconclusive(self, name: str, result: End) -> str:
         """Return why the job's end proves nothing about the work, '' if it does."""
         if self._hung:
             return self._hung
-        if result.ended_by_signal:
+        if result.kind is EndKind.SIGNAL:
             return "was ended by a signal"
         tail = read_tail(self.log(name), 12)
         if disk_space.is_full(self.worktree) or disk_space.reports_no_space(tail):
@@ -221,16 +222,15 @@ class RunnerJobs:
     def _describe(self, name: str) -> str:
         return f"{'set-up' if name == SETUP else name} {quote_command(self.command(name))}"
 
-    def _describe_failure(self, name: str, result: JobResult) -> str:
+    def _describe_failure(self, name: str, result: End) -> str:
         what = self._describe(name)
-        hint = explain_missing_command(self.launch.held_back, self.log(name), result.exit_code)
+        hint = explain_missing_command(self.launch.held_back, self.log(name), result)
         tail, role = read_tail(self.log(name), 12), _ROLES[name]
         rights = read_rights(self.runtime.home, role, "", self.runtime.environ)
-        hint = explain_missing_file(rights, f"sandbox.{role}", result.exit_code, tail, self.launch.path or os.defpath,
+        hint = explain_missing_file(rights, f"sandbox.{role}", result, tail, self.launch.path or os.defpath,
                                     self.command(name)) + hint
         hint += f"; GARRISON_{name.upper()}_TIMEOUT sets the limit" if result.timed_out else ""
-        return describe_failure(what, result.exit_code, tail, hint=hint,
-                                seconds=result.seconds if result.timed_out else None)
+        return describe_failure(what, result, tail, hint=hint)
 
     def log(self, name: str) -> Path:
         """Return the log of a job."""
@@ -309,19 +309,19 @@ class SetupJob:
         if self._job is not None:
             self._job.kill(now)
 
-    def poll(self, now: float) -> JobResult | None:
+    def poll(self, now: float) -> End | None:
         """Do one step; return the result once the layer lies under the worktree, or the command has failed."""
         if self._job is not None:
             return self._finish(self._job.poll(now))
         if self._is_stopping:
-            return self._end(JobResult(-signal.SIGTERM, False, 0.0))
+            return self._end(End(-signal.SIGTERM))
         own = setups.layer_of(self._worktree)
         if own is not None and own.digest == self._digest and not own.kept:
-            return self._end(JobResult(0, False, 0.0))
+            return self._end(End(0))
         kept = setups.find_kept(self._store, self._digest)
         if kept is not None and self._use(kept):
             self._tell(f"set-up: kept from {format_age(time.time() - kept.created)} ago")
-            return self._end(JobResult(0, False, 0.0))
+            return self._end(End(0))
         self._lock = self._lock or setups.lock_of(self._store, self._digest)
         if self._lock is None:
             self._started = now + _SETUP_WAIT
@@ -358,7 +358,7 @@ class SetupJob:
         untrusted.remove_below(self._worktree, made)
         untrusted.remove(sandbox_folder(self._worktree), Role.SETUP)
 
-    def _finish(self, result: JobResult | None) -> JobResult | None:
+    def _finish(self, result: End | None) -> End | None:
         if result is None:
             return None
         if not result.ok:
@@ -373,7 +373,7 @@ class SetupJob:
                                   self._before, layer, self._store)
         except GarrisonError as error:
             self._tell(str(error))
-            return self._end(JobResult(1, False, result.seconds))
+            return self._end(End(1, False, result.seconds))
         (sandbox_folder(self._worktree) / _BEFORE).unlink(missing_ok=True)
         if done.changed:
             named = ", ".join(done.changed[:5]) + (" …" if len(done.changed) > 5 else "")
@@ -388,7 +388,7 @@ class SetupJob:
         is_untouched = jobs.task.attempt == 1 and not (jobs.folder / "prompt.md").exists()
         return is_untouched and bool(head) and any(git.is_ancestor(head, target) for target in targets)
 
-    def _end(self, result: JobResult) -> JobResult:
+    def _end(self, result: End) -> End:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -535,7 +535,7 @@ class ValidatorJob:
         self._is_stopping = True
         self._work.stop(self._started if now is None else now)
 
-    def poll(self, now: float) -> JobResult | None:
+    def poll(self, now: float) -> End | None:
         """Return the result once there is a verdict, or there cannot be one."""
         if self.channel is not None:
             self.channel.poll(now)
@@ -551,4 +551,4 @@ class ValidatorJob:
                                   keeps_home=outcome.killed or self._is_stopping or is_handed_over)
         self.reason = outcome.reason
         code = 0 if outcome.status == "success" else -signal.SIGKILL if outcome.killed else 1
-        return JobResult(code, False, now - self._started)
+        return End(code, False, now - self._started)

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +22,7 @@ from garrison.system import untrusted
 from garrison.system.git import abandoned_locks
 from garrison.system.git.configuration import Unneutral, find_git_dirs, neutral_variables, read
 from garrison.system.git.neutral import NETWORK, NO_DRIVERS, VARIABLES
+from garrison.system.processes import signal_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -136,8 +136,7 @@ class Repository:
             try:
                 out, err = child.communicate(None if text is None else text.encode(errors="surrogateescape"), timeout)
             except subprocess.TimeoutExpired as error:
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)  # it is not waited for yet, so the number is its own
+                signal_group(child)
                 raise GitError(arguments, TIMED_OUT, f"fatal: it did not end within {timeout:g} s") from error
             except BaseException:
                 child.kill()

@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
+from garrison.system.processes import signal_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,8 +82,7 @@ class Signer:
         try:
             out, told = child.communicate(text, timeout=limit)
         except subprocess.TimeoutExpired as error:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            signal_group(child)
             child.wait()
             for stream in (child.stdin, child.stdout, child.stderr):
                 if stream is not None:

@@ -1,13 +1,14 @@
-"""Ends as values: how a command or process ended, why work went back, and why something waits. Pure.
+"""Ends as values: how a command or process ended, why work went back, and why something stands. Pure.
 
-`End` tells an exit from a signal, a timeout and a loss; `Refusal` why the work of an attempt that reported success is
-not taken; `WaitKind` why a queue could do nothing. A refusal stands in the attempt's result beside the sentence that
-people and agents read, which is made of it where it is decided (`processes.unfinished.describe`). No code asks the
-sentence what happened.
+`End` tells an exit from a signal, a timeout, a program that could not be run, and a loss; `Wait` says why a queue could
+do nothing, and what waits for a person; `Refusal` why the work of an attempt that reported success is not taken. A
+refusal stands in the attempt's result beside the sentence that people and agents read, which is made of it where it is
+decided (`processes.unfinished.describe`). No code asks the sentence what happened.
 """
 
 from __future__ import annotations
 
+import signal
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -17,9 +18,15 @@ from garrison.frozen import frozen
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NOT_FOUND = 127
+"""Exit code of a shell whose command was not found; of one that could not be run it is one less."""
 UNFINISHED_WORK, GUARD, HOOK = "unfinished", "guard", "hook"
 """Failure kinds of a refused attempt: its work is not where it can land, or garrison does not commit what it left, by
 its own rules or by a hook of the repository."""
+SHOWN_TEXT = 600
+"""Characters of a wait's text that are shown."""
+RETRY_SECONDS = 1.0
+"""Seconds after which what stands is looked at again, if nothing wakes it before."""
 
 
 class EndKind(StrEnum):
@@ -27,40 +34,67 @@ class EndKind(StrEnum):
 
     EXIT = "exit"
     SIGNAL = "signal"
-    """A signal ended it, or a shell reports that of its command (128 and more)."""
+    """A signal ended it, or its shell reports that of a command (128 and more)."""
     TIMEOUT = "timeout"
-    """It was killed, because its time was over."""
+    """It was ended, because its time was over."""
+    NOT_RUN = "not_run"
+    """Its program was not found, or could not be run."""
     LOST = "lost"
-    """Nothing tells how it ended: its host, its record or its watcher is gone."""
+    """Nothing tells how it ended: its status was taken elsewhere, or its record is gone."""
 
 
 @frozen
 class End:
-    """How a command or process ended. Empty fields do not apply."""
+    """How a command or process ended."""
 
-    kind: EndKind
-    code: int | None = None
-    """Exit code, or number of the signal; None if it is lost."""
-    where: str = ""
-    """Host or place, if it is not this machine."""
-    since: str = ""
-    """Time at which it ended, in UTC."""
+    code: int | None
+    """Exit code as its parent sees it: negative for a signal; None if nothing tells it."""
+    timed_out: bool = False
+    """Its time was over, whatever its exit code then was."""
+    seconds: float = 0.0
+    """How long it ran."""
 
-    @classmethod
-    def of_exit(cls, code: int, *, timed_out: bool = False) -> End:
-        """Read an exit code as `subprocess` and shells give it: a signal is negative, or 128 and more."""
-        if timed_out:
-            return cls(EndKind.TIMEOUT, code)
-        number = -code if code < 0 else code - 128 if 128 < code < 128 + 65 else 0
-        return cls(EndKind.SIGNAL, number) if number else cls(EndKind.EXIT, code)
+    @property
+    def signal(self) -> int:
+        """Return the number of the signal that ended it, Ctrl-C's included, or its shell's command; 0 for none."""
+        if self.timed_out or self.code is None:
+            return 0
+        return -self.code if self.code < 0 else self.code - 128 if 128 < self.code < 128 + 32 else 0
+
+    @property
+    def kind(self) -> EndKind:
+        """Return the way in which it ended."""
+        if self.timed_out:
+            return EndKind.TIMEOUT
+        if self.code is None:
+            return EndKind.LOST
+        if self.signal:
+            return EndKind.SIGNAL
+        return EndKind.NOT_RUN if self.code in (NOT_FOUND - 1, NOT_FOUND) else EndKind.EXIT
+
+    @property
+    def ok(self) -> bool:
+        """Return whether it exited with 0, in time."""
+        return self.code == 0 and not self.timed_out
+
+    @property
+    def killed(self) -> bool:
+        """Return whether SIGKILL ended it: a person's, or the kernel's when memory is short."""
+        return self.signal == signal.SIGKILL
 
 
 class WaitKind(StrEnum):
-    """Why a merge queue could do nothing in a step."""
+    """Why a merge queue could do nothing in a step, or why a run waits for a person, the most urgent first."""
 
-    EMPTY = "empty"
+    RUN = "run"
+    """The run does not continue by itself."""
     GATE = "gate"
-    """A gate runs."""
+    """A gate: the queue's runs, or a person has not answered one."""
+    ASKS = "asks"
+    """An agent has an open question."""
+    PARKED = "parked"
+    FAILED = "failed"
+    EMPTY = "empty"
     PAUSED = "paused"
     NO_GATE = "no_gate"
     """No gate is recorded for the queue."""
@@ -74,6 +108,29 @@ class WaitKind(StrEnum):
     """Somebody else holds a lock of git."""
     HINDERED = "hindered"
     """A call of the machine or of git failed; it is tried again."""
+
+
+@frozen
+class Wait:
+    """Something that stands, and why. Empty fields do not apply."""
+
+    kind: WaitKind
+    text: str = ""
+    """Reason, question or advice."""
+    node: str = ""
+    """Node that waits for a person; '' for the run itself."""
+    gate: Mapping[str, object] | None = None
+    """Open gate, or work to approve, as the page has it."""
+    fd: int = -1
+    """Descriptor that is readable once there is something to do; -1 for none."""
+    seconds: float = RETRY_SECONDS
+    """After which a queue that stands is looked at again."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return what waits for a person as JSON; `key` tells it from the others of its run."""
+        place = self.gate["gate"] if self.gate else self.node or self.text
+        return {"kind": self.kind, "key": f"{self.kind} {place}", "node": self.node, "text": self.text[:SHOWN_TEXT],
+                **({"gate": self.gate} if self.gate else {})}
 
 
 class RefusalKind(StrEnum):

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,10 +16,11 @@ from typing import Any
 import pytest
 
 from garrison import plugins
-from garrison.errors import NotFound, Refused, UsageError
+from garrison.errors import NotFound, Refused, Shortage, UsageError
 from garrison.pipeline import Call, Event, Outcome, Question, RunResult, parse, run
 from garrison.pipeline.artifacts import THRESHOLD, Artifacts
 from garrison.pipeline.gate_files import GateFiles
+from garrison.pipeline.handlers import tool as handler
 from garrison.pipeline.handlers.call import MAX_DEPTH
 from garrison.pipeline.handlers.registry import Registry, load_offered
 from support import DEADLINE, UserWorld, is_gone, wait_for
@@ -53,6 +56,38 @@ def test_a_tool_runs_in_the_tree_with_its_environment(tmp_path: Path) -> None:
     result = tool('tool_command="pwd; echo $GARRISON_PIPELINE_NODE $GARRISON_PIPELINE_ATTEMPT $MINE"', tmp_path,
                   environ={"MINE": "yes", "PATH": os.environ["PATH"]})
     assert result.context["tool.output"] == f"{tmp_path}\nt 1 yes"
+
+
+def test_a_tool_waits_while_the_machine_has_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                             caplog: pytest.LogCaptureFixture) -> None:
+    """Seen: descriptors lowered until none was left for its network; it failed, with advice to open that."""
+    tried: list[object] = []
+
+    def no_room_at_first(*arguments: Any) -> Any:
+        tried.append(arguments)
+        if len(tried) < 3:
+            raise Shortage("no room for a network namespace")
+        return prepare(*arguments)
+
+    prepare = handler.checkout_network
+    monkeypatch.setattr(handler, "checkout_network", no_room_at_first)
+    monkeypatch.setattr(handler, "retry_pause", lambda _number: 0.0)
+    assert tool('tool_command="echo done"', tmp_path).context["tool.output"] == "done"
+    assert len(tried) == 3 and "t waits 0 s: no room for a network namespace" in caplog.text
+
+
+LITTLE_ROOM = """
+import os, resource
+from garrison.sandbox import net_namespace
+highest = max(map(int, os.listdir("/proc/self/fd")))
+resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, highest + 2))
+net_namespace.create()
+"""
+
+
+def test_no_room_for_a_network_of_its_own_is_no_network_that_is_forbidden() -> None:
+    done = subprocess.run([sys.executable, "-c", LITTLE_ROOM], capture_output=True, text=True, check=False)
+    assert "Shortage: no room for a network namespace" in done.stderr
 
 
 def test_a_tool_that_times_out_is_killed_with_its_descendants(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import pytest
 
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused, Shortage
+from garrison.processes import main as process_main
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock
@@ -235,6 +236,23 @@ def test_a_start_for_which_the_machine_has_no_room_is_not_a_crash(scene: Scene, 
     found = scene.store.get(Identity, KEY)
     assert (found.status, found.metadata["class"]) == ("crashed", death_class)
     assert found.reason.startswith("could not be started: ")
+
+
+@pytest.mark.parametrize(("error", "death_class"), [
+    (Shortage("no watch is left for the agent's socket"), "shortage"), (GarrisonError("its task is missing"), "crash")])
+def test_a_process_for_which_there_was_no_room_while_it_began_is_not_to_blame(
+        scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception, death_class: str) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda *_: None)
+    for name in ("become_subreaper", "EventLoop", "signal.pthread_sigmask", "atomic.forbid_recreating"):
+        monkeypatch.setattr(f"garrison.processes.main.{name}", lambda *_, **__: None)
+    monkeypatch.setattr(process_main, "recover_process", fail)
+    arguments = ("--home", scene.home, "--run", KEY.run, "--name", KEY.name, "--incarnation", 1)
+    assert process_main.main([KEY.role, *map(str, arguments)]) == 1
+    found = scene.store.get(Identity, KEY)
+    assert (found.status, found.metadata.get("class", "crash")) == ("crashed", death_class)
 
 
 def test_a_process_that_ends_before_it_is_active_lapses_at_once(scene: Scene) -> None:

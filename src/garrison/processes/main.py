@@ -24,12 +24,14 @@ from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Task
+from garrison.supervise.death_classes import CRASH, SHORTAGE
 from garrison.supervise.incarnation import register
 from garrison.system import failpoint, reaper
 from garrison.system.disk_space import retry_until_space
 from garrison.system.event_loop import EventLoop
 from garrison.system.own_package import begin_again
 from garrison.system.processes import become_subreaper
+from garrison.system.shortage import is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -212,11 +214,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             process.stop(signal.SIGTERM)
         return _exit_code(options.role, run(process, incarnation, runtime, event_loop))
     except GarrisonError as error:
-        return report_crash(incarnation, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
+        return report_crash(incarnation, f"{key.full}#{options.incarnation}", str(error), error.exit_code,
+                            SHORTAGE if is_shortage(error) else CRASH)
     except Exception as error:  # a bug: the log and the identity get one line, the supervisor counts a death
         if os.environ.get("GARRISON_DEBUG") == "1":
             raise
-        return report_crash(incarnation, f"{key.full}#{options.incarnation}", describe_fault(error))
+        return report_crash(incarnation, f"{key.full}#{options.incarnation}", describe_fault(error),
+                            death_class=SHORTAGE if is_shortage(error) else CRASH)
 
 
 def recover_process(runtime: Runtime, incarnation: Incarnation, make: MakeProcess) -> Process:
@@ -255,12 +259,15 @@ def _exit_code(role: str, code: int) -> int:
     return 1 if role == "launch" and code == FENCED_EXIT else code
 
 
-def report_crash(incarnation: Incarnation | None, who: str, why: str, code: int = 1) -> int:
-    """Record in the log and the identity why a process cannot continue; return the exit code."""
+def report_crash(incarnation: Incarnation | None, who: str, why: str, code: int = 1, death_class: str = CRASH) -> int:
+    """Record in the log and the identity why a process cannot continue; return the exit code.
+
+    What it lacked when it began is waited for, and does not count as its own fault.
+    """
     log_line(f"{who}: {why}")
     if incarnation is not None:
         with contextlib.suppress(GarrisonError, OSError):  # fenced, or the record itself is damaged
-            incarnation.crash(why, code)
+            incarnation.crash(why, code, death_class)
     return code
 
 

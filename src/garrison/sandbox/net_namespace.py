@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -18,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from garrison.errors import Refused
+from garrison.errors import Refused, Shortage
 from garrison.system import processes
+from garrison.system.shortage import ERRNOS, reports_shortage
 
 PORT = 61280
 """Port of the listener in every namespace: above the range that the kernel gives to outgoing connections."""
@@ -54,15 +56,24 @@ class NetNamespace:
 
 
 def create() -> NetNamespace:
-    """Make a network namespace; Refused with the reason where the machine does not allow it."""
+    """Make a network namespace; Refused with the reason where the machine does not allow it, Shortage where it has no
+    room for one now."""
     program = shutil.which("nsenter") or shutil.which("nsenter", path="/usr/bin:/bin")
     if program is None:
         raise Refused("network = \"allow\" needs the program nsenter (util-linux); install it, or set network = "
                       "\"none\" or \"open\"")
     unshare = ctypes.CDLL(None, use_errno=True).unshare  # looked up before the fork
-    parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        if error.errno not in ERRNOS:
+            raise
+        raise Shortage(f"no room for a network namespace ({error.strerror}); it is tried again") from error
     with parent, child:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            raise Shortage(f"no room for a network namespace ({error.strerror}); it is tried again") from error
         if pid == 0:
             _make_in_child(unshare, child)
         child.close()
@@ -72,10 +83,20 @@ def create() -> NetNamespace:
     if message != b"ready":
         for descriptor in descriptors:
             os.close(descriptor)
+        if reports_shortage(told := message.decode(errors="replace")) or _is_used_up(told):
+            raise Shortage(f"no room for a network namespace ({told}); it is tried again")
         raise Refused(f"network namespaces are not allowed here ({message.decode(errors='replace') or 'no reason'}); "
                       "set network = \"none\" or \"open\"")
     listener, network, *user = descriptors
     return NetNamespace(socket.socket(fileno=listener), program, network, user[0] if user else None)
+
+
+def _is_used_up(told: str) -> bool:
+    """Return whether the user has as many namespaces as the machine allows, which is more than none."""
+    if os.strerror(errno.ENOSPC) not in told:
+        return False
+    folder = Path("/proc/sys/user")
+    return all((folder / name).read_text().strip() != "0" for name in ("max_net_namespaces", "max_user_namespaces"))
 
 
 def _make_in_child(unshare: Callable[[int], int], channel: socket.socket) -> None:

@@ -387,10 +387,12 @@ class Incarnation:
         failpoint.here(":terminated")
         self.lock.release()
 
-    def crash(self, reason: str, exit_code: int = 1) -> None:
+    def crash(self, reason: str, exit_code: int = 1, death_class: str = CRASH) -> None:
         """Record its own death, so that the supervisor can name the reason; then release the life lock."""
         now = self.clock.utc()
-        self.update(lambda old: mark_ended(old, "crashed", now, reason, exit=exit_code))
+        stated = {} if death_class == CRASH else {"class": death_class}
+        self.update(lambda old: replace(ended := mark_ended(old, "crashed", now, reason, exit=exit_code),
+                                        metadata={**ended.metadata, **stated}))
         self.lock.release()
 
 

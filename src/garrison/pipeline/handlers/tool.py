@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import logging
 import os
 import tempfile
 import time
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.config import Timing, find_home
 from garrison.ends import End, EndKind
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Shortage
 from garrison.pipeline.graph import seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import STATUS_FILE, read_status_file
@@ -35,12 +37,14 @@ from garrison.system.exit_info import describe_end
 from garrison.system.jobs import Job, read_tail
 from garrison.system.kill_tree import kill_tree
 from garrison.system.processes import ProcessId
+from garrison.system.shortage import retry_pause
 
 if TYPE_CHECKING:
     from garrison.pipeline.flow import Place
     from garrison.sandbox import place as sandbox
     from garrison.sandbox.network import NetworkPlace
 
+logger = logging.getLogger(__name__)
 MAX_OUTPUT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
 COMMANDS = ("tool_command", "command", "script")
@@ -89,13 +93,26 @@ def _attempt_folder(call: Call) -> Iterator[Path]:
 
 
 async def _run(call: Call, command: str, folder: Path) -> End | str:
-    """Return how the command ended, or why it could not be started."""
+    """Return how the command ended, or why it could not be started; wait while the machine lacks room for it."""
+    for number in itertools.count(1):
+        try:
+            return await _try_to_run(call, command, folder)
+        except Shortage as error:
+            pause = retry_pause(number)
+            logger.warning("%s waits %g s: %s", call.node.id, pause, error)
+            await asyncio.sleep(pause)
+    raise AssertionError
+
+
+async def _try_to_run(call: Call, command: str, folder: Path) -> End | str:
     try:
         variables = environment(call, folder)
         place = checkout_place(Role.TOOL, call.run.tree, folder, call.run.directory, variables, command=command)
         user = checkout_user(find_home(environ=variables), call.run.run, call.node.id, call.attempt,
                              call.run.directory or folder)
         network = checkout_network(Role.TOOL, place, user, variables)
+    except Shortage:
+        raise
     except GarrisonError as error:
         return str(error)
     with contextlib.closing(network):
@@ -110,6 +127,8 @@ async def _run_in(call: Call, command: str, folder: Path, variables: Mapping[str
         job = Job.start(["/bin/sh", "-c", _SHELL, "sh", str(folder / "stderr.log"), *recording, *confined.argv],
                         env=confined.env, cwd=call.run.tree, log=folder / "output.log",
                         timeout_s=seconds(call.attrs, "timeout"))
+    except Shortage:
+        raise
     except GarrisonError as error:
         return str(error)
     try:

@@ -31,10 +31,13 @@ class Group(StrEnum):
     """Ways in which the merge queue makes a commit of a branch."""
     TRANSFORMS = "garrison.transforms"
     """Changes of every graph that is read."""
+    LINT_RULES = "garrison.lint_rules"
+    """Rules that graphs are checked by."""
 
 
 WORDS = {Group.AGENTS: "kind of agent", Group.HANDLERS: "handler", Group.TERMINALS: "terminal",
-         Group.STRATEGIES: "merge strategy", Group.TRANSFORMS: "transform"}
+         Group.STRATEGIES: "merge strategy", Group.TRANSFORMS: "transform",
+         Group.LINT_RULES: "lint rule"}
 
 
 @frozen

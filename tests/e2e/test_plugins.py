@@ -72,6 +72,8 @@ def test_a_run_uses_all_that_an_installed_package_offers(with_example: Place) ->
     place = with_example
     place.terminal = "example-quiet"
     graph = _graph(place, 'bake [agent=cook, prompt="Bake."]', 'count [type="example.words", file="dough.md"]')
+    checked = place.command("pipeline", "validate", graph)
+    assert "example-accepted" in checked.stdout and "bake does not say how its work is accepted" in checked.stdout
     set_up = place.command("merge-queue", "config", "--strategy", "example-note", "--repo-root", place.repo)
     assert set_up.returncode == 0, set_up.stderr
     assert place.finish(place.launch(graph, gate="test -f calc.py")) == 0, place.logs()
@@ -82,6 +84,7 @@ def test_a_run_uses_all_that_an_installed_package_offers(with_example: Place) ->
     assert said["context_updates"] == {"example.words": 3} and said["notes"] == "3 words"
     told = place.command("doctor").stdout
     assert "kind of agent recipe (garrison-example)" in told and "merge strategy example-note" in told, told
+    assert "note: " in place.logs() and "bake does not say how its work is accepted" in place.logs()
     wrong = place.home / "config.toml"
     wrong.write_text('[agents.cook]\nkind = "recipe"\nheat = 3\n')
     refused = place.command("launch", graph, "--target-dir", place.repo, "--no-gate", "--run", "r2", "--new")

@@ -96,7 +96,8 @@ def test_parallel_and_fan_in_are_passed_through() -> None:
     assert dag("p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> c -> exit").path == "a b c"
 
 
-@pytest.mark.parametrize(("status", "result"), [(SUCCESS, "done"), (PARTIAL, "failed: goal_gate_unsatisfied")])
+@pytest.mark.parametrize(("status", "result"), [(SUCCESS, "done"), (PARTIAL, "done"),
+                                               (SKIPPED, "failed: goal_gate_unsatisfied")])
 def test_gates_count_at_the_end(status: str, result: str) -> None:
     assert dag("g [goal_gate=true] start -> g -> exit", {"g": status}).result == result
 
@@ -183,15 +184,16 @@ def test_going_back_ends_as_a_stuck_cycle() -> None:
 
 
 def test_a_gate_goes_back_and_reruns_everything_after_its_target() -> None:
-    run = dag("g [goal_gate=true, retry_target=a] start -> a -> g -> c -> exit; start -> x -> exit",
+    run = dag("g [goal_gate=true, allow_partial=false, retry_target=a] start -> a -> g -> c -> exit; start -> x -> exit",
               {"g": [PARTIAL, OK]})
     assert (run.result, run.path, run.state.redirects) == ("done", "a g c x a g c", 1)
-    run = dag("g [goal_gate=true] retry_target=g; start -> g -> exit", {"g": PARTIAL})
+    run = dag("g [goal_gate=true, allow_partial=false] retry_target=g; start -> g -> exit", {"g": PARTIAL})
     assert (run.result, run.path) == ("failed: goal_gate_unsatisfied", "g g g g")
 
 
 def test_after_going_back_another_edge_may_be_followed() -> None:
-    run = dag("""g [goal_gate=true, retry_target=g] start -> g; g -> no [condition="outcome=partial_success"]
+    run = dag("""g [goal_gate=true, allow_partial=false, retry_target=g] start -> g
+                 g -> no [condition="outcome=partial_success"]
                  g -> yes [condition="pass"]; {no yes} -> z -> exit""", {"g": [PARTIAL, OK]})
     assert (run.result, run.path) == ("done", "g no z g yes z")
     assert run.state.outcomes["no"].status == SKIPPED
@@ -209,7 +211,7 @@ def test_a_reset_node_that_did_not_run_again_has_no_outcome() -> None:
 
 
 def test_a_gate_does_not_go_back_to_where_it_would_not_rerun() -> None:
-    run = dag("g [goal_gate=true, retry_target=x] start -> {g x} -> exit", {"g": PARTIAL})
+    run = dag("g [goal_gate=true, allow_partial=false, retry_target=x] start -> {g x} -> exit", {"g": PARTIAL})
     assert (run.result, run.path) == ("failed: goal_gate_unsatisfied", "g x")
 
 

@@ -221,7 +221,8 @@ def test_retry_targets_of_gates() -> None:
 
 
 @pytest.mark.parametrize(("status", "more", "result"), [
-    (SUCCESS, "", "done"), (PARTIAL, "", "failed: goal_gate_unsatisfied"), (PARTIAL, ", allow_partial=true", "done"),
+    (SUCCESS, "", "done"), (PARTIAL, "", "done"), (PARTIAL, ", allow_partial=true", "done"),
+    (PARTIAL, ", allow_partial=false", "failed: goal_gate_unsatisfied"),
     (SKIPPED, "", "failed: goal_gate_unsatisfied"),
 ])
 def test_a_gate_needs_an_explicit_success(status: str, more: str, result: str) -> None:

@@ -43,9 +43,16 @@ def unreadable(tmp_path: Path) -> Path:
 def test_the_shipped_example_is_sound() -> None:
     result = call("validate", EXAMPLE)
     assert result.exit_code == 0
-    assert "0 errors, 0 warnings" in result.stdout
+    assert "0 errors" in result.stdout
     assert "would accept it" in result.stdout
-    assert json.loads(call("validate", EXAMPLE, "--json").stdout) == []
+    unnamed = json.loads(call("validate", EXAMPLE, "--json", "--strict").stdout)
+    assert {(each["rule"], each["severity"]) for each in unnamed} <= {("agent_unnamed", "warning")}
+
+
+def test_a_node_without_an_agent_is_named_with_what_a_launch_needs(tmp_path: Path) -> None:
+    result = validate(tmp_path / "w.dot", "digraph { start; a [label=A]; exit; start -> a -> exit }")
+    assert "a has no agent= and no command=; launch it with --agent NAME" in result.stdout
+    assert result.stdout.endswith("would accept it with --agent NAME\n")
 
 
 def test_findings_and_exit_code(broken: Path) -> None:

@@ -17,6 +17,10 @@ SOUND = f"{OPEN}-> end"
 FAULTS = [
     ("start_node", "a; end [shape=Msquare] a -> end", None, 0, "shape=Mdiamond"),
     ("start_node", SOUND + "\n s2 [shape=circle] s2 -> a", "s2", 3, "second start"),
+    ("single_exit", SOUND + "\n more [shape=Msquare]; a -> more", "more", 3, "another exit"),
+    ("child_pipeline_required", SOUND + "\n m [shape=house]; a -> m -> end", "m", 3, "did you mean shape=hexagon"),
+    ("condition_syntax", SOUND + '\n a -> a [condition="context.x !contains y"]', None, 3, "!(KEY contains VALUE)"),
+    ("context_key_unknown", SOUND + '\n a -> a [condition="context.internal.foo=1"]', None, 3, "internal.foo"),
     ("terminal_node", "start [shape=Mdiamond] a; start -> a", None, 0, "shape=Msquare"),
     ("reachability", SOUND + "\n lost; lost -> a", "lost", 3, "no path"),
     ("start_no_incoming", SOUND + "\n a -> start", None, 3, "a -> start"),

@@ -35,7 +35,7 @@ from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import to_dot, to_drawing
 from garrison.pipeline.graph import DialectError, Graph
-from garrison.pipeline.lint import ERROR, Finding, errors, lint
+from garrison.pipeline.lint import ERROR, WARNING, Finding, Problem, errors, installed_rules, lint
 from garrison.pipeline.parser import parse as parse_text
 from garrison.pipeline.parser import parse_bytes, parse_file
 from garrison.pipeline.plan import plan_run
@@ -44,6 +44,7 @@ from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.svg_drawing import to_svg
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import preflight
+from garrison.processes.launch_request import read_defaults
 from garrison.processes.run_state import NodeOutcome, RunState, replay_run
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
@@ -82,6 +83,10 @@ class Use(StrEnum):
         return f"accepted_by_{self}"
 
 
+UNNAMED = "agent_unnamed"
+"""Rule of a warning: a launch needs --agent."""
+
+
 @click.group(cls=Group)
 def pipeline() -> None:
     """Check, draw and try pipelines (DOT graphs), and run them here without a repository."""
@@ -112,7 +117,8 @@ def validate(file: Path, use: str, agent: str | None, home: str | None, *, stric
     else:
         graph, findings = _findings(graph, Use(use), home, agent)
         if strict:
-            findings = [replace(finding, severity=ERROR) for finding in findings]
+            findings = [finding if finding.rule == UNNAMED else replace(finding, severity=ERROR)
+                        for finding in findings]  # what an option of the launch mends is no fault of the graph
         if not as_json:
             _print_findings(graph, findings, Use(use))
     if as_json:
@@ -133,11 +139,23 @@ def _findings(graph: Graph, use: Use, home: str | None, agent: str | None) -> tu
     from garrison.pipeline.handlers.registry import offered
 
     graph, _ = apply_installed(graph, "")
-    findings = lint(graph, {*offered(), *TRANSLATED_TYPES} if use is Use.SESSION else offered())
+    findings = lint(graph, {*offered(), *TRANSLATED_TYPES} if use is Use.SESSION else offered(), own=installed_rules())
     if not errors(findings):
         refusal = _refusal(graph, use, home, agent)
         findings = [*([_refused(graph, use, refusal)] if refusal else []), *findings]
+    if use is Use.LAUNCH and agent is None and not errors(findings):
+        findings += _without_agent(graph, home)
     return graph, findings
+
+
+def _without_agent(graph: Graph, home: str | None) -> list[Finding]:
+    """Return a warning for each node for which a launch here would want --agent."""
+    if read_defaults(find_home(home), Path.cwd()).agent:
+        return []
+    plan = preflight.plan_launch(graph)
+    return [Problem(f"{name} has no agent= and no command=", "launch it with --agent NAME (`garrison agents presets` "
+                    "lists them)", graph.nodes.get(name)).finding(UNNAMED, WARNING)
+            for name, task in plan.tasks.items() if not task.agent and not task.command]
 
 
 def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str | None:
@@ -182,7 +200,8 @@ def _print_findings(graph: Graph, findings: list[Finding], use: Use) -> None:
         hint = "; for the graph of a session pass --for session" if has_session_nodes and use is not Use.SESSION else ""
         click.echo(f"{use.command} would refuse it{hint}")
     elif not count:
-        click.echo(f"{use.command} would accept it")
+        unnamed = any(finding.rule == UNNAMED for finding in findings)
+        click.echo(f"{use.command} would accept it{' with --agent NAME' if unnamed else ''}")
 
 
 def _summary(graph: Graph) -> str:

@@ -116,7 +116,7 @@ async def run_async(
         if directory is not None and journal is None:
             journal = RunJournal(directory, clock.utc)
             journal.is_synced = not opened.start.simulated
-            write_start(directory, journal, opened.start)
+            write_start(directory, journal, opened.start, opened.program.graph)
         scope = Scope(opened.start.run, opened.program.graph.read_only(), Path(tree or opened.start.tree).absolute(),
                       dict(os.environ if environ is None else environ),
                       directory=directory.root if directory else None, agent=agent, answerer=as_answerer(answerer),

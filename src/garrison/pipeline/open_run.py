@@ -136,11 +136,13 @@ def initial_state(program: Program, run_start: RunStart) -> tuple[FlowState, Cha
     return state, Change(started=[*state.in_flight.values()])
 
 
-def write_start(directory: RunDirectory, journal: RunJournal, run_start: RunStart, *, durable: bool = False) -> None:
-    """Write the first record of a run, its graph and its manifest."""
+def write_start(directory: RunDirectory, journal: RunJournal, run_start: RunStart, graph: Graph, *,
+                durable: bool = False) -> None:
+    """Write the first record of a run, its graph's text and its manifest."""
     atomic.write(directory.graph, run_start.graph.encode("utf-8", "surrogatepass"), durable=durable)
-    manifest = {"run": run_start.run, "source": run_start.source, "graph_hash": run_start.hash,
-                "began_at": run_start.at, "tree": run_start.tree, "seed": run_start.seed, "forked": run_start.forked}
+    manifest = {"run": run_start.run, "name": graph.id, "goal": text(graph.attrs, "goal", ""),
+                "source": run_start.source, "graph_hash": run_start.hash, "began_at": run_start.at,
+                "tree": run_start.tree, "seed": run_start.seed, "forked": run_start.forked}
     atomic.write(directory.manifest, json.dumps(manifest, indent=1).encode(), durable=durable)
     journal.append(BEGUN, run_start.to_data())
 
@@ -241,7 +243,7 @@ def fork_run(source: RunDirectory, target: Path, node: str, visit: int | None, c
                         at=clock.utc(), forked=f"{old.run} at {node}, visit {visited}")
     journal = RunJournal(directory, clock.utc)
     try:
-        write_start(directory, journal, run_start, durable=True)
+        write_start(directory, journal, run_start, program.graph, durable=True)
     finally:
         journal.close()
     return visited

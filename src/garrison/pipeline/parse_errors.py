@@ -239,9 +239,12 @@ def explain_condition(text: str, error: UnexpectedInput, max_depth: int) -> Expl
         return stop.offset, "&&, || or ) is missing"
     if stop.here.startswith(")"):
         return stop.offset, "this ) closes nothing; remove it"
+    if _NOT_CONTAINS.search(text):
+        return stop.offset, "contains is negated as !(KEY contains VALUE)"
     return stop.offset, "&& or || is missing before this; quote a value that has such characters"
 
 
+_NOT_CONTAINS = re.compile(r"(?:!|\bnot)\s*contains\b")
 _QUOTE_THESE = frozenset('=<>"!')
 
 

@@ -28,6 +28,7 @@ from garrison.records import atomic
 from garrison.records.journal import BLOB_BYTES, SNAPSHOT_EVERY, Entry, Writer, read_all
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import untrusted
+from garrison.system.clock import SystemClock
 from garrison.system.failpoint import here
 
 if TYPE_CHECKING:
@@ -327,8 +328,9 @@ def write_status(folder: Path, node: str, state: FlowState) -> None:
 
 
 def write_checkpoint(directory: RunDirectory, checkpoint: Mapping[str, Any], *, durable: bool) -> None:
-    """Replace checkpoint.json."""
-    body = json.dumps(checkpoint, ensure_ascii=False, indent=1 if durable else None)  # indenting is ten times slower
+    """Replace checkpoint.json, with the time at which it was written."""
+    stamped = {**checkpoint, "timestamp": SystemClock().utc()}
+    body = json.dumps(stamped, ensure_ascii=False, indent=1 if durable else None)  # indenting is ten times slower
     atomic.write(directory.checkpoint, body.encode("utf-8", "backslashreplace"), durable=durable)
 
 

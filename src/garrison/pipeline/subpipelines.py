@@ -22,7 +22,9 @@ from garrison.pipeline.graph import Graph, Node, flag, number, seconds, text
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
 
 SUBGRAPH, MANAGER = "subgraph", "stack.manager_loop"
-FILE_ATTRIBUTES = ("graph_ref", "subgraph", "dotfile", "stack.child_dotfile")
+CHILD_FILES = ("stack.child_dotfile", "stack.child_workflow")
+"""Attributes of a manager, or of the graph for its managers; the second is another name of the first."""
+FILE_ATTRIBUTES = ("graph_ref", "subgraph", "dotfile", *CHILD_FILES)
 """Attributes that name a pipeline's file."""
 
 
@@ -47,7 +49,8 @@ def pipeline_file(node: Node, graph: Graph) -> str:
 def find_pipeline_file(node: Node, graph: Graph) -> str | None:
     """Return the file that a subgraph or manager node names, a manager's graph for it; None if there is none."""
     own = next((str(node.attrs[name]) for name in FILE_ATTRIBUTES if text(node.attrs, name)), None)
-    return own or (text(graph.attrs, "stack.child_dotfile") if node.handler == MANAGER else None)
+    return own or (next((found for name in CHILD_FILES if (found := text(graph.attrs, name))), None)
+                   if node.handler == MANAGER else None)
 
 
 def file_attribute(node: Node) -> str:

@@ -28,7 +28,7 @@ from garrison.merge.config import QueueConfig, explain_gate_mismatch, read_signe
 from garrison.merge.preflight import identify, preflight
 from garrison.pipeline.dot_writer import graph_digest
 from garrison.pipeline.graph import DialectError, position
-from garrison.pipeline.lint import lint
+from garrison.pipeline.lint import ERROR, installed_rules, lint
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import (
     TASK_HANDLERS,
@@ -96,6 +96,15 @@ class PreparedLaunch:
     plan: RunPlan
 
 
+def _report_findings(graph: Graph, report: Callable[[str], None]) -> None:
+    """Print the warnings that a launch shows; Refused for an error of a package's own rule."""
+    for finding in lint(graph, rules=REPORTED_RULES, own=installed_rules()):
+        message = graph.message_at(finding.line, finding.column, str(finding))
+        if finding.severity == ERROR:
+            raise Refused(f"{message} ({finding.rule})")
+        report(f"note: {message}")
+
+
 def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[str], None],
                    claim: LaunchClaim | None = None) -> PreparedLaunch:
     """Check everything and run the gate once; return what `create_run` writes. Refused or UsageError otherwise.
@@ -106,8 +115,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     check_configuration(runtime.home, report)
     graph, text = apply_installed(parse(text, str(request.pipeline)), text)
     plan = plan_launch(graph, request.max_steps)
-    for finding in lint(graph, rules=REPORTED_RULES):
-        report(f"note: {graph.message_at(finding.line, finding.column, str(finding))}")
+    _report_findings(graph, report)
     repo = validate_repository(request.target)
     defaults = read_defaults(runtime.home, repo)
     request = complete(request, plan, defaults)

@@ -117,6 +117,8 @@ class Unit:
     on_error_continue: bool = False
     auto_status: bool = False
     allow_partial: bool = False
+    refuses_partial: bool = False
+    """Set if it says allow_partial=false: as a goal gate it then wants a whole success."""
     max_visits: int | None = None
     max_same_failures: int = MAX_SAME_FAILURES
     """Identical failures in a row after which the run is stuck; 0 means never."""
@@ -284,6 +286,7 @@ def _unit(graph: Graph, node: Node, routes: list[Route], max_visits: int | None,
         on_error_continue=text(attrs, "on_error", "").strip().lower() == "continue",
         auto_status=flag(attrs, "auto_status"),
         allow_partial=flag(attrs, "allow_partial"),
+        refuses_partial=not flag(attrs, "allow_partial", default=True),
         max_visits=_whole_number(attrs, "max_node_visits", _whole_number(attrs, "max_visits", max_visits)),
         max_same_failures=_whole_number(attrs, "max_same_failures", max_same) or 0,
         asks_outcome=node.handler == CONDITIONAL and any("outcome" in keys_of(route.condition) for route in ordered

@@ -131,8 +131,8 @@ def _exit(turn: Turn, place: Place) -> None:
 def is_satisfied(turn: Turn, gate: str) -> bool:
     """Return whether a goal gate lets the run end: it was never visited, or its last outcome is an explicit success.
 
-    A partial success counts if the node has allow_partial; a word of the graph's own never does. A gate that a dag
-    skipped was not visited.
+    A partial success counts, as in the public specification, unless the node says allow_partial=false; a word of the
+    graph's own never does. A gate that a dag skipped was not visited.
     """
     outcome = turn.state.outcomes.get(gate)
     if outcome is None or not turn.state.visits.get(gate):
@@ -142,7 +142,7 @@ def is_satisfied(turn: Turn, gate: str) -> bool:
 
 def _is_partial(turn: Turn, gate: str, outcome: Outcome) -> bool:
     """Return whether a gate that accepts a partial success has one."""
-    return outcome.status == PARTIAL and turn.program.units[gate].allow_partial
+    return outcome.status == PARTIAL and not turn.program.units[gate].refuses_partial
 
 
 def _redirect(turn: Turn, gate: str) -> None:

@@ -7,16 +7,21 @@ a launch, a `warning` does not. To add a rule, write a function in one of the mo
 from __future__ import annotations
 
 from collections.abc import Collection
+from types import MappingProxyType
 
+from garrison import plugins
+from garrison.errors import UsageError
 from garrison.pipeline.graph import Graph
 from garrison.pipeline.lint import attributes, context_keys, edges, structure, unknown_attributes
-from garrison.pipeline.lint.findings import ERROR, WARNING, Finding, Rules, View, command_of, flow_of
+from garrison.pipeline.lint.findings import ERROR, WARNING, Finding, Problem, Rule, Rules, View, command_of, flow_of
 
-__all__ = ["ERROR", "RULES", "WARNING", "Finding", "command_of", "errors", "flow_of", "lint"]
+__all__ = ["ERROR", "RULES", "WARNING", "Finding", "Problem", "View", "command_of", "errors", "flow_of",
+           "installed_rules", "lint"]
 
 RULES: Rules = {
     "start_node": (ERROR, structure.start_node),
     "terminal_node": (ERROR, structure.terminal_node),
+    "single_exit": (WARNING, structure.single_exit),
     "start_no_incoming": (ERROR, structure.start_no_incoming),
     "exit_no_outgoing": (ERROR, structure.exit_no_outgoing),
     "node_id": (ERROR, structure.node_id),
@@ -65,18 +70,40 @@ BEFORE_A_RUN = frozenset({"attribute_misspelt", "attribute_misplaced", "attribut
 
 
 def lint(graph: Graph, handlers: Collection[str] = (), *, has_begun: bool = False,
-         rules: Collection[str] | None = None) -> list[Finding]:
+         rules: Collection[str] | None = None, own: Rules = MappingProxyType({})) -> list[Finding]:
     """Return all findings, errors before warnings, each group in the order of the text.
 
     `handlers` are the node types this installation runs besides those of the dialect. With `has_begun` the graph is
     that of a run which has begun, and the rules in BEFORE_A_RUN do not apply. `rules` names those to apply (default:
-    all).
+    all), `own` are those of installed packages (`installed_rules`).
     """
     view = View(graph, frozenset(handlers))
     findings = [problem.finding(name, severity) for name, (severity, rule) in RULES.items()
                 if not (has_begun and name in BEFORE_A_RUN) and (rules is None or name in rules)
                 for problem in rule(view)]
+    findings += [problem.finding(name, severity) for name, (severity, rule) in own.items()
+                 for problem in _guarded(name, rule, view)]
     return sorted(findings, key=lambda finding: (finding.severity != ERROR, finding.line, finding.column))
+
+
+def installed_rules() -> Rules:
+    """Return the rules that installed packages offer (entry points `garrison.lint_rules`); UsageError for a broken one.
+
+    An entry point is a function from a `View` to `Problem`s. Its attribute `severity` may say "error"; else it warns.
+    """
+    loaded = {name: plugins.load(plugins.Group.LINT_RULES, name) for name in plugins.offered(plugins.Group.LINT_RULES)
+              if name not in RULES}
+    return {name: (ERROR if getattr(rule, "severity", WARNING) == ERROR else WARNING, rule)
+            for name, rule in loaded.items()}
+
+
+def _guarded(name: str, rule: Rule, view: View) -> list[Problem]:
+    """Return what a package's rule yields; UsageError in one line if it fails."""
+    try:
+        return [problem for problem in rule(view) if isinstance(problem, Problem)]
+    except Exception as error:  # whatever a package's code does
+        raise UsageError(f"the lint rule {name} failed: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}; "
+                         "repair or uninstall its package") from error
 
 
 def errors(findings: list[Finding]) -> list[Finding]:

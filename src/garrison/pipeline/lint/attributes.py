@@ -185,8 +185,10 @@ def child_pipeline_required(view: View) -> Iterator[Problem]:
     """Require a pipeline of each node that runs one."""
     for node in view.graph.nodes_of(SUBGRAPH, MANAGER):
         if find_pipeline_file(node, view.graph) is None and not _watches_a_run(node):
-            yield Problem(f"{node.id} ({node.handler}) names no pipeline; give it {file_attribute(node)}=FILE.dot", "",
-                          node)
+            meant = ", or did you mean shape=hexagon, where a person decides?" \
+                if text(node.attrs, "shape") == "house" and not text(node.attrs, "type") else ""
+            yield Problem(f"{node.id} ({node.handler}) names no pipeline; give it {file_attribute(node)}=FILE.dot"
+                          f"{meant}", "", node)
 
 
 def _watches_a_run(node: Node) -> bool:

@@ -24,7 +24,8 @@ ENGINE = "the engine"
 
 WRITTEN: Mapping[str, tuple[str, ...]] = {
     ENGINE: ("outcome", "preferred_label", "failure_reason", "failure_class", "last_stage", "last_failure",
-             "last_failed_node", "current_node", "graph.", "internal."),
+             "last_failed_node", "current_node", "graph.", "internal.restart_count", "internal.retry_count.",
+             "internal.session."),
     "codergen": ("last_response",),
     "tool": ("tool.output", "tool.exit_code", "tool.last_line", *ALIASES),
     "wait.human": ("human.gate.selected", "human.gate.label", "human.gate.text", "human.gate.node"),

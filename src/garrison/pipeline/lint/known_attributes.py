@@ -68,8 +68,8 @@ GRAPH_TYPES: Mapping[str, Reader] = {
     "retry_policy": _word(*PRESETS), "retry_jitter": flag, "allow_empty": flag, "land": _word(*LANDS),
     **_texts("goal", "label", "gate", "node_gate", "setup", "setup_key", "base", "prd_ref", "retry_target",
              "failover", "fallback_retry_target", "default_fidelity", "default_thread", "thread_id", "model_stylesheet",
-             *PROPERTIES, "inputs", "vars", "namespaces", "stack.child_dotfile", "stack.child_workdir",
-             "stack.child_run_dir"),
+             *PROPERTIES, "inputs", "vars", "namespaces", "stack.child_dotfile", "stack.child_workflow",
+             "stack.child_workdir", "stack.child_run_dir"),
 }
 NODE_TYPES: Mapping[str, Reader] = {
     "timeout": seconds, "silence": seconds, "human.timeout": seconds, "human.timeout_seconds": seconds,
@@ -87,7 +87,8 @@ NODE_TYPES: Mapping[str, Reader] = {
     **_texts("retry_target", "fallback_retry_target", "on_error", "on_resume", "fidelity", "thread_id"),
     # people and inner pipelines
     **_texts("human.prompt", "human.type", "question_type", "human.default_choice", "human_default_choice", "graph_ref",
-             "subgraph", "dotfile", "stack.child_dotfile", "stack.child_workdir", "stack.child_run_dir",
+             "subgraph", "dotfile", "stack.child_dotfile", "stack.child_workflow", "stack.child_workdir",
+             "stack.child_run_dir",
              "manager.actions", "manager.stop_condition"),
     # models, Claude agents and sessions
     **_texts(*PROPERTIES, "model", "fallback_model", "effort", "tools", "permission_mode", "max_turns", "budget",

@@ -34,6 +34,13 @@ def terminal_node(view: View) -> Iterator[Problem]:
         yield Problem("the graph has no exit node", "give one node shape=Msquare")
 
 
+def single_exit(view: View) -> Iterator[Problem]:
+    """Report a second exit: the public specification has one."""
+    for node in view.graph.nodes_of("exit")[1:]:
+        yield Problem(f"{node.id} is another exit node, which not every engine accepts",
+                      "lead its edges to the first one, unless the graph is for garrison alone", node)
+
+
 def start_no_incoming(view: View) -> Iterator[Problem]:
     """Forbid edges into the start."""
     for edge in view.graph.edges:

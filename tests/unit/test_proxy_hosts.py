@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from garrison.errors import UsageError
-from garrison.sandbox.proxy.hosts import find_rule, forbidden_reason, normalize_host, parse_rules, permitted_addresses
+from garrison.sandbox.proxy.hosts import (
+    entry_for,
+    find_rule,
+    forbidden_reason,
+    normalize_host,
+    parse_rules,
+    permitted_addresses,
+)
+from garrison.sandbox.refused_hosts import HostSettings, RefusedHost, describe_permission
 
 
 @pytest.mark.parametrize(("entry", "host", "port", "admitted"), [
@@ -49,6 +60,23 @@ def test_public_addresses_may_be_reached(address: str) -> None:
     "2001:0:7f00:1::", "2001:db8::1", "nonsense"])
 def test_addresses_that_are_not_public_may_not(address: str) -> None:
     assert forbidden_reason(address)
+
+
+@pytest.mark.parametrize(("host", "port", "private", "entry"), [
+    ("pypi.org", 443, True, "private pypi.org"), ("example.org", 80, False, "example.org"),
+    ("example.org", 8443, False, "example.org:8443"), ("10.1.2.3", 5432, False, "10.1.2.3:5432"),
+    ("::1", 443, False, "::1"), ("::1", 8080, False, "[::1]:8080"), ("localhost", 3000, False, "localhost:3000")])
+def test_the_entry_offered_for_a_refused_host_admits_it(host: str, port: int, private: bool, entry: str) -> None:
+    """Seen: `add "private pypi.org" to hosts`, done literally, dropped the default list."""
+    assert entry_for(host, port, private=private) == entry
+    refused = [RefusedHost(f"{host}:{port}", "why", "", "", entry=each) for each in (entry, entry, "")]
+    hint = describe_permission(refused, HostSettings(Path("/h/config.toml"), ("default", "x.org")))
+    assert hint.startswith("to allow it, write this below [sandbox] in /h/config.toml: hosts = [")
+    pasted = tomllib.loads(hint.partition("config.toml: ")[2])["hosts"]
+    rule = find_rule(parse_rules(pasted), host, port)
+    assert rule is not None and rule.private is (private or host != "example.org")
+    assert pasted[:2] == ["default", "x.org"]
+    assert describe_permission(refused[2:], HostSettings()) == entry_for("169.254.169.254", 80) == ""
 
 
 def test_one_forbidden_address_refuses_a_name() -> None:

@@ -47,7 +47,8 @@ from garrison.project.trial import (
     whole_registries,
 )
 from garrison.records.run import Launch
-from garrison.sandbox.place import DEFAULT_HOSTS, Role
+from garrison.sandbox.place import Role
+from garrison.sandbox.refused_hosts import HostSettings
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import summarize_sandbox
 from garrison.system import untrusted
@@ -262,14 +263,6 @@ def describe_choice(choice: Choice, agents: Sequence[str]) -> list[str]:
     return lines
 
 
-@frozen
-class HostSettings:
-    """The hosts that a set-up may reach, and the file that states them."""
-
-    path: Path = Path("config.toml")
-    hosts: tuple[str, ...] = (DEFAULT_HOSTS,)
-
-
 _DEFAULTS = HostSettings()
 
 
@@ -284,7 +277,7 @@ def next_steps(choice: Choice, result: TrialResult | None, pipeline: str | None,
     refused = whole_registries(result.refused_hosts if result is not None else ())
     if refused:
         return [f"if you trust {' and '.join(refused)}, write this below [sandbox] in {settings.path}:",
-                f"    hosts = {json.dumps([*settings.hosts, *(f'private {host}' for host in refused)])}",
+                f"    {settings.line_with(f'private {host}' for host in refused)}",
                 "next: garrison init --force"]
     if result is not None and result.is_lost:
         return [f"the trial gave no verdict: {result.summary}", "next: garrison init --force"]

@@ -30,7 +30,7 @@ from garrison.records.store import Store
 from garrison.supervise.decisions import FIRST_START
 from garrison.views import explain
 from garrison.views.event_log import NODE_ROLES, EventLog
-from garrison.views.node_view import NodeView
+from garrison.views.node_view import NodeView, refused_hosts
 from garrison.views.run_view import RunReader
 
 _INDENT = " " * 10
@@ -155,8 +155,8 @@ def _show_current_state(home: Path, run: str, node: str) -> None:
     view = RunReader(home, os.environ).read(run)
     node_view = next((each for each in view.details.nodes if each.node == node), None) if view.details else None
     if node_view is not None:
-        for host in node_view.refused_hosts:
-            click.echo(f"network: {host.describe()}")
+        for line in refused_hosts([node_view]):
+            click.echo(f"network: {line}")
         click.echo(f"now: {node} is {state_words(node_view.state, node_view.doing)}")
         if step := next_step(node_view, run):
             click.echo(f"next: {step}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from garrison.config import Timing, read_config
+from garrison.config import Timing, config_path, read_config
 from garrison.ends import RETRY_SECONDS, End, EndKind, Wait, WaitKind
 from garrison.errors import Fenced, GarrisonError, Refused, Shortage
 from garrison.frozen import frozen
@@ -45,7 +45,15 @@ from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import held_mode
-from garrison.sandbox.refused_hosts import OF_GATE, REFUSED, RefusedHost, read_refused, write_refused
+from garrison.sandbox.refused_hosts import (
+    OF_GATE,
+    REFUSED,
+    HostSettings,
+    RefusedHost,
+    describe_permission,
+    read_refused,
+    write_refused,
+)
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
 from garrison.sandbox.summary import explain_missing_file
@@ -532,7 +540,10 @@ class GateRun:
 
     def _describe_refused_hosts(self) -> str:
         """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""
-        return "".join(f"; {host.describe()}" for host in self.refused_hosts[:MAX_NAMED])
+        refused = self.refused_hosts
+        rights = self._rights("gate", self.environment)
+        hint = describe_permission(refused, HostSettings(config_path(self.home), rights.hosts))
+        return "".join(f"; {host.describe()}" for host in refused[:MAX_NAMED]) + (f"; {hint}" if hint else "")
 
     def _is_lost(self, end: End, tail: str) -> bool:
         """Return whether the run says nothing about the tree: it vanished, a signal ended it, or the machine had no

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.records.json_io import read_json, write_json
+from garrison.sandbox.place import DEFAULT_HOSTS
 
 REFUSED = "refused.json"
 """File of the refused hosts, in a folder that the proxy keeps for one tree."""
@@ -26,6 +29,8 @@ class RefusedHost:
     first: str
     last: str
     count: int = 0
+    entry: str = ""
+    """Entry of `hosts` that would allow it, '' if none would."""
 
     def describe(self) -> str:
         """Return it in words."""
@@ -35,6 +40,25 @@ class RefusedHost:
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
         return asdict(self)
+
+
+@frozen
+class HostSettings:
+    """The hosts that may be reached, and the file that states them."""
+
+    path: Path = Path("config.toml")
+    hosts: tuple[str, ...] = (DEFAULT_HOSTS,)
+
+    def line_with(self, entries: Iterable[str]) -> str:
+        """Return the whole line that allows further entries, too."""
+        return f"hosts = {json.dumps(list(dict.fromkeys((*self.hosts, *entries))), ensure_ascii=False)}"
+
+
+def describe_permission(refused: Iterable[RefusedHost], settings: HostSettings) -> str:
+    """Return how a person lets all these hosts be reached, with the line to paste; '' if no setting would."""
+    entries = {host.entry: None for host in refused if host.entry and host.entry not in settings.hosts}
+    return f"to allow {'it' if len(entries) == 1 else 'them'}, write this below [sandbox] in {settings.path}: " \
+           f"{settings.line_with(entries)}" if entries else ""
 
 
 def refused_in_attempt(folder: Path) -> list[RefusedHost]:

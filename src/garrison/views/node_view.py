@@ -6,6 +6,7 @@ The words say who has to act next. They change only when something happened and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.base import NO_REPORT
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import current_trouble
+from garrison.config import config_path
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.merge.turns import describe_wait
@@ -30,7 +32,9 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.remote import look_remote
 from garrison.records.run import Launch, Result, RunFiles, Task
-from garrison.sandbox.refused_hosts import RefusedHost, refused_in_attempt
+from garrison.sandbox.place import Role
+from garrison.sandbox.refused_hosts import HostSettings, RefusedHost, describe_permission, refused_in_attempt
+from garrison.sandbox.rights import read_rights
 from garrison.system import disk_space
 from garrison.system.clock import from_iso
 from garrison.system.terminal_text import shorten
@@ -89,6 +93,8 @@ class NodeView:
     since_s: float | None
     refused_hosts: Sequence[RefusedHost] = ()
     """Hosts that this attempt's programs were refused."""
+    host_settings: HostSettings | None = None
+    """With any: the hosts that may be reached now."""
     unreported: bool = False
     """Set if its agent ended without a report, so that its work alone was judged."""
     failovers: Sequence[Failover] = ()
@@ -168,6 +174,13 @@ class NodeReader:
         folders = (self.observer.store.home, *(Path(place) for place in (self.launch.trees, self.launch.repo) if place))
         return next((str(folder) for folder in folders if disk_space.is_full(folder)), "")
 
+    @cached_property
+    def _host_settings(self) -> HostSettings | None:
+        """Return the hosts that all agents may reach now; None if the settings cannot be read."""
+        home = self.observer.store.home
+        rights = self.records.attempt(lambda: read_rights(home, Role.AGENT, "", os.environ))
+        return HostSettings(config_path(home), rights.hosts) if rights is not None else None
+
     @property
     def under_way(self) -> bool:
         """Return whether the run has not ended and was not stopped."""
@@ -227,11 +240,12 @@ class NodeReader:
         state = state_word(place, runner, agent, asks=asks, landing=facts.entry.landing if facts.entry else "",
                            guardian_alive=self.guardian_alive)
         folder = self.files.attempt(name, node.attempt)
+        refused = refused_in_attempt(folder)
         return NodeView(name, node, place, describe_activity(facts), asks,
                         bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
                         node.first + node.moved + (0 if no_rework else self.launch.max_rework), facts.deaths, runner,
-                        agent, age(node.since), refused_in_attempt(folder), AttemptFiles(folder).unreported.exists(),
-                        read_failovers(folder))
+                        agent, age(node.since), refused, self._host_settings if refused else None,
+                        AttemptFiles(folder).unreported.exists(), read_failovers(folder))
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
                suspended: bool = False) -> NodeFacts:
@@ -331,15 +345,19 @@ SHOWN_REFUSED = 5
 """Refused hosts that are shown of a run."""
 
 
-def refused_hosts(nodes: Iterable[NodeView]) -> list[str]:
-    """Return the hosts that agents were refused, a line for each host and the nodes that asked for it."""
+def refused_hosts(nodes: Sequence[NodeView]) -> list[str]:
+    """Return the hosts that agents were refused, a line for each host and the nodes that asked for it, and how a person
+    allows them all."""
     askers: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         for host in node.refused_hosts:
             askers.setdefault((host.place, host.reason), []).append(node.node)
     lines = [f"{', '.join(names)}: {place} was refused: {reason}" for (place, reason), names in askers.items()]
     more = [f"{len(lines) - SHOWN_REFUSED} more hosts were refused; `garrison why NODE` names them"]
-    return lines if len(lines) <= SHOWN_REFUSED else lines[:SHOWN_REFUSED] + more
+    shown = lines if len(lines) <= SHOWN_REFUSED else lines[:SHOWN_REFUSED] + more
+    settings = next((node.host_settings for node in nodes if node.host_settings), HostSettings())
+    hint = describe_permission((host for node in nodes for host in node.refused_hosts), settings)
+    return [*shown, *([hint] if hint else [])]
 
 
 def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:

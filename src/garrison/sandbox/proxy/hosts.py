@@ -108,6 +108,18 @@ def _split_ports(text: str) -> tuple[str, frozenset[int] | None]:
     return name, frozenset({int(port)})
 
 
+def entry_for(host: str, port: int, *, private: bool = False) -> str:
+    """Return the entry of `hosts` that admits a host at a port; '' for what nobody should admit, a cloud's metadata.
+
+    Args:
+        private: admit it although its address is not public.
+    """
+    if host in METADATA:
+        return ""
+    name = f"[{host}]" if ":" in host and port not in DEFAULT_PORTS else host
+    return f"{'private ' if private else ''}{name}{'' if port in DEFAULT_PORTS else f':{port}'}"
+
+
 def find_rule(rules: Sequence[HostRule], host: str, port: int) -> HostRule | None:
     """Return the rule that admits a host and port, one for private addresses first; None if there is none."""
     found = [rule for rule in rules if rule.admits(host, port)]

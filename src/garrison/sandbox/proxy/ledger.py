@@ -150,13 +150,13 @@ class Ledger:
             write_json(self._folder / LIMITS, asdict(self.registration.limits))
         costs.append_usage(self._folder / USAGE, replace(record, reported=reported, estimated=counts.estimated))
 
-    def refuse_host(self, place: str, reason: str) -> None:
-        """Record a refused host, for `garrison status` and `why`."""
+    def refuse_host(self, place: str, reason: str, entry: str = "") -> None:
+        """Record a refused host, for `garrison status` and `why`; `entry` of `hosts` would allow it."""
         known = self._refused.get(place)
         if known is None:
             if len(self._refused) >= MAX_REFUSED:
                 return
-            known = self._refused[place] = RefusedHost(place, reason, self.now(), self.now())
+            known = self._refused[place] = RefusedHost(place, reason, self.now(), self.now(), entry=entry)
         known.count, known.last = known.count + 1, self.now()
         if known.count.bit_count() == 1:  # a client that tries for ever must not write a file each time
             self.save()

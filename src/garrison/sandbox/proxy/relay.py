@@ -21,7 +21,7 @@ from garrison.records.reservations import Grant
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
 from garrison.sandbox.proxy.client_hello import MAX_HELLO, is_complete, server_name
 from garrison.sandbox.proxy.demand import NOTHING, Demand, limited_body, read_demand, without_hosted_tools
-from garrison.sandbox.proxy.hosts import HostRule, find_rule, normalize_host, parse_address
+from garrison.sandbox.proxy.hosts import HostRule, entry_for, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
 from garrison.sandbox.proxy.target import (
@@ -227,14 +227,15 @@ class Relay:
         """Connect to an allowed host; RequestRefused, recorded, if it is not allowed."""
         rule = find_rule(self.access.rules, target.host, target.port)
         if rule is None:
-            reason = f"{target.place} is not among the allowed hosts; add it to hosts of the agent or of [sandbox]"
-            self.access.ledger.refuse_host(target.place, "not among the allowed hosts")
-            raise RequestRefused(403, reason)
+            self.access.ledger.refuse_host(target.place, "not among the allowed hosts",
+                                           entry_for(target.host, target.port))
+            raise RequestRefused(403, f"{target.place} is not among the allowed hosts; a person can allow it: "
+                                      "`garrison status` shows how")
         try:
             async with self.access.opening:
                 return await open_checked(target.host, target.port, rule)
         except UpstreamRefused as refused:
-            self.access.ledger.refuse_host(target.place, str(refused))
+            self.access.ledger.refuse_host(target.place, str(refused), refused.entry)
             raise RequestRefused(403, f"{target.place} is refused: {refused}") from refused
         except UpstreamFailed as failed:
             raise RequestRefused(502, f"{target.place}: {failed}") from failed

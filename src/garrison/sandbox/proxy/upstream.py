@@ -19,7 +19,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 from garrison.errors import UsageError
 from garrison.frozen import frozen
-from garrison.sandbox.proxy.hosts import HostRule, parse_address, permitted_addresses
+from garrison.sandbox.proxy.hosts import HostRule, entry_for, parse_address, permitted_addresses
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for one address, for a name look-up, and for the user's own proxy to answer."""
@@ -28,7 +28,11 @@ _MAX_ANSWER = 16 << 10
 
 
 class UpstreamRefused(Exception):
-    """A host that may not be reached, with the reason."""
+    """A host that may not be reached, with the reason, and the entry of `hosts` that would allow it ('' for none)."""
+
+    def __init__(self, reason: str, entry: str = "") -> None:
+        super().__init__(reason)
+        self.entry = entry
 
 
 class UpstreamFailed(Exception):
@@ -117,8 +121,7 @@ async def open_checked(host: str, port: int, rule: HostRule) -> Stream:
         addresses, reason = [], ""  # only the user's proxy can resolve it, and only that knows its addresses
     if reason:
         is_offered = "metadata" not in reason and reason.startswith("it resolves to")
-        raise UpstreamRefused(reason + (
-            f'; if you trust it, add "private {host}" to hosts in [sandbox] of config.toml' if is_offered else ""))
+        raise UpstreamRefused(reason, entry_for(host, port, private=True) if is_offered else "")
     if proxy is not None:
         return await _open_tunnel(proxy, host, port)
     return await _open_first(addresses, port)

@@ -34,6 +34,10 @@ class Shortage(GarrisonError):
     """Lack of processes, memory or descriptors for a start. It is temporary, and no failure of the work."""
 
 
+class Hindered(GarrisonError):
+    """Something outside the work is missing or cannot be used, and the caller waits for it: a person may mend it."""
+
+
 class NotFound(GarrisonError):
     """No record, node, entry or session of that name."""
 

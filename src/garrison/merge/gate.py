@@ -59,7 +59,7 @@ from garrison.sandbox.setups import SetupLayer
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.supervise.lost_time import LostTime
-from garrison.system import disk_space, failpoint, kill_tree, processes, shortage, untrusted, worktree_files
+from garrison.system import disk_space, failpoint, hindrance, kill_tree, processes, shortage, untrusted, worktree_files
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.event_loop import FolderChanges
 from garrison.system.exit_info import quote_command
@@ -445,7 +445,7 @@ class GateRun:
                 self._restore_after_setup()
             except (GarrisonError, OSError) as error:  # what it left cannot be read or kept
                 log = self.setup_log
-                result: Result = "lost" if disk_space.reports_no_space(str(error)) else "red"
+                result: Result = "lost" if hindrance.passes(error) else "red"
                 return Verdict(result, 1, f"after the set-up: {error}", read_tail(log, TAIL_LINES), log)
             self._start_stage("gate", self.config.gate_command, self.log)
             return None

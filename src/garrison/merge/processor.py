@@ -52,7 +52,7 @@ from garrison.merge.touched import TouchedFiles
 from garrison.merge.track_record import TrackRecord, plain_beliefs
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.system import disk_space, failpoint, shortage
+from garrison.system import failpoint, hindrance
 from garrison.system.git.repository import GitError, is_gc_running
 from garrison.system.git.signing import SigningFailed
 
@@ -230,7 +230,7 @@ class MergeProcessor:
         names = self._at_work(state)
         if not names:
             raise error
-        lacks_room = disk_space.reports_no_space(error.stderr) or shortage.reports_shortage(error.stderr)
+        lacks_room = hindrance.passes(error)
         self._setback = self._setback.after(names[0], error.code, self.clock.monotonic(), RETRY_SECONDS,
                                             lacks_room=lacks_room)
         why = f"git fails at {names[0]}: {error}"

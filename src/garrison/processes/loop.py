@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
-from garrison.system import disk_space, own_package, shortage
+from garrison.records import atomic
+from garrison.system import disk_space, hindrance, own_package, shortage
 from garrison.system.event_loop import EventLoop
 from garrison.system.terminal_text import clean_lines
 
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
 _TEMPORARY = re.compile(
     r"(?<=\.)\d+(?:-\d+)?(?=\.tmp)|(?<=/tmp_obj_)\w+|(?<=/tmp_pack_)\w+|(?<=/objects-)\d+-\w+")
 """Parts of the names of temporary files, garrison's and git's, that no two have in common."""
-TRANSIENT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
-                              errno.EAGAIN})
-"""Errors of the machine, not of garrison: logged, and retried at the next timer."""
-
 FENCED_EXIT = 75
 """Exit code of a process that was fenced or lost its life lock (EX_TEMPFAIL)."""
 
@@ -98,10 +95,11 @@ class Process(Protocol):
         """Return the exit code once the process is done."""
 
 
-def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop: EventLoop | None = None) -> int:
-    """Drive `process` to its end; return its exit code."""
+def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop: EventLoop | None = None,
+        told: Path | None = None) -> int:
+    """Drive `process` to its end; return its exit code. `told`: file in which it says what it waits for."""
     event_loop = event_loop or EventLoop(WAKING_SIGNALS)
-    errors, watch_errors = RepeatedErrors(), RepeatedErrors()
+    errors, watch_errors = RepeatedErrors(told), RepeatedErrors()
     try:
         while True:
             fingerprint = process.fingerprint()  # before the turn: a change during it must show afterwards
@@ -193,15 +191,26 @@ def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_lo
 class RepeatedErrors:
     """An error that makes turn after turn fail: logged once, and timed while it lasts."""
 
-    def __init__(self) -> None:
-        self.last, self.since = "", 0.0
+    def __init__(self, told: Path | None = None) -> None:
+        """Begin without one. `told`: file that says what is waited for, for `status`."""
+        self.last, self.since, self._told = "", 0.0, told
         self._logged: set[str] = set()
         """Errors that were logged since the last success: two may alternate."""
 
     def clear(self) -> None:
         """Forget the error: a turn succeeded."""
+        if self.last and self._told is not None:
+            with contextlib.suppress(OSError):
+                self._told.unlink(missing_ok=True)
         self.last = ""
         self._logged.clear()
+
+    def tell(self, why: str) -> None:
+        """Write what is waited for, unless it stands there already: the age of the file is how long that takes."""
+        if self._told is not None:
+            with contextlib.suppress(OSError):
+                if not self._told.exists():
+                    atomic.write(self._told, f"{strip_temporary_names(why)}\n".encode(), durable=False)
 
     def add(self, text: str, now: float) -> None:
         """Log `text` unless it means what was logged before; `now` is monotonic seconds."""
@@ -240,8 +249,9 @@ def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, 
     except GarrisonError as error:
         errors.add(str(error), now)
         is_damage = isinstance(error, RecordError)
-        if not is_damage and (shortage.is_shortage(error) or _is_disk_full(error, runtime)):
-            errors.since = now  # wait for room however long it takes; the launcher reports it
+        if not is_damage and (shortage.is_shortage(error) or hindrance.passes(error) or _is_disk_full(runtime)):
+            errors.since = now  # wait however long it takes; status and the launcher report it
+            errors.tell(str(error))
             return False
         if errors.has_lasted(runtime.timing.damage_patience if is_damage else runtime.timing.git_patience, now):
             if is_damage:
@@ -264,16 +274,16 @@ def _passes(error: ImportError | OSError, errors: RepeatedErrors, runtime: Runti
         importlib.invalidate_caches()
         errors.add(f"a part of garrison is missing ({error}; is an upgrade under way?)", now)
         return not errors.has_lasted(own_package.LONG_PATIENCE, now)
-    if not isinstance(error, OSError) or error.errno not in TRANSIENT_ERRNOS:
+    if not isinstance(error, OSError) or not hindrance.passes(error):
         return False
     errors.add(f"{error.strerror}: {error.filename or runtime.home}", now)
+    errors.tell(f"{error.strerror}: {error.filename or runtime.home}")
     return True
 
 
-def _is_disk_full(error: GarrisonError, runtime: Runtime) -> bool:
-    """Return whether git failed for lack of space; its first line often names only the file it could not write."""
-    folders = (runtime.home, Path(runtime.environ.get("GARRISON_TREES", runtime.home)))
-    return disk_space.reports_no_space(getattr(error, "stderr", "")) or any(map(disk_space.is_full, folders))
+def _is_disk_full(runtime: Runtime) -> bool:
+    """Return whether a disk is full; what failed on it does not always say so."""
+    return any(map(disk_space.is_full, (runtime.home, Path(runtime.environ.get("GARRISON_TREES", runtime.home)))))
 
 
 def _beat(incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors, now: float) -> bool:
@@ -281,7 +291,7 @@ def _beat(incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors, no
     try:
         incarnation.beat()
     except OSError as error:
-        if error.errno not in TRANSIENT_ERRNOS:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) or not hindrance.passes(error):
             raise LockLost(f"{runtime.home} is no longer writable ({error.strerror}); stopping") \
                 from error
         errors.add(f"{error.strerror}: {runtime.home}", now)

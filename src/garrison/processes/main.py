@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.base import HINDERED
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, UsageError
 from garrison.frozen import frozen
 from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, WAKING_SIGNALS, log_line, run
@@ -212,7 +213,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         process = recover_process(runtime, incarnation, make)
         if options.stop:
             process.stop(signal.SIGTERM)
-        return _exit_code(options.role, run(process, incarnation, runtime, event_loop))
+        files, told = runtime.files(options.run), None
+        if options.role in HINDERED:
+            told = files.attempt(options.name, files.latest_attempt(options.name)) / HINDERED[options.role]
+        return _exit_code(options.role, run(process, incarnation, runtime, event_loop, told))
     except GarrisonError as error:
         return report_crash(incarnation, f"{key.full}#{options.incarnation}", str(error), error.exit_code,
                             SHORTAGE if is_shortage(error) else CRASH)

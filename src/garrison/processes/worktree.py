@@ -33,7 +33,7 @@ from garrison.sandbox import setups
 from garrison.sandbox.collect import collect, collect_side_work, enter
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.network import connect_for
-from garrison.system import disk_space, untrusted
+from garrison.system import hindrance, untrusted
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import split
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
@@ -83,15 +83,20 @@ def restore_committed_output(git: Git, worktree: Path) -> None:
                 text="".join(f"{name}\0" for name in gone))
 
 
+def is_hindered(git: Git, worktree: Path, error: GarrisonError) -> bool:
+    """Return whether an error of saving or landing passes, and is none of what the agent made of its git view."""
+    return hindrance.passes(error) and str(GitView(git, worktree).common) not in str(error)
+
+
 def collect_what_can_be(git: Git, worktree: Path, run: str, node: str, attempt: int) -> str:
     """Collect as `collect_commits` does, before the worktree is saved or changed; return what could not be collected.
 
-    What git refuses is no reason to keep everything else from being saved; a full disk is.
+    What git refuses is no reason to keep everything else from being saved; what passes (a full disk) is.
     """
     try:
         return collect_commits(git, worktree, run, node, attempt)
     except GarrisonError as error:
-        if disk_space.reports_no_space(str(error)):
+        if is_hindered(git, worktree, error):
             raise
         return str(error)
 
@@ -103,7 +108,7 @@ def save_side_work(git: Git, worktree: Path, run: str, node: str, attempt: int) 
         return [git.save_commit(commit, rescue_stem(run, node, attempt, "other"))
                 for commit in collect_side_work(GitView(git, worktree))]
     except GarrisonError as error:  # what git refuses there keeps nothing from being removed
-        if disk_space.reports_no_space(str(error)):
+        if is_hindered(git, worktree, error):
             raise
         return []
 

@@ -22,7 +22,7 @@ from garrison.frozen import frozen
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
-from garrison.processes.agent_activity import HELD, AgentActivity, read_waiting
+from garrison.processes.agent_activity import HELD, AgentActivity, read_hindrance, read_waiting
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import UNFINISHED
@@ -264,6 +264,7 @@ class NodeReader:
             agent_alive=agent is not None and agent.living, agent_suspended=suspended,
             agent_status=agent.status if agent else "", agent_incarnation=agent.incarnation if agent else 0,
             question=question.text if question else "", session_waits=self._session_waits(name, node),
+            hindered=read_hindrance(self.files.attempt(name, node.attempt)) if runner_alive else "",
             session_trouble=current_trouble(self.files.attempt(name, node.attempt)) if node.status == "active" else "",
             remote=self._remote(name, node),
             job=self.model.job(name, node.attempt) if runner_alive else "",
@@ -426,6 +427,8 @@ class NodeFacts:
     agent_incarnation: int = 0
     question: str = ""
     """Open question of its agent to a person."""
+    hindered: str = ""
+    """What git, a disk or the repository keeps its processes from."""
     session_waits: str = ""
     """Thing that its session waits for, while it does not run."""
     session_trouble: str = ""
@@ -529,6 +532,8 @@ def _pending(facts: NodeFacts) -> str:
 
 
 def _active(facts: NodeFacts) -> str:
+    if facts.hindered and facts.run_over != "stopped":
+        return f"held up, and goes on by itself: {first_line(facts.hindered)}"
     return _work(facts) + (_retry(facts.reason) if facts.attempt > 1 else "")
 
 

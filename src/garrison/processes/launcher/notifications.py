@@ -18,15 +18,19 @@ is the first line of its program's input. The page shows the same as notificatio
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import re
 import sys
 import time
 from typing import TYPE_CHECKING
 
+from garrison.agents.base import HINDERED
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
+from garrison.processes.agent_activity import read_hindrance
 from garrison.processes.loop import log_line
 from garrison.records import atomic, log_retention
 from garrison.system.jobs import Job
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import RunState
 
 _PLACEHOLDER = re.compile(r"\{(text|run|event|node)\}")
-LONG_WAIT = 120.0
+HINDRANCE_WAIT, LONG_WAIT = 60.0, 120.0
 """Seconds for which an agent has to wait before a person is told."""
 _PLAIN = str.maketrans({"'": "’", "`": "’", '"': "”", "$": "＄", "\\": "＼", ";": "；", "&": "＆", "|": "｜",
                         "<": "‹", ">": "›", "(": "（", ")": "）"})
@@ -135,9 +139,21 @@ def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], conf
     found = []
     for name, node in state.nodes.items():
         wait = current_wait(attempt_folder(name, node.attempt)) if node.status == "active" else None
-        if wait is not None and max(now, wait.until or 0.0) - wait.since > LONG_WAIT:
+        hindered = next((path for each in HINDERED.values()
+                         if (path := attempt_folder(name, node.attempt) / each).exists()), None)
+        if node.status == "active" and hindered is not None:
+            what, since = read_hindrance(hindered.parent), _changed_at(hindered)
+            found += [AgentWait(name, node.attempt, what, since)] if now - since > HINDRANCE_WAIT else []
+        elif wait is not None and max(now, wait.until or 0.0) - wait.since > LONG_WAIT:
             found.append(AgentWait(name, node.attempt, wait.what, wait.since))
     return found
+
+
+def _changed_at(path: Path) -> float:
+    """Return when a file was last changed, in seconds since 1970; never, as far as anyone waits, if it is gone."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return math.inf
 
 
 def notify_argv(config: NotifyConfig, run: str, notification: Notification) -> list[str]:

@@ -33,7 +33,13 @@ from garrison.processes.orchestrator.pace import Pace
 from garrison.processes.places import git_variables, node_place, read_hooks_mode
 from garrison.processes.spawn import close_sessions
 from garrison.processes.unfinished import WorkInspector, describe
-from garrison.processes.worktree import adopt_commits, collect_commits, restore_committed_output, undo_foreign_move
+from garrison.processes.worktree import (
+    adopt_commits,
+    collect_commits,
+    is_hindered,
+    restore_committed_output,
+    undo_foreign_move,
+)
 from garrison.records import atomic, log_retention, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -577,7 +583,7 @@ class Orchestrator:
         try:
             reason = self._collect()
         except GarrisonError as error:
-            if disk_space.reports_no_space(str(error)):
+            if is_hindered(self.git, self.worktree, error):
                 raise
             reason = str(error)
         failpoint.here(":collected")

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
-from garrison.system import disk_space, processes
+from garrison.system import processes
 from garrison.system.git import abandoned_locks
 from garrison.system.git.configuration import find_git_dirs
 from garrison.system.git.repository import Answer, GitError, Repository, attempts, pair, split
@@ -366,7 +366,7 @@ class Commits(Repository):
                    hooks: bool = False, extra: Mapping[str, str] | None = None) -> bool:
         """Set `ref` to `new` if it is still `old` (ABSENT: none; None: any value); return False if git refused.
 
-        A full disk is no refusal, but a GitError.
+        What passes (a full disk, a read-only one) is no refusal, but a GitError.
 
         Args:
             message: for the reflog.
@@ -379,8 +379,6 @@ class Commits(Repository):
         answer = set_ref()
         if answer.code and abandoned_locks.remove_named(answer.err, self.root, self.common):
             answer = set_ref()
-        if answer.code and disk_space.reports_no_space(answer.err):
-            raise GitError(("update-ref", ref), answer.code, answer.err)
         return answer.code == 0
 
     def delete_refs(self, refs: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, Refused
-from garrison.system import untrusted
+from garrison.system import hindrance, untrusted
 from garrison.system.git import abandoned_locks
 from garrison.system.git.configuration import Unneutral, find_git_dirs, neutral_variables, read
 from garrison.system.git.neutral import NETWORK, NO_DRIVERS, VARIABLES
@@ -99,7 +99,8 @@ class Repository:
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
             text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
             exact: bool = False, timeout: float | None = None) -> Answer:
-        """Run git. GitError if it fails, unless not `check`; always if a signal or the time limit ended it.
+        """Run git. GitError if it fails, unless not `check`; always if a signal or the time limit ended it, or if what
+        hindered it passes (`hindrance`): it has not answered, least of all "there is none".
 
         Args:
             durable: what it writes survives a power cut.
@@ -128,10 +129,7 @@ class Repository:
                                      stderr=subprocess.PIPE, start_new_session=timeout is not None,
                                      stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and shutil.which("git", path=env.get("PATH")) is None:
-                raise GarrisonError("git is not on your PATH; install git, or add its folder to PATH") from error
-            subject = f": {error.filename}" if error.filename else ""  # none if the machine lacks descriptors
-            raise GitError(arguments, 127, f"fatal: {error.strerror}{subject}") from error
+            raise self._explain_start(error, arguments, env) from error
         with child:
             try:
                 out, err = child.communicate(None if text is None else text.encode(errors="surrogateescape"), timeout)
@@ -143,11 +141,20 @@ class Repository:
                 raise
         errors = "surrogateescape" if exact else "backslashreplace"
         answer = Answer(child.returncode, out.decode(errors=errors), err.decode(errors="backslashreplace"))
-        if answer.code < 0:  # a killed git has not answered, least of all "there is none"
+        if answer.code < 0:
             raise GitError(arguments, answer.code, f"fatal: {signal.strsignal(-answer.code)}: a signal ended it")
-        if check and answer.code:
+        if answer.code and (check or hindrance.passes(GitError(arguments, answer.code, answer.err))):
             raise GitError(arguments, answer.code, answer.err)
         return answer
+
+    def _explain_start(self, error: OSError, arguments: Sequence[str], env: Mapping[str, str]) -> GarrisonError:
+        """Return the error of a git that could not be started."""
+        if isinstance(error, FileNotFoundError) and shutil.which("git", path=env.get("PATH")) is None:
+            return GarrisonError("git is not on your PATH; install git, or add its folder to PATH")
+        if not self.root.is_dir():
+            return GitError(arguments, 127, f"fatal: {error.strerror}; the repository is not there: {self.root}")
+        subject = f": {error.filename}" if error.filename else ""  # none if the machine lacks descriptors
+        return GitError(arguments, 127, f"fatal: {error.strerror}{subject}")
 
     def is_contention(self, errors: str) -> bool:
         """Return whether git's messages say that another git holds a lock; remove those that a killed git left."""

@@ -1,0 +1,94 @@
+"""What git, disks and rights answer for a while: each class of the table, at each caller that works on a repository."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from garrison.doctor.cleanup import archive_branch
+from garrison.errors import GarrisonError, Hindered
+from garrison.processes.worktree import adopt_commits
+from garrison.system.git import Git, GitError
+from garrison.system.hindrance import TABLE, Course, course_of, find_hindrance, passes
+from support import git, make_repository
+
+WORDS = {
+    "no room": "error: unable to write file .git/objects/ab/cd: No space left on device",
+    "read-only": "error: unable to create temporary file: Read-only file system",
+    "no rights": "error: insufficient permission for adding an object to repository database .git/objects",
+    "shortage": "fatal: unable to create thread: Resource temporarily unavailable",
+    "device": "fatal: unable to read tree: Input/output error",
+    "configuration": "fatal: bad config line 3 in file .git/config",
+    "moved away": "fatal: No such file or directory; the repository is not there: /repo",
+}
+"""Class that is waited for → an answer of git of that class."""
+OTHERS = {
+    "fatal: bad config line 1 in blob HEAD:.gitmodules": Course.FAIL,
+    'error: open("secret.txt"): Permission denied': Course.FAIL,
+    "warning: unable to access '/root/.config/git/attributes': Permission denied": Course.FAIL,
+    "fatal: not a valid object name: 'nothing'": Course.FAIL,
+    "fatal: not a git repository: /repo/.git/worktrees/node": Course.REPAIR,
+    "fatal: failed to read .git/worktrees/node/commondir: Success": Course.REPAIR,
+    "fatal: detected dubious ownership in repository at '/repo'": Course.REFUSE,
+}
+
+
+def test_each_answer_has_one_course_and_what_the_agent_made_is_none_of_the_machines() -> None:
+    assert {find_hindrance(told).name for told in WORDS.values()} == set(WORDS)  # type: ignore[union-attr]
+    assert set(WORDS) == {each.name for each in TABLE if each.course is Course.WAIT}
+    assert all(passes(GitError(("add",), 128, f"hint: more\n{told}")) for told in WORDS.values())
+    assert {told: course_of(GitError(("add",), 128, told)) for told in OTHERS} == OTHERS
+    assert passes(Hindered("the target is gone")) and not passes(GarrisonError("no"))
+    assert passes(PermissionError(errno.EACCES, "no", "/repo/.git/index")) and passes(OSError(errno.EROFS, "no"))
+    assert not passes(PermissionError(errno.EACCES, "no", "/trees/node/secret"))
+
+
+class Scene:
+    """A node's worktree with work and a git that gives an answer of the table while `fault` is there."""
+
+    def __init__(self, root: Path) -> None:
+        make_repository(root / "repo")
+        git(root / "repo", "branch", "garrison/r/old")
+        self.fault, folder = root / "fault", root / "bin"
+        folder.mkdir()
+        real = next(Path(name) / "git" for name in os.environ["PATH"].split(":") if (Path(name) / "git").exists())
+        (folder / "git").write_text(f'#!/bin/sh\n[ "$1" != config ] && [ -e {self.fault} ] && '
+                                    f'{{ cat {self.fault} >&2; exit 128; }}\nexec {real} "$@"\n')
+        (folder / "git").chmod(0o755)
+        self.git = Git(root / "repo", {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+        self.tree, self.trees = root / "trees/node", root / "trees"
+        self.git.add_worktree(self.tree, "garrison/r/node", "main")
+        self.tip = git(root / "repo", "rev-parse", "main")
+        (self.tree / "work.txt").write_text("work\n")
+
+
+CALLERS: dict[str, Callable[[Scene], object]] = {
+    "import": lambda s: (s.git.commit_all(s.tree, "work"), adopt_commits(s.git, s.tree, "garrison/r/node")),
+    "worktree": lambda s: s.git.add_worktree(s.trees / "other", "garrison/r/other", "main"),
+    "slot": lambda s: s.git.add_worktree(s.trees / "slot", None, "main"),
+    "candidate": lambda s: s.git.merge_tree(s.tip, s.tip),
+    "landing": lambda s: s.git.update_ref("refs/heads/main", s.tip, s.tip),
+    "rescue": lambda s: s.git.save_work(s.tree, "refs/garrison/rescue/r/node/1", "garrison: what node left"),
+    "clean": lambda s: archive_branch(s.git, "garrison/r/old"),
+    "launch": lambda s: s.git.find_refs_of_runs(),
+}
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    yield Scene(tmp_path_factory.mktemp("scene"))
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_what_passes_is_never_taken_for_an_answer_and_the_same_call_works_afterwards(scene: Scene, caller: str) -> None:
+    for told in WORDS.values():
+        scene.fault.write_text(f"{told}\n")
+        with pytest.raises(GitError) as caught:
+            CALLERS[caller](scene)
+        assert passes(caught.value), (told, caught.value)
+    scene.fault.unlink()
+    assert CALLERS[caller](scene) is not False

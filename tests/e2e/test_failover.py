@@ -114,6 +114,29 @@ def test_a_validator_hands_over_like_a_worker(place: Place, point: str) -> None:
     place.check_nothing_left()
 
 
+@pytest.mark.parametrize("answer", ["land", pytest.param("other", marks=pytest.mark.slow)])
+def test_a_validator_that_cannot_judge_is_no_verdict(place: Place, answer: str) -> None:
+    """Its model has a typo: it judges once more in a fresh session, then the finished branch is held, a person asked.
+    The work is not done again, and its agent told nothing."""
+    verdict = {"verdict": "pass", "reason": "fine",
+               "criteria": [{"criterion": "it is there", "met": True, "evidence": "made.txt"}]}
+    typo = _double(place, "one", [{"error": [-32603, "API Error: 404 model: claude-opuss"]}])
+    other = _double(place, "two", [{"tool": "report_verdict", "with": verdict}])
+    _configure(place, judge={"kind": "acp", "argv": typo}, other={"kind": "acp", "argv": other})
+    work = f"echo $GARRISON_ATTEMPT >> {place.root}/attempts; echo made > made.txt"
+    child = place.launch(place.graph(Node("a", command=work, attributes="validator=judge")), gate="test -f calc.py")
+    wait_for("it asks", lambda: "could not judge the finished branch" in place.command("status", "r1").stdout)
+    status = place.command("status", "r1").stdout
+    assert "claude-opuss" in status and "(2 sessions); answer `again`, `land`" in status, status
+    assert place.command("answer", "a", "perhaps").returncode == 0  # asked again
+    wait_for("it asks again", lambda: "undecided-2-1" in (place.home / "runs/r1/journal.jsonl").read_text())
+    assert place.command("answer", "a", answer).returncode == 0
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:made.txt") == "made"
+    assert (place.root / "attempts").read_text() == "1\n"
+    assert (answer == "land") == ("lands without a verdict, as a person decided" in place.logs())
+
+
 @pytest.mark.parametrize(("attributes", "options", "reason"), [
     ('agent=second, failover="codx"', (), "failover: no agent 'codx'; did you mean codex? there are"),
     ('agent=second, failover="command"', (), "failover: command runs a node's own command"),

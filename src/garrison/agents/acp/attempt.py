@@ -3,7 +3,7 @@
 It is suspended and resumed as a Claude session is, and `claude.policy` decides what follows an ending. Two things
 differ: an agent that ends twice without a report is judged by its commits and acceptance alone, since nothing obliges
 it to have tools; and one that refuses to continue its session begins a new one at once, with the hand-over. A validator
-without a verdict has refused the work.
+without a verdict has failed, and its runner has it repeated.
 """
 
 from __future__ import annotations

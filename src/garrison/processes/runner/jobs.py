@@ -4,8 +4,9 @@ The result of each job is journaled as a fact. A job that was killed, that hung,
 nothing about the work: it is repeated a few times. No job starts while the disk is full.
 
 Validation by an independent agent is a read-only session in a worktree of its own, detached at the finished branch. An
-ACP agent gives its verdict through a socket of its own, or at the end of its last message. Without a verdict the work
-counts as refused, and the reason becomes part of the rework prompt.
+ACP agent gives its verdict through a socket of its own, or at the end of its last message. A validator that ends
+without a verdict (its API refuses, it is silent, it cannot start) proves nothing about the work, either: it judges once
+more, in a fresh session; then the finished branch is held, and a person is asked about it (`HeldValidation`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import json
 import os
 import signal
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents import prompt, registry
-from garrison.agents.base import Assignment, Outcome, Trouble, Work
+from garrison.agents.base import Assignment, Outcome, Question, Trouble, Work
 from garrison.agents.channel import open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.failover import START
 from garrison.agents.reports import ValidatorReports
 from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError, Shortage
+from garrison.frozen import frozen
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.loop import log_line
 from garrison.processes.networks import open_network
@@ -33,6 +36,8 @@ from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
+from garrison.records.failover import FILE as FAILOVERS
+from garrison.records.json_io import read_json, write_json
 from garrison.sandbox import setups
 from garrison.sandbox.collect import find_checkout
 from garrison.sandbox.confine import confine
@@ -52,7 +57,6 @@ from garrison.system.processes import ProcessId
 from garrison.system.worktree_files import setup_key
 
 if TYPE_CHECKING:
-    from garrison.agents.base import Question
     from garrison.agents.channel import Channel
     from garrison.processes.runtime import Runtime
     from garrison.records.life_lock import LifeLock
@@ -69,6 +73,12 @@ _BEFORE = "setup-before.json"
 """File of a worktree's sandbox folder with what was untracked before its set-up."""
 _SETUP_WAIT = 0.2
 """Seconds between two looks at a set-up that another process runs."""
+UNDECIDED = "undecided.json"
+"""File of a validation that has ended without a verdict."""
+MAX_UNDECIDED = 2
+"""Sessions of a validator that end without a verdict before a person is asked."""
+AGAIN, LAND = "again", "land"
+"""Answers to that question; any other names the agent that validates instead."""
 MAX_INCONCLUSIVE = 5
 """Times in a row that a job may be killed or find its disk full before that counts as its result."""
 
@@ -83,6 +93,27 @@ class JobFact(NamedTuple):
     value: str
 
 
+@frozen
+class Undecided:
+    """Ends of a validation without a verdict."""
+
+    sessions: int = 0
+    """Sessions in a row that ended so."""
+    reason: str = ""
+    """Why the last one did."""
+    agent: str = ""
+    """Agent that a person has chosen to validate instead, '' for the node's own."""
+
+    @classmethod
+    def read(cls, validation: Path) -> Undecided:
+        """Read what is known of a validation, by its folder."""
+        return cls(**(read_json(validation / UNDECIDED) or {}))
+
+    def write(self, validation: Path) -> None:
+        """Record it durably."""
+        write_json(validation / UNDECIDED, asdict(self))
+
+
 class RunnerJobs:
     """Runs one job at a time; `name` is that of the job under way, '' if there is none."""
 
@@ -92,7 +123,7 @@ class RunnerJobs:
         self.git, self.worktree = git, worktree
         self.folder = runtime.files(launch.run_id).attempt(task.node, task.attempt)
         self.name = ""
-        self._job: Job | SetupJob | ValidatorJob | None = None
+        self._job: _AnyJob | None = None
         self._network: NetworkPlace | None = None
         """Network of the job under way."""
         self._watch: JobWatch | None = None
@@ -118,6 +149,9 @@ class RunnerJobs:
     def start(self, name: str, branch: str, now: float) -> None:
         """Start a job; a validator judges `branch`."""
         self._watch, self._hung = None, ""
+        if name == VALIDATOR and Undecided.read(self.folder / VALIDATOR).sessions >= MAX_UNDECIDED:
+            self.name, self._job = name, HeldValidation(self)
+            return
         if name == VALIDATOR:
             self._job = job = ValidatorJob(self.runtime, self.incarnation, self.launch, self.task, self.git,
                                            self.worktree, branch, now)
@@ -175,12 +209,32 @@ class RunnerJobs:
             return None
         if result.ok:
             return JobFact(name, "ok")
+        return self._conclude(name, job, result, why)
+
+    def _conclude(self, name: str, job: _AnyJob | None, result: End, why: str) -> JobFact | None:
+        """Return the fact of a job that has failed; None if a validation begins again."""
+        if isinstance(job, ValidatorJob) and not job.has_verdict and (self._hung or not job.is_stopping):
+            return self._end_without_verdict(job, why or job.reason)
+        if isinstance(job, HeldValidation):
+            return None  # a person wants another validation, or the runner stops
         if self._hung:
             return JobFact(name, f"{self._describe(name)} {self._hung}")
         if isinstance(job, ValidatorJob):
             return JobFact(name, f"the validator {job.agent} refused it: "
                                  f"{job.reason or 'it gave no reason'}")
         return JobFact(name, self._describe_failure(name, result))
+
+    def _end_without_verdict(self, job: ValidatorJob, reason: str) -> JobFact | None:
+        """Have a validation repeated in a fresh session, or a person asked; the work has failed where nobody can be."""
+        before = Undecided.read(job.folder)
+        undecided = replace(before, sessions=before.sessions + 1, reason=reason or "it gave no reason")
+        job.set_session_aside(undecided.sessions)
+        undecided.write(job.folder)
+        self._inconclusive = 0
+        log_line(f"the validator {job.agent} gave no verdict: {undecided.reason}")
+        if undecided.sessions >= MAX_UNDECIDED and self.launch.adhoc:
+            return JobFact(VALIDATOR, f"the validator {job.agent} could not judge it: {undecided.reason}")
+        return None
 
     def _close_network(self) -> None:
         if self._network is not None:
@@ -261,12 +315,13 @@ class RunnerJobs:
     @property
     def question(self) -> Question | None:
         """Return the validator's open question to a person."""
-        return self._job.question if isinstance(self._job, ValidatorJob) else None
+        return self._job.question if isinstance(self._job, (ValidatorJob, HeldValidation)) else None
 
     def answer(self, question_id: str, text: str) -> None:
         """Pass an answer to the validator, if it asked that question."""
         question = self.question
-        if question is not None and question.id == question_id and isinstance(self._job, ValidatorJob):
+        if question is not None and question.id == question_id and \
+                isinstance(self._job, (ValidatorJob, HeldValidation)):
             self._job.answer(question_id, text)
 
 
@@ -437,8 +492,10 @@ class ValidatorJob:
         """How another agent goes on, once this one has ended for that; '' if none does."""
         self._git, self._node_worktree, self._task = git, node_worktree, task
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
+        self.folder = folder
         # The validator does not get the context of the agent that did the work.
-        judged = replace(task, agent=registry.validator_agent(task.attributes), preamble="", continues="", ways=[])
+        validator = Undecided.read(folder).agent or registry.validator_agent(task.attributes)
+        judged = replace(task, agent=validator, preamble="", continues="", ways=[])
         self._agents = AgentsInTurn(runtime, incarnation, judged, folder,
                                     lambda name: registry.can_validate(name, runtime.home))
         judged = self._agents.begin(is_first=not (folder / "prompt.md").exists())
@@ -472,7 +529,7 @@ class ValidatorJob:
             self._work: Work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
         except GarrisonError as error:
             self._work = Unstarted(str(error))
-            if shortage.is_shortage(error) or self._agents.choose(self._work.trouble) is None:
+            if shortage.is_shortage(error):
                 self._close()
                 raise  # the loop tries again
 
@@ -491,6 +548,24 @@ class ValidatorJob:
         if self.channel is not None:
             self.channel.close()
         self.network.close()
+
+    @property
+    def has_verdict(self) -> bool:
+        """Return whether the validator has judged the work."""
+        return (self.folder / "claude" / "report.json").exists()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether it is being ended."""
+        return self._is_stopping
+
+    def set_session_aside(self, number: int) -> None:
+        """Let the next validation begin a session of its own; what ended this one stays for who looks for it."""
+        files = AttemptFiles(self.folder)
+        if files.endings.exists():
+            files.endings.rename(files.folder / f"endings-{number}.jsonl")
+        for path in (files.session, files.question, files.answer, files.lifted, files.waiting):
+            path.unlink(missing_ok=True)
 
     def _hand_over(self, outcome: Outcome | None) -> bool:
         """Record that the next agent judges if this one cannot and nothing of it runs; return whether one does."""
@@ -552,3 +627,56 @@ class ValidatorJob:
         self.reason = outcome.reason
         code = 0 if outcome.status == "success" else -signal.SIGKILL if outcome.killed else 1
         return End(code, False, now - self._started)
+
+
+class HeldValidation:
+    """A finished branch that its validator could not judge, until a person says what becomes of it; has the interface
+    of `ValidatorJob`."""
+
+    pid = ticks = 0
+    wake_at: float | None = None
+
+    def __init__(self, jobs: RunnerJobs) -> None:
+        self._jobs, self._folder = jobs, jobs.folder / VALIDATOR
+        self._undecided = Undecided.read(self._folder)
+        self._answer, self._refused, self._is_stopping = "", 0, False
+
+    @property
+    def question(self) -> Question | None:
+        """Return the question to the person in charge."""
+        if self._answer:
+            return None
+        agent, known = self._undecided.agent or self._jobs.command(VALIDATOR), self._undecided
+        how = f"answer `{AGAIN}`, `{LAND}` (without a verdict), or the name of another agent that can validate"
+        return Question(f"undecided-{known.sessions}-{self._refused}",
+                        f"the validator {agent} could not judge the finished branch, which is held: {known.reason} "
+                        f"({known.sessions} sessions); {how}")
+
+    def answer(self, _question_id: str, text: str) -> None:
+        """Take what the person has decided; anything that is no answer is asked again."""
+        word = text.strip().strip("`")
+        if word.lower() in (AGAIN, LAND):
+            self._answer = word.lower()
+        elif registry.can_validate(word, self._jobs.runtime.home):
+            self._answer = word
+            (self._folder / FAILOVERS).unlink(missing_ok=True)
+        else:
+            self._refused += 1
+            return
+        agent = self._undecided.agent if self._answer in (AGAIN, LAND) else self._answer
+        Undecided(0, "", agent).write(self._folder)
+
+    def kill(self, _now: float | None = None) -> None:
+        """End the wait; the next runner asks again."""
+        self._is_stopping = True
+
+    def poll(self, _now: float) -> End | None:
+        """Return the result once a person has decided: passed if the work lands without a verdict."""
+        if not self._answer and not self._is_stopping:
+            return None
+        if self._answer == LAND:
+            log_line("it lands without a verdict, as a person decided")
+        return End(0 if self._answer == LAND else 1, False, 0.0)
+
+
+_AnyJob = Job | SetupJob | ValidatorJob | HeldValidation

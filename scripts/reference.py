@@ -19,6 +19,7 @@ import _script
 import click
 
 from _state_tables import TABLES
+from garrison.cli.commands import SHOW_ALL
 from garrison.cli.hooks import hook_manager
 from garrison.cli.identities import identity_registry
 from garrison.cli.main import garrison
@@ -39,6 +40,7 @@ def commands(command: click.Command, name: str, parent: click.Context | None = N
     """Yield (full name, help) of a command and of all its subcommands."""
     context = click.Context(command, parent=parent, info_name=name, max_content_width=WIDTH, terminal_width=WIDTH,
                             **command.context_settings)
+    context.meta[SHOW_ALL] = bool(parent)
     yield context.command_path, command.get_help(context)
     if isinstance(command, click.Group):
         for child in command.list_commands(context):

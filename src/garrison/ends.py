@@ -121,6 +121,8 @@ class Wait:
     """Node that waits for a person; '' for the run itself."""
     gate: Mapping[str, object] | None = None
     """Open gate, or work to approve, as the page has it."""
+    retriable: bool = False
+    """True for a failed node that can be tried again while its run goes on."""
     fd: int = -1
     """Descriptor that is readable once there is something to do; -1 for none."""
     seconds: float = RETRY_SECONDS

@@ -85,7 +85,7 @@ def test_sessions_that_go_round_are_told_and_then_ended(scene):
         "wanders": "loop: it made 9 responses without changing anything, again after it was told"}
     assert scene.endings("trickles")[0] == "hang"
     assert len(scene.calls("loops")) <= 12
-    assert "interrupted, it goes round: it made the same call" in place.command("why", "loops").stdout
+    assert "interrupted, it goes round: it made the same call" in place.command("why", "loops", "--all").stdout
     assert "a response took longer than 20 s" in place.command("events", "r1").stdout
 
 

@@ -65,7 +65,7 @@ def test_each_agent_goes_on_where_the_one_before_could_not(place: Place, point: 
     assert "a: first cannot go on (authentication: " in status and "second does" in status, status
     assert '"to": "third"' in place.command("status", "r1", "--json").stdout
     for command in ("why", "events"):
-        shown = place.command(command, *(("a", "--run", "r1") if command == "why" else ("r1",))).stdout
+        shown = place.command(command, *(("a", "--all", "--run", "r1") if command == "why" else ("r1",))).stdout
         assert "second cannot go on (rate limit" in shown, shown
     assert point or '"deaths": 0' in place.command("status", "r1", "--json").stdout  # none counts
 

@@ -42,7 +42,7 @@ def test_a_run_in_a_terminal(stage: Place) -> None:
     shown = words(watching.until("its agent is working", "waiting for a"))
     assert "run r1: running, 0 of 2 landed" in shown
     _attach(place)
-    watching.resize(40, 8)
+    watching.resize(40, 5)
     watching.until("more lines")
 
     place.kill("orchestrator-a")

@@ -82,7 +82,7 @@ def test_a_run_uses_all_that_an_installed_package_offers(with_example: Place) ->
     assert "with a note" in git(place.repo, "log", "-1", "--format=%s", "main")
     said = load(place.home / "runs/r1/nodes/count/1/result.json")["said"]
     assert said["context_updates"] == {"example.words": 3} and said["notes"] == "3 words"
-    told = place.command("doctor").stdout
+    told = place.command("doctor", "--verbose").stdout
     assert "kind of agent recipe (garrison-example)" in told and "merge strategy example-note" in told, told
     assert "note: " in place.logs() and "bake does not say how its work is accepted" in place.logs()
     wrong = place.home / "config.toml"

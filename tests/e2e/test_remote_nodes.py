@@ -262,7 +262,7 @@ def test_status_logs_and_a_refusal_to_take_over_name_the_host(place: Place, host
         text if "its agent is working on box2" in (text := place.command("status", "r1").stdout) else ""))
     assert "waiting for a host (box2)" in status
     (first,) = (name for name in ("one", "two") if there.state(name).phase == "working")
-    assert "box2 works on it" in place.command("why", first).stdout
+    assert "box2 works on it" in place.command("why", first, "--all").stdout
     assert "said" in wait_for("its output is shown", lambda: place.command("logs", first).stdout)
     followed = place.begin("logs", first, "-f", log="followed")
     wait_for("its output is followed", lambda: "said" in (place.root / "followed").read_text())

@@ -48,7 +48,7 @@ def test_a_run_lands_from_inside_the_sandbox_and_sees_nothing_else(place: Place)
     assert git(place.repo, "show", "main:one.txt") == "one"
     assert git(place.repo, "show", "main:two.txt") == "two"
     assert "sandbox: bubblewrap" in (place.root / "out").read_text()
-    assert "sandbox: bubblewrap" in place.command("status", "r1").stdout
+    assert "sandbox: bubblewrap" in place.command("status", "r1", "-v").stdout
     assert not list(place.trees.rglob(".*.sandbox/agent*")), "what the agents had of their own is left"
 
 
@@ -92,7 +92,7 @@ def test_a_resumed_run_names_the_sandbox_that_it_has_from_then_on(place: Place) 
     (place.root / "out").write_text("")
     assert place.finish(place.resume(GARRISON_SANDBOX="bubblewrap")) == 0, place.logs()
     assert "sandbox: bubblewrap" in (place.root / "out").read_text()
-    assert "sandbox: bubblewrap" in place.command("status", "r1").stdout
+    assert "sandbox: bubblewrap" in place.command("status", "r1", "-v").stdout
 
 
 def test_a_run_whose_sandbox_cannot_be_held_any_more_is_not_resumed(place: Place) -> None:

@@ -74,10 +74,10 @@ def test_unpark_releases_a_node_parked_by_policy(home: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (("unpark", "a"), "a of run r1 is not parked; `garrison status r1` shows what it does"),
     (("park", "A1"), "no run in"), (("park", "dd"), "did you mean d?"),
-    (("park", "b"), "b has landed"), (("park", "c"), "`garrison merge-queue cancel` withdraws it"),
+    (("park", "b"), "b has landed"), (("park", "c"), "`garrison merge-queue cancel NODE` withdraws it"),
     (("park", "guardian-crew"), "`garrison stop` stops it"), (("park", "launch@r1"), "`garrison stop r1` stops it"),
     (("park", "a", "--run", "r9"), "no run r9"), (("park", "runner-zz"), "has a node zz"),
-    (("cancel", "b"), "it has landed"), (("cancel", "c"), "`garrison merge-queue cancel` withdraws it"),
+    (("cancel", "b"), "it has landed"), (("cancel", "c"), "`garrison merge-queue cancel NODE` withdraws it"),
     (("cancel", "d"), "`garrison agents unpark d` first"),
     (("cancel", "e"), "`garrison agents park e` keeps it from starting"),
     (("cancel", "dd"), "did you mean d?"),

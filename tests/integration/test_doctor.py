@@ -331,7 +331,9 @@ def test_an_examination_changes_nothing_and_its_exit_code_shows_problems(home: H
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 repaired" in done.stderr
     done = home.place.command("doctor")
-    assert done.returncode == 0, done.stdout
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1) and done.stdout.startswith("all is well: "), done.stdout
+    told = home.place.command("doctor", "--verbose").stdout
+    assert "worktrees" in told and "sandbox: " in told
     home.run("lost", "running")
     done = home.place.command("doctor", "--fix")
     assert done.returncode == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +12,7 @@ from merge_support import World, check, git
 from test_merge_cli import call
 
 from garrison.cli.doctor import doctor as garrison_doctor
+from garrison.cli.main import main
 from garrison.cli.merge_queue_process import process
 from garrison.merge import commands, recovery
 from garrison.merge.queue import PINS
@@ -74,6 +77,31 @@ def test_an_entry_from_enqueue_to_landed_by_hand(world):
                if row["together"] == 1)
     assert len(call("log", "-n", "1").stdout.splitlines()) == 2
     assert call("log").stdout.count(" by ") == 3
+
+
+def test_a_person_at_a_terminal_is_told_in_words(world, monkeypatch, capsys):
+    """And what the words offer can be typed as it stands."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    def told(*words):
+        assert main(["merge-queue", *words]) == 0
+        return capsys.readouterr().out.removesuffix("\n")
+
+    enqueued = told("enqueue", "one")
+    entry = enqueued.split(" as ")[1].partition(";")[0]
+    assert enqueued == (f"one waits to land on main as {entry}; `garrison merge-queue process --target main` tests and "
+                        "lands it")
+    assert told("show", "one").splitlines() == [f"{entry}: one at {git(world.repo, 'rev-parse', 'one')[:10]} for main",
+                                                "queued"]
+    held = told("hold", "one")
+    assert held == f"one ({entry}) is held; `garrison merge-queue release {entry}` lets it land"
+    assert told(*shlex.split(held.split("`")[1])[2:]) == f"one ({entry}) waits for its turn again"
+    paused = told("pause")
+    assert told(*shlex.split(paused.split("`")[1])[2:]) == "what waits for main lands again"
+    landed = told(*shlex.split(enqueued.split("`")[1])[2:])
+    assert landed == f"one has landed on main as {world.tip()[:10]}"
+    assert told("show", "one").splitlines()[1] == f"landed as {world.tip()[:10]}"
+    assert told("process") == "nothing waits to land"
 
 
 def test_a_failed_entry_is_retried_and_conflicts_are_shown_in_advance(world):

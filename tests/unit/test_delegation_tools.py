@@ -47,7 +47,7 @@ def test_a_tool_is_a_command_as_a_person_would_type_it(tmp_path: Path) -> None:
     made, typed = desk(tmp_path)
     assert call(made, "why", name="build", run="r1") == "ok"
     assert call(made, "why", name="build") == "ok"
-    assert typed == [["why", "build", "--run", "r1"], ["why", "build"]]
+    assert typed == [["why", "build", "--all", "--run", "r1"], ["why", "build", "--all"]]
 
 
 @pytest.mark.parametrize("given", [{"run": "--home=/etc"}, {"run": ""}, {}, {"run": 7}, {"run": "a\0b"}])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,27 +32,74 @@ def test_help_lists_the_twelve_commands_of_every_day_and_all_of_them_if_asked() 
     assert all(re.search(rf"\n  {name} ", everything) for section in SECTIONS.values() for name in section)
 
 
+VALUE = "1"
+"""Value in place of one that a sentence gets when it is printed: a name, and a number too."""
+NAMED = frozenset({"pipeline run", "attach", "tell", "host add", "merge-queue", "session send --turn-graph",
+                   "verify --costs"})
+"""Commands that sentences speak of, without telling anybody to type them."""
+
+
+def printed(node: ast.AST) -> str:
+    """Return the text of a literal, its values replaced."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(printed, parts))
+        case ast.FormattedValue(value=ast.IfExp(body=ast.JoinedStr() as body)):
+            return printed(body)
+    return VALUE
+
+
+def literals(path: Path) -> Iterator[str]:
+    """Yield the texts in a module that may be printed: all but docstrings."""
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source if re.search(r"[`(]garrison |: garrison ", source) else "")
+    left_out = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)
+                if part is not node}
+    left_out |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if node not in left_out and isinstance(node, (ast.Constant, ast.JoinedStr)):
+            yield printed(node)
+
+
 def hints() -> Iterator[tuple[str, str]]:
-    """Yield (module, command line) for each command in backquotes that garrison's sentences name."""
+    """Yield (module, command line) for each command in backquotes, or in brackets, of garrison's sentences."""
     for path in sorted(Path(run_module.__file__).parents[1].rglob("*.py")):
-        for text in re.findall(r"`garrison ([a-z][^`\n\"]*)`", path.read_text(encoding="utf-8")):
-            yield path.name, text
+        for text in literals(path):
+            for pattern in (r"`garrison ([a-z][^`\n]*)`", r"\((?:answer: )?garrison ([a-z][^`()\n]*)\)"):
+                yield from ((path.name, found) for found in re.findall(pattern, text))
 
 
-def test_the_command_of_each_hint_exists_with_its_options() -> None:
-    wrong = []
-    for module, text in hints():
-        command: click.Command | None = garrison
-        ctx = click.Context(garrison)
-        words = text.split()
-        while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z-]+", words[0]):
-            command = command.get_command(ctx, words.pop(0))
-        params = command.get_params(ctx) if command else ()
-        known = {"--help", *(name for each in params for name in (*each.opts, *each.secondary_opts))}
-        options = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
-        if command is None or not options <= known:
-            wrong.append(f"{module}: {text}")
-    assert not wrong
+def objection(line: str) -> str:
+    """Return why a command line cannot be typed as it stands, '' if it can."""
+    command: click.Command = garrison
+    ctx = click.Context(garrison, info_name="garrison")
+    words = shlex.split(line)
+    try:
+        while isinstance(command, click.Group):
+            _, found, words = command.resolve_command(ctx, words)
+            assert found is not None
+            command, ctx = found, click.Context(found, info_name=found.name, parent=ctx)
+        command.make_context(command.name, words, parent=ctx.parent)
+    except click.MissingParameter as error:
+        return error.format_message()
+    except click.BadParameter:
+        return ""  # the value is ours: no such file
+    except (click.UsageError, IndexError) as error:
+        return str(error)
+    except click.exceptions.Exit:
+        pass
+    return ""
+
+
+def test_each_hint_can_be_typed_as_it_stands() -> None:
+    """Its command exists, with these options and arguments."""
+    found = [(module, text) for module, text in hints() if text not in NAMED]
+    assert len(found) > 250
+    assert {f"{module}: {text}": why for module, text in found if (why := objection(text))} == {}
+    assert "No such option" in objection("run x --yes-please") and "ENTRY" in objection("merge-queue release")
+    assert "unexpected" in objection("status a b") and "No such command" in objection("statsu")
 
 
 def test_each_command_is_in_one_section_with_a_line_that_fits() -> None:
@@ -75,6 +124,16 @@ def test_no_hint_hides_a_command_and_each_names_existing_ones() -> None:
     assert not commands & set(words)
     named = {name for hint in words.values() for name in re.findall(r"`garrison ([a-z-]+)", hint)}
     assert named <= commands
+
+
+@pytest.mark.parametrize("command", ["run", "launch"])
+def test_the_help_of_a_start_is_ten_options_and_all_of_them_if_asked(command: str) -> None:
+    short, full = said(command, "--help")[1], said(command, "--help-all")[1]
+    options = [set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)) for text in (short, full)]
+    assert len(options[0] - {"--help", "--help-all"}) <= 12 and options[0] < options[1]
+    assert {"--gate", "--agent", "--detach", "--help-all"} <= options[0] and {"--max-rework", "--env"} <= options[1]
+    assert "Worktrees, tests and landing:" in full and said("help", command, "--all")[1] == full
+    assert said("help", command)[1] == short
 
 
 def test_help_and_version_are_commands_too() -> None:

@@ -287,7 +287,7 @@ def _unreachable(*_: object) -> Claim | None:
 
 
 def test_a_home_without_settings_gets_one_line(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="`garrison host add` sets one up"):
+    with pytest.raises(NotFound, match="`garrison host add HOST` sets one up"):
         HostService(tmp_path, lambda *_: HeldWork(None), lambda _: None, SystemClock())  # type: ignore[arg-type, return-value]
 
 

@@ -10,6 +10,7 @@ import pytest
 from garrison.cli import resolve
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.identity import Identity
+from garrison.records.journal import Writer
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles, save
 from garrison.records.store import Store
@@ -110,5 +111,20 @@ def test_the_latest_run_is_that_of_the_repository_one_is_in(tmp_path: Path, monk
         os.utime(path, (at, at))
     monkeypatch.chdir(tmp_path)
     assert (resolve.latest_run(store, None), resolve.latest_run(store, "a")) == ("c", "a")
+    with pytest.raises(Refused, match=r"no run is of .*; name one: `garrison status --all` lists all"):
+        resolve.resumable_run(store)
     monkeypatch.chdir(mine / "deep")
-    assert resolve.latest_run(store, None) == "b"
+    assert resolve.latest_run(store, None) == resolve.resumable_run(store) == "b"
+    assert resolve.supervised_run(store, None) == "b", "none is supervised"
+    for run in ("b", "a"):
+        for each in ("a", "b", "c"):
+            RunFiles(tmp_path, each).attempt("n", 1).mkdir(parents=True, exist_ok=True)
+        assert resolve.run_of_node(store, "n", None) == "b", "of this repository"
+        journal = Writer(RunFiles(tmp_path, run).journal, "guardian-x#1")
+        journal.append("run", {"status": "running"}, NOW)
+        journal.append("run", {"status": "done"}, NOW)
+        journal.close()
+        if run == "b":
+            assert resolve.resumable_run(store) == "a", "one that is done is left alone"
+    with pytest.raises(Refused, match="all runs of this repository are done"):
+        resolve.resumable_run(store)

@@ -13,6 +13,7 @@ from garrison.cli import status as render
 from garrison.cli.render import Span, table, text, width
 from garrison.cli.terminal import frame, terminal_of
 from garrison.config import Timing
+from garrison.ends import Wait, WaitKind
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.questions import Question
 from garrison.processes.run_state import NodeState
@@ -22,8 +23,9 @@ from garrison.views.limits import Used, limits
 from garrison.views.node_view import FailedNode, NodeView
 from garrison.views.page_view import run_line
 from garrison.views.process_view import ProcessView
-from garrison.views.run_view import RunDetails, RunView
+from garrison.views.run_view import RunDetails, RunReader, RunView
 from garrison.views.usage import RunCosts
+from garrison.views.waits import gate_json
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
@@ -122,17 +124,41 @@ def test_a_status_for_a_person_leaves_out_what_is_as_it_should_be() -> None:
     short, full = (text(render.render_run(ran, 200, verbose=verbose), colours=False) for verbose in (False, True))
     assert "runner-bad@r1" in short and "guardian-crew@r1" not in short and "--max-respawn" not in short
     assert "guardian-crew@r1" in full and "--max-respawn" in full
-    assert ("PHASE      ATTEMPT" in full, "PHASE      ATTEMPT" in short) == (True, False)
+    assert ("PHASE      ATTEMPT" in full, "ATTEMPT" in short) == (True, False)
     assert short.count("exit code 3") == 1, "a reason once"
-    assert "garrison resume r1 --retry-failed" in short
+    assert short.splitlines()[-1] == "next: its launcher is not running red 日本語", "what is to be done comes last"
+    over = text(render.render_run(replace(ran, hint=""), 200), colours=False)
+    assert over.splitlines()[-1] == "next: `garrison resume r1 --retry-failed` tries again what failed"
+
+
+@pytest.mark.parametrize(("waits", "last"), [
+    (1, "waits for you: park0 is parked: `garrison agents unpark park0 --run r1` lets it continue (not now)"),
+    (2, "and 1 more: `garrison status r1 --verbose`"), (9, "and 8 more: `garrison status r1 --verbose`")])
+def test_twelve_nodes_fit_a_small_terminal_and_what_waits_comes_last(waits: int, last: str, tmp_path: Path) -> None:
+    """A line a node, whatever it says; what failed is explained where there is room."""
+    asked = [Wait(WaitKind.PARKED, "not now", f"park{number}") for number in range(waits)]
+    long = [node(f"node_{number}", "working", doing="much to say " * 20) for number in range(9)]
+    failed = [node(f"bad_{number}", "failed", doing=f"exit {number}") for number in range(3)]
+    earlier = [view(run_id=f"old-{number}", status=Status.DONE, reason="red " * 40, details=None, repo=str(tmp_path))
+               for number in range(8)]
+    runs = [*earlier, view(*long, *failed, waits=asked)]
+    command = render._Status(RunReader(tmp_path), None, verbose=False, everything=False)
+    lines = command.picture(runs, 80)
+    assert len(lines) <= render.SCREEN and all(width(line) <= 80 for line in lines)
+    said = text(lines, colours=False)
+    assert all(f"exit {number}" in said for number in range(3)) and "look: " not in said
+    assert said.startswith("old-") and "more: `garrison status --all`" in said
+    assert " ".join(said.split()).endswith(last)
+    assert "look: " in text(command.picture([*earlier, view(failed[0])], 80), colours=False)
 
 
 def test_a_restart_is_what_an_attempt_does_not_explain() -> None:
     again = view(replace(node("a", "working", attempt=2), runner=layer("runner", "a", 2)))
-    said = text(render.render_run(again, None), colours=False)
-    assert re.search(r"^a +working +2/\d+ +- ", said, re.MULTILINE), said
-    said = text(render.render_run(FULL, None), colours=False)
-    assert re.search(r"^format_all +landed +1/\d+ +1 ", said, re.MULTILINE), said
+    said = text(render.render_run(again, None, verbose=True), colours=False)
+    assert re.search(r"^a +working +executing +2/\d+ +- ", said, re.MULTILINE), said
+    said = text(render.render_run(FULL, None, verbose=True), colours=False)
+    assert re.search(r"^format_all +landed +executing +1/\d+ +1 ", said, re.MULTILINE), said
+    assert "attempt 2: its agent is working" in text(render.render_run(again, None), colours=False)
 
 
 def test_each_change_is_printed_once() -> None:
@@ -154,10 +180,11 @@ def test_each_change_is_printed_once() -> None:
 
 def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
     gate = OpenGate("ask#1", "human", Question("ask#1", "ask", f"Ship it? {EVIL}"))
-    waits = view(node("a", "landed"), status=Status.WAITING, gates=[gate])
+    waits = view(node("a", "landed"), status=Status.WAITING, gates=[gate],
+                 waits=[Wait(WaitKind.GATE, gate.question.text, "ask", gate_json(gate))])
     said = text(render.render_run(waits, None), colours=False)
     assert said.startswith("run r1: waiting, 1 of 1 landed")
-    assert "ask asks you: Ship it?" in said and "\x1b" not in said
+    assert "ask asks you: Ship it?" in said.splitlines()[-1] and "\x1b" not in said
     assert any("Ship it?" in line for line in render.changed_lines(None, waits))
     assert render.changed_lines(waits, waits) == []
 

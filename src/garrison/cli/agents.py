@@ -30,7 +30,7 @@ from garrison.records.signals import Signal
 from garrison.records.store import Store
 
 ENDED = {"validated": "has landed", "failed": "has failed",
-         "impl_complete": "is finished and waits to land; `garrison merge-queue cancel` withdraws it"}
+         "impl_complete": "is finished and waits to land; `garrison merge-queue cancel NODE` withdraws it"}
 """Status of a node that cannot be parked or cancelled → its description."""
 CANCELLED_BY_PERSON = "cancelled by a person"
 
@@ -243,6 +243,8 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
     state = _replay(store, chosen)
+    if state.over and node in state.nodes:
+        raise Refused(f"{resolve.describe_over(node, chosen, state.status)}; there is nothing to cancel")
     if objection := objection_to_cancel(state, node):
         raise Refused(f"{node} cannot be cancelled (`garrison status {chosen}`): {objection}")
     runner = Key("runner", node, chosen)
@@ -297,8 +299,6 @@ def objection_to_cancel(state: RunState, node: str) -> str:
     node_state = state.nodes.get(node)
     if node_state is None:
         raise NotFound(f"no guardian runs a node {node}; `garrison stop` stops an ad-hoc run")
-    if state.over:
-        return f"the run is {state.status}"
     if ended := _describe_end(node_state):
         return f"it {ended}"
     if node in state.held:

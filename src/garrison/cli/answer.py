@@ -62,7 +62,9 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
     state = replay_run(journal.read_all(RunFiles(store.home, chosen).journal))
     question, guardian = _open_question(state, node, text), guardian_of(store, chosen)
     if question is None or guardian is None:
-        raise NotFound(f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
+        raise NotFound(f"{resolve.describe_over(node, chosen, state.status)}; `garrison answer` lists open questions"
+                       if state.over else
+                       f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
     attempt = state.nodes[node].attempt if node in state.nodes else 0
     posted = signals.post(store.home, signal_by_person(
         guardian, "INPUT_RESPONSE", {"question_id": question.id, "text": text}, node=node, attempt=attempt))

@@ -21,8 +21,8 @@ from garrison.errors import GarrisonError, NotFound, Refused
 
 _HELP_LIMIT = 400
 """Characters of a command's help line in a group: more than any first sentence has."""
-ALL_COMMANDS = "garrison.all_commands"
-"""Key of a context's meta: its help shows every section."""
+SHOW_ALL = "garrison.show_all"
+"""Key of a context's meta: its help shows every section of a group and every option of a command."""
 _HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -32,17 +32,22 @@ class Command(click.Command):
     Args:
         examples: (command line, effect) pairs, printed below the options.
         option_groups: heading → parameter names; the remaining options follow under `Options`.
+        everyday: parameter names that `--help` shows, if not all; `--help-all` shows them all.
         renamed: former option → current option. The former is accepted for one release, with a warning.
         moved_to: command that took this one's place. The former still works, unlisted, and says where it went.
     """
 
     def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (),
                  option_groups: Mapping[str, Sequence[str]] | None = None,
-                 renamed: Mapping[str, str] | None = None, moved_to: str = "", **settings: Any) -> None:
+                 everyday: Sequence[str] = (), renamed: Mapping[str, str] | None = None, moved_to: str = "",
+                 **settings: Any) -> None:
         settings["context_settings"] = {**_HELP_NAMES, **settings.get("context_settings", {})}
         super().__init__(*arguments, **{"hidden": bool(moved_to), **settings})
         self.examples, self.option_groups, self.renamed = examples, option_groups or {}, renamed or {}
-        self.moved_to = moved_to
+        self.moved_to, self.everyday = moved_to, everyday
+        if everyday:
+            self.params.append(click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False,
+                                            callback=_show_all_help, help="Show all options, and exit."))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; former option names are replaced first."""
@@ -66,10 +71,13 @@ class Command(click.Command):
         return current
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by group, the ungrouped ones last."""
+        """Write the options by group, the ungrouped ones last; only the everyday ones unless all are asked for."""
         grouped = {name for names in self.option_groups.values() for name in names}
         rest = [param.name for param in self.get_params(ctx) if param.name not in grouped]
-        for title, names in {**self.option_groups, "Options": rest}.items():
+        groups: Mapping[str, Sequence[str | None]] = {**self.option_groups, "Options": rest}
+        if self.everyday and not ctx.meta.get(SHOW_ALL):
+            groups = {"Options": [*self.everyday, "help_all", "_click_default_help"]}
+        for title, names in groups.items():
             records = [record for param in self.get_params(ctx) if param.name in names
                        and isinstance(param, click.Option) and (record := param.get_help_record(ctx))]
             if records:
@@ -84,6 +92,14 @@ class Command(click.Command):
                 for command_line, effect in self.examples:
                     formatter.write(f"{'':{formatter.current_indent}}{command_line}\n")
                     formatter.write(f"{'':{formatter.current_indent + 4}}{effect}\n")
+
+
+def _show_all_help(ctx: click.Context, _param: click.Parameter, is_given: bool) -> None:
+    """Print the whole help of a command and exit, if its option is given."""
+    if is_given and not ctx.resilient_parsing:
+        ctx.meta[SHOW_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 class Group(click.Group):
@@ -161,7 +177,7 @@ class LazyGroup(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help lines by section, importing nothing: the first, or all for `help --all`."""
-        shown = list(self.sections.items())[:None if ctx.meta.get(ALL_COMMANDS) else 1]
+        shown = list(self.sections.items())[:None if ctx.meta.get(SHOW_ALL) else 1]
         width = max(len(name) for _, section in shown for name in section)
         for heading, section in shown:
             with formatter.section(heading):

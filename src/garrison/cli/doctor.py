@@ -25,17 +25,19 @@ from garrison.system.terminal_text import clean
 
 
 @click.command(cls=Command, examples=(
-    ("garrison doctor", "check only; exit 1 if there are problems"),
+    ("garrison doctor", "check only: one line if all is well; exit 1 if there are problems"),
+    ("garrison doctor --verbose", "with all checks, and what this machine has"),
     ("garrison doctor --fix", "repair what can be repaired; nothing that is not garrison's is touched"),
     ("garrison doctor --sandbox", "try to escape from the sandbox in every way; exit 1 if one succeeds"),
 ))
 @click.option("--fix", is_flag=True, help="Repair what was found.")
 @click.option("--repo", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
               help="Check only this repository's worktrees and queues.")
+@click.option("-v", "--verbose", is_flag=True, help="List all checks, and what this machine has.")
 @click.option("--sandbox", is_flag=True, help="Try to escape from this machine's sandbox, as an agent could.")
 @json_option
 @home_option
-def doctor(fix: bool, repo: Path | None, sandbox: bool, as_json: bool, home: str | None) -> int:
+def doctor(fix: bool, repo: Path | None, verbose: bool, sandbox: bool, as_json: bool, home: str | None) -> int:
     """Find what deaths left (processes, sessions, worktrees, files, queues), and what the machine lacks.
 
     Unlanded work is saved under rescue refs before a worktree is removed; torn files are moved to quarantine/. A note
@@ -50,7 +52,7 @@ def doctor(fix: bool, repo: Path | None, sandbox: bool, as_json: bool, home: str
     if as_json:
         print_json([finding.body() for finding in findings])
     else:
-        _print_findings(findings, fix=fix)
+        _print_findings(findings, fix=fix, verbose=verbose)
     return 1 if any(finding.wrong for finding in findings) else 0
 
 
@@ -79,16 +81,21 @@ def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
     return 1 if proof.escaped or proof.mode is Mode.NONE else 0
 
 
-def _print_findings(findings: list[Finding], *, fix: bool) -> None:
+def _print_findings(findings: list[Finding], *, fix: bool, verbose: bool) -> None:
+    """Print what was found, with all checks if `verbose`; one line if there is nothing to do."""
+    remarks = [finding for finding in findings if finding.is_remark]
     rows: list[tuple[str, str, str, str]] = []
     for check in CHECK_NAMES:
         of_check = [finding for finding in findings if finding.check == check and not finding.is_remark]
         rows += [(check, finding.severity, finding.text, _remedy(finding, fix=fix)) for finding in of_check] \
-            or [(check, "ok", "", "")]
-    print_table(("CHECK", "STATE", "FINDING", "DONE" if fix else "WITH --fix"), rows)
-    for finding in findings:
-        if finding.is_remark:
-            click.echo(clean(f"{finding.check}: {finding.text}"))
+            or ([(check, "ok", "", "")] if verbose else [])
+    if rows:
+        print_table(("CHECK", "STATE", "FINDING", "DONE" if fix else "WITH --fix"), rows)
+    else:
+        notes = f"; {len(remarks)} notes: `garrison doctor --verbose`" if remarks else ""
+        click.echo(f"all is well: {len(CHECK_NAMES)} checks passed{notes}")
+    for finding in remarks if verbose else ():
+        click.echo(clean(f"{finding.check}: {finding.text}"))
     problems = sum(finding.wrong for finding in findings)
     repaired = sum(finding.outcome == "fixed" for finding in findings)
     if fix and repaired:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.cli import resolve
 from garrison.cli.output import INTERRUPTED, print_message
 from garrison.errors import GarrisonError
-from garrison.processes.launcher.progress import Progress
-from garrison.processes.run_state import EXIT, RunState, describe_landed, describe_push
+from garrison.processes.launcher.progress import Progress, how_to_push
+from garrison.processes.run_state import EXIT, RunState, describe_landed
 from garrison.records.journal import Reader
 from garrison.records.names import launcher_key
 
@@ -57,23 +56,10 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
                             f"{'; '.join(why) or f'`garrison status {run}` shows it'}")
     progress.end(state.status, state.reason, state,
                  describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes)),
-                 _how_to_push(state, launch))
+                 how_to_push(state, launch))
     return EXIT[state.status]
 
 
 def how_to_follow(run: str) -> str:
     """Return the commands that a person needs for a run in the background."""
     return f"`garrison status {run} --watch` shows it, `garrison stop {run}` stops it"
-
-
-def _how_to_push(state: RunState, launch: Launch) -> str:
-    """Return how to publish what landed, for a reader in any folder; '' where the repository cannot say."""
-    from garrison.system.git import open_repository
-
-    repo = Path(launch.repo)
-    try:
-        remotes = open_repository(repo).remotes()
-        elsewhere = "" if Path.cwd().is_relative_to(repo) else launch.repo
-    except (GarrisonError, OSError):  # the run is over and told; a repository that has gone takes only this hint along
-        return ""
-    return describe_push(state, launch.land, launch.base, remotes, elsewhere)

@@ -6,7 +6,7 @@ from importlib.metadata import version as installed_version
 
 import click
 
-from garrison.cli.commands import ALL_COMMANDS, Command
+from garrison.cli.commands import SHOW_ALL, Command
 
 
 @click.command("help", cls=Command, examples=(
@@ -14,12 +14,12 @@ from garrison.cli.commands import ALL_COMMANDS, Command
     ("garrison help --all", "all commands"),
 ))
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
-@click.option("--all", "everything", is_flag=True, help="List all commands, not only the everyday ones.")
+@click.option("--all", "everything", is_flag=True, help="All commands, or options, not only the everyday ones.")
 @click.pass_context
 def help_command(ctx: click.Context, words: tuple[str, ...], *, everything: bool) -> None:
     """Show the help of a command."""
     at = ctx.find_root()
-    at.meta[ALL_COMMANDS] = everything
+    at.meta[SHOW_ALL] = everything
     arguments = list(words)
     while arguments and isinstance(at.command, click.Group):
         name, command, arguments = at.command.resolve_command(at, arguments)

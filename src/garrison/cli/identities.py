@@ -232,7 +232,7 @@ def _refuse_living(observer: Observer, identity: Identity) -> None:
     if is_caller and not life_lock.is_held(observer.store.life_path(identity.key)):
         return
     raise Refused(f"{identity.key.full} is alive (pid {pid}: {verdict.why}), so its end was not recorded; pass --kill "
-                  "to end it, or use `garrison agents park` or `garrison stop`")
+                  f"to end it, or use `garrison agents park {identity.key.full}` or `garrison stop {identity.run_id}`")
 
 
 def _end_process(observer: Observer, identity: Identity, reason: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from garrison.cli import completion
+from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.follow import how_to_follow
 from garrison.cli.interrupt import interruptible
@@ -31,6 +31,7 @@ from garrison.processes.launch import foreign_entries_note
 from garrison.processes.launch_claim import LaunchClaim
 from garrison.processes.launch_request import LaunchRequest
 from garrison.processes.preflight import PreparedLaunch
+from garrison.processes.run_state import ENDED
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
@@ -43,7 +44,9 @@ LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "
 """Word of `land` → its note in the first line of a launch."""
 
 
-@click.command(cls=Command, option_groups=OPTION_GROUPS, renamed={
+@click.command(cls=Command, option_groups=OPTION_GROUPS, everyday=(
+    "target_dir", "run", "agent", "gate", "setup", "approve", "max_agents", "detach", "dry_run", "serve",
+), renamed={
     "--again": "--retry-failed", "--as-begun": "--original-graph", "--onto": "--accept-rewritten-target",
 }, examples=(
     ('garrison launch work.dot --target-dir ~/src/project --gate "make test"', "run work.dot; only what passes lands"),
@@ -239,10 +242,16 @@ def up(home: str | None, as_json: bool) -> None:
 @home_option
 @click.option("--timeout", type=float, default=90.0, show_default=True, metavar="SECONDS", help="How long to wait.")
 def stop(run: str | None, home: str | None, timeout: float) -> None:
-    """Stop a run gracefully: agents, runners, guardian, launcher. `garrison resume RUN` continues it."""
+    """Stop a run gracefully: agents, runners, guardian, launcher. `garrison resume RUN` continues it.
+
+    Without RUN: the only one at work, of this repository if any is. To stop one that has ended is no error.
+    """
     runtime = Runtime.real(find_home(home))
     run = _only_living_run(runtime) if run is None else check_run(run)
     launch_ = runtime.launch(run)
+    if not _living(runtime, run) and (ended := read_run_state(runtime, run).status) in ENDED:
+        click.echo(f"run {run}: {ended} already; nothing of it is at work")
+        return
     if launch_.adhoc:
         _terminate_runners(runtime, run)
     graceful = None if launch_.adhoc else _GracefulStop(runtime, launch_)
@@ -287,21 +296,18 @@ class _GracefulStop:
             if identity and runtime.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
                 runtime.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
                 return identity.agent_id
-        status = read_run_state(runtime, run).status
-        if status in ("done", "failed", "stopped") and not _living(runtime, run):
-            raise Refused(f"run {run} is already {status}")
         launching.spawn_launcher(runtime, self.launch, ["--stop"])
         self.launchers += 1
         return runtime.store.get(Identity, launcher_key(run)).agent_id
 
 
 def _only_living_run(runtime: Runtime) -> str:
+    """Return the only run that is alive, of this repository if any is; the latest if none is."""
     living = [run for run in run_records.list_runs(runtime.home) if _living(runtime, run)]
-    if not living:
-        raise Refused("no run is alive; `garrison status` lists the runs")
-    if len(living) > 1:
-        raise Refused(f"several runs are alive, name one: {', '.join(living)}")
-    return living[0]
+    here = [run for run in living if resolve.is_of_this_folder(runtime.launch(run).repo)] or living
+    if len(here) > 1:
+        raise Refused(f"several runs are alive, name one: {', '.join(here)}")
+    return here[0] if here else resolve.latest_run(runtime.store, None)
 
 
 def _living(runtime: Runtime, run: str) -> list[Identity]:

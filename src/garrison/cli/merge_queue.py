@@ -18,7 +18,7 @@ from garrison import plugins
 from garrison.cli import merge_queue_process
 from garrison.cli.commands import Group
 from garrison.cli.options import PluginChoice, home_option, json_option, repo_root_option, target_option
-from garrison.cli.output import align_columns, print_json, print_message, print_table
+from garrison.cli.output import align_columns, print_json, print_message, print_result, print_table
 from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
 from garrison.config import find_home, trees_root
 from garrison.errors import Refused
@@ -135,7 +135,7 @@ for _command in (merge_queue_process.enqueue_command, merge_queue_process.proces
 @json_option
 @home_option
 def show_command(entry: str, why: bool, as_json: bool, home: str | None) -> None:
-    """Show one entry as JSON."""
+    """Show one entry: what it is, how it is, and what it waits for."""
     queue, merge_entry = find_entry(entry, home)
     if why:
         lines = _explain(queue, merge_entry, find_home(home))
@@ -147,7 +147,11 @@ def show_command(entry: str, why: bool, as_json: bool, home: str | None) -> None
     body = merge_entry.to_dict()
     if not merge_entry.is_final:
         body["waits_for"] = [other.id for other in queue.state.unmet_dependencies(merge_entry)]
-    print_json(body)
+    what = f"{merge_entry.id}: {merge_entry.branch} at {merge_entry.oid[:10]} for {merge_entry.target}"
+    landed = f" as {merge_entry.commit[:10]}" if merge_entry.status == "landed" else ""
+    reason = describe_entry(queue.state, merge_entry)
+    print_result(body, "\n".join([what, f"{merge_entry.status}{landed}{f': {reason}' if reason else ''}",
+                                  *([f"gate's log: {merge_entry.log}"] if merge_entry.log else [])]), as_json=as_json)
 
 
 def _explain(queue: QueueReader, entry: MergeEntry, home: Path) -> list[str]:
@@ -216,6 +220,11 @@ def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, 
 
 # ----------------------------------------------------------------------------------------------------- control entries
 
+
+def _print_changed(entry: MergeEntry, words: str, *, as_json: bool) -> None:
+    print_result({"status": "ok", "entry": entry.to_dict()}, f"{entry.branch} ({entry.id}) {words}", as_json=as_json)
+
+
 _own_repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
                                 help="Repository of the entry; refused if the entry belongs to another.")
 
@@ -233,7 +242,8 @@ def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str |
     A running gate is ended. Refused for an entry that is landing or finished.
     """
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
-    print_json({"status": "ok", "entry": commands.cancel(queue, merge_entry.id, "withdrawn by a person").to_dict()})
+    _print_changed(commands.cancel(queue, merge_entry.id, "withdrawn by a person"), "is withdrawn; its branch stays",
+                   as_json=as_json)
 
 
 @merge_queue.command("hold", examples=(
@@ -250,7 +260,8 @@ def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, 
     A running gate is ended. An entry that replaces it meanwhile is held too.
     """
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
-    print_json({"status": "ok", "entry": commands.hold(queue, merge_entry.id, " ".join(reason.split())).to_dict()})
+    _print_changed(commands.hold(queue, merge_entry.id, " ".join(reason.split())),
+                   f"is held; `garrison merge-queue release {merge_entry.id}` lets it land", as_json=as_json)
 
 
 @merge_queue.command("release", examples=(
@@ -263,7 +274,7 @@ def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, 
 def release_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Release a held entry; it keeps its place in the queue."""
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
-    print_json({"status": "ok", "entry": commands.release(queue, merge_entry.id).to_dict()})
+    _print_changed(commands.release(queue, merge_entry.id), "waits for its turn again", as_json=as_json)
 
 
 @merge_queue.command("retry", examples=(
@@ -293,7 +304,7 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
     if tip and tip != retried.oid:
         print_message(f"note: {merge_entry.branch} is at {tip[:10]} now and {retried.id} at {retried.oid[:10]}; "
                       "`enqueue` enqueues the branch's commit")
-    print_json({"status": "ok", "entry": retried.to_dict()})
+    _print_changed(retried, f"waits to land on {retried.target}", as_json=as_json)
 
 
 def _next_attempt(home: str | None, entry: MergeEntry) -> int | None:
@@ -336,7 +347,9 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
     """
     queue = only_queue(repo_root, target, home)
     pause = commands.pause(queue, " ".join(reason.split()))
-    print_json({"status": "ok", "target": queue.target, "pause": {"reason": pause.reason, "detail": pause.detail}})
+    print_result({"status": "ok", "target": queue.target, "pause": {"reason": pause.reason, "detail": pause.detail}},
+                 f"nothing lands on {queue.target} until `garrison merge-queue unpause --target {queue.target}`",
+                 as_json=as_json)
 
 
 @merge_queue.command("unpause", examples=(
@@ -348,7 +361,7 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
 @home_option
 def unpause_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
     """Resume a paused queue; if it paused itself, it retries what failed."""
-    _unpause(repo_root, target, home)
+    _unpause(repo_root, target, home, as_json=as_json)
 
 
 @merge_queue.command("resume", moved_to="garrison merge-queue unpause")
@@ -358,16 +371,17 @@ def unpause_command(repo_root: str | None, target: str | None, as_json: bool, ho
 @home_option
 def resume_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
     """Resume a paused queue, as `unpause` does."""
-    _unpause(repo_root, target, home)
+    _unpause(repo_root, target, home, as_json=as_json)
 
 
-def _unpause(repo_root: str | None, target: str | None, home: str | None) -> None:
+def _unpause(repo_root: str | None, target: str | None, home: str | None, *, as_json: bool) -> None:
     queue = only_queue(repo_root, target, home)
     pause = commands.resume(queue)
     if pause is None:
         print_message(f"the queue of {queue.target} was not paused")
-    print_json({"status": "ok", "target": queue.target,
-                "was": {"reason": pause.reason, "detail": pause.detail} if pause else None})
+    print_result({"status": "ok", "target": queue.target,
+                  "was": {"reason": pause.reason, "detail": pause.detail} if pause else None},
+                 f"what waits for {queue.target} lands again", as_json=as_json)
 
 
 @merge_queue.command("config", examples=(

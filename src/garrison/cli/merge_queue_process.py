@@ -21,7 +21,7 @@ from garrison import plugins
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Command
 from garrison.cli.options import PluginChoice, home_option, json_option, repo_root_option, target_option
-from garrison.cli.output import print_json
+from garrison.cli.output import print_result
 from garrison.cli.resolve import observer_of, open_queue
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import Timing, find_home, read_config, trees_root
@@ -285,8 +285,8 @@ class ManualProcessing:
         held = [entry.id for entry in self.queue.state.unfinished() if entry.status == "held"]
         if held and not self._held_reported:
             self._held_reported = True
-            self.report(f"note: held entries were skipped: {', '.join(held)}; `garrison merge-queue release` "
-                        "releases one, `garrison review NODE --approve` one that waits for approval")
+            self.report(f"note: held entries were skipped: {', '.join(held)}; `garrison merge-queue release "
+                        f"{held[0]}` releases one, `garrison review NODE --approve` one that waits for approval")
 
     def _new_outcome(self) -> Outcome | None:
         return next((outcome for outcome in self.queue.state.outcomes if outcome.seq > self._returned
@@ -402,7 +402,7 @@ def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
 def enqueue_command(node: str, branch: str | None, repo_root: str | None, target: str | None, run: str,
                     priority: int | None, depends_on: tuple[str, ...], strategy: str | None, as_json: bool,
                     home: str | None) -> None:
-    """Enqueue BRANCH, as the work of NODE, at its current commit; prints the entry as JSON, except at a terminal.
+    """Enqueue BRANCH, as the work of NODE, at its current commit; prints the entry as JSON with --json or in a pipe.
 
     Enqueueing the same node and commit again changes the priority, dependencies and strategy of the existing entry. A
     new commit replaces the waiting entry.
@@ -410,12 +410,9 @@ def enqueue_command(node: str, branch: str | None, repo_root: str | None, target
     node, branch = (re.sub(r"\W+", "_", node, flags=re.ASCII), node) if branch is None else (node, branch)
     enqueued = enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
                        strategy=strategy)
-    if as_json or not sys.stdout.isatty():
-        print_json(enqueued)
-    else:
-        entry = enqueued["entry"]
-        click.echo(f"{branch} waits to land on {entry['target']} as {entry['id']}; `garrison merge-queue process` "
-                   "tests and lands it")
+    target, name = enqueued["entry"]["target"], enqueued["entry"]["id"]
+    print_result(enqueued, f"{branch} waits to land on {target} as {name}; `garrison merge-queue process --target "
+                           f"{target}` tests and lands it", as_json=as_json)
 
 
 @click.command("process", cls=Command, examples=(
@@ -424,8 +421,8 @@ def enqueue_command(node: str, branch: str | None, repo_root: str | None, target
     ("garrison merge-queue process --watch", "as a service, until it is interrupted"),
 ))
 @click.option("--once", is_flag=True, help="Process until the next verdict (the default).")
-@click.option("--drain", is_flag=True, help="Process until the queue is empty; one JSON object for each verdict.")
-@click.option("--watch", is_flag=True, help="Process forever; one JSON object for each verdict.")
+@click.option("--drain", is_flag=True, help="Process until the queue is empty; a line or JSON object for each verdict.")
+@click.option("--watch", is_flag=True, help="Process forever; a line or JSON object for each verdict.")
 @repo_root_option
 @click.option("--target", metavar="BRANCH", help="Branch of the queue (default: the one with waiting entries).")
 @click.option("--gate", metavar="CMD", help="Command that tests a merged tree; recorded.")
@@ -437,7 +434,8 @@ def enqueue_command(node: str, branch: str | None, repo_root: str | None, target
 @home_option
 def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None, target: str | None, gate: str | None,
                     no_gate: bool, setup: str | None, no_wait: bool, as_json: bool, home: str | None) -> None:
-    """Test and land the next entry, or wait for the processor that does; prints JSON."""
+    """Test and land the next entry, or wait for the processor that does; prints JSON with --json or
+    in a pipe."""
     if once + drain + watch > 1:
         raise click.UsageError("--once, --drain and --watch are mutually exclusive")
     if gate and no_gate:
@@ -450,7 +448,7 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
     for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
                           watch=watch, max_batch=MAX_BATCH if drain or watch else 1, home=home):
         if result is not EMPTY or not printed:
-            print_json(result)
+            print_result(result, _describe(result), as_json=as_json)
             printed = True
         if not (result["success"] or watch):
             failures.append(result)
@@ -458,6 +456,16 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
             break
     if failures:
         raise Refused(_summarize(failures))
+
+
+def _describe(result: dict[str, Any]) -> str:
+    """Return a result in one line."""
+    entry = result["entry"]
+    if entry is None:
+        return str(result["error"] or "nothing waits to land").splitlines()[0]
+    if result["success"]:
+        return f"{entry['branch']} has landed on {entry['target']} as {entry['commit'][:10]}"
+    return f"{entry['branch']} did not land: {str(result['error']).splitlines()[0]}"
 
 
 def _summarize(failures: list[dict[str, Any]]) -> str:

@@ -123,6 +123,16 @@ def print_json(value: Any) -> None:
     print(dumps(value))
 
 
+def print_result(value: Any, words: str, *, as_json: bool) -> None:
+    """Print what a command did: in words for a person at a terminal, else, or if asked for, as JSON."""
+    if as_json or not sys.stdout.isatty():
+        print_json(value)
+        return
+    from garrison.system.terminal_text import clean_lines
+
+    print("\n".join(clean_lines(words)))
+
+
 def print_message(line: str) -> None:
     """Print one line on stderr, without control characters."""
     from garrison.system.terminal_text import clean

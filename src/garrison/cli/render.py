@@ -69,9 +69,10 @@ def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", m
     return [[Span((indent if number else "") + line, style)] for number, line in enumerate(lines)]
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | None, least: int = 24) -> list[Line]:
-    """Return a table whose last column takes the remaining width, if that is at least `least`; otherwise a block per
-    row.
+def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | None, least: int = 24,
+          most: int = 3) -> list[Line]:
+    """Return a table whose last column takes the remaining width, in at most `most` lines a row, if that is at least
+    `least`; otherwise a block per row.
     """
     body = [list(row) for row in rows]
     widths = [max([terminal_text.width(name), *(terminal_text.width(row[column].text) for row in body)])
@@ -79,19 +80,19 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | No
     fixed = sum(widths[:-1]) + len(GAP) * (len(head) - 1)
     room = None if columns is None else columns - fixed
     if room is None or room >= min(widths[-1], least):
-        return [line for row in [[Span(name, "dim") for name in head], *body] for line in _row(row, widths, room)]
-    return [line for row in body for line in _block(head, row, columns or 0)]
+        return [line for row in [[Span(name, "dim") for name in head], *body] for line in _row(row, widths, room, most)]
+    return [line for row in body for line in _block(head, row, columns or 0, most)]
 
 
-def _row(cells: Sequence[Span], widths: Sequence[int], room: int | None) -> list[Line]:
+def _row(cells: Sequence[Span], widths: Sequence[int], room: int | None, most: int) -> list[Line]:
     """Return a row; its last cell is continued below itself if it is wider than `room`."""
     first: Line = [Span(terminal_text.pad(cell.text, each) + GAP, cell.style)
                    for cell, each in zip(cells[:-1], widths, strict=False)]
-    last = wrapped(cells[-1].text, room, cells[-1].style, most=3)
+    last = wrapped(cells[-1].text, room, cells[-1].style, most=most)
     return [[*first, *last[0]], *([Span(" " * width(first)), *line] for line in last[1:])]
 
 
-def _block(head: Sequence[str], row: Sequence[Span], columns: int) -> list[Line]:
+def _block(head: Sequence[str], row: Sequence[Span], columns: int, most: int) -> list[Line]:
     """Return a row for a narrow screen: its first two cells, then the others by name, then the last; empty ones are
     left out.
     """
@@ -102,7 +103,7 @@ def _block(head: Sequence[str], row: Sequence[Span], columns: int) -> list[Line]
                        if cell.text != "-")
     for text, style in ((facts, "dim"), ("" if row[-1].text == "-" else row[-1].text, row[-1].style)):
         if text:
-            lines += [[Span("  "), *line] for line in wrapped(text, columns - 2, style, most=3)]
+            lines += [[Span("  "), *line] for line in wrapped(text, columns - 2, style, most=most)]
     return lines
 
 

@@ -184,6 +184,26 @@ def latest_run(store: Store, run: str | None) -> str:
     return next(here, run_ids[-1])
 
 
+def resumable_run(store: Store) -> str:
+    """Return the latest run of the repository one is in that is not done.
+
+    Raises:
+        Refused: there is none; a run of another repository, or one that is done, is never meant without its name.
+    """
+    from garrison.processes.run_state import replay_run  # late: completion does without
+
+    here = [run for run in reversed(list_runs(store.home)) if is_of_this_folder(_repository_of(store.home, run))]
+    for run in here:
+        try:
+            state = replay_run(read_all(RunFiles(store.home, run).journal))
+        except (GarrisonError, ValueError, KeyError):
+            return run  # `resume` repairs it, or says why it cannot
+        if state.status != "done":
+            return run
+    raise Refused("all runs of this repository are done" if here else
+                  f"no run is of {Path.cwd()}; name one: `garrison status --all` lists all")
+
+
 def is_of_this_folder(repository: str) -> bool:
     """Return whether the current directory is in a run's repository."""
     here = Path.cwd()
@@ -232,8 +252,9 @@ def latest_attempt(home: Path, run: str, node: str) -> int:
 def run_of_node(store: Store, node: str, run: str | None) -> str:
     """Return the run of `node`.
 
-    That is `run` if given; else the only run with such a node; else the only one in which its runner or agent is alive;
-    else (the node is parked or pending) the only one that is supervised; else, if none is, the latest.
+    That is `run` if given; else, of those with such a node (of this repository, if it has any), the only one; else the
+    only one in which its runner or agent is alive; else (it is parked or pending) the only one that is supervised;
+    else, if none is, the latest.
 
     Raises:
         NotFound: no run has the node; the message has the closest name.
@@ -242,7 +263,8 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
     check_node(node)
     run_ids = [existing_run(store.home, run)] if run is not None else list_runs(store.home)
     nodes_by_run = {run_id: nodes_of(store.home, run_id) for run_id in run_ids}
-    candidates = [Key("runner", node, run_id) for run_id, nodes in nodes_by_run.items() if node in nodes]
+    candidates = _of_this_folder(store.home, [Key("runner", node, run_id) for run_id, nodes in nodes_by_run.items()
+                                              if node in nodes])
     all_nodes = dict.fromkeys(name for nodes in nodes_by_run.values() for name in nodes)
     missing = f"run {run} has no node {node}" if run else f"no run in {store.home} has a node {node}"
     worked_on = [key for key in candidates if is_node_worked_on(store, key)] if len(candidates) > 1 else []
@@ -252,6 +274,16 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
     return choose(candidates, own, worked_on.__contains__,
                   f"{missing}; {suggestion(node, all_nodes)}`garrison status{f' {run}' if run else ''}` shows "
                   f"{'its nodes' if run else 'the runs'}").run
+
+
+def _of_this_folder(home: Path, keys: list[Key]) -> list[Key]:
+    """Return those of the repository one is in; all if it has none, or if there is only one."""
+    return (len(keys) > 1 and [key for key in keys if is_of_this_folder(_repository_of(home, key.run))]) or keys
+
+
+def describe_over(node: str, run: str, status: str) -> str:
+    """Return that the run which a node's name means is over, in words for a command that acts on a node at work."""
+    return f"no run is at work on {node}: its latest, {run}, is {status}"
 
 
 def is_node_worked_on(store: Store, key: Key) -> bool:
@@ -285,7 +317,7 @@ def only_node(store: Store, run: str | None) -> tuple[str, str]:
 
 
 def supervised_run(store: Store, run: str | None) -> str:
-    """Return `run` if given, else the only run whose guardian is alive, else the only run.
+    """Return `run` if given, else the only one whose guardian is alive, of this repository if any is, else the latest.
 
     Raises:
         NotFound: there is no run.
@@ -293,14 +325,13 @@ def supervised_run(store: Store, run: str | None) -> str:
     """
     if run is not None:
         return existing_run(store.home, run)
-    guardians = [key for key in store.keys(Identity) if key.role == "guardian"]
-    living = sorted({key.run for key in guardians if is_living(store, key)})
-    candidates = living or list_runs(store.home)
+    living = [key for key in store.keys(Identity) if key.role == "guardian" and is_living(store, key)]
+    candidates = sorted({key.run for key in _of_this_folder(store.home, living)}) or list_runs(store.home)
     if not candidates:
         raise NotFound(f"no runs in {store.home}; in a repository, `garrison run TASK` starts one")
-    if len(candidates) > 1:
+    if living and len(candidates) > 1:
         raise Refused(f"several runs are possible: {', '.join(candidates)}; choose one with --run")
-    return candidates[0]
+    return candidates[0] if living else latest_run(store, None)
 
 
 # -------------------------------------------------------------------------------------- merge queues and merge entries

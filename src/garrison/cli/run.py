@@ -34,7 +34,9 @@ _TERMINALS = ("start", "exit")
 _TASK = ("file", "command", "acceptance", "allow_empty")
 
 
-@click.command(cls=Command, option_groups={"Task": _TASK, **OPTION_GROUPS}, examples=(
+@click.command(cls=Command, option_groups={"Task": _TASK, **OPTION_GROUPS}, everyday=(
+    "file", "tasks", "command", "acceptance", "agent", "gate", "setup", "approve", "max_agents", "detach", "serve",
+), examples=(
     ('garrison run "fix the flaky test in test_cache.py" --agent codex', "prints progress until it has landed"),
     ('garrison run "update the changelog" --detach', "the same in the background, with the configured agent"),
     ('garrison run "format the code" --command "ruff format ."', "a command does it"),

@@ -17,13 +17,14 @@ from garrison.cli.commands import Command
 from garrison.cli.home import report_no_runs
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
-from garrison.cli.render import Line, Span, fit, raw, span, table, wrapped
+from garrison.cli.render import GAP, Line, Span, fit, raw, span, table, wrapped
 from garrison.cli.resolve import existing_run, is_launched, is_of_this_folder
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
+from garrison.pipeline.gates import SIGNAL
 from garrison.processes.run_state import EXIT, describe_next
-from garrison.processes.run_status import UNFINISHED
+from garrison.processes.run_status import UNFINISHED, Status
 from garrison.records.events import ForeignMove, Warned
 from garrison.sandbox.probe import FULLY_HELD
 from garrison.system import terminal_text
@@ -40,9 +41,12 @@ from garrison.views.node_view import (
 )
 from garrison.views.process_view import ProcessView
 from garrison.views.run_view import RunDetails, RunReader, RunView, shown_in_full
+from garrison.views.waits import describe_wait
 
 RECENT = 5
-"""Finished runs listed, unless all are asked for."""
+"""Runs listed beside unfinished ones, unless all are asked for."""
+SCREEN = 23
+"""Lines of a small terminal, without the prompt's: a run of twelve nodes fits."""
 FINISHED = 8
 """Finished runs listed while watching all."""
 
@@ -145,12 +149,18 @@ class _Status:
     def picture(self, views: Sequence[RunView], columns: int | None) -> list[Line]:
         """Render the views."""
         listed = views if self.run is not None or self.everything else list_recent(views)
-        lines = [] if self.run is not None else [*render_overview(listed, columns), []]
-        if len(listed) < len(views):
-            lines[-1:] = [raw(f"{len(views) - len(listed)} more: garrison status --all", "dim"), []]
-        for number, view in enumerate(view for view in views if view.details):
-            lines += [*([[]] if number else []), *render_run(view, columns, verbose=self.verbose)]
-        return lines
+        full = [view for view in views if view.details]
+        others = [view for view in listed if view not in full]
+        lines = render_overview(listed, columns) if self.everything else []
+        for view in full:
+            lines += [*([[]] if lines else []), *render_run(
+                view, columns, verbose=self.verbose, room=SCREEN - (3 if others and not self.everything else 0))]
+        if self.everything:
+            return lines
+        if columns is not None and not self.verbose:
+            others = shorten_recent(others, SCREEN - 2 - len(lines))
+        recent = render_recent(others, len(views) - len(full) - len(others), columns)
+        return [*recent, *([[]] if recent and lines else []), *lines]
 
     def show_empty_home(self) -> None:
         """Print that the home has no runs."""
@@ -228,18 +238,18 @@ FOREIGN_MOVES = 5
 BAR = 30
 """Columns of a progress bar, at most."""
 RUNS = ("RUN", "STATUS", "PROGRESS", "PIPELINE", "STARTED", "REPOSITORY", "REASON")
-NODES = ("NODE", "STATUS", "ATTEMPT", "RESTARTS", "AGE", "DOING")
+NODES = ("NODE", "STATUS", "AGE", "DOING")
 NODES_IN_FULL = ("NODE", "STATUS", "PHASE", "ATTEMPT", "RESTARTS", "AGE", "DOING")
 PROCESSES = ("PROCESS", "STARTS", "STATUS", "VERDICT", "PHASE", "PID", "HEARTBEAT", "WHY")
 LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 
 
 def list_recent(views: Sequence[RunView]) -> list[RunView]:
-    """Return the runs of the repository one is in, of all if it has none: the unfinished ones and the last finished."""
+    """Return the runs of the repository one is in, of all if it has none: the last ones and all unfinished ones."""
     here = [view for view in views if is_of_this_folder(view.repo)] or views
-    unfinished = {view.run_id for view in here if view.status in UNFINISHED or view.hint}
-    last = {view.run_id for view in [view for view in here if view.run_id not in unfinished][-RECENT:]}
-    return [view for view in views if view.details or view.run_id in unfinished | last]
+    shown = {view.run_id for view in here[-RECENT:]}
+    shown |= {view.run_id for view in here if view.status in UNFINISHED or view.hint}
+    return [view for view in views if view.details or view.run_id in shown]
 
 
 def render_overview(views: Sequence[RunView], columns: int | None) -> list[Line]:
@@ -250,22 +260,48 @@ def render_overview(views: Sequence[RunView], columns: int | None) -> list[Line]
     return table(RUNS, rows, columns, least=12)
 
 
-def render_run(view: RunView, columns: int | None, *, verbose: bool = False) -> list[Line]:
-    """Return what a person needs about one run, which was read with details; `verbose`: everything."""
+def shorten_recent(views: Sequence[RunView], most: int) -> list[RunView]:
+    """Return at most so many runs, at least one of them: the oldest go first, and those that are done with."""
+    over = len(views) - max(1, most)
+    left_out = [view.run_id for view in views if not view.hint][:max(0, over)]
+    return [view for view in views if view.run_id not in left_out]
+
+
+def render_recent(views: Sequence[RunView], more: int, columns: int | None) -> list[Line]:
+    """Return a line for each run of this repository that is not shown in full, and how many more there are."""
+    names = max((terminal_text.width(view.run_id) for view in views), default=0)
+    lines = [fit([Span(terminal_text.pad(view.run_id, names) + GAP, "head"),
+                  Span(f"{view.status:11}{GAP}", STYLES.get(view.status, "")),
+                  Span(", ".join([view.progress, *([f"{format_age(view.age_s)} ago"] if view.age_s else [])])),
+                  Span(terminal_text.clean(f"; {first_line(view.reason)}") if view.reason else "")], columns)
+             for view in views]
+    return [*lines, *([raw(f"{more} more: `garrison status --all`", "dim")] if more else [])]
+
+
+def render_run(view: RunView, columns: int | None, *, verbose: bool = False, room: int = SCREEN) -> list[Line]:
+    """Return what a person needs about one run, which was read with details, what to do last; `verbose`: everything.
+
+    On a terminal the ends of failed nodes' outputs are shown if `room` lines hold them, too, else the reasons alone.
+    """
     assert view.details is not None
-    sections = [list(_head(view, columns)), _nodes(view.details, columns, verbose=verbose),
-                _processes([each for each in view.processes if verbose or _needs_attention(each)], columns),
-                *(list(_failure(view, node, columns)) for node in view.details.failed),
-                [raw(f"next: {describe_next(view.run_id, view.status, over=True)}")]
-                if view.status == "failed" and view.details.failed else [],
-                render_limits(view.details.limits, columns) if verbose else []]
+    head = list(_head(view, columns, verbose=verbose))
+    processes = _processes([each for each in view.processes if verbose or _needs_attention(each)], columns)
+    failures = [list(_failure(view, node, columns)) for node in view.details.failed]
+    nodes = _nodes(view.details, columns, verbose=verbose, explained=bool(failures))
+    last = _last(view, columns, None)
+    is_bounded = columns is not None and not verbose
+    if is_bounded and room < sum(len(part) + 1 for part in (head, nodes, processes, *failures, last) if part) - 1:
+        failures, nodes = [], _nodes(view.details, columns, verbose=verbose, explained=False)
+        left = room - sum(len(part) + 1 for part in (head, nodes, processes) if part)
+        last = _last(view, columns, None if len(last) <= left else max(1, left - 2))
+    sections = [head, nodes, processes, *failures, render_limits(view.details.limits, columns) if verbose else [], last]
     lines: list[Line] = []
     for section in sections:
         lines += [*([[]] if lines and section else []), *section]
     return lines
 
 
-def _head(view: RunView, columns: int | None) -> Iterator[Line]:
+def _head(view: RunView, columns: int | None, *, verbose: bool) -> Iterator[Line]:
     is_explained = view.details and any(view.reason.startswith(f"{node.node}:") for node in view.details.failed)
     line = f"run {view.run_id}: {view.status}, {view.progress}" if is_explained else summary(view)
     yield from wrapped(line, columns, STYLES.get(view.status, "head"))
@@ -274,10 +310,6 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
     if view.details and view.details.paused:
         reason, detail = view.details.paused
         yield from wrapped(f"the merge queue is paused ({reason}): {first_line(detail)}", columns, "due")
-    for line in _waits(view):
-        yield from wrapped(line, columns, "due")
-    if view.hint:
-        yield from wrapped(view.hint, columns, "due")
     if view.lands and view.lands.status and view.lands.status != "landed":
         reason = f": {first_line(view.lands.reason)}" if view.lands.reason else ""
         yield from wrapped(f"its landing on {view.base}: {view.lands.status}{reason}", columns, "due")
@@ -287,17 +319,32 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
     nodes = view.details.nodes if view.details else ()
     for text in (*refused_hosts(nodes), *unreported_work(nodes), *changed_agents(nodes)):
         yield from wrapped(text, columns, "due")
-    if view.sandbox:
+    if view.sandbox and (verbose or view.sandbox != FULLY_HELD):
         yield from wrapped(view.sandbox, columns, "" if view.sandbox == FULLY_HELD else "due")
     for problem in view.problems:
         yield from wrapped(problem, columns, "bad")
 
 
-def _waits(view: RunView) -> list[str]:
-    """Return how much waits for a person and where, if anything does, and what the open gates wait for."""
-    names = ", ".join(dict.fromkeys(wait.node or view.run_id for wait in view.waits))
-    return [*([f"waits for you: {len(view.waits)} ({names})"] if view.waits else []),
-            *(f"{gate.node} {gate.summary()}" for gate in view.gates)]
+def _last(view: RunView, columns: int | None, most: int | None) -> list[Line]:
+    """Return what is to be done now: what waits for a signal, for a person (at most so many), and for the run."""
+    lines = [line for gate in view.gates if gate.kind == SIGNAL
+             for line in wrapped(f"{gate.node} {gate.summary()}", columns, "due", "  ", most=2)]
+    waits = [describe_wait(wait, view.run_id) for wait in view.waits]
+    if len(waits) == 1:
+        lines += wrapped(f"waits for you: {waits[0]}", columns, "due", "  ", most=3)
+    elif waits:
+        lines += wrapped(f"waits for you: {len(waits)}", columns, "due")
+        for text in waits[:most]:
+            lines += [[Span("  "), *line] for line in wrapped(text, columns and columns - 2, "due", "  ",
+                                                                 most=2 if most is None else 1)]
+        if most is not None and most < len(waits):
+            more = f"and {len(waits) - most} more: `garrison status {view.run_id} --verbose`"
+            lines += [[Span("  "), *line] for line in wrapped(more, columns, "due")]
+    is_over = view.status == Status.FAILED and not view.hint and not waits
+    step = describe_next(view.run_id, view.status, over=True) if is_over else view.hint
+    if step and step not in waits:
+        lines += wrapped(f"next: {step}", columns, "due", "  ")
+    return lines
 
 
 def summary(view: RunView) -> str:
@@ -307,11 +354,10 @@ def summary(view: RunView) -> str:
 
 
 def _bar(counts: Mapping[str, int], total: int, columns: int | None) -> Line:
-    room = BAR if columns is None else min(BAR, max(8, columns // 3))
+    legend = ", ".join(f"{count} {WORDS.get(place, place)}" for place, count in counts.items() if count)
+    room = BAR if columns is None else min(BAR, max(8, columns - len(legend) - len(GAP)))
     line = [Span(BLOCKS[place] * cells, STYLES[place]) for place, cells in bar_shares(counts, total, room).items()]
-    line.append(Span("  " + ", ".join(f"{count} {WORDS.get(place, place)}" for place, count in counts.items()
-                                      if count)))
-    return fit(line, columns)
+    return fit([*line, Span(GAP + legend)], columns)
 
 
 def bar_shares(counts: Mapping[str, int], total: int, room: int) -> dict[str, int]:
@@ -328,22 +374,29 @@ def bar_shares(counts: Mapping[str, int], total: int, room: int) -> dict[str, in
     return cells
 
 
-def _nodes(details: RunDetails, columns: int | None, *, verbose: bool) -> list[Line]:
+def _nodes(details: RunDetails, columns: int | None, *, verbose: bool, explained: bool) -> list[Line]:
+    """Return a line for each node; failed ones are `explained` below, with the end of their output."""
     if not details.nodes:
         return []
-    explained = {failed.node for failed in details.failed}  # below, with the end of its output
+    below = {failed.node for failed in details.failed} if explained else ()
     longest = 48 if columns is None else max(12, columns // 4)
     rows = [(Span(terminal_text.fit(terminal_text.clean(node.node), longest)), _state(node.state),
-             *([span(node.phase)] if verbose else []), span(f"{node.journaled.attempt}/{node.attempts}"),
-             span(_restarts(node)), span(format_age(node.since_s)),
-             span("see below" if node.node in explained else _doing(node), "bad" if node.place == "failed" else ""))
+             *((span(node.phase), span(f"{node.journaled.attempt}/{node.attempts}"), span(_restarts(node)))
+               if verbose else ()), span(format_age(node.since_s)),
+             span("see below" if node.node in below else _doing(node, is_numbered=verbose),
+                  "bad" if node.place == "failed" else ""))
             for node in details.nodes]
-    return table(NODES_IN_FULL if verbose else NODES, rows, columns)
+    return table(NODES_IN_FULL if verbose else NODES, rows, columns, most=3 if verbose else 1)
 
 
-def _doing(node: NodeView) -> str:
-    """Return a node's activity, when its probe is due if it is parked, and how long its agent has been silent."""
+def _doing(node: NodeView, *, is_numbered: bool) -> str:
+    """Return a node's activity, when its probe is due if it is parked, and how long its agent has been silent.
+
+    A later attempt than the first is named, unless a column has its number.
+    """
     doing, left = node.doing, node.parking.probe_in_s if node.parking else None
+    if node.journaled.attempt > 1 and not is_numbered:
+        doing = f"attempt {node.journaled.attempt}: {doing}"
     if left is not None:
         doing = doing.replace("parked:", f"parked, probe {f'in {format_age(left)}' if left else 'due'}:", 1)
     return doing + (node.signs.words() if node.signs else "")

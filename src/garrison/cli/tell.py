@@ -40,6 +40,8 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(runtime.store, node, run)
     state = replay_run(journal.read_all(RunFiles(runtime.home, chosen).journal))
+    if state.over:
+        raise Refused(f"{resolve.describe_over(node, chosen, state.status)}; no session is left that could read it")
     attempt = state.nodes[node].attempt if node in state.nodes else 1
     folder = runtime.files(chosen).attempt(node, attempt)
     task = run_records.load(Task, folder / "task.json")

@@ -1,14 +1,13 @@
-"""`garrison why`: what happened to a node or an agent, why, and what to do next; with --replay the proof.
+"""`garrison why`: what happened to a node or a run, and what to do now; with --all every step, with --replay the proof.
 
-It reads the run's journals and nothing else, so that what it prints can be checked against them: --replay shows what
-each decision was based on, and decides again by today's rules.
+It reads the run's journals, so that what it prints can be checked against them: --replay shows what each decision was
+based on, and decides again by today's rules.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -21,8 +20,11 @@ from garrison.cli.resolve import latest_run, nodes_of, run_of_node, suggestion
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.merge.entry import WAITING_FOR_APPROVAL
+from garrison.pipeline.node_status import Landing
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
+from garrison.processes.launcher.progress import shorten_reason
+from garrison.processes.run_state import describe_next
+from garrison.processes.run_status import Status
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
@@ -30,14 +32,18 @@ from garrison.records.store import Store
 from garrison.supervise.decisions import FIRST_START
 from garrison.views import explain
 from garrison.views.event_log import NODE_ROLES, EventLog
-from garrison.views.node_view import NodeView, refused_hosts
-from garrison.views.run_view import RunReader
+from garrison.views.node_view import NodeView, first_line, refused_hosts
+from garrison.views.run_view import RunReader, RunView
+from garrison.views.waits import describe_settling, describe_wait
 
+FACTS = 3
+"""Lines before those that say how it is now and what to do."""
 _INDENT = " " * 10
 
 
 @click.command(cls=Command, examples=(
-    ("garrison why add_tests", "all that happened to a node, its runner and its agent, and what to do next"),
+    ("garrison why add_tests", "what became of its attempts, how it is now, and what to do: at most five lines"),
+    ("garrison why add_tests --all", "all that happened to the node, its runner and its agent"),
     ("garrison why add_tests --replay", "with what each decision was based on, decided again by today's rules"),
     ("garrison why guardian", "why the guardian was restarted"),
     ("garrison why --run crew-1 --last 20", "the last twenty decisions and events of a whole run"),
@@ -45,20 +51,24 @@ _INDENT = " " * 10
 ))
 @click.argument("name", required=False, metavar="[NODE|AGENT]", shell_complete=completion.nodes)
 @run_option
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
+@click.option("--all", "everything", is_flag=True, help="Tell everything: processes, signals, decisions, with times.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N lines of everything.")
 @click.option("--replay", is_flag=True, help="Show what each decision was based on, and decide again by today's rules.")
 @json_option
 @home_option
-def why(name: str | None, run: str | None, last: int | None, home: str | None, *, replay: bool, as_json: bool) -> int:
-    """Explain what happened to NODE or AGENT (`role-name`, or a role that exists once), why, and what to do next.
+def why(name: str | None, run: str | None, last: int | None, home: str | None, *, everything: bool, replay: bool,
+        as_json: bool) -> int:
+    """Explain what happened to NODE or AGENT (`role-name`, or a role that exists once), why, and what to do now.
 
-    Supervisors journal every decision with all that it was based on: with --replay it is shown, and each decision is
-    made again; if today's rules decide otherwise, a line says so. Without a name, or with a run's: all of the run.
+    Of an agent, everything is told; without a name, or with a run's, the run. Supervisors journal every decision with
+    all that it was based on: with --replay it is shown, and each decision is made again; if today's rules decide
+    otherwise, a line says so.
     """
     store = Store(find_home(home))
     chosen, nodes, names = _resolve(store, name, run)
     log = EventLog(store.home, chosen)
-    lines = explain.explain(log.read(), names, nodes)
+    events = log.read()
+    lines = explain.explain(events, names, nodes)
     for problem in [*sorted(log.problems), *log.gaps]:
         print_message(problem)
     if last is not None:
@@ -67,12 +77,19 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
         print_json([line.to_json() for line in lines])
         return 0
     here = stdout_terminal()
-    show(_picture(lines, here.columns, replay=replay), here)
-    if not lines:
-        print_message(f"no decisions about {name or 'anything'} in run {chosen} yet")
-    if replay and (replayed := _replayed(lines)):
-        print_message(replayed)
-    _show_current_state(store.home, chosen, nodes[0] if nodes else "")
+    is_agent = bool(names) and not nodes
+    if everything or replay or last is not None or is_agent:
+        show(_picture(lines, here.columns, replay=replay), here)
+        if not lines:
+            print_message(f"no decisions about {name or 'anything'} in run {chosen} yet")
+        if replay and (replayed := _replayed(lines)):
+            print_message(replayed)
+    view = RunReader(store.home, os.environ).read(chosen)
+    node = next((each for each in view.details.nodes if each.node in nodes[:1]), None) if view.details else None
+    earlier = {} if everything or node is None else explain.earlier_attempts(events, node.node)
+    show(_cut(tell_run(view, nodes) if node is None else tell_node(view, node, earlier), here.columns), here)
+    for problem in view.problems:
+        print_message(problem)
     return 0
 
 
@@ -136,33 +153,44 @@ def state_words(place: str, doing: str) -> str:
     return doing if doing.startswith(place) else f"{place}: {doing}" if doing else place
 
 
-def next_step(node: NodeView, run: str) -> str:
-    """Return what a person can do about a node in its state; '' if nothing is to be done. Pure."""
-    if node.state == "asks":
-        return f"garrison answer {node.node} TEXT --run {run}"
-    if node.state == WAITING_FOR_APPROVAL:
-        return f"garrison review {node.node} --run {run} shows the change, --approve lets it land"
-    if node.place == "failed":
-        return (f"garrison logs {node.node} --run {run} shows its output; garrison resume {run} "
-                "--retry-failed tries it again")
-    if node.parking is not None:
-        return f"garrison agents unpark {node.node} --run {run} lets it continue, once its cause is gone"
-    return ""
+def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str]) -> list[str]:
+    """Return what became of a node and its `earlier` attempts, how it is now, and what to do, in five lines. Pure."""
+    facts = [f"attempt {number} did not land: {shorten_reason(reason) or 'no reason was recorded'}"
+             for number, reason in earlier.items()]
+    facts += [f"network: {line}" for line in refused_hosts([node])]
+    if len(facts) > FACTS:
+        facts = [f"{len(facts) - FACTS + 1} more: `garrison why {node.node} --all --run {view.run_id}`",
+                 *facts[1 - FACTS:]]
+    reason = node.journaled.reason if node.state == "failed" else ""
+    doing = f"failed: {shorten_reason(reason)}" if reason else state_words(node.state, node.doing)
+    step = next((describe_settling(wait, view.run_id) for wait in view.waits if wait.node == node.node), "")
+    if not step and node.place not in ("landed", Landing.NO_CHANGE):
+        step = f"`garrison resume {view.run_id} --retry {node.node}` tries it again" if (
+            node.place == "failed" and view.status == Status.FAILED and not view.adhoc) else _step_of_run(view)
+    return [*facts, f"now: {node.node} is {doing}", f"next: {step or 'nothing to do'}"]
 
 
-def _show_current_state(home: Path, run: str, node: str) -> None:
-    """Print the state of the node, or of the run, now: the last line of the explanation."""
-    view = RunReader(home, os.environ).read(run)
-    node_view = next((each for each in view.details.nodes if each.node == node), None) if view.details else None
-    if node_view is not None:
-        for line in refused_hosts([node_view]):
-            click.echo(f"network: {line}")
-        click.echo(f"now: {node} is {state_words(node_view.state, node_view.doing)}")
-        if step := next_step(node_view, run):
-            click.echo(f"next: {step}")
-    else:
-        click.echo(f"now: run {run} is {view.status}, {view.progress}")
-        if view.hint:
-            click.echo(f"next: {view.hint}")
-    for problem in view.problems:
-        print_message(problem)
+def tell_run(view: RunView, names: Sequence[str] = ()) -> list[str]:
+    """Return what failed or waits in a run (or at `names`), how it is now, and what to do, in five lines. Pure."""
+    waits = [wait for wait in view.waits if wait.node in names] or list(view.waits)
+    told = [wait.node for wait in waits]
+    facts = [f"{failed.node} failed: {shorten_reason(failed.reason)}" for failed in
+             (view.details.failed if view.details else ()) if failed.node not in told]
+    facts += [describe_wait(wait, view.run_id) for wait in waits[1:]]
+    if len(facts) > FACTS:
+        facts = [*facts[:FACTS - 1], f"{len(facts) - FACTS + 1} more: `garrison status {view.run_id}`"]
+    step = describe_wait(waits[0], view.run_id) if waits else _step_of_run(view)
+    reason = f"; {first_line(view.reason)}" if view.reason else ""
+    return [*facts, f"now: run {view.run_id} is {view.status}, {view.progress}{reason}",
+            f"next: {step or 'nothing to do'}"]
+
+
+def _step_of_run(view: RunView) -> str:
+    return view.hint or describe_next(view.run_id, view.status, over=True)
+
+
+def _cut(lines: Sequence[str], columns: int | None) -> list[Line]:
+    """Return the lines, the last two whole, of the others at most so many, cut, that all are five on a screen."""
+    last = [row for line in lines[-2:] for row in wrapped(line, columns, "head", "  ", most=2)]
+    facts = [row for line in lines[:-2] for row in wrapped(line, columns, most=1)]
+    return [*facts[-max(1, FACTS + 2 - len(last)):], *last]

@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, Command] = {
                             ("agents", "list", "--stale-only", "300", "--json")),
     "open_signals": Command("Signals that were not handled yet.", ("signals", "list", "--json")),
     "why": Command("Why a node or agent is in its state: observations, rule, action.",
-                   ("why", "{name}"), {"name": "node or agent"}, _RUN),
+                   ("why", "{name}", "--all"), {"name": "node or agent"}, _RUN),
     "hold_node": Command("Hold a node: its agents stop and are not restarted until it is released.",
                          ("agents", "park", "{node}"), {"node": "the node's name"}, _RUN, asks=True),
     "release_node": Command("Release a held or parked node.", ("agents", "unpark", "{node}"),

@@ -51,7 +51,7 @@ TROUBLES = (
     ("no route to host", "no route: check the network, or a VPN"),
     ("network is unreachable", "no network: check it, or a VPN"),
     ("connection refused", "no ssh server answers there: start it, or check the port"),
-    ("remote port forwarding failed", "its tunnel's port is taken there: `garrison host add` again chooses another"),
+    ("remote port forwarding failed", "its tunnel's port is taken there: `garrison host add HOST` takes another"),
     ("timed out", "it does not answer: check that it is on, and the network"),
 )
 """What ssh says (in lower case) → what it means and what to do."""

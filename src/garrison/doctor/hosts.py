@@ -21,7 +21,7 @@ def examine_hosts(scope: Scope) -> Iterator[Finding]:
     home = scope.runtime.home
     hosts, errors = list_hosts(home)
     for error in errors:
-        yield Finding(CHECK, Severity.ERROR, str(error), advice="`garrison host add` writes it again")
+        yield Finding(CHECK, Severity.ERROR, str(error), advice="`garrison host add HOST` writes it again")
     if not hosts:
         return
     try:

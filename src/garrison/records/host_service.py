@@ -110,7 +110,7 @@ def read_settings(home: Path) -> HostSettings:
     path = settings_path(home)
     data = atomic.read(path)
     if data is None:
-        raise NotFound(f"{home} has no service of a host; `garrison host add` sets one up, where your runs are")
+        raise NotFound(f"{home} has no service of a host; `garrison host add HOST` sets one up, where your runs are")
     return record.decode(HostSettings, data, path)
 
 

@@ -62,11 +62,11 @@ def check_placement(where: str, placement: str, hosts: Collection[Host]) -> list
     missing = sorted(set(placement.split(",")) - {host.name for host in hosts} - {ANY})
     if len(placement.split(",")) > 1 and missing:
         raise NotFound(f"{where}: there is no host {missing[0]}; `garrison host list` shows the existing ones, and "
-                       "`garrison host add` makes another one")
+                       "`garrison host add HOST` makes another one")
     if not found:
         what = "there is no host" if placement == ANY else f"no host has the name or label {placement}"
-        raise NotFound(f"{where}: {what}; `garrison host list` shows the existing ones, and `garrison host add` makes "
-                       "another one")
+        raise NotFound(f"{where}: {what}; `garrison host list` shows the existing ones, and `garrison host add HOST` "
+                       "makes another one")
     if all(host.state == HostState.DRAINING for host in found):
         raise NotFound(f"{where}: {describe(placement)} takes no work now (draining); `garrison host list` shows it")
     return found

@@ -107,6 +107,22 @@ def _merge_lines(events: Sequence[Event]) -> list[Line]:
     return [line for line in lines if line is not None]
 
 
+def earlier_attempts(events: Sequence[Event], node: str) -> dict[int, str]:
+    """Return attempt → why another one followed it, of a node's attempts but the last."""
+    ends: dict[int, str] = {}
+    at = 0
+    for event in events:
+        try:
+            record = decode_data(event.kind, event.data) if event.node == node and event.journal != QUEUE else None
+        except ValueError:
+            continue
+        change = record.effect if isinstance(record, GuardianSignal) else record
+        if isinstance(change, NodeChanged) and change.node == node and change.attempt > at:
+            ends |= {at: change.reason} if at else {}
+            at = change.attempt
+    return ends
+
+
 def describe(event: Event) -> Line | None:
     """Return one event as a line; None for one that explains nothing."""
     if event.kind == "decision":

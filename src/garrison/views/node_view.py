@@ -201,6 +201,15 @@ class NodeReader:
         entries = self.model.queue.unfinished() if self.model.queue else []
         return [entry.node for entry in entries if entry.run == self.model.run and entry.awaits_approval]
 
+    def can_retry(self) -> bool:
+        """Return whether a node that has failed can be tried again while the run goes on."""
+        if self.status not in UNFINISHED or not self.guardian_alive or "failed" not in self.state.statuses.values():
+            return False
+        try:
+            return self.plan().flow == "dag"
+        except (GarrisonError, OSError):
+            return False
+
     def failed(self, node: NodeView) -> FailedNode:
         """Return why a node failed."""
         folder = self.files.attempt(node.node, node.journaled.attempt)

@@ -6,13 +6,15 @@ of a run that is over, and a run that its person stopped, wait for nobody.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from garrison.ends import Wait, WaitKind
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.questions import FREE_TEXT
+from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import TESTED
 from garrison.processes.run_status import FINAL, Status
@@ -20,9 +22,53 @@ from garrison.views.run_model import RunModel
 
 REVIEW = "review:"
 """Prefix of a merge entry's id, as the id of the page's gate: an entry that waits for approval."""
+QUESTION = 60
+"""Characters of a question before the command that answers it."""
 
 
-def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str = "", corrupt: str = "") -> list[Wait]:
+def describe_wait(wait: Wait, run: str) -> str:
+    """Return what waits, and what settles it. Pure."""
+    way, text = describe_settling(wait, run), " ".join(wait.text.split())
+    match wait.kind:
+        case WaitKind.RUN:
+            return way
+        case WaitKind.GATE if _is_review(wait):
+            return f"{wait.node} waits for your approval: {way}"
+        case WaitKind.GATE | WaitKind.ASKS:
+            return f"{wait.node} asks you: {text if len(text) <= QUESTION else f'{text[:QUESTION]}…'} {way}"
+        case WaitKind.PARKED:
+            return f"{wait.node} is parked: {way}" + (f" ({text})" if text else "")
+    return f"{wait.node} failed: {way}"
+
+
+def describe_settling(wait: Wait, run: str) -> str:
+    """Return, in backquotes, the command that settles what waits, with the run's values, and what it does. Pure."""
+    of_run = f"--run {run}`"
+    match wait.kind:
+        case WaitKind.RUN:
+            return wait.text
+        case WaitKind.GATE if _is_review(wait):
+            return f"`garrison review {wait.node} {of_run} shows it, with --approve it lands"
+        case WaitKind.GATE | WaitKind.ASKS:
+            gate: Mapping[str, Any] = wait.gate or {"choices": [], "deadline": "", "default": ""}
+            labels = [str(choice["label"]) for choice in gate["choices"]]
+            others = f", or {', '.join(labels[1:])}" if labels[1:] else ""
+            deadline, default = gate["deadline"], gate["default"] or "asked again"
+            until = f"; at {deadline[11:19]} UTC: {default}" if deadline else ""
+            answer = shlex.quote(labels[0]) if labels else "'TEXT'"
+            return f"`garrison answer {wait.node} {answer} {of_run}{others}{until}"
+        case WaitKind.PARKED:
+            return f"`garrison agents unpark {wait.node} {of_run} lets it continue"
+    return f"`garrison agents retry {wait.node} {of_run} tries it again" if wait.retriable else \
+        f"`garrison logs {wait.node} {of_run} shows its output"
+
+
+def _is_review(wait: Wait) -> bool:
+    return wait.gate is not None and str(wait.gate["gate"]).startswith(REVIEW)
+
+
+def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str = "", corrupt: str = "",
+             retriable: bool = False) -> list[Wait]:
     """Return what waits for a person in a run.
 
     Args:
@@ -31,6 +77,7 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
         asking: nodes whose agent has an open question.
         hint: advice about a run that does not continue by itself.
         corrupt: why its records cannot be trusted, '' if they can.
+        retriable: True if its failed nodes can be tried again while it goes on.
     """
     state = model.state
     is_over = state.over and status in FINAL
@@ -46,8 +93,10 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
             *(Wait(WaitKind.ASKS, state.questions[name].text, name) for name in asking
               if name in state.questions and name not in asked),
             *(Wait(WaitKind.PARKED, why, name) for name in nodes if (why := _parked(model, name)) is not None),
-            *(Wait(WaitKind.FAILED, state.nodes[name].reason, name) for name in nodes
-              if state.nodes[name].status == "failed")]
+            *(Wait(WaitKind.FAILED, state.nodes[name].reason, name,
+                   retriable=retriable and NAME_SEPARATOR not in name)
+              for name in nodes if state.nodes[name].status == "failed")]
+
 
 
 def _parked(model: RunModel, name: str) -> str | None:

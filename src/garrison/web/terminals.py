@@ -157,7 +157,8 @@ class PageTerminal:
         lock = _lock_keyboard(self.home, self.agent.key)
         try:
             if self.viewer.other_writers():
-                raise Refused(f"somebody types to {self.agent.key.name} at a terminal (`garrison attach --write`)")
+                name = self.agent.key.name
+                raise Refused(f"somebody types to {name} at a terminal (`garrison attach {name} --write`)")
             self._record("a person on the page types to the agent")
         except BaseException:
             os.close(lock)

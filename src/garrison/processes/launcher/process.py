@@ -359,8 +359,10 @@ class Launcher:
         self.incarnation.advance_hook(self.state.phase)
         reason = action.why or self.state.reason
         launch = self.launch
+        from garrison.processes.launcher.progress import how_to_push  # with git, as below
+
         self.progress.end(status, reason, self.state, describe_landed(
-            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)))
+            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)), how_to_push(self.state, launch))
         self._notify(status)
         self.notifier.finish()
         self._record(LauncherEnded(status, reason))

@@ -10,8 +10,10 @@ import contextlib
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.errors import GarrisonError
 from garrison.merge.entry import WAITING_FOR_APPROVAL
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import Landing, shown
@@ -24,6 +26,7 @@ from garrison.processes.run_state import (
     RESUMED,
     TESTED,
     describe_next,
+    describe_push,
 )
 from garrison.records.events import (
     MACHINE,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import RunState
     from garrison.records.events import Event
     from garrison.records.journal import Entry
+    from garrison.records.run import Launch
 
 _MAX_LINE = 300
 """Characters of a text from outside in one line."""
@@ -71,8 +75,7 @@ class Progress:
         """Print hints for a person at a terminal."""
         self._run = run
         if self.watched and not self.as_json and sys.stdout.isatty():
-            self._print(f"watch: garrison status {run} --watch   agent output: garrison logs NODE -f   "
-                        "agent terminal: garrison attach NODE")
+            self._print("watch: garrison top   logs: garrison logs NODE -f   join: garrison attach NODE")
 
     def show(self, entry: Entry) -> None:
         """Show one record of the run's journal."""
@@ -116,6 +119,18 @@ class Progress:
             print(line, file=sys.stdout, flush=True)
 
 
+def how_to_push(state: RunState, launch: Launch) -> str:
+    """Return how to publish what landed, for a reader in any folder; '' where the repository cannot say."""
+    from garrison.system.git import open_repository  # late: who only begins to show a run does without git
+
+    repo = Path(launch.repo)
+    try:
+        elsewhere = "" if Path.cwd().is_relative_to(repo) else launch.repo
+        return describe_push(state, launch.land, launch.base, open_repository(repo).remotes(), elsewhere)
+    except (GarrisonError, OSError):  # the run is over and told; a repository that has gone takes only this hint along
+        return ""
+
+
 def describe_event(event: Event | None) -> str:
     """Return an event in words; '' for one that people need not see."""
     describe = _DESCRIPTIONS.get(type(event))
@@ -125,7 +140,7 @@ def describe_event(event: Event | None) -> str:
 def _node(event: NodeChanged) -> str:
     if event.status == "pending":
         return ""  # its attempt is shown when it starts
-    reason = _shorten_reason(event.reason)
+    reason = shorten_reason(event.reason)
     if event.status == "active" and event.attempt > 1:
         return f"{event.node}: attempt {event.attempt}: {reason or 'requested'}"
     if event.status == "impl_complete" and event.landing == Landing.NO_CHANGE:
@@ -144,7 +159,7 @@ def _signal(event: GuardianSignal) -> str:
     if event.question is not None:
         return f"{event.node} asks: {_shorten(event.question.text)}  (garrison answer {event.node} 'TEXT')"
     if event.type == "ORCHESTRATOR_CRASHED" and event.why != "stopped":
-        why = f" ({_shorten_reason(event.why)})" if event.why else ""
+        why = f" ({shorten_reason(event.why)})" if event.why else ""
         return f"orchestrator-{event.node} died{why}"  # a line of its own tells that it is restarted
     return ""
 
@@ -172,13 +187,13 @@ def _landing(event: LandingChanged) -> str:
              NO_CHANGE: "no change, nothing to land", NOT_LANDED: "FAILED to land",
              DECLINED: "declined, nothing lands", TESTED: "passed its gate, merged with the base"}
     if event.flow is not None:
-        return f"{_shorten_reason(event.reason)}; back to {event.flow.body.get('to')}"
+        return f"{shorten_reason(event.reason)}; back to {event.flow.body.get('to')}"
     return f"the run: {words[event.status]}"
 
 
 def _pull_request(event: PullRequestChanged) -> str:
     if event.flow is not None:
-        return f"{_shorten_reason(event.reason)}; back to {event.node}"
+        return f"{shorten_reason(event.reason)}; back to {event.node}"
     name = f"pull request #{event.number}" if event.number else "the pull request"
     return f"{name}: {event.state}{f': {_shorten(event.reason)}' if event.reason else ''}"
 
@@ -199,7 +214,7 @@ def _name(full: str) -> str:
     return full.partition("@")[0]
 
 
-def _shorten_reason(reason: str) -> str:
+def shorten_reason(reason: str) -> str:
     """Return the first line of a reason, and the last one of the log's tail that follows it if that is another one."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     return "; … ".join(map(_shorten, lines[:1] + [line for line in lines[1:][-1:] if line not in lines[0]]))

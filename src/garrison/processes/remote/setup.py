@@ -364,7 +364,7 @@ class HostSetup:
         needed = f"put the keys tls_… of [hosts] into {host.home}/config.toml there; " \
             if own.tls_ca or own.tls_certificate or own.api_key_file else ""
         raise GarrisonError(f"{host.name} is installed, but its worker does not answer within {CONNECT_SECONDS:g} s: "
-                            f"{why}; {needed}`garrison host add` again goes on")
+                            f"{why}; {needed}`garrison host add HOST` again goes on")
 
 
 def ensure_keeper_of_first(home: Path, host: Host) -> None:

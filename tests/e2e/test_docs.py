@@ -14,7 +14,8 @@ from markdown_blocks import Block, blocks
 from support import DEADLINE, Place, git
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("docs/first-pipeline.md", "docs/how-to.md", "docs/supervision.md", "docs/merge-queue.md")
+PAGES = ("docs/first-pipeline.md", "docs/supervisor-by-hand.md", "docs/how-to.md", "docs/supervision.md",
+         "docs/merge-queue.md")
 LONG = ("docs/how-to.md", "docs/supervision.md")
 SAVED = frozenset({"dot", "toml", "yaml", "python"})
 SHOWN = frozenset({"text", ""})

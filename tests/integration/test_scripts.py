@@ -440,6 +440,16 @@ def test_the_originals_calls_with_its_keywords(scripts: Box, tmp_path: Path) -> 
         identity_registry.read_identity("runner", "c", state_dir=records)
 
 
+def test_quiet_prints_that_it_was_done_alone(box: Box) -> None:
+    for words in (("identity_registry.py", "-q", "create", "guardian", "p"),
+                  ("identity_registry.py", "update-liveness", "guardian", "p", "-q"),
+                  ("hook_manager.py", "-q", "create", "guardian", "p"),
+                  ("signal_protocol.py", "-q", "write", "runner-a", "guardian-p", "MERGE_READY")):
+        assert box.run(*words).stdout == '{"status": "ok"}\n', words
+    heard = box.ok("signal_protocol.py", "wait", "guardian-p", "--timeout", "0")
+    assert heard["target"]["name"] == "p"
+
+
 def test_the_originals_signals_in_a_folder_of_ones_own(scripts: Box, tmp_path: Path) -> None:
     import signal_protocol
 

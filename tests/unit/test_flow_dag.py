@@ -184,8 +184,8 @@ def test_going_back_ends_as_a_stuck_cycle() -> None:
 
 
 def test_a_gate_goes_back_and_reruns_everything_after_its_target() -> None:
-    run = dag("g [goal_gate=true, allow_partial=false, retry_target=a] start -> a -> g -> c -> exit; start -> x -> exit",
-              {"g": [PARTIAL, OK]})
+    run = dag("""g [goal_gate=true, allow_partial=false, retry_target=a] start -> a -> g -> c -> exit
+                 start -> x -> exit""", {"g": [PARTIAL, OK]})
     assert (run.result, run.path, run.state.redirects) == ("done", "a g c x a g c", 1)
     run = dag("g [goal_gate=true, allow_partial=false] retry_target=g; start -> g -> exit", {"g": PARTIAL})
     assert (run.result, run.path) == ("failed: goal_gate_unsatisfied", "g g g g")

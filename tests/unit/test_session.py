@@ -148,9 +148,10 @@ def test_1c_the_mode_routes(state: dict[str, Any], mode: str, calls: int) -> Non
 @pytest.mark.parametrize("form", ["{}", "Here it is:\n```json\n{}\n```\nThat is all."])
 def test_1c_a_heartbeat_changes_goals_and_memory_and_hands_actions_over(form: str) -> None:
     said = {"actions": [{"do": "x"}], "goal_updates": [{"id": 1, "progress": 0.5}], "new_goals": [{"id": 2}],
-            "memory_notes": ["n"]}
+            "memory_notes": ["n", "n"]}
     world = World({"content": form.replace("{}", json.dumps(said))})
-    session = world.session(SessionState("s1", "agent", goals=[{"id": 1}]), initiative=Initiative(interval=0))
+    state = SessionState("s1", "agent", goals=[{"id": 1}], working_memory={"notes": ["n"]})
+    session = world.session(state, initiative=Initiative(interval=0))
     [result] = beat(session)
     assert result.actions == ({"do": "x"},)
     assert session.state.goals == [{"id": 1, "progress": 0.5}, {"id": 2}]
@@ -249,6 +250,8 @@ def test_memories_are_recalled_by_their_subject_also_by_a_later_process(tmp_path
     memory.update("a", {"input": "Which grammar has the parser?", "response": "LALR", "notes": ["build with make"]})
     memory.update("a", {"input": "Which grammar has the parser?", "response": "LALR", "notes": ["build with make"]})
     again = Memory(path)
+    memory.update("a", {"input": "And now?", "response": "Done", "notes": ["build with make"]})
+    assert memory.entries == [*again.entries, "And now? → Done"], "a note that the model repeats is kept once"
     assert len(again.entries) == 22, "a turn that is repeated after a crash counts once"
     assert again.recall("a", "Tell me about the parser")[-1] == "Which grammar has the parser? → LALR"
     assert again.recall("a", "How to build it?") == ["build with make"]

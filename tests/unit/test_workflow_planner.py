@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from garrison.errors import GarrisonError
+from garrison.workflow.agent import ResearchAgent
 from garrison.workflow.builtin_tools import Toolbox
 from garrison.workflow.planner import parse_plan, plan_prompt
 from garrison.workflow.validation import argument_error
@@ -44,6 +46,21 @@ def test_a_sound_plan_is_a_workflow(tmp_path: Path) -> None:
 def test_an_unsound_plan_says_why(tmp_path: Path, said: str, why: str) -> None:
     with pytest.raises(GarrisonError, match=why):
         parse_plan(said, Toolbox(tmp_path).tools())
+
+
+def test_an_agent_plans_with_its_tools_and_asks_again_what_is_unsound(tmp_path: Path) -> None:
+    answers, asked = ["no plan", body(tool="files.list", arguments={"pattern": "*"})], []
+
+    async def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return answers[len(asked) - 1]
+
+    agent = ResearchAgent(Toolbox(tmp_path).tools())
+    assert asyncio.run(agent.plan("list the files", ask)).steps[0].tool == "files.list"
+    assert "list the files" in asked[0] and "no JSON object" in asked[1]
+    answers[:], asked[:] = ["no"] * 3, []
+    with pytest.raises(GarrisonError, match="no valid workflow in 3 attempts"):
+        asyncio.run(agent.plan("list the files", ask))
 
 
 def test_arguments_are_held_to_a_servers_schema() -> None:

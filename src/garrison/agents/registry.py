@@ -213,6 +213,18 @@ def session_options(name: str, node: str, attributes: Mapping[str, Any], home: P
     return read_options(f"node {node}", attributes, _session_agent(profile, home).defaults)
 
 
+def graph_settings(home: Path) -> tuple[ClaudeSettings, dict[str, Any]]:
+    """Return (settings, metadata) for a Claude node of an agent graph, with the home's settings and log-in."""
+    from garrison.agents.claude import cli_process
+    from garrison.records import atomic
+
+    profile = find_profile("claude", home)
+    if not isinstance(profile, ClaudeProfile):
+        raise UsageError("the agent `claude` of config.toml is not a Claude agent, and chat and sessions need one")
+    atomic.make_directory(cli_process.config_folder(home))
+    return profile.settings, cli_process.graph_metadata(profile.settings, home, home)
+
+
 def claude_settings_of(name: str, home: Path) -> ClaudeSettings | None:
     """Return the settings of a Claude agent, or of the one that a session runs; None for any other agent."""
     model = _model_profile(find_profile(name, home), home)

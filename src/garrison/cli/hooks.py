@@ -14,7 +14,7 @@ import click
 from garrison.cli import resolve
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Command, Group, run_command
-from garrison.cli.options import home_option, incarnation_option, record_arguments, use_home
+from garrison.cli.options import home_option, incarnation_option, quiet_option, record_arguments, use_home
 from garrison.cli.output import print_error_json, print_json, print_message
 from garrison.errors import Fenced, NotFound
 from garrison.records import record
@@ -127,6 +127,7 @@ def wisdom(role: str, name: str, run: str | None = None, home: str | None = None
 
 
 @click.group(cls=Group, epilog="Example: hook_manager.py read runner add_tests --run crew-1")
+@quiet_option
 @home_option
 def hook_manager(home: str | None) -> None:
     """Create, read and move hooks, which record the progress of the work of each role and name."""

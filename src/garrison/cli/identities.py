@@ -17,7 +17,15 @@ import click
 from garrison.cli import resolve
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Group, run_command
-from garrison.cli.options import SECONDS, home_option, incarnation_option, json_option, record_arguments, use_home
+from garrison.cli.options import (
+    SECONDS,
+    home_option,
+    incarnation_option,
+    json_option,
+    quiet_option,
+    record_arguments,
+    use_home,
+)
 from garrison.cli.output import print_error_json, print_json, print_message, print_table
 from garrison.config import Timing, find_home
 from garrison.errors import Fenced, NotFound, RecordError, Refused
@@ -264,7 +272,8 @@ def print_identities(identities: list[dict[str, Any]], home: str | None) -> None
         fields = {name: value for name, value in body.items() if name != "stale_reason"}
         identity = record.from_dict(Identity, fields, store.home)
         verdict, seen = observer.judge(identity), observer.observe(identity)
-        rows.append((identity.key.full, identity.incarnation, identity.status, verdict.state, identity.pid,
+        state = "stale" if verdict.living and body.get("stale_reason") else verdict.state
+        rows.append((identity.key.full, identity.incarnation, identity.status, state, identity.pid,
                      format_age(seen.beat_age), body.get("stale_reason") or identity.reason or verdict.why))
     print_table(("NAME", "INCARNATION", "STATUS", "VERDICT", "PID", "HEARTBEAT", "WHY"), rows,
                 f"no identities in {store.home}")
@@ -274,6 +283,7 @@ def print_identities(identities: list[dict[str, Any]], home: str | None) -> None
 
 
 @click.group(cls=Group, epilog="Example: identity_registry.py find-stale --timeout 300 --respawn")
+@quiet_option
 @home_option
 def identity_registry(home: str | None) -> None:
     """Create, list, refresh and end identities, the records of garrison's processes."""

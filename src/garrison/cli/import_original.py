@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from garrison.cli import resolve
 from garrison.cli.commands import Command
 from garrison.cli.merge_queue_process import enqueue
 from garrison.cli.options import home_option, json_option
@@ -122,11 +123,13 @@ def _queue(store: Store, folder: Path) -> Iterator[Imported]:
 def _enqueue(home: Path, folder: Path, entry: original.QueuedBranch) -> str:
     if not entry.is_open:
         return "left: it is over"
+    place = entry.repo or folder
     try:
-        enqueue(entry.node, entry.branch, entry.repo or folder, home=home)
+        before = {each.id for each in resolve.open_queue(place, None, home).entries()}
+        made = enqueue(entry.node, entry.branch, place, home=home)["entry"]
     except GarrisonError as error:
         return f"left: {error}"
-    return "imported"
+    return "known" if made["id"] in before else "imported"
 
 
 def _files(folder: Path, places: tuple[str, ...], name: str) -> list[Path]:

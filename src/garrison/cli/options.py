@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from garrison.cli import completion
+from garrison.cli.output import QUIET
 from garrison.plugins import Group, offered
 from garrison.records.names import ROLES
 
@@ -63,9 +64,18 @@ incarnation_option = click.option("--incarnation", type=click.IntRange(1), metav
                                   help="Incarnation that writes (default: GARRISON_INCARNATION, else the living one).")
 
 
+def _set_quiet(context: click.Context, _param: click.Parameter, is_quiet: bool) -> None:
+    if is_quiet:
+        context.meta[QUIET] = True
+
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_set_quiet,
+                            help='Print {"status": "ok"} and nothing else.')
+
+
 def record_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what names an identity or a hook: ROLE, NAME, --run and --home."""
-    for parameter in (home_option, run_option, click.argument("name", shell_complete=completion.names),
+    """Add what names an identity or a hook: ROLE, NAME, --run, --home and -q."""
+    for parameter in (home_option, quiet_option, run_option, click.argument("name", shell_complete=completion.names),
                       click.argument("role", type=click.Choice(ROLES), metavar="ROLE")):
         command = parameter(command)
     return command

@@ -118,9 +118,16 @@ def dumps(value: Any) -> str:
     return _ESCAPED_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], body)
 
 
+QUIET = "garrison.quiet"
+"""Key of a click context's `meta`: set by -q of the original's scripts."""
+
+
 def print_json(value: Any) -> None:
-    """Print `value` as JSON on stdout."""
-    print(dumps(value))
+    """Print `value` as JSON on stdout; with -q that it was done, and nothing else."""
+    import click
+
+    context = click.get_current_context(silent=True)
+    print('{"status": "ok"}' if context is not None and context.meta.get(QUIET) else dumps(value))
 
 
 def print_result(value: Any, words: str, *, as_json: bool) -> None:

@@ -84,7 +84,9 @@ def find_key(store: Store, kind: type[R], role: str, name: str, run: str | None)
 
 def _existing_names(store: Store, kind: type[R], role: str, name: str) -> str:
     similar = [key.full for key in store.keys(kind) if key.name == name or key.role == role][:5]
-    return f"there is {', '.join(similar)}" if similar else "`create` makes one, `list` shows the existing ones"
+    if similar:
+        return f"there is {', '.join(similar)}"
+    return "`create` makes one" + ("" if kind is Hook else ", `list` shows the existing ones")
 
 
 def open_store(home: Location) -> Store:

@@ -54,8 +54,9 @@ def session() -> None:
 @click.option("--agent-id", metavar="ID", help="Agent of the session (default: its name).")
 @click.option("--tier", default="established", show_default=True, metavar="TIER",
               help="Trust tier (see session/trust.toml).")
+@click.option("--goal", "goals", multiple=True, metavar="TEXT", help="Goal that it begins with (repeatable).")
 @home_option
-def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
+def start(name: str, agent_id: str | None, tier: str, goals: tuple[str, ...], home: str | None) -> None:
     """Create the session NAME."""
     from garrison.records import atomic
     from garrison.session.session import write_state
@@ -67,7 +68,8 @@ def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
     if (folder / "session.json").exists():
         raise Refused(f"session {name} exists already; `garrison session send {name} TEXT` talks to it")
     atomic.make_directory(folder)
-    write_state(folder, SessionState(name, agent_id or name, tier))
+    write_state(folder, SessionState(name, agent_id or name, tier, goals=[
+        {"id": f"goal-{number}", "description": goal} for number, goal in enumerate(goals, 1)]))
     print_message(f"session {name} created; `garrison session send {name} TEXT` talks to it")
 
 
@@ -179,8 +181,8 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
                 heartbeat_graph: Path | None = None, initiative: Any = None, workdir: Path | None = None) -> Session:
     """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
     from garrison.agents.graph.graph import claude
+    from garrison.agents.registry import graph_settings
     from garrison.cli.pipeline_worktree import confined_commands
-    from garrison.delegation.chat_service import claude_settings
     from garrison.processes.orchestrator.session_attempt import tools_of
     from garrison.session.claude import claude_adapters
     from garrison.session.memory import Memory
@@ -189,7 +191,7 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
 
     folder = session_folder(home, name)
     tier = find_tier(read_state(folder).trust_tier, read_tiers())
-    settings, metadata = claude_settings(home)
+    settings, metadata = graph_settings(home)
     purse = Purse(home, "session", name, Allowance(task=settings.budget, home_day=settings.budget_day))
     commands = None
     if workdir is not None and any(tier.allows(tool) for tool in ("run", "log")):

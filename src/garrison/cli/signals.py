@@ -20,8 +20,8 @@ import click
 from garrison.cli import resolve
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Group, run_command
-from garrison.cli.options import SECONDS, home_option, json_option, run_option, use_home
-from garrison.cli.output import print_error_json, print_json, print_message, print_table
+from garrison.cli.options import SECONDS, home_option, json_option, quiet_option, run_option, use_home
+from garrison.cli.output import QUIET, print_error_json, print_json, print_message, print_table
 from garrison.config import checkout, find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
 from garrison.processes.person_signals import signal_by_person
@@ -372,6 +372,7 @@ def _refusal(path: Path) -> str:
 
 
 @click.group(cls=Group, epilog="Example: signal_protocol.py wait guardian-crew --type MERGE_READY")
+@quiet_option
 @home_option
 def signal_protocol(home: str | None) -> None:
     """Write, read and wait for signals between garrison's processes."""
@@ -402,9 +403,11 @@ def _parse_payload(_ctx: click.Context, _param: click.Parameter, text: str) -> d
 @click.option("--timeout", type=SECONDS, default=0.0, help="Seconds to wait for a recipient that has not registered.")
 @click.option("--signals-dir", metavar="DIR",
               help="Folder of the caller's own, in the original's form (default: the home).")
+@quiet_option
 @home_option
-def write_command(source: str, target: str, type: str, payload: dict[str, Any], signals_dir: str | None,
-                  home: str | None, timeout: float) -> None:
+@click.pass_context
+def write_command(context: click.Context, source: str, target: str, type: str, payload: dict[str, Any],
+                  signals_dir: str | None, home: str | None, timeout: float) -> None:
     """Write a signal of TYPE (MERGE_READY, GUIDANCE …) and print its file.
 
     SOURCE and TARGET are a role, role-name or role-name@run.
@@ -418,7 +421,7 @@ def write_command(source: str, target: str, type: str, payload: dict[str, Any], 
                 raise
             time.sleep(_POLL)
         else:
-            print(path)
+            print_json({"status": "ok"}) if context.meta.get(QUIET) else print(path)
             return
 
 

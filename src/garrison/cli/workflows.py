@@ -18,8 +18,7 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
-from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.records.purse import Allowance, Purse
+from garrison.errors import UsageError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 RUN_TIMEOUT = 7 * 24 * 3600.0
 """Seconds after which a run of the command line ends; each step has its own timeout."""
-PLAN_ATTEMPTS = 3
 workdir_option = click.option("--workdir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
                               metavar="DIR", help="Directory in which tools work (default: the current one).")
 keep_option = click.option("--keep", is_flag=True, help="Keep the session's state after success, too.")
@@ -316,32 +314,15 @@ def plan(command: str, servers: Path | None, output: Path | None, workdir: Path,
 
 
 async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -> dict[str, Any]:
-    from garrison.agents.graph import AgentGraph
-    from garrison.delegation.chat_service import claude_settings
-    from garrison.workflow import planner as prompts
+    from garrison.workflow.agent import claude_planner
+    from garrison.workflow.planner import make_plan
     from garrison.workflow.workflow_file import read_servers
 
     specs, raw_servers = read_servers(servers) if servers is not None else ({}, {})
-    settings, metadata = claude_settings(home)
-    purse = Purse(home, "plan", "workflow", Allowance(task=settings.budget, home_day=settings.budget_day))
     async with AsyncExitStack() as stack:
         tools = await load_tools(stack, workdir, specs, None)
-        graph = await stack.enter_async_context(AgentGraph("planner", purse=purse))
-        purse.begin()
-        node = await graph.add_node("planner", "You turn commands into workflows of tool calls.", settings.model,
-                                    **metadata)
-        prompt, problem = prompts.plan_prompt(command, tools), ""
-        for _ in range(PLAN_ATTEMPTS):
-            reply = await graph.sessions.ask(node, prompt)
-            try:
-                body = prompts.parse_plan(reply, tools).to_data()
-            except GarrisonError as error:
-                problem = prompts.describe_error(error)
-                prompt = prompts.retry_prompt(problem)
-            else:
-                return {**body, **({"servers": raw_servers} if raw_servers else {})}
-    raise Refused(f"no valid workflow in {PLAN_ATTEMPTS} attempts (the last: {problem}); describe the command more "
-                  "precisely")
+        workflow = await make_plan(command, tools, await stack.enter_async_context(claude_planner(home)))
+    return {**workflow.to_data(), **({"servers": raw_servers} if raw_servers else {})}
 
 
 # ------------------------------------------------------------------------------------------------------------ progress

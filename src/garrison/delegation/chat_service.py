@@ -13,18 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents import registry
 from garrison.agents.graph.graph import claude
 from garrison.config import read_config
 from garrison.delegation.butler import AgentOrchestrator
 from garrison.delegation.conversation import Conversation
 from garrison.delegation.specialist_tools import SpecialistTools
 from garrison.delegation.specialists import read_crew
-from garrison.errors import Refused, UsageError
+from garrison.errors import Refused
 from garrison.records.purse import Allowance, Purse
 from garrison.system.jobs import run_to_end
 
 if TYPE_CHECKING:
-    from garrison.agents.claude.settings import ClaudeSettings
+    pass
 
 COMMAND_SECONDS = 120.0
 """Time limit of a tool's command, in seconds."""
@@ -34,7 +35,7 @@ def open_chat(home: Path, conversation: str, repo_root: Path | None = None) -> A
     """Return the orchestrator of a home's conversation, with its crew, tools and preferences; UsageError for an
     invalid crew.
     """
-    settings, metadata = claude_settings(home)
+    settings, metadata = registry.graph_settings(home)
     limits = read_config(home).chat()
     purse = Purse(home, "chat", conversation, Allowance(limits.budget, limits.budget_day, settings.budget_day))
     crew = read_crew(home)
@@ -46,19 +47,6 @@ def open_chat(home: Path, conversation: str, repo_root: Path | None = None) -> A
                              metadata={**metadata, "max_turns": limits.max_turns}, model=settings.model,
                              confirm=tools.confirmations, connect=partial(claude, purse=purse),
                              on_message=purse.begin)
-
-
-def claude_settings(home: Path) -> tuple[ClaudeSettings, dict[str, Any]]:
-    """Return (settings, metadata) for a Claude node of an agent graph, with the home's settings and log-in."""
-    from garrison.agents.claude import cli_process
-    from garrison.agents.registry import ClaudeProfile, find_profile
-    from garrison.records import atomic
-
-    profile = find_profile("claude", home)
-    if not isinstance(profile, ClaudeProfile):
-        raise UsageError("the agent `claude` of config.toml is not a Claude agent, and chat and sessions need one")
-    atomic.make_directory(cli_process.config_folder(home))
-    return profile.settings, cli_process.graph_metadata(profile.settings, home, home)
 
 
 def _run_and_node_names(home: Path) -> list[str]:

@@ -203,4 +203,4 @@ def add_notes(_agent: str, turn: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     memory = dict(turn.get("working_memory") or {})
     kept = [note for note in memory.get("notes", []) if note not in notes]
-    return {**memory, "notes": [*kept, *notes][-MAX_NOTES:]}
+    return {**memory, "notes": [*kept, *dict.fromkeys(notes)][-MAX_NOTES:]}

@@ -37,10 +37,14 @@ class Memory:
         return [self.entries[index] for index in sorted(index for _, index in best)]
 
     def update(self, _agent: str, turn: Mapping[str, Any]) -> None:
-        """Remember a turn and its notes; one that is recorded again after a crash counts once."""
+        """Remember a turn and its notes; a turn that is recorded again after a crash, and a note that the model
+        repeats, count once.
+        """
         said = f"{_text(turn['input'])} → {turn.get('response', '')}" if turn.get("input") else ""
-        new = [entry[:MAX_ENTRY] for entry in (said, *map(_text, turn.get("notes") or [])) if entry]
-        added = [entry for entry in new if entry not in self.entries[-2 * len(new):]]
+        notes = dict.fromkeys(text[:MAX_ENTRY] for text in map(_text, turn.get("notes") or []) if text)
+        recent = self.entries[-2 * (len(notes) + 1):]
+        added = [*([said[:MAX_ENTRY]] if said and said[:MAX_ENTRY] not in recent else []),
+                 *(note for note in notes if note not in self.entries)]
         if not added:
             return
         self.entries = [*self.entries, *added][-MAX_ENTRIES:]

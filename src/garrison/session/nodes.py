@@ -133,7 +133,9 @@ class SessionNodes:
         notes = updates["session.memory_notes"]
         if notes:
             memory = dict(call.context.get("session.working_memory") or {})
-            memory["notes"] = [*memory.get("notes", []), *notes][-MAX_NOTES:]
+            kept = [note for note in memory.get("notes", []) if note not in notes]
+            new = [note for at, note in enumerate(notes) if note not in notes[:at]]
+            memory["notes"] = [*kept, *new][-MAX_NOTES:]  # what a model notes again is kept once
             updates["session.working_memory"] = memory
         return Outcome(SUCCESS, context_updates=updates)
 

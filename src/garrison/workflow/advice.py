@@ -59,7 +59,8 @@ def advice(error: BaseException, tool: str, timeout: float) -> str:
     if isinstance(error, _ARGUMENTS) and not place:
         return PARAMETERS
     if isinstance(error, ValueError):
-        return f"correct the step's arguments in the workflow: {tool} does not accept them"
+        where = f" ({place})" if place else ""
+        return f"correct the step's arguments in the workflow: {tool} does not accept them{where}"
     if isinstance(error, OSError):
         return "check disk and network"
     if place:

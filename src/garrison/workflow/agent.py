@@ -7,20 +7,39 @@ import fcntl
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError
 from garrison.records import atomic, log_retention
-from garrison.workflow.errors import StateLoadError, WorkflowExecutionError, WorkflowValidationError
+from garrison.workflow import planner
+from garrison.workflow.errors import UnknownSession, WorkflowExecutionError, WorkflowValidationError
 from garrison.workflow.executor import Progress, Tool, WorkflowExecutor
 from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState, check_types
 from garrison.workflow.state_manager import StateManager
 from garrison.workflow.validation import check_same
+
+
+@asynccontextmanager
+async def claude_planner(home: Path) -> AsyncIterator[planner.Ask]:
+    """Yield a Claude session that plans, with the settings and budgets of a home's config.toml."""
+    from garrison.agents.graph import AgentGraph
+    from garrison.agents.registry import graph_settings
+    from garrison.records.purse import Allowance, Purse
+
+    settings, metadata = graph_settings(home)
+    purse = Purse(home, "plan", "workflow", Allowance(task=settings.budget, home_day=settings.budget_day))
+    async with AgentGraph("planner", purse=purse) as graph:
+        purse.begin()
+        node = await graph.add_node("planner", "You turn commands into workflows of tool calls.", settings.model,
+                                    **metadata)
+        yield partial(graph.sessions.ask, node)
 
 
 @dataclass
@@ -68,10 +87,11 @@ class WorkflowAgent:
             return await self._execute(workflow, state, logger, resume=resume)
 
     async def resume_workflow(self, session_id: str) -> WorkflowResult:
-        """Continue an interrupted or failed session; StateLoadError if there is none."""
+        """Continue an interrupted or failed session; UnknownSession (a ValueError) if there is none."""
         state = await self.state_manager.load_state(session_id)
         if state is None or state.workflow is None:
-            raise StateLoadError(f"no session {session_id}; `garrison workflow list` shows those that can be resumed")
+            shown = "`garrison workflow list` shows" if self._is_in_home else "`list_sessions()` returns"
+            raise UnknownSession(f"no session {session_id}; {shown} those that can be resumed")
         return await self.execute_workflow(state.workflow, session_id)
 
     async def list_sessions(self) -> list[dict[str, Any]]:
@@ -93,7 +113,7 @@ class WorkflowAgent:
                 raise WorkflowExecutionError(f"workflow {workflow.name!r} failed: {error}") from error
             return WorkflowResult(False, dict(state.step_results), [*state.errors, "the session took longer than "
                                   f"{self.config.timeout_seconds:g} s"], f"Workflow '{workflow.name}' took too long; "
-                                  f"continue with `garrison resume {state.session_id}`", state.session_id,
+                                  f"continue with `{self._resume_call(state.session_id)}`", state.session_id,
                                   dict(state.step_status), ["raise timeout_seconds, or split the workflow"])
         except GarrisonError as error:
             logger.warning("%s", error)
@@ -104,6 +124,28 @@ class WorkflowAgent:
         return result
 
     @property
+    def _is_in_home(self) -> bool:
+        """Return whether its sessions lie where the command line looks for them."""
+        return self.state_manager.state_dir == StateManager().state_dir
+
+    def _resume_call(self, session_id: str) -> str:
+        return f"garrison resume {session_id}" if self._is_in_home else f"resume_workflow('{session_id}')"
+
+    async def plan(self, goal: str, ask: planner.Ask | None = None) -> Workflow:
+        """Return a workflow of this agent's tools that reaches the goal; checked, not run.
+
+        Args:
+            ask: gets a prompt and returns the model's answer (default: Claude, as config.toml of the home says).
+
+        Raises:
+            Refused: no answer was a valid workflow.
+        """
+        if ask is not None:
+            return await planner.make_plan(goal, self.tools, ask)
+        async with claude_planner(find_home(None)) as claude:
+            return await planner.make_plan(goal, self.tools, claude)
+
+    @property
     def executor(self) -> WorkflowExecutor:
         """Return an executor with this agent's settings, for callers that keep their own state."""
         return self._executor(self.logger)
@@ -111,7 +153,7 @@ class WorkflowAgent:
     def _executor(self, logger: logging.Logger | None) -> WorkflowExecutor:
         kept = self.state_manager if self.config.enable_checkpoints else None
         return WorkflowExecutor(self.tools, kept, logger, max_retries=max(0, self.config.max_retries),
-                                on_progress=self._on_progress)
+                                on_progress=self._on_progress, resume_call=self._resume_call)
 
     def _generate_session_id(self) -> str:
         return f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(4)}"

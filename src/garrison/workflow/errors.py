@@ -28,6 +28,10 @@ class StateLoadError(AgentError):
     """A session's state is missing or cannot be read."""
 
 
+class UnknownSession(StateLoadError, ValueError):
+    """There is no session with that id."""
+
+
 class ToolNotFoundError(AgentError):
     """A step uses a tool that does not exist."""
 

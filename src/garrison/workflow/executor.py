@@ -75,8 +75,9 @@ class WorkflowExecutor:
 
     def __init__(self, tools: Mapping[str, Tool], state_manager: StateManager | None = None,
                  logger: logging.Logger | None = None, *, max_retries: int | None = None,
-                 on_progress: Callable[[Progress], None] | None = None) -> None:
-        self.tools, self.state_manager = tools, state_manager
+                 on_progress: Callable[[Progress], None] | None = None,
+                 resume_call: Callable[[str], str] = "garrison resume {}".format) -> None:
+        self.tools, self.state_manager, self.resume_call = tools, state_manager, resume_call
         self.logger = logger or logging.getLogger(__name__)
         self._max_retries, self._on_progress = max_retries, on_progress
 
@@ -151,7 +152,7 @@ class _Execution:
             what = f"Critical step failed: {step}" if step else \
                 f"Workflow '{self.workflow.name}' failed: {result.reason or result.detail}"
             message = f"{what}; " + ("correct the workflow, then run it again" if self.not_resumable else
-                                     f"continue with `garrison resume {self.state.session_id}`")
+                                     f"continue with `{self.executor.resume_call(self.state.session_id)}`")
         return WorkflowResult(success, dict(self.state.step_results), list(self.state.errors), message,
                               self.state.session_id, self._statuses(), list(self.state.suggestions))
 

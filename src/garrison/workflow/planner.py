@@ -1,19 +1,22 @@
-"""Plan a workflow from a command in words: the agent's prompt, and the parsing of its answer. Pure."""
+"""Plan a workflow from a command in words: the agent's prompt, and the parsing of its answer."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Refused
 from garrison.records.json_io import extract_object
 from garrison.workflow.errors import WorkflowValidationError
 from garrison.workflow.models import Workflow
 from garrison.workflow.validation import validate
 
+Ask: TypeAlias = Callable[[str], Awaitable[str]]
+"""Prompt → the model's answer; its session remembers the prompts before."""
+ATTEMPTS = 3
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _FORM = """{"name": "short-name", "description": "...", "inputs": {}, "steps": [{"name": "...", "tool": "...",
 "arguments": {}, "critical": true, "timeout": 60, "retry_count": 0, "depends_on": [], "description": "why"}]}"""
@@ -57,3 +60,17 @@ def parse_plan(answer: str, tools: Mapping[str, Any]) -> Workflow:
 def describe_error(error: Exception) -> str:
     """Return an error as one line for the agent."""
     return " ".join(str(error).split()) if isinstance(error, GarrisonError) else f"{type(error).__name__}: {error}"
+
+
+async def make_plan(command: str, tools: Mapping[str, Any], ask: Ask) -> Workflow:
+    """Return the workflow into which a model breaks a command; Refused if no answer is a valid one."""
+    prompt, problem = plan_prompt(command, tools), ""
+    for _ in range(ATTEMPTS):
+        answer = await ask(prompt)
+        try:
+            return parse_plan(answer, tools)
+        except GarrisonError as error:
+            problem = describe_error(error)
+            prompt = retry_prompt(problem)
+    raise Refused(f"no valid workflow in {ATTEMPTS} attempts (the last: {problem}); describe the command more "
+                  "precisely")

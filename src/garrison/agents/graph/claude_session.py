@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ METADATA: Mapping[str, tuple[type, ...]] = {
 """Key of a node's metadata that configures its session → types of the value; other keys are the user's own."""
 STALE = 240.0
 """Seconds of silence outside of tool calls after which a turn fails, unless the metadata say otherwise."""
+_STDERR_LINES = 20
 _LOOK_AGAIN = 0.2
 """Seconds after which a session that waits for the money that others have reserved looks again."""
 MAX_RETRY_DELAY = 15.0
@@ -51,8 +52,9 @@ class ClaudeSession:
         self.spec, self._purse = spec, purse
         self._id = spec.resume or str(uuid.uuid4())
         metadata = _check_metadata(spec)
-        self._client = ClaudeClient(options_of(spec, metadata, self._id), stale=metadata.get("stale", STALE),
-                                    partial=True)
+        self._stderr: list[str] = []
+        self._client = ClaudeClient(options_of(spec, metadata, self._id, self._hear),
+                                    stale=metadata.get("stale", STALE), partial=True)
         self._usage = purse.log(self._id) if purse is not None else None
         self._taken = spec.resume is not None
         """Whether there is a transcript to resume."""
@@ -69,9 +71,19 @@ class ClaudeSession:
         """Return whether the CLI still runs, as far as its pid is known."""
         return self._process is None or processes.is_running(self._process.pid, self._process.ticks)
 
+    def _hear(self, text: str) -> None:
+        """Keep the end of what the CLI writes on stderr."""
+        self._stderr = [*self._stderr, text][-_STDERR_LINES:]
+
+    def _said(self) -> str:
+        return f"; its stderr ends: {' '.join(' '.join(self._stderr).split())[-300:]}" if self._stderr else ""
+
     async def connect(self) -> None:
-        """Start the CLI."""
-        await self._client.connect()
+        """Start the CLI; AgentFailure with the end of its stderr if it ends at once."""
+        try:
+            await self._client.connect()
+        except ProcessError as error:
+            raise AgentFailure(f"the CLI ended at its start: {error}{self._said()}") from error
         pid = await self._client.pid()
         found = processes.probe(pid) if pid is not None else None
         self._process = processes.ProcessId(found.pid, found.ticks) if found is not None else None
@@ -92,9 +104,9 @@ class ClaudeSession:
                             await self._client.interrupt()
                         raise failure
         except ProcessError as error:
-            raise AgentFailure(f"the CLI ended: {error}") from error
+            raise AgentFailure(f"the CLI ended: {error}{self._said()}") from error
         except (NoResult, Silence) as error:
-            raise AgentFailure(str(error)) from error
+            raise AgentFailure(f"{error}{self._said()}") from error
         finally:
             if self._purse is not None:
                 self._purse.release(self._id)
@@ -148,7 +160,8 @@ def _over_budget(exceeded: str) -> AgentFailure:
     return AgentFailure(f"the budget is used up: {exceeded}; raise it in config.toml", error="budget")
 
 
-def options_of(spec: SessionSpec, metadata: Mapping[str, Any], session: str) -> ClaudeAgentOptions:
+def options_of(spec: SessionSpec, metadata: Mapping[str, Any], session: str,
+               stderr: Callable[[str], None]) -> ClaudeAgentOptions:
     """Return the SDK's options for a node whose metadata have been checked."""
     environment = cli_environment(ClaudeSettings(cli=metadata.get("cli")))
     environment |= {str(name): str(value) for name, value in metadata.get("env", {}).items()}
@@ -159,7 +172,7 @@ def options_of(spec: SessionSpec, metadata: Mapping[str, Any], session: str) -> 
         server=SERVER, system_prompt=spec.system_prompt, model=spec.model, max_turns=metadata.get("max_turns"),
         max_budget_usd=metadata.get("budget"), include_partial_messages=True,
         output_format={"type": "json_schema", "schema": schema} if schema else None,
-        session_id=None if spec.resume else session, resume=spec.resume)
+        session_id=None if spec.resume else session, resume=spec.resume, stderr=stderr)
 
 
 def _check_metadata(spec: SessionSpec) -> Mapping[str, Any]:

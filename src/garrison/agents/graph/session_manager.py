@@ -278,7 +278,7 @@ class AgentSessionManager:
 
     async def _retry(self, node: Node, once: Callable[[], Awaitable[T]]) -> T:
         """Call `once` as often as the retry policy allows, and record the result in the node."""
-        attempt = 0
+        attempt, first = 0, ""
         while True:
             attempt += 1
             node.attempts = attempt
@@ -287,7 +287,9 @@ class AgentSessionManager:
             except Exception as error:  # the client and the model may fail in any way
                 if isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure):
                     raise  # a refusal, not a failure
-                node.last_error = describe(error)
+                latest = describe(error)
+                first = first or latest
+                node.last_error = latest if latest == first else f"{latest} (first: {first})"
                 node.move(AgentStatus.ERROR)
                 logger.warning("agent %s, try %d: %s", node.id, attempt, node.last_error)
                 if node.id in self._resumable and is_unknown_session(error):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,3 +174,19 @@ def test_an_index_with_a_file_in_place_of_a_repository_asks_it_nothing(repo: Pat
     add_link(tree, "deep/sub")
     arm(tree / "deep/sub")
     assert list(Git(repo).links(tree)) == ["deep/sub"]
+
+
+def test_a_few_objects_that_stand_for_ten_million_files_are_not_read(repo: Path, tree: Path) -> None:
+    nest(tree / "bomb")
+    oid, kind = git(tree / "bomb", "rev-parse", "HEAD:x"), "blob"
+    for _ in range(7):
+        listed = "".join(f"{'100644' if kind == 'blob' else '040000'} {kind} {oid}\t{name}\n" for name in range(10))
+        oid, kind = subprocess.run(["git", "mktree"], cwd=tree / "bomb", input=listed, text=True, check=True,
+                                   capture_output=True).stdout.strip(), "tree"
+    commit = git(tree / "bomb", *IDENTITY, "commit-tree", oid, "-m", "bomb")
+    git(tree / "bomb", "update-ref", "HEAD", commit)
+    (tree / "new").write_text("new")
+    began = time.monotonic()
+    saved = Git(repo).create_snapshot(tree, "saved")
+    assert time.monotonic() - began < 30 and git(repo, "show", f"{saved}:new") == "new"
+    assert git(repo, "ls-tree", saved, "bomb").startswith("160000 commit "), "its files, without its history"

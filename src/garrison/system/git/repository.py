@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,8 +44,10 @@ OPERATIONS = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REV
 """Files in a worktree's git directory during an operation that a person must finish."""
 _TRUST = re.compile(r"git config --global --add safe\.directory .+")
 _RETRY_SECONDS = 10.0
-TIMED_OUT = 124
-"""Code of a GitError for a call that took too long."""
+TIMED_OUT, TOO_MUCH = 124, 125
+"""Codes of a GitError for a call that took too long, or wrote too much."""
+MAX_MEMORY, MAX_SECONDS = 2 << 30, 300.0
+"""Bytes of memory and seconds of a call on what an agent made as it is."""
 
 
 class GitError(GarrisonError):
@@ -77,6 +81,8 @@ class Repository:
         self.environment = environment(environ)
         self.pinned: Mapping[str, str] = {}
         """Variables of every call that name its git directory, where what lies in `root` shall not."""
+        self.has_foreign_objects = False
+        """Whether its objects are as an agent made them: a call has limits then (`MAX_MEMORY`, `MAX_SECONDS`)."""
         self.committer = (NAME, EMAIL)
         """Name and address of who commits what lands, and is the author of merges."""
         self.signer: Signer | None = None
@@ -98,7 +104,7 @@ class Repository:
 
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
             text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
-            exact: bool = False, timeout: float | None = None) -> Answer:
+            exact: bool = False, timeout: float | None = None, most: int | None = None) -> Answer:
         """Run git. GitError if it fails, unless not `check`; always if a signal or the time limit ended it, or if what
         hindered it passes (`hindrance`): it has not answered, least of all "there is none".
 
@@ -109,9 +115,12 @@ class Repository:
             hooks: the user's hooks may run, and refuse.
             exact: bytes that are not UTF-8 are kept as Python keeps them in names of files.
             timeout: seconds after which git is killed, with the programs of its transports.
+            most: bytes of output; a git that writes more is killed.
         """
         if cwd is not None and cwd != self.root and not os.access(cwd, os.X_OK):
             untrusted.mend_folder(cwd)  # who worked in this worktree took our rights away
+        if self.has_foreign_objects:
+            timeout = min(timeout or MAX_SECONDS, MAX_SECONDS)
         name, *rest = arguments
         command = ["git", *(DURABLE if durable else ()), name, *NO_DRIVERS.get(name, ()), *rest]
         named = {**self.pinned, **(extra or {})}
@@ -124,15 +133,10 @@ class Repository:
                 raise GitError(arguments, 128, f"fatal: {error}") from error
             return Answer(128, "", f"fatal: {error}")
         env = {**self.environment, **neutral, **named}
-        try:
-            child = subprocess.Popen(command, cwd=cwd or self.root, env=env, stdout=subprocess.PIPE,
-                                     stderr=subprocess.PIPE, start_new_session=timeout is not None,
-                                     stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
-        except OSError as error:
-            raise self._explain_start(error, arguments, env) from error
-        with child:
+        with self._start(command, arguments, cwd or self.root, env, has_input=text is not None,
+                         has_group=timeout is not None) as child:
             try:
-                out, err = child.communicate(None if text is None else text.encode(errors="surrogateescape"), timeout)
+                out, err = _converse(child, arguments, text, timeout, most)
             except subprocess.TimeoutExpired as error:
                 signal_group(child)
                 raise GitError(arguments, TIMED_OUT, f"fatal: it did not end within {timeout:g} s") from error
@@ -156,6 +160,19 @@ class Repository:
         subject = f": {error.filename}" if error.filename else ""  # none if the machine lacks descriptors
         return GitError(arguments, 127, f"fatal: {error.strerror}{subject}")
 
+    def _start(self, command: Sequence[str], arguments: Sequence[str], cwd: Path, env: Mapping[str, str], *,
+               has_input: bool, has_group: bool) -> subprocess.Popen[bytes]:
+        try:
+            child = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                     start_new_session=has_group,
+                                     stdin=subprocess.PIPE if has_input else subprocess.DEVNULL)
+        except OSError as error:
+            raise self._explain_start(error, arguments, env) from error
+        if self.has_foreign_objects:
+            with suppress(ProcessLookupError, PermissionError):
+                resource.prlimit(child.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
+        return child
+
     def is_contention(self, errors: str) -> bool:
         """Return whether git's messages say that another git holds a lock; remove those that a killed git left."""
         abandoned_locks.remove_named(errors, self.root, self.common)
@@ -169,6 +186,19 @@ class Repository:
     def rev(self, name: str) -> str | None:
         """Return the commit that `name` refers to, or None."""
         return self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False).out.strip() or None
+
+
+def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: str | None, timeout: float | None,
+              most: int | None) -> tuple[bytes, bytes]:
+    """Return output and messages of git, given `text`; TimeoutExpired, or GitError for more output than `most`."""
+    begin = b""
+    if most is not None and child.stdout is not None:
+        begin = child.stdout.read(most + 1)
+        if len(begin) > most:
+            child.kill()
+            raise GitError(arguments, TOO_MUCH, f"fatal: it wrote more than {most >> 20} MiB")
+    out, err = child.communicate(None if text is None else text.encode(errors="surrogateescape"), timeout)
+    return begin + out, err
 
 
 def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:

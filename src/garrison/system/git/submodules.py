@@ -20,7 +20,7 @@ from garrison.errors import GarrisonError, Refused
 from garrison.system.git import inner as nested
 from garrison.system.git.inner import is_safe_name
 from garrison.system.git.neutral import ONTO_ANOTHER
-from garrison.system.git.repository import TIMED_OUT, GitError, split
+from garrison.system.git.repository import TIMED_OUT, TOO_MUCH, GitError, split
 from garrison.system.git.worktrees import Worktrees, remove_pipes
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ PARTS = "refs/garrison/parts"
 _EPOCH = "1970-01-01T00:00:00+0000"
 _OF_MIRROR = "garrison: work in a repository that lies in a worktree"
 """Message of such a commit, always the same: the same work is the same commit."""
+_MAX_LISTING = 64 << 20
+"""Bytes that name all files of a repository which lies in a worktree, and their objects."""
 FETCH_SECONDS = 120.0
 """Longest fetch of a submodule: the server may not answer, and whoever waits for the worktree does nothing else."""
 _AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0", "GIT_HTTP_LOW_SPEED_LIMIT": "1000", "GIT_HTTP_LOW_SPEED_TIME": "30"}
@@ -305,14 +307,26 @@ class Submodules(Worktrees):
         """
         folder = _mirrors(self.common, self.git_dir(path)) / quote(os.fsencode(name), safe="")
         inner = self._open(path / name, folder, store or self.store or self.common)
-        for pack in nested.refresh_mirror(path, name, folder):
-            inner.run("index-pack", str(pack), check=False)
-        if inner.rev("HEAD") and inner.run("rev-list", "--objects", "--quiet", "HEAD", check=False).code == 0:
-            inner.run("read-tree", "HEAD")  # what is ignored there, too, is tracked
-            return inner
+        inner.has_foreign_objects = True
+        try:
+            if self._read_mirror(path, name, folder, inner):
+                return inner
+        except GitError as error:
+            if error.code not in (TIMED_OUT, TOO_MUCH) and "memory" not in error.stderr:
+                raise  # not beyond the limits: what hinders it may pass
         (folder / "HEAD").write_text("ref: refs/heads/none\n")
         (folder / "index").unlink(missing_ok=True)
         return inner
+
+    def _read_mirror(self, path: Path, name: str, folder: Path, inner: Submodules) -> bool:
+        """Bring a mirror up to date; return whether its history is whole."""
+        for pack in nested.refresh_mirror(path, name, folder):
+            inner.run("index-pack", str(pack), check=False)
+        if not inner.rev("HEAD") or inner.run("rev-list", "--objects", "--quiet", "HEAD", check=False).code:
+            return False
+        inner.run("ls-tree", "-r", "-z", "HEAD", most=_MAX_LISTING)  # few objects can stand for many files
+        inner.run("read-tree", "HEAD")  # what is ignored there, too, is tracked
+        return True
 
     def remove_worktree(self, path: Path) -> None:
         """Remove a registered worktree, as `Worktrees` does, and the mirrors of the repositories in it."""

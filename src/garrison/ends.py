@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 NOT_FOUND = 127
 """Exit code of a shell whose command was not found; of one that could not be run it is one less."""
-UNFINISHED_WORK, GUARD, HOOK = "unfinished", "guard", "hook"
-"""Failure kinds of a refused attempt: its work is not where it can land, or garrison does not commit what it left, by
-its own rules or by a hook of the repository."""
 SHOWN_TEXT = 600
 """Characters of a wait's text that are shown."""
 RETRY_SECONDS = 1.0
@@ -135,6 +132,33 @@ class Wait:
                 **({"gate": self.gate} if self.gate else {})}
 
 
+class RefusedBy(StrEnum):
+    """Why work went back: what refused the attempt before. Failures have these words as their kind in records."""
+
+    ACCEPTANCE = "acceptance"
+    """Its acceptance command; in records a validator, too."""
+    VALIDATOR = "validator"
+    GATE = "gate"
+    CONFLICT = "conflict"
+    MOVED = "moved"
+    """A conflict only because others had landed: another attempt costs no rework."""
+    REVIEW = "review"
+    """A person."""
+    NO_CHANGE = "no_change"
+    UNFINISHED = "unfinished"
+    """An open merge, conflict markers, or work that is not on the branch."""
+    GUARD = "guard"
+    """Files left uncommitted that garrison does not commit for an agent."""
+    HOOK = "hook"
+    """A commit hook of the repository."""
+    LOST = "lost"
+    """Nothing: somebody took its worktree or branch away, and another attempt continues from what is left."""
+    FAILED = "failed"
+    """Its own agent, or its set-up."""
+    RUN = "run"
+    """The pipeline led back to the node."""
+
+
 class RefusalKind(StrEnum):
     """What is wrong with the work that an attempt left."""
 
@@ -178,11 +202,10 @@ class Refusal:
     """Ref under which the work was saved."""
 
     @property
-    def failure_kind(self) -> str:
+    def failure_kind(self) -> RefusedBy:
         """Return the kind of failure that decides what follows."""
-        if self.kind is RefusalKind.IGNORED:
-            return "no_change"
-        return {RefusalKind.GUARD: GUARD, RefusalKind.HOOK: HOOK}.get(self.kind, UNFINISHED_WORK)
+        return {RefusalKind.IGNORED: RefusedBy.NO_CHANGE, RefusalKind.GUARD: RefusedBy.GUARD,
+                RefusalKind.HOOK: RefusedBy.HOOK}.get(self.kind, RefusedBy.UNFINISHED)
 
 
 def to_fields(refusal: Refusal | None) -> dict[str, object]:

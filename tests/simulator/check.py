@@ -14,6 +14,7 @@ from tests.simulator.liveness import ORPHAN_GRACE
 from tests.simulator.restarts import Restarts
 from tests.simulator.violation import Violation
 
+from garrison.ends import RefusedBy
 from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.processes.run_flow import RunFlow
 from garrison.processes.run_state import RUN_TRANSITIONS, RunState, to_snapshot
@@ -21,7 +22,6 @@ from garrison.processes.runner.policy import CANCELLED
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
-from garrison.records.run import MOVED
 from garrison.records.signals import resume_id
 from garrison.supervise.restart import Policy
 from garrison.testing.checker.promises import GRACEFUL
@@ -559,14 +559,14 @@ class Check:
         if old is None or attempt == old.attempt:
             return
         self.reworks += 1
-        if change.get("kind") == MOVED and not any(
+        if change.get("kind") == RefusedBy.MOVED and not any(
                 entry.moved and entry.attempt == old.attempt
                 for entry in self.world.queue.entries_of(run.id, change["node"])):
             raise Violation(f"attempt {old.attempt} of {change['node']} was no rework, though the target had not moved")
         self._check_not_cancelled(run, change["node"], old.attempt)
         if run.plan.flow == "walk" or run.lands:  # a landing that was refused runs nodes again
             return
-        moved = old.moved + (change.get("kind") == MOVED)
+        moved = old.moved + (change.get("kind") == RefusedBy.MOVED)
         if attempt != old.attempt + 1 or attempt > run.max_rework + 1 + moved + run.again:
             raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulator.violation import Violation
 
+from garrison.ends import RefusedBy
 from garrison.pipeline.outcome import Outcome
-from garrison.records.run import MOVED
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def check_attempt(shadow: RunState, change: dict[str, Any], max_rework: int) -> 
         raise Violation(f"{name} got attempt {attempt} after {old.attempt}")
     if change["status"] == "pending" and old.status in ("validated", "failed") and attempt == old.attempt:
         raise Violation(f"{name} is restarted in an attempt that is over")
-    moved = old.moved + (change.get("kind") == MOVED)
+    moved = old.moved + (change.get("kind") == RefusedBy.MOVED)
     if step == old.step and attempt - old.first - moved > max_rework:
         raise Violation(f"{name} got attempt {attempt} in {step}, which began with {old.first}")
     if change["status"] in ("pending", "active") and step and shadow.flow is not None \

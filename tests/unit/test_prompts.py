@@ -28,7 +28,6 @@ from garrison.agents.briefing import (
     PersonsWord,
     Progress,
     Refusal,
-    RefusedBy,
     Reporting,
     Start,
     TargetChange,
@@ -38,6 +37,7 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending, Prompt
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile
 from garrison.agents.quotation import MAX_LINE, MAX_QUOTED, mention, path_name, quote
+from garrison.ends import RefusedBy
 from garrison.merge.failing_tests import find_failing
 from garrison.records.run import Task
 from garrison.sandbox.place import Mode, Network, Rights

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import StrEnum
 
+from garrison.ends import RefusedBy
 from garrison.frozen import frozen
 
 
@@ -21,30 +22,6 @@ class Reporting(StrEnum):
     RESULT_FILE = "result file"
     LAST_MESSAGE = "last message"
     """Its program prints its messages as a stream, and decides its exit code itself."""
-
-
-class RefusedBy(StrEnum):
-    """Refusal of the previous attempt's work."""
-
-    ACCEPTANCE = "acceptance"
-    VALIDATOR = "validator"
-    GATE = "gate"
-    CONFLICT = "conflict"
-    REVIEW = "review"
-    """A person."""
-    NO_CHANGE = "no change"
-    UNFINISHED = "unfinished"
-    """An open merge, conflict markers, or work that is not on the branch (`ends`)."""
-    GUARD = "guard"
-    """Files left uncommitted that garrison does not commit for an agent."""
-    HOOK = "hook"
-    """A commit hook of the repository."""
-    LOST = "lost"
-    """Nothing refused it: its worktree or branch was taken away."""
-    FAILED = "failed"
-    """Its own agent, or its set-up."""
-    RUN = "run"
-    """The pipeline led back to the node."""
 
 
 class Start(StrEnum):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.agents.briefing import Briefing, RefusedBy, Reporting, Start
+from garrison.agents.briefing import Briefing, Reporting, Start
 from garrison.agents.quotation import mention, path_name, quote
 from garrison.agents.template import fill
+from garrison.ends import RefusedBy
 from garrison.sandbox.place import Mode, Network
 from garrison.system.terminal_text import clean_lines
 
@@ -48,7 +49,7 @@ ACCOUNT = "Done so far:"
 NOTHING_PRINTED = "(it printed nothing)"
 _NETWORKS = {Network.NONE: "There is no network.", Network.OPEN: "The network is the machine's.",
              Network.ALLOW: "The network reaches the hosts that the user allows, and no other."}
-_REWORK = {by: f"rework_{by.name.lower()}.md" for by in RefusedBy}
+_REWORK: dict[RefusedBy, str] = {by: f"rework_{by}.md" for by in RefusedBy if by is not RefusedBy.MOVED}
 
 
 def build(task: Task, briefing: Briefing) -> str:

@@ -30,14 +30,13 @@ from garrison.agents.briefing import (
     PersonsWord,
     Progress,
     Refusal,
-    RefusedBy,
     Reporting,
     Start,
     TargetChange,
 )
 from garrison.agents.quotation import mention
 from garrison.agents.registry import has_session, reporting_of, validator_agent
-from garrison.ends import GUARD, HOOK, UNFINISHED_WORK
+from garrison.ends import RefusedBy
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import find_failing
 from garrison.processes.instructions import read_instructions
@@ -47,7 +46,7 @@ from garrison.records import run as run_records
 from garrison.records.failover import session_holders
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key, branch_name
-from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, LOST, MOVED, Task, read_result
+from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, Task, read_result
 from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
@@ -85,9 +84,7 @@ _HOW = re.compile(r"failed \((exit -?\d+)\)|(timed out after \d+ s)|was (killed 
                   r"(ran longer than [\d.]+ s and was stopped)|(was not found or could not run)|(ran no tests)|(hung)")
 """How a command ended, in the reason of a refusal."""
 _REFUSED_IT = re.compile(r"\Athe validator \S+ refused it: ")
-_BY_KIND = {"gate": RefusedBy.GATE, "conflict": RefusedBy.CONFLICT, MOVED: RefusedBy.CONFLICT,
-            "no_change": RefusedBy.NO_CHANGE, UNFINISHED_WORK: RefusedBy.UNFINISHED, GUARD: RefusedBy.GUARD,
-            HOOK: RefusedBy.HOOK, LOST: RefusedBy.LOST}
+_BY_KIND: dict[str, RefusedBy] = {**{by: by for by in RefusedBy}, RefusedBy.MOVED: RefusedBy.CONFLICT}
 _BY_STATUS = {"conflict": RefusedBy.CONFLICT, "rejected": RefusedBy.GATE}
 
 
@@ -298,7 +295,7 @@ class Briefer:
             return RefusedBy.REVIEW if is_review else _BY_STATUS[entry.status]
         facts = {event.name: event for event in events if isinstance(event, FactRecorded)}
         kind = facts["failed"].failure_kind if "failed" in facts else ""
-        if kind == "acceptance":
+        if kind == RefusedBy.ACCEPTANCE:
             accepted = "acceptance" not in facts or facts["acceptance"].value == "ok"
             return RefusedBy.VALIDATOR if VALIDATOR in facts and accepted else RefusedBy.ACCEPTANCE
         if self.task.rework == CONTINUE:

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from garrison.ends import RefusedBy
 from garrison.frozen import frozen
 from garrison.merge.entry import NO_OPTIONS, EntryOptions
-from garrison.records.run import MOVED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SIGNAL_GRACE = 2.0
 """Seconds to wait for the signal of a landing that the queue's journal shows."""
 
-_FAILURE_KINDS = {"conflict": "conflict", "rejected": "gate"}
+_FAILURE_KINDS = {"conflict": RefusedBy.CONFLICT, "rejected": RefusedBy.GATE}
 """Final status of an entry → the kind of its node's failure."""
 _PHASES_WITH_ENTRY = frozenset({"validating", "impl_complete"})
 
@@ -51,7 +51,7 @@ class MergeStatus:
     @property
     def failure_kind(self) -> str:
         """Return the kind of its node's failure, if it did not land."""
-        return MOVED if self.moved else _FAILURE_KINDS.get(self.status, "")
+        return RefusedBy.MOVED if self.moved else _FAILURE_KINDS.get(self.status, "")
 
     @classmethod
     def of(cls, entry: MergeEntry) -> MergeStatus:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from garrison.ends import RefusedBy
 from garrison.errors import RecordError, Refused
 from garrison.pipeline.graph import flag, text
 from garrison.pipeline.parser import parse_file
@@ -18,7 +19,7 @@ from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import expand_context
 from garrison.records.hook import Hook
 from garrison.records.names import Key
-from garrison.records.run import CONTINUE, LOST, Task
+from garrison.records.run import CONTINUE, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +66,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,
         skip_agent=skip_agent, allow_empty=skip_agent or may_change_nothing(planned, agent),
-        rework=CONTINUE if node.kind == LOST and attempt > 1 else str(planned.attrs.get("rework", "fresh")),
+        rework=CONTINUE if node.kind == RefusedBy.LOST and attempt > 1 else str(planned.attrs.get("rework", "fresh")),
         rework_reason=node.reason if attempt > 1 else "",
         attributes=_to_json(planned.attrs), context=context or {}, words=list(planned.words),
         ways=list(planned.next_steps),

@@ -11,6 +11,7 @@ import shlex
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.ends import RefusedBy
 from garrison.frozen import frozen
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import VALIDATED, Landing, check_transition, is_unchanged
@@ -38,7 +39,7 @@ from garrison.records.events import (
 from garrison.records.names import Key
 from garrison.records.pull_request import PullRequest
 from garrison.records.pull_request import check_transition as check_pull_request
-from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN, MOVED
+from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN
 from garrison.records.signals import NeedsReview
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
@@ -362,7 +363,7 @@ class RunState:
             self.managers[event.steered_by] = replace(manager, steer="")
         before = old or NodeState()
         is_new_step = event.step is not None and event.step != before.step
-        has_lost = is_new_attempt and event.status == "active" and event.failure_kind == MOVED
+        has_lost = is_new_attempt and event.status == "active" and event.failure_kind == RefusedBy.MOVED
         self.nodes[name] = NodeState(
             event.status, event.attempt, event.reason, event.commit, at,
             before.step if event.step is None else event.step, event.attempt if is_new_step else before.first,

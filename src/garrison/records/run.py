@@ -137,11 +137,6 @@ class RunSandbox:
     sandbox_mode: str
 
 
-LOST = "lost"
-"""Failure kind of an attempt whose worktree or branch somebody else took away: another attempt continues from what is
-left."""
-MOVED = "moved"
-"""Failure kind of an attempt that was in conflict only because others had landed: another one costs no rework."""
 CONTINUE = "continue"
 """`Task.rework` of the attempt after a lost one: it begins at the branch, or at a later snapshot of the work."""
 
@@ -224,7 +219,7 @@ class Result:
     session: str = ""
     """Session id of the agent, for later nodes of its thread."""
     failure_kind: str = ""
-    """LOST, or one of `ends`, or ''."""
+    """One of `ends.RefusedBy`, or ''."""
     refusal: dict[str, object] = field(default_factory=dict)
     """Why the work of an agent that reported success is refused (`ends.Refusal`), beside the reason in words."""
 

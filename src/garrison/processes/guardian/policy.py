@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from garrison.ends import GUARD, HOOK, UNFINISHED_WORK
+from garrison.ends import RefusedBy
 from garrison.merge import entry
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.turns import TurnEnd
@@ -43,7 +43,6 @@ from garrison.processes.guardian.view import (
 from garrison.processes.run_state import DECLINED, ENDED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, TESTED
 from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
-from garrison.records.run import LOST, MOVED
 from garrison.records.signals import (
     InputResponse,
     NeedsInput,
@@ -73,7 +72,8 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.signals import PostedSignal, Signal
 
-REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change", LOST, MOVED, UNFINISHED_WORK, GUARD, HOOK})
+REWORKABLE = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.GATE, RefusedBy.CONFLICT, RefusedBy.NO_CHANGE, RefusedBy.LOST,
+                        RefusedBy.MOVED, RefusedBy.UNFINISHED, RefusedBy.GUARD, RefusedBy.HOOK})
 """Kinds of failure that a new attempt may fix, since its agent learns what was wrong."""
 
 
@@ -171,7 +171,7 @@ def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | No
         case RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
             reason = payload.reason
             others = [other for other, each in state.nodes.items() if each.status == "active" and other != name]
-            if payload.failure_kind == LOST and others:
+            if payload.failure_kind == RefusedBy.LOST and others:
                 reason += f"; at work then: {', '.join(others)}"
             return replace(event, effect=_after_failure(name, node, payload.failure_kind, reason, max_rework))
         case OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
@@ -210,9 +210,9 @@ def _after_failure(name: str, node: NodeState, kind: str, reason: str, max_rewor
     """Return the record of a new attempt, if one may fix the failure and the limit allows it, else of the node's
     end."""
     reason = reason.strip() or "its runner gave up and reported no reason; its log may tell"
-    if kind in REWORKABLE and node.rework < max_rework + (kind == MOVED):
+    if kind in REWORKABLE and node.rework < max_rework + (kind == RefusedBy.MOVED):
         return NodeChanged(name, "active", node.attempt + 1, reason,
-                           failure_kind=kind if kind in (LOST, MOVED) else "")
+                           failure_kind=kind if kind in (RefusedBy.LOST, RefusedBy.MOVED) else "")
     return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from garrison.ends import RefusedBy
 from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
@@ -24,7 +25,6 @@ from garrison.processes.guardian.view import GuardianView
 from garrison.processes.run_flow import step_id
 from garrison.processes.run_state import LANDED, NodeState, RunState, replay_run
 from garrison.records.events import FlowAdvanced, GuardianSignal, NodeChanged, RunChanged, decode
-from garrison.records.run import MOVED
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptE
                 max_rework: int) -> NodeState:
     """Return a node after its attempts at one step."""
     last = attempts[-1]
-    moved = sum(each.report is not None and each.report.failure_kind == MOVED for each in attempts[:-1])
+    moved = sum(each.report is not None and each.report.failure_kind == RefusedBy.MOVED for each in attempts[:-1])
     node = NodeState("active", last.attempt, step=step, first=attempts[0].attempt, since=now, moved=moved)
     if last.has_succeeded:
         landing = "" if last.landed else Landing.NO_CHANGE
@@ -243,7 +243,7 @@ def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptE
         report = last.report
         change = policy.change_after_failure(plan, name, node, report.failure_kind, report.reason, max_rework)
         node = replace(node, status=change.status, attempt=change.attempt, reason=change.reason,
-                       kind=change.failure_kind, moved=moved + (change.failure_kind == MOVED))
+                       kind=change.failure_kind, moved=moved + (change.failure_kind == RefusedBy.MOVED))
     return node
 
 

@@ -22,7 +22,7 @@ from garrison.agents.failover import START, find_trouble
 from garrison.agents.registry import agent, excluded_by
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.config import GuardHooks
-from garrison.ends import End, Refusal, to_fields
+from garrison.ends import End, Refusal, RefusedBy, to_fields
 from garrison.errors import GarrisonError, Refused
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
@@ -45,7 +45,7 @@ from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.json_io import append_line, read_lines
-from garrison.records.run import LOST, Result
+from garrison.records.run import Result
 from garrison.records.signals import (
     InputResponse,
     NeedsInput,
@@ -549,14 +549,15 @@ class Orchestrator:
 
     def _finish(self, outcome: Outcome) -> None:
         """Commit remaining changes, write the stamped result unless fenced, and end."""
-        for name, path, kind in (("its worktree", self.worktree, LOST), ("the repository", Path(self.launch.repo), "")):
+        for name, path, kind in (("its worktree", self.worktree, RefusedBy.LOST),
+                                 ("the repository", Path(self.launch.repo), "")):
             if not path.is_dir():
                 outcome = Outcome("fail", f"{name} {path} was removed under it", outcome.exit_code, failure_kind=kind)
         branch = self.incarnation.identity.branch or ""
         if outcome.status == "success" and self._is_own_history and (
                 reason := undo_foreign_move(self.git, self.task, self.worktree, branch)):
             failpoint.here(":undone")
-            outcome = Outcome("fail", reason, outcome.exit_code, failure_kind=LOST)
+            outcome = Outcome("fail", reason, outcome.exit_code, failure_kind=RefusedBy.LOST)
         if outcome.status == "success":
             reason, self._refusal_of_work = self._land_on_branch(branch)
             if self._refusal_of_work is not None:

@@ -48,7 +48,7 @@ from garrison.dispatch.records import (
 )
 from garrison.dispatch.relay import Following, RelayClient, socket_path
 from garrison.dispatch.transport import SECONDS
-from garrison.ends import GUARD, UNFINISHED_WORK
+from garrison.ends import RefusedBy
 from garrison.errors import GarrisonError
 from garrison.processes.loop import log_line
 from garrison.processes.remote.calls import RETRY_SECONDS, Calls
@@ -60,7 +60,6 @@ from garrison.processes.remote.usage import record_usage
 from garrison.records import atomic, costs, placement
 from garrison.records.hosts import list_hosts, read_host
 from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote, read_remote, write_remote
-from garrison.records.run import LOST
 from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ LEFT_PATIENCE = 10.0
 
 MAX_REASON, MAX_TAIL = 2000, 8000
 """Characters of a host's reason, and of the end of its output."""
-KINDS = frozenset({"acceptance", "no_change", LOST, UNFINISHED_WORK, GUARD})
+KINDS = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.NO_CHANGE, RefusedBy.LOST, RefusedBy.UNFINISHED, RefusedBy.GUARD})
 """Kinds of failures that a host may report; what follows them is decided at home."""
 _TOLD_AGAIN = frozenset({"work", "line", "trouble"})
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.ends import RefusedBy
 from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
 CANCELLED = "cancelled"
 """Failure kind of a node that the run's flow cancelled."""
 
-NO_CHANGE = "no_change"
 """Failure kind of an attempt that reported success without a change."""
 
 CHANGED, UNCHANGED = "yes", "no"
@@ -403,15 +403,15 @@ def _examine(facts: RunnerFacts, view: RunnerView) -> Decision:
     if not facts.change:
         return Decision([Action(ActionKind.COMPARE_TREE)])
     if facts.change == UNCHANGED and not view.task.allow_empty:
-        return Decision([_failure(view, _explain_no_change(view.result), NO_CHANGE)])
+        return Decision([_failure(view, _explain_no_change(view.result), RefusedBy.NO_CHANGE)])
     if view.task.acceptance and not facts.acceptance:
         return Decision([Action(ActionKind.START_JOB, "acceptance")])
     if facts.acceptance not in ("", "ok"):
-        return Decision([_failure(view, facts.acceptance, "acceptance")])
+        return Decision([_failure(view, facts.acceptance, RefusedBy.ACCEPTANCE)])
     if view.needs_validation and not facts.validator:
         return Decision([Action(ActionKind.START_JOB, "validator")])
     if facts.validator not in ("", "ok"):
-        return Decision([_failure(view, facts.validator, "acceptance")])
+        return Decision([_failure(view, facts.validator, RefusedBy.ACCEPTANCE)])
     return Decision([Action(ActionKind.MOVE_HOOK, "impl_complete")])
 
 

@@ -9,7 +9,9 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +20,11 @@ import pytest
 
 from garrison.ends import End
 from garrison.errors import Refused, Shortage
-from garrison.sandbox import file_system
+from garrison.sandbox import bubblewrap, file_system
 from garrison.sandbox.checkout import checkout_place
 from garrison.sandbox.collect import git_mounts
-from garrison.sandbox.confine import confine
+from garrison.sandbox.confine import _processes_inside, confine
+from garrison.sandbox.file_system import FileSystemStep, Step
 from garrison.sandbox.keyring import leave_session_keyring
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import machine
@@ -524,6 +527,47 @@ def test_descriptors_that_an_agent_has_under_way_keep_garrison_from_sending_none
         code = 5
         with contextlib.suppress(BaseException):
             code = _send_beside_an_agent()
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _start_beside_an_agent() -> int:
+    """As a user with a limit of its own: start processes while an agent starts as many as it can; 0 if that works."""
+    able = machine()
+    os.setresgid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
+    os.setresuid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
+    resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
+    steps = [FileSystemStep(Step.READ, Path(name), name) for name in ("/usr", "/bin", "/lib", "/lib64", "/etc")]
+    bomb = "i=0; while [ $i -lt 90 ]; do sleep 60 & i=$((i+1)); done; echo all of them"
+    words = bubblewrap.command_line(["/bin/sh", "-c", bomb], steps, able, makes_network=True, directory=Path("/usr"),
+                                    processes=_processes_inside())
+    agent = subprocess.run(["timeout", "-s", "KILL", "20", *words], capture_output=True, text=True, check=False)
+    if "fork" not in agent.stderr or "all of them" in agent.stdout:
+        return 2
+    holding = subprocess.Popen([*words[:-1], f"{bomb.replace('90', '40')}; sleep 60"], stdout=subprocess.PIPE)
+    try:
+        assert holding.stdout is not None
+        if b"all" not in holding.stdout.read(3):
+            return 3
+        others = [subprocess.Popen(["sleep", "5"]) for _ in range(20)]
+        for other in others:
+            other.kill()
+            other.wait()
+    finally:
+        holding.kill()
+    return 0
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user of whom nothing else runs")
+def test_an_agent_may_have_half_of_the_processes_of_its_user() -> None:
+    child = os.fork()
+    if child == 0:
+        code = 5
+        try:
+            code = _start_beside_an_agent()
+        except BaseException:
+            traceback.print_exc()
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

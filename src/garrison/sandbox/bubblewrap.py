@@ -24,10 +24,12 @@ RUN = (SHELL, "-c", 'exec "$0" "$@"')
 """Starts a command inside, so that a program that is missing ends with 127, as outside."""
 
 _LIMIT_FILES = "[ $(ulimit -Sn) -le {0} ] || ulimit -Sn {0}; ulimit -Hn {0}; "
+_LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
+"""Shells disagree on the letter."""
 
 
 def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Machine, *,
-                 makes_network: bool, directory: Path | None = None, files: int = 0) -> list[str]:
+                 makes_network: bool, directory: Path | None = None, files: int = 0, processes: int = 0) -> list[str]:
     """Return the command line that runs `argv` in a place, with a network of its own or in that of its caller.
 
     It ends with all that is inside when the process dies that started it. Without capabilities root inside may do no
@@ -36,6 +38,7 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     Args:
         directory: current directory inside; None: the caller's, if that is there.
         files: descriptors that each process inside may open; 0: as many as its caller.
+        processes: processes that there may be inside; 0: as many as its caller may have.
     """
     words = [machine.bubblewrap, *NAMESPACES, *(("--unshare-net",) if makes_network else ()),
              *(("--disable-userns",) if machine.can_forbid_namespaces else ()),
@@ -46,7 +49,8 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     program, *arguments = argv
     if directory is not None:
         words += ["--chdir", str(directory)]
-    run = (SHELL, "-c", f'{_LIMIT_FILES.format(files)}exec "$0" "$@"') if files else () if program == SHELL else RUN
+    limits = (_LIMIT_FILES.format(files) if files else "") + (_LIMIT_PROCESSES.format(processes) if processes else "")
+    run = (SHELL, "-c", f'{limits}exec "$0" "$@"') if limits else () if program == SHELL else RUN
     return [*words, "--remount-ro", "/", "--", *run, program, *arguments]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import stat
 import sys
@@ -76,7 +77,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
         atomic.write(place.private / MOUNT_POINTS, json.dumps(_points_below_home(steps, place)).encode(), durable=False)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.checkout,
-                                    files=_files_inside())
+                                    files=_files_inside(), processes=_processes_inside())
     home = str(file_system.home_inside(around.user_home))
     return Confined((*place.entry, *overlay_words(layers, place.private), *words),
                     _environment(_inside(env, place), {"HOME": home}), mode)
@@ -90,6 +91,16 @@ def _files_inside() -> int:
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return 0 if hard == resource.RLIM_INFINITY else hard // 2
+
+
+def _processes_inside() -> int:
+    """Return how many processes there may be inside: half of what the user may have.
+
+    The kernel counts them by user namespace, since Linux 5.14; before, all of the user's would count. None binds root.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    return 0 if limit == resource.RLIM_INFINITY or release < (5, 14) or os.geteuid() == 0 else max(1, limit // 2)
 
 
 def layers_of(place: Place) -> list[Layer]:

@@ -22,8 +22,9 @@ from garrison.agents.graph import (
     SessionSpec,
     effective_prompt,
 )
+from garrison.agents.graph.claude_session import ClaudeSession
 from garrison.agents.graph.model import TRANSITIONS, Node
-from garrison.agents.graph.session_manager import DELAYS, delay_after, is_transient
+from garrison.agents.graph.session_manager import DELAYS, delay_after, describe, is_transient
 from garrison.errors import ForbiddenTransition, NewerSchema, NotFound, RecordCorrupt, UsageError
 
 
@@ -278,12 +279,12 @@ def test_a_transient_failure_is_retried_after_one_two_and_four_seconds() -> None
 
 def test_after_four_tries_the_agent_is_in_error_until_a_restart() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
-        stage.on_connect["analyst"] = [AgentFailure("overloaded", 529)] * 4
+        stage.on_connect["analyst"] = [AgentFailure("no disk", 529), *[AgentFailure("overloaded", 529)] * 3]
         with pytest.raises(AgentFailure):
             await graph.start_agent("analyst")
         status = graph.get_agent_status("analyst")
         assert (status["status"], status["attempts"], status["error_count"]) == ("error", 4, 1)
-        assert "overloaded" in status["last_error"]
+        assert status["last_error"] == "overloaded (first: no disk)"
         await graph.restart_agent("analyst")
         status = graph.get_agent_status("analyst")
         assert (status["status"], status["last_error"], status["error_count"]) == ("active", None, 0)
@@ -419,6 +420,23 @@ def test_errors_are_in_the_nodes_metadata_until_a_success() -> None:
         await graph.send_message("lead", "analyst", "hello")
         assert node.metadata == {"cwd": "/srv"}
     play(scene)
+
+
+def test_a_program_that_ends_at_its_start_is_quoted_with_the_end_of_its_stderr(tmp_path: Path) -> None:
+    program = tmp_path / "claude"
+    program.write_text("#!/bin/sh\necho 'no disk left' >&2\nexit 3\n")
+    program.chmod(0o755)
+
+    async def scene() -> None:
+        session = ClaudeSession(SessionSpec("a", "", None, {"cli": str(program), "cwd": str(tmp_path)}))
+        try:
+            with pytest.raises(Exception) as raised:  # of the SDK, by where it notices
+                await session.connect()
+            assert "its stderr ends: no disk left" in describe(raised.value)
+        finally:
+            await session.close()
+
+    asyncio.run(scene())
 
 
 def test_the_library_is_imported_from_agents_on_first_use() -> None:

@@ -38,7 +38,8 @@ METADATA: Mapping[str, tuple[type, ...]] = {
 """Key of a node's metadata that configures its session → types of the value; other keys are the user's own."""
 STALE = 240.0
 """Seconds of silence outside of tool calls after which a turn fails, unless the metadata say otherwise."""
-_STDERR_LINES = 20
+_STDERR_LINES, _STDERR_LOOKS, _STDERR_PAUSE = 20, 20, 0.02
+"""Lines that are kept; looks for the first one when the CLI could not be started, and seconds between them."""
 _LOOK_AGAIN = 0.2
 """Seconds after which a session that waits for the money that others have reserved looks again."""
 MAX_RETRY_DELAY = 15.0
@@ -79,11 +80,16 @@ class ClaudeSession:
         return f"; its stderr ends: {' '.join(' '.join(self._stderr).split())[-300:]}" if self._stderr else ""
 
     async def connect(self) -> None:
-        """Start the CLI; AgentFailure with the end of its stderr if it ends at once."""
+        """Start the CLI; an error has the end of its stderr as a note."""
         try:
             await self._client.connect()
-        except ProcessError as error:
-            raise AgentFailure(f"the CLI ended at its start: {error}{self._said()}") from error
+        except Exception as error:
+            for _ in range(_STDERR_LOOKS):  # it is read beside this
+                if self._stderr:
+                    break
+                await asyncio.sleep(_STDERR_PAUSE)
+            error.add_note(self._said())
+            raise
         pid = await self._client.pid()
         found = processes.probe(pid) if pid is not None else None
         self._process = processes.ProcessId(found.pid, found.ticks) if found is not None else None

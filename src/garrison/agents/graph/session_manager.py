@@ -395,8 +395,8 @@ def delay_after(attempt: int, error: BaseException) -> float | None:
 
 
 def describe(error: BaseException) -> str:
-    """Return the error as one line for a status."""
-    text = " ".join(str(error).split())[:500]
+    """Return the error as one line for a status, with its notes."""
+    text = " ".join("".join([str(error), *getattr(error, "__notes__", ())]).split())[:800]
     if text and not isinstance(error, AgentFailure):
         return f"{type(error).__name__}: {text}"
     return text or type(error).__name__

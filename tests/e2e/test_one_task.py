@@ -48,3 +48,20 @@ def test_ctrl_c_leaves_the_task_in_the_background_and_a_failed_one_exits_with_1(
     out, _ = again.communicate(timeout=DEADLINE)
     assert again.returncode == 1, out
     assert "run failed: 0 of 1 landed; fail_slowly: " in out
+
+
+def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place) -> None:
+    configure(place, 'cat "$GARRISON_PROMPT_FILE" >> "$(basename "$(git branch --show-current)").txt"')
+    todo = place.root / "TODO.md"
+    todo.write_text("- [x] rest\n- [ ] sing a song (after 3)\n- [ ] tune up\n")
+    options = ("--tasks", str(todo), "--terminal", "process", "--yes")
+    out, _ = start(place, *options[:-1]).communicate(timeout=DEADLINE)
+    assert "nobody can be asked here; pass --yes" in out
+    child = start(place, *options)
+    out, _ = child.communicate(timeout=DEADLINE)
+    assert child.returncode == 0, out
+    assert "2 tasks of" in out and "1. sing a song (after 2) [sing_a_song]" in out, out
+    assert "run done: 2 of 2 landed" in out
+    assert {"tune_up.txt", "sing_a_song.txt"} <= set(git(place.repo, "ls-tree", "--name-only", "main").split())
+    out, _ = start(place, *options).communicate(timeout=DEADLINE)
+    assert "nothing to do: all tasks of" in out

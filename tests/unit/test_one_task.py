@@ -9,7 +9,18 @@ import pytest
 
 from garrison.agents.registry import find_profile, installed_agents
 from garrison.cli.follow import follow_run
-from garrison.cli.run import read_task, task_graph, task_name
+from garrison.cli.run import read_task
+from garrison.cli.task_list import (
+    MAX_BYTES,
+    check_tasks,
+    choose_tasks,
+    decode_text,
+    name_tasks,
+    order_tasks,
+    read_list,
+    task_graph,
+    task_name,
+)
 from garrison.config import LaunchConfig, parse_launch
 from garrison.errors import GarrisonError, UsageError
 from garrison.merge.config import QueueConfig
@@ -37,7 +48,7 @@ def test_a_tasks_first_words_name_its_node(task: str, name: str) -> None:
 
 @pytest.mark.parametrize("task", ['say "hi" \\ and }', "two\nlines; $HOME", "digraph", "node"])
 def test_a_task_of_any_text_becomes_the_prompt_of_one_node(task: str) -> None:
-    plan = plan_run(parse(task_graph(task, acceptance="make test")))
+    plan = plan_run(parse(task_graph([task], acceptance="make test")))
     [planned] = plan.tasks.values()
     assert (planned.prompt, planned.acceptance, planned.command, plan.flow) == (task, "make test", None, "dag")
 
@@ -135,3 +146,85 @@ def test_a_long_task_comes_from_a_file_or_standard_input(tmp_path: Path, monkeyp
                                 (("x",), file, "not both")):
         with pytest.raises(UsageError, match=said):
             read_task(words, source)
+
+
+LIST = """# TODO
+What is left to do:
+
+## Now
+- [ ] T001 greet people (after 3)
+  - by name
+
+      greet("Ann")
+- [x] farewell
+3. parse **everything** (depends on 2)
+* print (needs T001 and 3)
+
+```
+- no task
+```
+Some words.
+## Later
+1. first
+1. second (after 1)
+   at length
+"""
+
+
+def test_a_markdown_list_is_read_as_people_mean_it() -> None:
+    tasks = read_list(LIST)
+    now = choose_tasks(tasks, ["## now"], "x")
+    assert [task.text for task in now] == ['T001 greet people\n- by name\n\n    greet("Ann")', "farewell",
+                                           "parse **everything**", "print\n\n```\n- no task\n```"]
+    assert [task.ticked for task in now] == [False, True, False, False]
+    assert order_tasks(now, [0, 2, 3], "x", in_order=False) == {0: (2,), 2: (), 3: (0, 2)}
+    assert order_tasks(now, [2, 3], "x", in_order=True) == {2: (), 3: (2,)}
+    assert [(task.text, task.after) for task in choose_tasks(tasks, ["Later"], "x")] == [
+        ("first", ()), ("second\nat length", ("1",))]
+    assert len(choose_tasks(tasks, ["TODO"], "x")) == 6
+
+
+def test_without_a_list_each_line_is_a_task_whatever_ends_it() -> None:
+    text = decode_text("\ufefffix\tit\r\n\r\n# a remark\r\ntest it (after 1)\r\n".encode(), "x")
+    assert [(task.text, task.line, task.after) for task in read_list(text)] == [
+        ("fix\tit", 1, ()), ("test it", 4, ("1",))]
+    assert [task.text for task in read_list("-\tone\n-\ttwo\n\t- nested\n")] == ["one", "two\n- nested"]
+
+
+def test_a_list_is_one_graph_whose_nodes_have_the_tasks_words() -> None:
+    texts = ["T001 fix it\n- all", "fix it", "print"]
+    assert name_tasks(texts) == ["fix_it", "fix_it_2", "print"]
+    plan = plan_run(parse(task_graph(texts, waits=[(), (0,), ()], name="todo")))
+    assert {name: (task.prompt, task.label, plan.predecessors[name]) for name, task in plan.tasks.items()} == {
+        "fix_it": (texts[0], "T001 fix it", ("start",)), "fix_it_2": ("fix it", "fix it", ("fix_it",)),
+        "print": ("print", "print", ("start",))}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("# only a heading\n", "holds nothing"),
+    ("- fix it\n- [ ] Fix  it\n", r"lines 1 and 2 are the same task; remove one"),
+    ("- x\n", "line 1: 'x' is no task; say in words"),
+    ("- fix it\n" + "- do it\n" * 600, r"lists 601 tasks; one run takes 500 at most: split"),
+    ("- fix it (after 2)\n- test it (after 1)\n", r"lines 1, 2 wait for each other; remove one"),
+    ("- fix it (after 9)\n", "line 1: it waits for 9, which no other task of the list is; name one"),
+    ("- fix it (after 1)\n", "line 1: it waits for 1, which no other task"),
+    ("# A\n- fix it\n# B\n- test it\n", r'several headings; pass --section "A" \(1\) or --section "B" \(1\)'),
+])
+def test_a_list_that_cannot_be_a_run_says_what_to_do(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tasks = choose_tasks(read_list(text), (), "x")
+        check_tasks(tasks, "x")
+        order_tasks(tasks, range(len(tasks)), "x", in_order=False)
+        if not tasks:
+            raise UsageError("holds nothing")
+
+
+@pytest.mark.parametrize("data", [b"\x00\x01", b"\xff\xfe", b"-" * (MAX_BYTES + 1)])
+def test_a_file_that_is_no_text_is_refused(data: bytes) -> None:
+    with pytest.raises(UsageError, match=r"^x is (not text|larger than 4 MiB; split it)"):
+        decode_text(data, "x")
+
+
+def test_a_section_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match=r'x has no list under "soon"; there is "TODO", "Now", "Later"'):
+        choose_tasks(read_list(LIST), ["Soon"], "x")

@@ -59,7 +59,7 @@ _OPTIONS = (
     click.option("--hosts", metavar="NAMES",
                  help="Hosts that do the nodes which name none: box2,box3, one label, or any (`garrison host list`; "
                       "default: this machine)."),
-    click.option("--max-agents", type=click.IntRange(1), metavar="N",
+    click.option("--max-agents", "--agents", type=click.IntRange(1), metavar="N",
                  help="Concurrent agents (default: the number of cores, at least 2, and the slots of the hosts)."),
     click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, metavar="N",
                  help="Deaths allowed in one attempt."),

@@ -2,72 +2,100 @@
 
 from __future__ import annotations
 
-import re
 import sys
-import unicodedata
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from garrison.agents.claude.extra import INSTALL
+from garrison.agents.limits import describe_limits
 from garrison.agents.registry import installed_agents
 from garrison.cli.commands import Command
 from garrison.cli.follow import follow_run
 from garrison.cli.launch import announce_detached, create, serve_page, start_detached
 from garrison.cli.launch_options import OPTION_GROUPS, launch_options, make_request
-from garrison.cli.output import print_message
+from garrison.cli.output import ask, print_message
+from garrison.cli.task_list import (
+    MAX_BYTES,
+    ListedTask,
+    check_tasks,
+    choose_tasks,
+    decode_text,
+    name_tasks,
+    order_tasks,
+    read_list,
+    task_graph,
+    task_name,
+)
 from garrison.config import find_home
-from garrison.errors import Refused, UsageError
-from garrison.pipeline.dot_writer import to_dot
-from garrison.pipeline.graph import Edge, Graph, Node
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.pipeline.parser import parse_file
 from garrison.processes.launch_request import read_defaults
+from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
+from garrison.records.run import list_runs
 from garrison.system.git import validate_repository
 
-MAX_NAME = 32
-"""Characters of a name made of a task's words."""
-MAX_LABEL = 72
-_TERMINALS = ("start", "exit")
+_TASK = {"Task": ("file", "command", "acceptance", "allow_empty"),
+         "List of tasks": ("tasks", "section", "in_order", "yes")}
 
 
-_TASK = ("file", "command", "acceptance", "allow_empty")
-
-
-@click.command(cls=Command, option_groups={"Task": _TASK, **OPTION_GROUPS}, everyday=(
+@click.command(cls=Command, option_groups={**_TASK, **OPTION_GROUPS}, everyday=(
     "file", "tasks", "command", "acceptance", "agent", "gate", "setup", "approve", "max_agents", "detach", "serve",
 ), examples=(
     ('garrison run "fix the flaky test in test_cache.py" --agent codex', "prints progress until it has landed"),
     ('garrison run "update the changelog" --detach', "the same in the background, with the configured agent"),
+    ("garrison run --tasks TODO.md", "every open item of the list is a task; one run does them all"),
     ('garrison run "format the code" --command "ruff format ."', "a command does it"),
 ))
 @click.argument("words", nargs=-1, metavar="TASK...|-")
 @click.option("--file", "file", metavar="FILE", type=click.Path(path_type=Path),
               help="File with the task, for a long one; `-` reads it from standard input.")
+@click.option("--tasks", "tasks", metavar="FILE", type=click.Path(path_type=Path),
+              help="File with a list of tasks: the unticked items of a Markdown list, or one task a line; `-` reads it "
+                   "from standard input.")
+@click.option("--section", multiple=True, metavar="HEADING", help="Take the list below this heading only (repeatable).")
+@click.option("--in-order", is_flag=True,
+              help="Do one task after the other; without it, only `(after 2)` at the end of a task makes it wait.")
+@click.option("--yes", is_flag=True, help="Start the list of tasks without asking.")
 @click.option("--command", metavar="CMD", help="Command that does the task, in place of an agent.")
 @click.option("--acceptance", metavar="CMD", help="Command that accepts the work before it is queued.")
 @click.option("--allow-empty", is_flag=True, help="Count a task that changes nothing as done, such as a question.")
 @launch_options
-def run(words: tuple[str, ...], file: Path | None, command: str | None, acceptance: str | None, home: str | None,
-        target_dir: Path | None, agent: str | None, *, allow_empty: bool, detach: bool, dry_run: bool, serve: bool,
-        as_json: bool, **options: Any) -> int | None:
+def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: tuple[str, ...], command: str | None,
+        acceptance: str | None, home: str | None, target_dir: Path | None, agent: str | None, *, in_order: bool,
+        yes: bool, allow_empty: bool, detach: bool, dry_run: bool, serve: bool, as_json: bool, **options: Any
+        ) -> int | None:
     """Let one agent do TASK on the repository you are in, in a worktree of its own; land it if it passes the gate.
 
     Prints progress until the task has landed (exit code 0) or failed (1). Ctrl-C leaves the run in the background.
+    With --tasks, every open task of a list is a node of one run: at once, as far as --max-agents allows. Run again, it
+    takes what is neither ticked nor landed.
     """
-    task = read_task(words, file)
-    if not task:
-        raise UsageError("the task is empty; say in words what the agent is to do")
-    if len(words) == 1 and task.endswith(".dot"):
-        raise UsageError(f"{task} is a pipeline's file; `garrison launch {task}` runs it")
+    listed = _read_tasks(tasks, words, file, section, in_order=in_order)
+    task = "" if tasks else read_task(words, file)
     if serve and detach:
         raise UsageError("--serve ends with this command; with --detach, run `garrison serve` afterwards")
     runtime = Runtime.real(find_home(home))
     target = validate_repository(target_dir or Path.cwd())
     if agent is None and command is None and (read_defaults(runtime.home, target).agent or "command") == "command":
         raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
-    text = task_graph(task, command, acceptance, allow_empty=allow_empty)
-    created = create(runtime, make_request(Path(task_name(task)), target, text=text, agent=agent, **options),
+    texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
+    if tasks:
+        texts, waits = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order)
+        who = "a command" if command else agent or str(read_defaults(runtime.home, target).agent)
+        if not texts:
+            return None
+        _announce(texts, waits, f"{len(texts)} task{'s' * (len(texts) != 1)} of {_name_of(tasks)}, done by {who}")
+        for line in describe_limits([(name, who, {})], runtime.home):
+            print_message(line)
+        if not (yes or dry_run or _agrees()):
+            return None
+        name = "tasks" if str(tasks) == "-" else task_name(tasks.stem)
+    text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty)
+    created = create(runtime, make_request(Path(name), target, text=text, agent=agent, **options),
                      dry_run=dry_run, as_json=as_json)
     if created is None:
         return None
@@ -81,20 +109,98 @@ def run(words: tuple[str, ...], file: Path | None, command: str | None, acceptan
     return follow_run(runtime, created, as_json=as_json)
 
 
+def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, section: tuple[str, ...], *,
+                in_order: bool) -> list[ListedTask]:
+    """Return the list of tasks, ticked ones too; UsageError for none, and for options that do not go together."""
+    if tasks is None:
+        if section or in_order:
+            raise UsageError(f"{'--section' if section else '--in-order'} is for a list of tasks: pass --tasks FILE")
+        return []
+    if words or file is not None:
+        raise UsageError("give the tasks in words, with --file or with --tasks, not several of these")
+    listed = choose_tasks(read_list(read_text(tasks)), section, _name_of(tasks))
+    if not listed:
+        raise UsageError(f"{_name_of(tasks)} holds no task; write one a line, or a list in Markdown: - fix the parser")
+    check_tasks(listed, _name_of(tasks))
+    return listed
+
+
 def read_task(words: tuple[str, ...], file: Path | None) -> str:
-    """Return the task: these words, or what a file or standard input (`-`) holds."""
+    """Return the task: these words, or what a file or standard input (`-`) holds; UsageError if it is none."""
     if words and file is not None:
         raise UsageError("give the task in words or with --file, not both")
     source = Path("-") if words == ("-",) else file
-    if source is None:
-        return " ".join(words).strip()
+    task = (" ".join(words) if source is None else read_text(source)).strip()
+    if len(task) < 2:
+        raise UsageError(f"the task is {f'one character: {task}' if task else 'empty'}; say in words what the agent is "
+                         "to do")
+    if len(words) == 1 and task.endswith(".dot"):
+        raise UsageError(f"{task} is a pipeline's file; `garrison launch {task}` runs it")
+    return task
+
+
+def read_text(source: Path) -> str:
+    """Return the text of a file, or of standard input for `-`; UsageError if it cannot be read or is no text."""
     try:
-        data = sys.stdin.buffer.read() if str(source) == "-" else source.read_bytes()
-        return data.decode("utf-8-sig").strip()
+        if str(source) == "-":
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with source.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read {source}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{'standard input' if str(source) == '-' else source} is not text in UTF-8") from error
+    return decode_text(data, _name_of(source))
+
+
+def _name_of(source: Path) -> str:
+    return "standard input" if str(source) == "-" else str(source)
+
+
+def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], source: str, *, in_order: bool
+                 ) -> tuple[list[str], list[tuple[int, ...]]]:
+    """Return the texts of the tasks to do, none if all are done, and the places of those that each waits for."""
+    landed = _landed_words(runtime, target)
+    places = [place for place, task in enumerate(listed) if not task.ticked and task.words not in landed]
+    if not places:
+        print_message(f"nothing to do: all tasks of {source} are ticked or have landed")
+        return [], []
+    waits = order_tasks(listed, places, source, in_order=in_order)
+    if done := len(listed) - len(places):
+        print_message(f"{done} of {len(listed)} tasks of {source} {'is' if done == 1 else 'are'} ticked or landed")
+    return ([listed[place].text for place in places],
+            [tuple(places.index(other) for other in waits[place]) for place in places])
+
+
+def _landed_words(runtime: Runtime, target: Path) -> set[str]:
+    """Return the words of all tasks that runs of this home have landed, or found done, in the repository."""
+    words: set[str] = set()
+    for run in list_runs(runtime.home):
+        with suppress(GarrisonError, OSError):  # a damaged run is doctor's
+            launch = runtime.launch(run)
+            if launch.repo == str(target) and not launch.adhoc:
+                nodes, graph = read_run_state(runtime, run).nodes, parse_file(runtime.files(run).graph)
+                words |= {" ".join(graph.nodes[name].attrs.get("prompt", "").split()).casefold()
+                          for name, node in nodes.items()
+                          if name in graph.nodes and (node.has_landed or node.is_unchanged)}
+    return words
+
+
+def _announce(texts: list[str], waits: list[tuple[int, ...]], head: str) -> None:
+    """Print the tasks, each with the name of its node and the numbers of those that it waits for."""
+    print_message(f"{head}:")
+    for number, (name, text, before) in enumerate(zip(name_tasks(texts), texts, waits, strict=True), 1):
+        after = f" (after {', '.join(str(other + 1) for other in before)})" if before else ""
+        print_message(f"{number:4}. {text.partition(chr(10))[0][:60]}{after}  [{name}]")
+
+
+def _agrees() -> bool:
+    """Ask a person whether to start the list; Refused where nobody can answer."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Refused("nothing was started, since nobody can be asked here; pass --yes to start the list")
+    agrees = ask("start them? [y/N] ").strip().casefold() in ("y", "yes")
+    if not agrees:
+        print_message("nothing was started")
+    return agrees
 
 
 def _installed(runtime: Runtime) -> str:
@@ -103,33 +209,3 @@ def _installed(runtime: Runtime) -> str:
         return (f"none that garrison knows is installed here: `garrison agents presets` lists them, `{INSTALL}` brings "
                 "Claude; or pass --command CMD")
     return f"pass --agent {' or --agent '.join(names)}, or --command CMD"
-
-
-def task_name(task: str) -> str:
-    """Return a node's name made of a task's first words. Pure."""
-    plain = unicodedata.normalize("NFKD", task).encode("ascii", "ignore").decode()
-    words = re.findall(r"[a-z0-9]+", plain.lower())
-    name = ""
-    for word in words:
-        longer = f"{name}_{word}" if name else word[:MAX_NAME]
-        if len(longer) > MAX_NAME:
-            break
-        name = longer
-    if not name or not name[0].isalpha() or name in _TERMINALS:
-        name = f"task_{name}".rstrip("_")
-    return name
-
-
-def task_graph(task: str, command: str | None = None, acceptance: str | None = None, *, allow_empty: bool = False,
-               ) -> str:
-    """Return the graph of a run that does one task. Pure."""
-    name = task_name(task)
-    label = task if len(task) <= MAX_LABEL else f"{task[:MAX_LABEL - 1]}…"
-    attributes = {"shape": "box", "label": label, "prompt": task, "command": command, "acceptance": acceptance,
-                  "allow_empty": "true" if allow_empty else ""}
-    start, end = _TERMINALS
-    nodes = {start: {"shape": "Mdiamond"}, name: {key: value for key, value in attributes.items() if value},
-             end: {"shape": "Msquare"}}
-    return to_dot(Graph(id=name, attrs={"flow": "dag"},
-                        nodes={node: Node(node, attrs) for node, attrs in nodes.items()},
-                        edges=(Edge(start, name), Edge(name, end))))

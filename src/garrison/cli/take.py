@@ -18,7 +18,7 @@ from garrison.cli.commands import Command
 from garrison.cli.launch import create, start_detached
 from garrison.cli.launch_options import OPTION_GROUPS, launch_options, make_request
 from garrison.cli.output import print_json, print_message
-from garrison.cli.run import task_graph
+from garrison.cli.task_list import task_graph
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes.launch_request import read_defaults
@@ -95,7 +95,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
                 continue
             if not issue.open:
                 raise UsageError(f"issue {issue.number} is closed; reopen it, or take another")
-            text = task_graph(write_task(issue, forge.location))
+            text = task_graph([write_task(issue, forge.location)])
             request = make_request(Path(f"issue_{issue.number}"), target, text=text, run=name, land=LAND_PR,
                                    base=f"{remote}:{branch}", issue=issue.number, **{**options, "new": True})
             created = create(runtime, request, dry_run=dry_run, as_json=as_json)

@@ -1,0 +1,272 @@
+"""Lists of tasks, as people write them (Markdown, or one a line), and the graph of the run that does them. Pure."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
+
+from garrison.errors import UsageError
+from garrison.pipeline.dot_writer import to_dot
+from garrison.pipeline.graph import Edge, Graph, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+MAX_NAME = 32
+"""Characters of a name made of a task's words."""
+MAX_LABEL = 72
+MAX_TASKS = 500
+"""Tasks of one run."""
+MAX_BYTES = 4 << 20
+"""Bytes of a file with tasks."""
+_TERMINALS = ("start", "exit")
+_ITEM = re.compile(r"(?P<indent> *)(?:[-*+]|(?P<number>\d{1,6})[.)])(?: +|$)(?:\[(?P<tick>.)\](?: +|$))?(?P<text>.*)")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?: +(.*?))?(?: +#+)? *$")
+_FENCE = re.compile(r" *(```|~~~)")
+_ID = re.compile(r"(?:\*\*|`)?([A-Z][A-Z]{0,7}-?\d{1,6})\b(?:\*\*|`)?[:.]?")
+_AFTER = re.compile(r"\s*\((?:after|depends on|needs)\s+([^()]+)\)\s*[.;]?\s*$", re.IGNORECASE)
+_NESTED = 2
+"""Columns by which an item or line is further in than the item that it belongs to."""
+
+
+@dataclass(frozen=True)
+class ListedTask:
+    """A task of a list."""
+
+    text: str
+    """Its words and what is nested below, without tick and without what it waits for."""
+    line: int
+    """Number of its first line in the file, from 1."""
+    marks: tuple[str, ...] = ()
+    """What others call it: its number in the list, and an id such as T001 with which it begins."""
+    ticked: bool = False
+    after: tuple[str, ...] = ()
+    """Marks of the tasks that it waits for."""
+    headings: tuple[str, ...] = ()
+    """Headings above it, outermost first."""
+
+    @property
+    def title(self) -> str:
+        """Return its first line."""
+        return self.text.partition("\n")[0]
+
+    @property
+    def words(self) -> str:
+        """Return its text as it is compared: without case, ids and layout."""
+        return " ".join(self.text.split()).casefold()
+
+
+@dataclass
+class _Open:
+    """The item that is being read."""
+
+    task: ListedTask
+    indent: int
+    lines: list[str] = field(default_factory=list)
+    blank: bool = False
+
+
+def decode_text(data: bytes, source: str) -> str:
+    """Return what a file with one task or more holds; UsageError if it is no text, or too large."""
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{source} is larger than {MAX_BYTES >> 20} MiB; split it, or name the file with the tasks")
+    try:
+        text = data.decode("utf-8-sig").strip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source} is not text in UTF-8") from error
+    if "\0" in text:
+        raise UsageError(f"{source} is not text: it holds zero bytes")
+    return text
+
+
+def read_list(text: str) -> list[ListedTask]:
+    """Return the tasks of a text, ticked ones too: the items of the outermost lists, else one a line."""
+    return _read_items(text) or [
+        _finish(ListedTask(line.strip(), number), [line.strip()], str(place))
+        for place, (number, line) in enumerate(
+            ((number, line) for number, line in enumerate(text.splitlines(), 1)
+             if line.strip() and not line.lstrip().startswith(("#", "<!--"))), 1)]
+
+
+def _read_items(text: str) -> list[ListedTask]:
+    found: list[ListedTask] = []
+    headings: list[tuple[int, str]] = []
+    item: _Open | None = None
+    place, fence = 0, ""
+
+    def close() -> None:
+        nonlocal item
+        if item is not None:
+            found.append(_finish(item.task, item.lines, *item.task.marks))
+        item = None
+
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.expandtabs(4).rstrip()
+        indent = len(line) - len(line.lstrip())
+        inside = item is not None and (indent >= item.indent + _NESTED or not line)
+        opened = _FENCE.match(line)
+        if fence or opened:
+            fence = "" if fence and opened and opened[1] == fence else fence or (opened[1] if opened else "")
+            if item is not None:
+                item.lines.append(line)
+            continue
+        heading, entry = None if inside else _HEADING.match(line), None if inside else _ITEM.fullmatch(line)
+        if heading:
+            close()
+            headings = [each for each in headings if each[0] < len(heading[1])] + [(len(heading[1]), heading[2] or "")]
+            place = 0
+        elif entry and (item is not None or indent < 2 * _NESTED):
+            close()
+            place += 1
+            mark = str(place) if entry["number"] in (None, "1") else entry["number"]
+            ticked = entry["tick"] is not None and not entry["tick"].isspace()
+            item = _Open(ListedTask("", number, (mark,), ticked, headings=tuple(words for _, words in headings)),
+                         indent, [entry["text"]])
+        elif item is not None and (inside or not item.blank):
+            item.lines.append(line)
+        else:
+            close()
+        if item is not None:
+            item.blank = not line
+    close()
+    return found
+
+
+def _finish(task: ListedTask, lines: Sequence[str], *marks: str) -> ListedTask:
+    """Return a task with its text: what is nested less far in, and without the words that say what it waits for."""
+    rest = [line for line in lines[1:] if line]
+    margin = min((len(line) - len(line.lstrip()) for line in rest), default=0)
+    first, after = lines[0].strip(), ()
+    if waits := _AFTER.search(first):
+        first, after = first[:waits.start()], tuple(re.findall(r"[\w-]+", re.sub(r"\band\b", " ", waits[1])))
+    known = _ID.match(first)
+    text = "\n".join([first, *(line[margin:] for line in lines[1:])]).strip()
+    return replace(task, text=text, marks=(*marks, *([known[1]] if known else [])), after=after)
+
+
+def choose_tasks(tasks: Sequence[ListedTask], sections: Sequence[str], source: str) -> list[ListedTask]:
+    """Return the tasks of the sections that were asked for, ticked ones too; UsageError if it is unclear which."""
+    if sections:
+        wanted = {words.strip().lstrip("#").strip().casefold() for words in sections}
+        chosen = [task for task in tasks if wanted & {words.casefold() for words in task.headings}]
+        missing = wanted - {words.casefold() for task in tasks for words in task.headings}
+        if missing:
+            there = ", ".join(dict.fromkeys(f'"{words}"' for task in tasks for words in task.headings)) or "no heading"
+            raise UsageError(f"{source} has no list under \"{min(missing)}\"; there is {there}")
+        return chosen
+    open_ = Counter(task.headings[-1] if task.headings else "" for task in tasks if not task.ticked)
+    if len(open_) > 1:
+        top = {task.headings[0] if task.headings else "" for task in tasks}
+        offers = [f'--section "{words}" ({count})' for words, count in open_.items() if words]
+        whole = f', or all with --section "{min(top)}"' if len(top) == 1 and min(top) not in open_ else ""
+        raise UsageError(f"{source} has tasks under several headings; pass {' or '.join(offers[:8])}{whole}")
+    return list(tasks)
+
+
+def check_tasks(tasks: Sequence[ListedTask], source: str) -> None:
+    """Check that these tasks can be one run; UsageError names the line and what to do."""
+    if len(tasks) > MAX_TASKS:
+        raise UsageError(f"{source} lists {len(tasks):,} tasks; one run takes {MAX_TASKS} at most: split the list, "
+                         "or take a part with --section")
+    seen: dict[str, ListedTask] = {}
+    for task in (task for task in tasks if not task.ticked):
+        if len(task.text) < 2:
+            raise UsageError(f"{source}, line {task.line}: {task.text!r} is no task; say in words what is to be done")
+        other = seen.setdefault(task.words, task)
+        if other is not task:
+            raise UsageError(f"{source}, lines {other.line} and {task.line} are the same task; remove one of them")
+
+
+def order_tasks(tasks: Sequence[ListedTask], open_: Collection[int], source: str, *, in_order: bool
+                ) -> dict[int, tuple[int, ...]]:
+    """Return for each open task, by its place in `tasks`, the open ones that it waits for.
+
+    A ticked or landed one is done and holds up nothing. UsageError for a mark that no task or several have, and for
+    tasks that wait for each other.
+    """
+    places: dict[str, list[int]] = {}
+    for place, task in enumerate(tasks):
+        for mark in task.marks:
+            places.setdefault(mark.casefold(), []).append(place)
+    waits: dict[int, tuple[int, ...]] = {}
+    previous: tuple[int, ...] = ()
+    for place in sorted(open_):
+        named: list[int] = []
+        for mark in tasks[place].after:
+            found = places.get(mark.casefold(), [])
+            if len(found) != 1 or found == [place]:
+                which = "no other task" if not found or found == [place] else "several tasks"
+                raise UsageError(f"{source}, line {tasks[place].line}: it waits for {mark}, which {which} of the list "
+                                 f"{'is' if which.startswith('no') else 'are'}; name one by its number or id")
+            named += found
+        waits[place] = tuple(dict.fromkeys([each for each in named if each in open_] + list(previous)))
+        previous = (place,) if in_order else ()
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        lines = sorted({tasks[place].line for place in error.args[1]})
+        raise UsageError(f"{source}: the tasks of lines {', '.join(map(str, lines))} wait for each other; remove one "
+                         "(after …)") from error
+    return waits
+
+
+def task_name(task: str, taken: Collection[str] = ()) -> str:
+    """Return a node's name made of a task's first words, other than those taken. Pure."""
+    plain = unicodedata.normalize("NFKD", task).encode("ascii", "ignore").decode()
+    words = re.findall(r"[a-z0-9]+", plain.lower())
+    name = ""
+    for word in words:
+        longer = f"{name}_{word}" if name else word[:MAX_NAME]
+        if len(longer) > MAX_NAME:
+            break
+        name = longer
+    if not name or not name[0].isalpha() or name in _TERMINALS:
+        name = f"task_{name}".rstrip("_")
+    number, made = 1, name
+    while made in taken:
+        number += 1
+        made = f"{name}_{number}"
+    return made
+
+
+def name_tasks(texts: Sequence[str]) -> list[str]:
+    """Return a name for the node of each task, made of its first words without an id such as T001. Pure."""
+    names: dict[str, None] = {}
+    for task in texts:
+        known = _ID.match(task) if len(texts) > 1 else None
+        title = task.partition("\n")[0] if len(texts) > 1 else task
+        names[task_name(title[known.end():] if known else title, names)] = None
+    return list(names)
+
+
+def task_graph(tasks: Sequence[str], command: str | None = None, acceptance: str | None = None,
+               waits: Sequence[Collection[int]] = (), name: str = "", *, allow_empty: bool = False) -> str:
+    """Return the graph of a run with a node for each task, in this order, and an edge for all that it waits for. Pure.
+
+    Args:
+        waits: for each task the places of those that it waits for; empty: none waits.
+        name: of the graph; the first node's if empty.
+    """
+    names = name_tasks(tasks)
+    start, end = _TERMINALS
+    nodes = {start: {"shape": "Mdiamond"}}
+    edges = []
+    ends = dict.fromkeys(names)
+    for place, (node, task) in enumerate(zip(names, tasks, strict=True)):
+        title = task if len(tasks) == 1 else task.partition("\n")[0]
+        label = title if len(title) <= MAX_LABEL else f"{title[:MAX_LABEL - 1]}…"
+        attributes = {"shape": "box", "label": label, "prompt": task, "command": command, "acceptance": acceptance,
+                      "allow_empty": "true" if allow_empty else ""}
+        nodes[node] = {key: value for key, value in attributes.items() if value}
+        before = [names[other] for other in waits[place]] if waits else []
+        edges += [Edge(other, node) for other in before or [start]]
+        for other in before:
+            ends.pop(other, None)
+    nodes[end] = {"shape": "Msquare"}
+    return to_dot(Graph(id=name or names[0], attrs={"flow": "dag"},
+                        nodes={node: Node(node, attrs) for node, attrs in nodes.items()},
+                        edges=(*edges, *(Edge(node, end) for node in ends))))

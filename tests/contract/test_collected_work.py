@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from garrison.processes.worktree import (
     undo_foreign_move,
 )
 from garrison.records.run import Task
-from garrison.sandbox.collect import enter
+from garrison.sandbox.collect import _Collection, enter
 from garrison.sandbox.git_view import REPOSITORY, GitView, sandbox_folder
 from garrison.system.git import Git
 from sandbox_support import missing, run_inside
@@ -246,3 +247,21 @@ def test_a_lock_that_a_killed_git_left_on_the_branch_keeps_no_worktree_from_bein
     node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     assert not lock.exists()
     assert node.git.branch_tip(BRANCH) == tip_of_main(repo)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "beside one that runs"])
+def test_what_a_gc_takes_before_its_ref_is_there_is_brought_over_again(repo, node, monkeypatch, again):
+    """The agent's git directory has all; a ref without its objects would break the person's own `git gc` for ever."""
+    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
+    work(node, "echo a > a; git add a; git commit -qm a; echo b > b; git add b; git commit -qm b")
+    bring, calls = _Collection._move_branch, []
+
+    def collected(self):
+        calls.append(git(repo, "gc", "--quiet", "--force", "--prune=now"))
+        (repo / ".git/gc.pid").write_text(f"{os.getpid()} host" if again else "0")
+        return bring(self)
+
+    monkeypatch.setattr(_Collection, "_move_branch", collected)
+    assert node.save("left when it failed") and len(calls) == 2
+    assert git(repo, "log", "--format=%s", BRANCH).split()[:2] == ["b", "a"]
+    assert git(repo, "fsck", "--no-dangling") == "" and not list((repo / ".git/objects/pack").glob("*.keep"))

@@ -100,7 +100,9 @@ def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
     assert (status.returncode, status.stdout, status.stderr.count("\n")) == (0, "", 1)
     place.home.mkdir(mode=0o700)
     place.configure()
-    again = place.command(*place.launch_arguments(place.graph(Node("a")), "r1"))
+    taken = place.command(*place.launch_arguments(place.graph(Node("a")), "r1"))
+    assert taken.returncode == 1 and "`--run r1-2` is free" in taken.stderr
+    again = place.command(*place.launch_arguments(place.graph(Node("a")), "r1-2"))
     assert again.returncode == 0, again.stderr
 
 

@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Hindered
 from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.sandbox.git_view import (
@@ -44,7 +44,7 @@ from garrison.sandbox.probe import mode_here
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git, GitError
 from garrison.system.git.commits import OID
-from garrison.system.git.repository import environment
+from garrison.system.git.repository import environment, is_gc_running
 
 MAX_BYTES = 2 << 30
 """Bytes of new objects in one collection."""
@@ -57,6 +57,8 @@ MAX_FILES, MAX_CHECKOUT, MAX_LEVELS = 500_000, 8 << 30, 200
 million files."""
 MAX_OBJECT = {"commit": 1 << 20, "tag": 1 << 20, "tree": 64 << 20}
 """Bytes of an object that git reads as a whole, wherever it looks at it."""
+_TRIES = 5
+"""Imports of what a `git gc` took again before its ref was there."""
 MAX_SIDE = 20
 """Commits beside the branch that are saved of one view."""
 FEW = 100
@@ -340,25 +342,56 @@ class _Collection:
         if str(self.git_dir) != state.git_dir:
             raise GarrisonError(f"{view.worktree} is another worktree than the one its git view was made for")
         self._where = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(view.worktree)}
+        self._known = [oid for oid in dict.fromkeys((state.tip, self._real_tip())) if oid]
+        """Commits that the repository held when it began."""
 
     def run(self) -> Collected:
         """Import, move the branch, follow with HEAD, operation and index, and remember it."""
         for path, commit in () if self._is_gone else self.private.modules:
             self._collect_module(path, commit)
         collect_lfs(self.view)
-        store = self.git.common / "objects"
-        with _import_directory(self.view, store) as folder:
-            self._import(folder)
-            failpoint.here("collect:imported")
-            objection = self._move_branch()
-            failpoint.here("collect:moved")
-            if not self._is_gone:  # else it is made again, from the branch
-                self._follow(folder, objection)
-                self._link_modules()
+        objection = self._bring_over()
         if not objection:  # else looked at again: the branch may be moved back
             self.state.seen, self.state.pending = self.private.stamp, ""
             self.view.write_state(self.state)
         return Collected(True, objection, self.private.branch if objection else "")
+
+    def _bring_over(self) -> str:
+        """Import and move the branch; again, and as a whole, if a `git gc` of the user's took what no ref had yet."""
+        whole = is_gc_running(self.git.common)
+        for left in reversed(range(_TRIES)):
+            try:
+                objection = self._bring(whole=whole)
+            except GarrisonError as error:
+                if not left or not isinstance(error.__cause__, GitError):
+                    raise
+            else:
+                if objection or ((whole or not is_gc_running(self.git.common)) and self._is_connected()):
+                    return objection
+            whole = True
+        raise Hindered(f"what was committed in {self.view.worktree} is taken out of {self.git.root} again and "
+                       "again; is a `git gc --prune=now` running there?")
+
+    def _bring(self, *, whole: bool) -> str:
+        held: list[Path] = []
+        with _import_directory(self.view, self.git.common / "objects") as folder:
+            try:
+                held += self._import(folder, whole=whole)
+                failpoint.here("collect:imported")
+                objection = self._move_branch()
+                failpoint.here("collect:moved")
+                if not self._is_gone:  # else it is made again, from the branch
+                    self._follow(folder, objection)
+                    self._link_modules()
+            finally:
+                for path in held:
+                    path.unlink(missing_ok=True)
+        return objection
+
+    def _is_connected(self) -> bool:
+        """Return whether the repository has everything that the private commits need."""
+        return not self.private.commits or self.git.run(
+            "rev-list", "--objects", "--quiet", *self.private.commits, "--not", *self._known, check=False).code == 0
 
     def _follow(self, folder: Path, objection: str) -> None:
         self._follow_head(objection)
@@ -370,17 +403,21 @@ class _Collection:
 
     # ---- objects
 
-    def _import(self, folder: Path) -> None:
-        """Bring over the objects that the private commits need and the repository lacks."""
-        wanted = [oid for oid in self.private.commits if oid != self.state.tip]
+    def _import(self, folder: Path, *, whole: bool) -> list[Path]:
+        """Bring over the objects that the private commits need and the repository lacks, or as a whole those since the
+        beginning; return the files that hold them."""
+        wanted = [oid for oid in self.private.commits if whole or oid != self.state.tip]
+        held: list[Path] = []
         if wanted:
+            known = self._known if whole else [oid for oid in (self.state.tip, self._real_tip()) if oid]
             try:
-                import_objects(self.view.common, "objects", folder, self.git.common / "objects", wanted,
-                               [oid for oid in (self.state.tip, self._real_tip()) if oid])
+                held = import_objects(self.view.common, "objects", folder, self.git.common / "objects", wanted, known,
+                                      whole=whole)
             except GitError as error:
                 raise self._refused(error) from error
         for oid in _find_no_commits(folder, wanted):
             raise GarrisonError(f"{oid[:10]}, which {self.view.worktree} has checked out, is no commit")
+        return held
 
     def _refused(self, error: GitError) -> GarrisonError:
         where = self.view.worktree
@@ -456,7 +493,8 @@ class _Collection:
             self._attach_head()
         if not self.git.update_ref(f"refs/heads/{state.branch}", new, real, message="garrison: collect commits",
                                    extra=where):
-            raise GarrisonError(f"branch {state.branch} cannot be moved to {new[:10]}: it changed meanwhile")
+            raise GarrisonError(f"branch {state.branch} cannot be moved to {new[:10]}: it changed meanwhile") \
+                from GitError(("update-ref",), 1, "fatal: it changed meanwhile, or a `git gc` has taken the commit")
         state.tip = new
         return ""
 
@@ -734,28 +772,32 @@ def _import_directory(view: GitView, store: Path) -> Iterator[Path]:
 
 
 def import_objects(common: Path, private: str, folder: Path, store: Path, wanted: Sequence[str],
-                   known: Sequence[str]) -> None:
-    """Import into `store` the objects of the commits `wanted` that only the directory `private` of a view has.
+                   known: Sequence[str], *, whole: bool = False) -> list[Path]:
+    """Import into `store` the objects of the commits `wanted` that only the directory `private` of a view has; return
+    the files that hold them against a `git gc`, which takes what no ref has yet.
 
-    `folder`: as `_import_directory` makes it; `known`: commits of the repository from which little is missing.
+    `folder`: as `_import_directory` makes it; `known`: commits of the repository from which little is missing. `whole`:
+    also what the store has of them now, as one pack that is held.
     GarrisonError if git refuses them, or if they are beyond the limits.
     """
-    _check_objects(folder, _link_objects(common, private, folder, store))
+    _check_objects(folder, _link_objects(common, private, folder, None if whole else store))
     for commit in wanted:
         _check_checkout(folder, known[0] if known else "", commit)
     revisions = "".join(f"{line}\n" for line in [*wanted, *(["--not", *known] if known else [])])
     pack = folder / "import.pack"
     with pack.open("w+b") as file:
-        _git(folder, "pack-objects", "--quiet", "--revs", "--local", "--thin", "--delta-base-offset", "--stdout",
-             text=revisions.encode(), output=file)
+        _git(folder, "pack-objects", "--quiet", "--revs", *(() if whole else ("--local", "--thin")),
+             "--delta-base-offset", "--stdout", text=revisions.encode(), output=file)
         file.seek(8)
         count = int.from_bytes(file.read(4), "big")
         file.seek(0)
         if not count:
-            return
-        receive = ("unpack-objects", "-q", "--strict", f"--max-input-size={MAX_BYTES}") if count <= FEW else (
-            "index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={MAX_BYTES}")
-        _git(folder, *receive, source=file, extra={"GIT_OBJECT_DIRECTORY": str(store)})
+            return []
+        receive = ("unpack-objects", "-q") if count <= FEW and not whole else (
+            "index-pack", "--stdin", "--fix-thin", *(("--keep=garrison",) if whole else ()))
+        told = _git(folder, *receive, "--strict", f"--max-input-size={MAX_BYTES}", source=file,
+                    extra={"GIT_OBJECT_DIRECTORY": str(store)}).decode().split()
+    return [store / "pack" / f"pack-{told[1]}.keep"] if told[:1] == ["keep"] else []
 
 
 def _check_objects(folder: Path, names: Sequence[str]) -> None:
@@ -818,8 +860,9 @@ class _Tally:
             raise _TooManyFiles
 
 
-def _link_objects(common: Path, private: str, folder: Path, store: Path) -> list[str]:
-    """Hard-link the private object files that the repository lacks; packs get an index of our own making.
+def _link_objects(common: Path, private: str, folder: Path, store: Path | None) -> list[str]:
+    """Hard-link the private object files that the repository lacks (without `store`: all); packs get an index of our
+    own making.
 
     Return the names of the objects.
     """
@@ -833,7 +876,8 @@ def _link_objects(common: Path, private: str, folder: Path, store: Path) -> list
         if left < 0:
             raise GarrisonError(f"{common.parent} holds more than {_FILES_LIMIT} object files; run `git gc` in it")
         with untrusted.open_directory(common, f"{private}/{name}") as directory:
-            wanted = [loose for loose in names if _LOOSE.fullmatch(loose) and not (store / name / loose).exists()]
+            wanted = [loose for loose in names if _LOOSE.fullmatch(loose)
+                      and not (store and (store / name / loose).exists())]
             if directory is None or not wanted:
                 continue
             (folder / "objects" / name).mkdir()
@@ -843,7 +887,7 @@ def _link_objects(common: Path, private: str, folder: Path, store: Path) -> list
     with untrusted.open_directory(common, f"{private}/pack") as directory:
         for name in untrusted.list_names(common, f"{private}/pack") if directory is not None else ():
             assert directory is not None
-            if _PACK.fullmatch(name) and not (store / "pack" / name).exists():
+            if _PACK.fullmatch(name) and not (store and (store / "pack" / name).exists()):
                 target = folder / "objects" / "pack" / name
                 size = untrusted.link_regular(directory, name, target, room)
                 if size >= 0:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 import subprocess
 
@@ -32,8 +34,17 @@ def test_a_task_in_words_lands_by_the_configured_agent_and_gate(place: Place) ->
     assert "tell me what you were told" in git(place.repo, "show", "main:told.txt")
 
 
-def test_ctrl_c_leaves_the_task_in_the_background_and_a_failed_one_exits_with_1(place: Place) -> None:
-    configure(place, f"{place.hold('it')}; exit 3")
+def type_hint(place: Place, text: str) -> subprocess.CompletedProcess[str]:
+    """Type the last command that a text offers, as it stands."""
+    words = shlex.split(re.findall("`garrison ([^`]+)`", text)[-1])
+    return subprocess.run([*PROGRAM, *words], cwd=place.repo, env=place.env, text=True, capture_output=True,
+                          check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+
+
+def test_ctrl_c_leaves_the_task_in_the_background_and_what_a_failed_one_offers_helps(place: Place) -> None:
+    """It exits with 1; the last line of the run and of `status`, typed as it stands, tries it again."""
+    mended = place.root / "mended"
+    configure(place, f"{place.hold('it')}; echo it > \"$GARRISON_RUN.txt\"; test -e {mended} || exit 3")
     child = start(place, "fail slowly", "--terminal", "process", "--max-rework", "0", "--run", "r1")
     place.wait_until_held("it")
     child.send_signal(signal.SIGINT)
@@ -48,6 +59,20 @@ def test_ctrl_c_leaves_the_task_in_the_background_and_a_failed_one_exits_with_1(
     out, _ = again.communicate(timeout=DEADLINE)
     assert again.returncode == 1, out
     assert "run failed: 0 of 1 landed; fail_slowly: " in out
+
+    mended.touch()
+    told = place.command("why", "fail_slowly").stdout.splitlines()
+    assert told[-2].startswith("now: fail_slowly is failed: ") and len(told) <= 5, told
+    assert told[-1] == "next: `garrison resume r2 --retry fail_slowly` tries it again"
+    for run, offer in (("r2", out), ("r1", place.command("status", "r1").stdout)):
+        done = type_hint(place, offer.splitlines()[-1])
+        assert (done.returncode, place.status(run)) == (0, "done"), done.stdout + done.stderr
+        assert git(place.repo, "show", f"main:{run}.txt") == "it"
+    assert place.command("why", "fail_slowly").stdout.splitlines()[-1] == "next: nothing to do"
+    for words, said in ((("answer", "fail_slowly", "x"), "no run is at work on fail_slowly: its latest, r2, is done"),
+                        (("agents", "cancel", "fail_slowly"), "no run is at work on fail_slowly"),
+                        (("tell", "fail_slowly", "x"), "no run is at work on fail_slowly")):
+        assert said in place.command(*words).stderr, words
 
 
 def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place) -> None:

@@ -116,15 +116,21 @@ def test_the_latest_run_is_that_of_the_repository_one_is_in(tmp_path: Path, monk
     monkeypatch.chdir(mine / "deep")
     assert resolve.latest_run(store, None) == resolve.resumable_run(store) == "b"
     assert resolve.supervised_run(store, None) == "b", "none is supervised"
+    assert resolve.run_at_work(store, ["c"], "name one") == "b", "another repository's run at work is not meant"
+    with pytest.raises(Refused, match="several runs are at work, name one: a, b"):
+        resolve.run_at_work(store, ["a", "b", "c"], "name one")
     for run in ("b", "a"):
         for each in ("a", "b", "c"):
             RunFiles(tmp_path, each).attempt("n", 1).mkdir(parents=True, exist_ok=True)
         assert resolve.run_of_node(store, "n", None) == "b", "of this repository"
         journal = Writer(RunFiles(tmp_path, run).journal, "guardian-x#1")
         journal.append("run", {"status": "running"}, NOW)
-        journal.append("run", {"status": "done"}, NOW)
+        journal.append("run", {"status": "done" if run == "b" else "failed"}, NOW)
         journal.close()
         if run == "b":
             assert resolve.resumable_run(store) == "a", "one that is done is left alone"
-    with pytest.raises(Refused, match="all runs of this repository are done"):
+    with pytest.raises(Refused, match=r"are over; `garrison resume a --retry-failed` tries "):
         resolve.resumable_run(store)
+    assert resolve.resumable_run(store, retry_failed=True) == "a"
+    monkeypatch.chdir(tmp_path)
+    assert resolve.run_at_work(store, ["a"], "name one") == "a", "in no repository, the only one"

@@ -204,5 +204,6 @@ def test_a_repository_with_many_runs_lists_what_is_unfinished_and_the_last_five(
     stopped = [view(run_id="s", repo=str(tmp_path), status=Status.STOPPED, details=None, hint="stopped")]
     listed = render.list_recent([*stopped, *mine, *others])
     assert [each.run_id for each in listed] == ["s", "r4", "r5", "r6", "r7", "r8"]
+    assert [each.run_id for each in render.of_this_folder([*mine, *others, *stopped])][-2:] == ["r8", "s"]
     monkeypatch.chdir("/")
     assert [each.run_id for each in render.list_recent([*mine, *others])] == ["r5", "r6", "r7", "r8", "o"]

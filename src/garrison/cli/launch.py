@@ -24,7 +24,7 @@ from garrison.cli.options import home_option
 from garrison.cli.output import dumps, print_message
 from garrison.cli.sandbox import settle_mode
 from garrison.config import find_home
-from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
+from garrison.errors import AlreadyAlive, GarrisonError, UsageError
 from garrison.processes import launch as launching
 from garrison.processes import preflight
 from garrison.processes.launch import foreign_entries_note
@@ -244,10 +244,14 @@ def up(home: str | None, as_json: bool) -> None:
 def stop(run: str | None, home: str | None, timeout: float) -> None:
     """Stop a run gracefully: agents, runners, guardian, launcher. `garrison resume RUN` continues it.
 
-    Without RUN: the only one at work, of this repository if any is. To stop one that has ended is no error.
+    Without RUN: the only one at work, of the repository you are in if that has runs. To stop one that has ended is no
+    error.
     """
     runtime = Runtime.real(find_home(home))
-    run = _only_living_run(runtime) if run is None else check_run(run)
+    if run is None:
+        run = resolve.run_at_work(runtime.store, [each for each in run_records.list_runs(runtime.home)
+                                                  if _living(runtime, each)], "name one")
+    check_run(run)
     launch_ = runtime.launch(run)
     if not _living(runtime, run) and (ended := read_run_state(runtime, run).status) in ENDED:
         click.echo(f"run {run}: {ended} already; nothing of it is at work")
@@ -299,15 +303,6 @@ class _GracefulStop:
         launching.spawn_launcher(runtime, self.launch, ["--stop"])
         self.launchers += 1
         return runtime.store.get(Identity, launcher_key(run)).agent_id
-
-
-def _only_living_run(runtime: Runtime) -> str:
-    """Return the only run that is alive, of this repository if any is; the latest if none is."""
-    living = [run for run in run_records.list_runs(runtime.home) if _living(runtime, run)]
-    here = [run for run in living if resolve.is_of_this_folder(runtime.launch(run).repo)] or living
-    if len(here) > 1:
-        raise Refused(f"several runs are alive, name one: {', '.join(here)}")
-    return here[0] if here else resolve.latest_run(runtime.store, None)
 
 
 def _living(runtime: Runtime, run: str) -> list[Identity]:

@@ -186,23 +186,26 @@ def latest_run(store: Store, run: str | None) -> str:
     return next(here, run_ids[-1])
 
 
-def resumable_run(store: Store) -> str:
-    """Return the latest run of the repository one is in that is not done.
+def resumable_run(store: Store, *, retry_failed: bool = False) -> str:
+    """Return the latest run of the repository one is in that is not over, or, with `retry_failed`, not done.
 
     Raises:
         Refused: there is none; a run of another repository, or one that is done, is never meant without its name.
     """
-    from garrison.processes.run_state import replay_run  # late: completion does without
+    from garrison.processes.run_state import describe_next, replay_run  # late: completion does without
 
     here = [run for run in reversed(list_runs(store.home)) if is_of_this_folder(_repository_of(store.home, run))]
+    failed = ""
     for run in here:
         try:
             state = replay_run(read_all(RunFiles(store.home, run).journal))
         except (GarrisonError, ValueError, KeyError):
             return run  # `resume` repairs it, or says why it cannot
-        if state.status != "done":
+        if not state.over or (retry_failed and state.status == "failed"):
             return run
-    raise Refused("all runs of this repository are done" if here else
+        failed = failed or (run if state.status == "failed" else "")
+    raise Refused("all runs of this repository are over" + (
+        f"; {describe_next(failed, 'failed', over=True)}" if failed else "") if here else
                   f"no run is of {Path.cwd()}; name one: `garrison status --all` lists all")
 
 
@@ -319,7 +322,7 @@ def only_node(store: Store, run: str | None) -> tuple[str, str]:
 
 
 def supervised_run(store: Store, run: str | None) -> str:
-    """Return `run` if given, else the only one whose guardian is alive, of this repository if any is, else the latest.
+    """Return `run` if given, else the only one whose guardian is alive (`run_at_work`).
 
     Raises:
         NotFound: there is no run.
@@ -327,13 +330,22 @@ def supervised_run(store: Store, run: str | None) -> str:
     """
     if run is not None:
         return existing_run(store.home, run)
-    living = [key for key in store.keys(Identity) if key.role == "guardian" and is_living(store, key)]
-    candidates = sorted({key.run for key in _of_this_folder(store.home, living)}) or list_runs(store.home)
-    if not candidates:
-        raise NotFound(f"no runs in {store.home}; in a repository, `garrison run TASK` starts one")
-    if living and len(candidates) > 1:
-        raise Refused(f"several runs are possible: {', '.join(candidates)}; choose one with --run")
-    return candidates[0] if living else latest_run(store, None)
+    living = sorted({key.run for key in store.keys(Identity) if key.role == "guardian" and is_living(store, key)})
+    return run_at_work(store, living, "choose one with --run")
+
+
+def run_at_work(store: Store, living: Sequence[str], choose: str) -> str:
+    """Return the only one of `living` runs, of the repository one is in if it has any run, else the latest run.
+
+    Raises:
+        NotFound: there is no run.
+        Refused: several are at work; the message lists them, and says how to `choose`.
+    """
+    is_here = is_of_this_folder(_repository_of(store.home, latest_run(store, None)))
+    candidates = [run for run in living if not is_here or is_of_this_folder(_repository_of(store.home, run))]
+    if len(candidates) > 1:
+        raise Refused(f"several runs are at work, {choose}: {', '.join(candidates)}")
+    return candidates[0] if candidates else latest_run(store, None)
 
 
 # -------------------------------------------------------------------------------------- merge queues and merge entries

@@ -78,14 +78,15 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
 @home_option
 @click.pass_context
 def resume(ctx: click.Context, /, run: str | None, home: str | None, **options: Any) -> None:
-    """Resume RUN: a launched run (default: the latest of the repository you are in that is not done), a pipeline run
+    """Resume RUN: a launched run (default: the latest of the repository you are in that is not over), a pipeline run
     (its id or directory), or a workflow session.
 
     It continues with the options it was started with, and repeats nothing that is done. Exit codes are those of
     `garrison launch`, `pipeline run` and `workflow run`.
     """
     if run is None:
-        run = ctx.params["run"] = resolve.resumable_run(resolve.open_store(find_home(home)))
+        run = ctx.params["run"] = resolve.resumable_run(
+            resolve.open_store(find_home(home)), retry_failed=options["retry_failed"] or bool(options["retry_nodes"]))
     kind = _kind_of(run, home)
     given = [name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     _check_options(run, kind, given)

@@ -143,7 +143,7 @@ class _Status:
         views = [self.reader.read(run, details=details) for run in self.reader.runs()]
         if details:
             return views
-        in_full = shown_in_full(views, self.watched)
+        in_full = shown_in_full(views if self.everything else of_this_folder(views), self.watched)
         return [self.reader.read(view.run_id) if view.run_id in in_full else view for view in views]
 
     def picture(self, views: Sequence[RunView], columns: int | None) -> list[Line]:
@@ -244,9 +244,14 @@ PROCESSES = ("PROCESS", "STARTS", "STATUS", "VERDICT", "PHASE", "PID", "HEARTBEA
 LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 
 
+def of_this_folder(views: Sequence[RunView]) -> Sequence[RunView]:
+    """Return the runs of the repository one is in; all if it has none."""
+    return [view for view in views if is_of_this_folder(view.repo)] or views
+
+
 def list_recent(views: Sequence[RunView]) -> list[RunView]:
     """Return the runs of the repository one is in, of all if it has none: the last ones and all unfinished ones."""
-    here = [view for view in views if is_of_this_folder(view.repo)] or views
+    here = of_this_folder(views)
     shown = {view.run_id for view in here[-RECENT:]}
     shown |= {view.run_id for view in here if view.status in UNFINISHED or view.hint}
     return [view for view in views if view.details or view.run_id in shown]

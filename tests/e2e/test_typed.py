@@ -54,3 +54,25 @@ def test_what_a_failed_task_said_last_is_its_reason_and_an_empty_one_may_count(p
         "all is well" in out
     code, out, _ = shell("run", "look", "--command", "true", "--allow-empty", *options)
     assert (code, out) == (0, "run done: 0 of 1 landed, 1 no change")
+
+
+def test_a_repository_that_is_not_as_its_user_thinks_is_told_in_a_line(place: Place) -> None:
+    """Behind its upstream, typed in a sub-folder, and taken for a bare one by a setting."""
+    git(place.repo, "update-ref", "refs/remotes/origin/main", git(
+        place.repo, "commit-tree", "-p", "main", "-m", "theirs", "main^{tree}"))
+    for key, value in (("remote.origin.url", "nowhere"), ("remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*"),
+                       ("branch.main.remote", "origin"), ("branch.main.merge", "refs/heads/main")):
+        git(place.repo, "config", key, value)
+    here = place.repo / "sub"
+    here.mkdir()
+    task = [*PROGRAM, "run", "look", "--command", "true", "--no-gate", "--dry-run"]
+    said = subprocess.run(task, cwd=here, env=place.env, text=True, capture_output=True, check=True).stderr
+    assert "note: main lacks 1 commit of origin/main (as of the last fetch), and the work begins without; " \
+        f"`git pull` in {place.repo} first brings it\n" in said
+    assert "note: agents, set-up and gate begin at the top of the repository, not in sub; " in said
+    git(place.repo, "config", "core.bare", "true")
+    said = subprocess.run(task, cwd=place.repo, env=place.env, text=True, capture_output=True, check=False).stderr
+    command = said.rpartition("run `")[2].rstrip().removesuffix("`")
+    assert said.startswith("garrison: core.bare is true in ") and command.startswith("git -C ")
+    subprocess.run(["sh", "-c", command], env=place.env, check=True)
+    assert subprocess.run(task, cwd=place.repo, env=place.env, capture_output=True, check=False).returncode == 0

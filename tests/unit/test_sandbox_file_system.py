@@ -296,12 +296,23 @@ def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
     (Mode.AUTO, 1, "FileNotFoundError: [Errno 2] No such file or directory: '/etc/hosts'", True),
     (Mode.AUTO, 127, "/bin/sh: 1: git: not found", True), (Mode.AUTO, 126, "sh: 1: x: Permission denied", True),
     (Mode.AUTO, 1, "1 failed", False), (Mode.AUTO, 1, "KeyError: nowhere: not found", False),
+    (Mode.AUTO, 7, "Failed to connect to localhost port 5432: Couldn't connect", False),
     (Mode.AUTO, 0, "No such file or directory", False), (Mode.NONE, 127, "", False),
     (Mode.AUTO, 2, "sh: 0: cannot open /nowhere/x: No such file or directory", False),
     (Mode.AUTO, 1, "FileNotFoundError: [Errno 2] No such file or directory: 'data.txt'", False)])
 def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: int, tail: str, is_told: bool) -> None:
     hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", End(code), tail, "/usr/bin:/bin")
     assert ("read = [...] in [sandbox.gate]" in hint) is is_told
+
+
+@pytest.mark.parametrize(("tail", "is_told"), [
+    ("curl: (7) Failed to connect to localhost port 5432 after 0 ms: Couldn't connect to server", True),
+    ('psql: connection to server at "127.0.0.1", port 5432 failed: Connection refused', True),
+    ("Error: connect ECONNREFUSED ::1:6379", True), ("10.0.0.1: Connection refused", False)])
+def test_a_service_of_the_machine_that_a_sandbox_does_not_reach_is_told(tail: str, is_told: bool) -> None:
+    for network, told in ((Network.ALLOW, is_told), (Network.OPEN, False)):
+        hint = explain_missing_file(Rights(network=network), "sandbox.gate", End(1), tail, "/usr/bin:/bin")
+        assert ('network = "open" in [sandbox.gate]' in hint) is told
 
 
 @pytest.mark.parametrize(("code", "tail", "command"), [

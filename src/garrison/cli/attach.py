@@ -23,12 +23,16 @@ from garrison.records.store import Store
 from garrison.views.agent_session import open_session, why_no_keyboard
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from garrison.dispatch.ssh import HostAccess
     from garrison.records.remote import RemoteWorkState
 
 _PATIENCE = 120.0
 """Seconds for which a session is waited for: a set-up may come first."""
 _POLL = 0.2
+_USUAL_TERM = "xterm-256color"
+"""What nearly every terminal can be taken for."""
 
 
 @click.command(cls=Command, examples=(
@@ -60,7 +64,20 @@ def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
         raise Refused(f"attach needs a terminal; `garrison logs {node} -f` follows the agent's output")
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvp(argv[0], argv)
+    os.execvpe(argv[0], argv, _with_known_terminal(os.environ))
+
+
+def _with_known_terminal(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment whose TERM tmux knows on this machine: one that it does not know is taken for an xterm."""
+    import curses  # only here: few commands need it
+
+    term = environ.get("TERM", "")
+    try:
+        curses.setupterm(term or "unknown", sys.stdout.fileno())
+    except curses.error:
+        print_message(f"note: this machine does not know TERM={term}; {_USUAL_TERM} is shown instead")
+        return {**environ, "TERM": _USUAL_TERM}
+    return dict(environ)
 
 
 def _on_host(store: Store, key: Key) -> tuple[HostAccess, list[str], RemoteWorkState] | None:

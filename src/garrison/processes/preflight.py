@@ -131,7 +131,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
     land = _land(request, plan, report)
     report_land(plan, land, defaults, report)
-    base, remote, base_oid = _base(runtime, request, git, land)
+    base, remote, base_oid = _base(runtime, request, git, land, report)
     committer, signer = ("", None) if land == LAND_NONE else identify(git, runtime.environ, report)
     launch = Launch(
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=runtime.clock.utc(),
@@ -235,7 +235,8 @@ def _default_max_agents(report: Callable[[str], None]) -> int:
     return number
 
 
-def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str) -> tuple[str, str, str]:
+def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str, report: Callable[[str], None],
+          ) -> tuple[str, str, str]:
     """Return base, remote ('' for a branch of this repository) and the base's commit; Refused if there is none."""
     if land == LAND_PR:
         from garrison.processes.pull_request_preflight import check_forge  # few runs have a pull request
@@ -251,6 +252,9 @@ def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str) -> tupl
         raise Refused(f"{git.root} has no branch {shown}; create it, or name another with --base")
     if (lost := find_checkouts(git, base)[1]) is not None and lost.path == git.common:
         raise Refused(lost.why)
+    if behind := git.behind_upstream(base):
+        report(f"note: {base} lacks {behind[1]} of {behind[0]} (as of the last fetch), and the work begins without; "
+               f"`git pull` in {git.root} first brings {'it' if behind[1] == '1 commit' else 'them'}")
     return base, "", git.branch_tip(base) or ""
 
 

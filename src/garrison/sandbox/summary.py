@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from garrison.ends import NOT_FOUND, End, EndKind
 from garrison.errors import Refused
 from garrison.sandbox.named_files import named_programs
-from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.place import Mode, Network, Role
 from garrison.sandbox.probe import choose_mode, describe_mode, machine
 from garrison.sandbox.rights import read_rights
 
@@ -82,6 +82,11 @@ _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", 
                        "umask"})
 
 
+_LOCAL = re.compile(r"(?i)(?:localhost|127\.0\.0\.1|\[?::1).{0,80}(?:refused|n't connect|unable to connect)"
+                    r"|ECONNREFUSED (?:127\.0\.0\.1|::1)")
+"""Lines in which a client says that nothing listens on the loopback device."""
+
+
 def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: str, command: str = "") -> str:
     """Return which program, file or writable folder a command missed, and how it gets it; else ''.
 
@@ -90,10 +95,12 @@ def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: 
         path: PATH outside, where programs are looked for.
         command: shell line that ran, for an output that names nothing.
     """
+    tail = tail[-_MAX_TAIL:]
+    if end.code != 0 and rights.mode is not Mode.NONE and rights.network is not Network.OPEN and _LOCAL.search(tail):
+        return f'; a sandbox has a localhost of its own: network = "open" in [{table}] of config.toml shows it this one'
     is_told = end.kind is EndKind.NOT_RUN or any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))
     if end.code == 0 or not is_told:
         return ""
-    tail = tail[-_MAX_TAIL:]
     programs = list(dict.fromkeys(name for pattern in _PROGRAMS for name in pattern.findall(tail)))
     if end.code == NOT_FOUND and not programs:
         programs = [name for name in dict.fromkeys(named_programs(command)) if "/" not in name

@@ -321,6 +321,9 @@ def _locate_step_by_step(path: Path) -> Path:
     if flags[0] == "true":
         first = next(iter(sorted((common / "worktrees").glob("*/gitdir"))), None)
         there = Path(first.read_text(errors="surrogateescape").strip()).parent if first is not None else None
+        if common.name == ".git" and (common / "index").exists():
+            raise Refused(f"core.bare is true in {common.parent}, so git takes that checkout for a bare repository; "
+                          f"run `git -C {common.parent} config core.bare false`")
         raise Refused(f"{path} is a bare repository; " + (f"start in a worktree of it, such as {there}" if there else
                                                           "clone it and name the clone"))
     if flags[1] == "true":

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -168,6 +169,7 @@ def fork(act: Callable[[], tuple[str, str]], limit: float = LONGEST_HUNT) -> Ver
         pid = os.fork()
         if pid == 0:
             os.setsid()
+            end_with_parent()
             for descriptor in (1, 2):
                 os.dup2(output.fileno(), descriptor)
             try:
@@ -187,6 +189,11 @@ def fork(act: Callable[[], tuple[str, str]], limit: float = LONGEST_HUNT) -> Ver
     return Verdict(by, why, used.ru_utime + used.ru_stime, time.monotonic() - began)
 
 
+def end_with_parent() -> None:
+    """Let this process be killed once its parent ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def prove(proof: Proof, count: int) -> Verdict:
     """Return who finds a bug; a test's stands in the files of this copy meanwhile."""
     if not proof.test:
@@ -204,6 +211,7 @@ def prove(proof: Proof, count: int) -> Verdict:
 
 def serve() -> None:
     """Be a worker: answer each line, the name of a proof and a number of seeds, by a line."""
+    end_with_parent()
     for name in WARM:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -237,7 +237,7 @@ class Liveness:
         if queue.pause is not None and queue.pause.is_retry_due(self.world.wall):
             yield Stage("trying a paused queue again", run.id, processor)
         if queue.pause is None and not self.world.gates and any(
-                entry.status in ("queued", "candidate") for entry in queue.entries.values()):
+                entry.status in ("queued", "candidate") and not entry.waits_for for entry in queue.entries.values()):
             yield Stage("taking an entry out of the queue", run.id, processor)
         if any(self.world.gates.get(job) for job in queue.gates):
             yield Stage("recording a verdict", run.id, processor)

@@ -224,6 +224,6 @@ class MemoryForge:
                                            and (not label or label in each.labels)])
 
 
-def approve(world: World, author: str = "eve") -> None:
-    """A person approves."""
-    world.reviews.append(model.Review(f"v{len(world.reviews)}", author, Verdict.APPROVED))
+def approve(world: World, author: str = "eve", commit: str = "") -> None:
+    """A person approves; the forge tells which commit, if it is given."""
+    world.reviews.append(model.Review(f"v{len(world.reviews)}", author, Verdict.APPROVED, commit=commit))

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from forge_driver import BRANCH, Driver, commit
+from forge_driver import BRANCH, Driver, commit, repositories
 from forge_memory import approve
 from forge_storm import Story
 from garrison.errors import GarrisonError
 from garrison.forge import model
 from garrison.forge.errors import Stale
 from garrison.forge.model import CheckState, PullState, Side
+from garrison.processes.pull_request_client import only_merges
 from garrison.processes.pull_request_facts import ForgeStep, MergeRule, PullRequestOptions, StepKind
 from garrison.processes.pull_request_texts import BEGIN, END
 from garrison.records.pull_request import PullRequest
+from garrison.system.git import Git
 from support import git
 
 
@@ -42,6 +44,33 @@ def test_from_the_push_to_the_merge_of_the_tested_tree(driver: Driver) -> None:
     merged = driver.world.branch("main")
     assert git(driver.bare, "rev-parse", f"{merged}^{{tree}}") in driver.tested.values()
     assert driver.state.landing.commit == merged
+
+
+def test_an_approval_counts_for_what_was_looked_at(driver: Driver) -> None:
+    seen = head(driver)
+    driver.world.checks[seen] = [model.Check("ci", seen, CheckState.FAILED)]
+    approve(driver.world, commit=seen)
+    driver.settle()
+    assert head(driver) != seen and driver.state.landing.status == "tested"
+    assert driver.state.pull_request.reason == "`eve` approved an older commit"
+    approve(driver.world, commit=head(driver))
+    driver.settle()
+    assert driver.state.landing.status == "landed"
+
+
+def test_only_clean_merges_of_the_base_leave_an_approval_as_it_is(tmp_path: Path) -> None:
+    repo = repositories(tmp_path)[1]
+    git(repo, "branch", "base")
+    seen = commit(repo, "work.txt", "work\n", BRANCH)
+    base = commit(repo, "other.txt", "moved\n", "base")
+    kit = Git(repo)
+    merged = kit.commit_tree(kit.merge_tree(seen, base).tree or "", [seen, base], "Merge", date=1)
+    evil = kit.commit_tree(kit.tree_of(base), [seen, base], "Merge", date=1)
+    own = kit.commit_tree(kit.tree_of(merged), [merged], "More", date=1)
+    foreign = kit.commit_tree(kit.merge_tree(seen, base).tree or "", [seen, own], "Merge", date=1)
+    assert [only_merges(kit, seen, each, base) for each in (seen, merged, evil, own, foreign, base)] == [
+        True, True, False, False, False, False]
+    assert only_merges(kit, "", own, base), "the forge does not tell"
 
 
 def test_a_red_check_and_a_comment_are_reworked_and_answered_once(driver: Driver) -> None:

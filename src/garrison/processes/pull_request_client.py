@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 NETWORK_SECONDS = 60.0
 TRUST_SECONDS = 600.0
+MAX_MERGES = 100
+"""Merges of the base since an approval that are looked through."""
 """Seconds for which an answer about somebody's permission is reused."""
 YOUNG_SECONDS = 10.0
 """Age up to which a client looks twice for what its predecessor may have made."""
@@ -107,8 +109,8 @@ class PullRequestClient:
         checks = mark_required(self.forge.list_checks(head), head, rules) if head else []
         published = next((_PUBLISHED.get(check.state, "") for check in checks if check.name == self.options.status), "")
         reviews = sorted(self.forge.list_reviews(pull.number), key=lambda each: each.at)  # stable, as they came
-        approvals, objections = self._judge(reviews)
-        return replace(facts, published=published, approvals=approvals, objections=objections,
+        approvals, outdated, objections = self._judge(reviews, head, base)
+        return replace(facts, published=published, approvals=approvals, outdated=outdated, objections=objections,
                      requires_checks=any(check.required and check.name != self.options.status for check in checks),
                      required_approvals=rules.required_approvals, auto_merge=self._is_scheduled(pull.number, known),
                      checks=tuple(self._check(check, head) for check in checks if check.name != self.options.status),
@@ -151,16 +153,17 @@ class PullRequestClient:
             self._trust[login] = (time.monotonic(), answer)
         return answer
 
-    def _judge(self, reviews: Sequence[model.Review]) -> tuple[int, tuple[str, ...]]:
-        """Return the number of approvals and who requests changes, by the latest verdict of each who may write."""
-        latest: dict[str, Verdict] = {}
-        for review in reviews:
-            if review.verdict is not Verdict.COMMENT and review.author != self._own_login():
-                latest[review.author] = Verdict.DISMISSED if review.stale and review.verdict is Verdict.APPROVED \
-                    else review.verdict
-        counted = {author: verdict for author, verdict in latest.items() if self._can_write(author)}
-        return (sum(verdict is Verdict.APPROVED for verdict in counted.values()),
-                tuple(sorted(author for author, verdict in counted.items() if verdict is Verdict.CHANGES)))
+    def _judge(self, reviews: Sequence[model.Review], head: str, base: str,
+               ) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+        """Return the number of approvals, whose approval is of an older head, and who requests changes: by the latest
+        verdict of each who may write."""
+        latest = {review.author: review for review in reviews
+                  if review.verdict is not Verdict.COMMENT and review.author != self._own_login()}
+        counted = [review for review in latest.values() if self._can_write(review.author)]
+        approvals = [review for review in counted if review.verdict is Verdict.APPROVED and not review.stale]
+        outdated = [review.author for review in approvals if not only_merges(self.git, review.commit, head, base)]
+        return (len(approvals) - len(outdated), tuple(sorted(outdated)),
+                tuple(sorted(review.author for review in counted if review.verdict is Verdict.CHANGES)))
 
     def _own_login(self) -> str:
         self._login = self._login or self.forge.read_login()
@@ -314,6 +317,24 @@ def relate(git: Git, tip: str, head: str, known: str) -> Relation:
     if not known:
         return Relation.REWRITTEN
     return Relation.AHEAD if tip and _is_ancestor(git, tip, head) else Relation.DIVERGED
+
+
+def only_merges(git: Git, seen: str, head: str, base: str) -> bool:
+    """Return whether `head` is the commit that was seen, or adds only clean merges of the base to it.
+
+    An approval counts for what was looked at: a conflict that was resolved since, or any commit of one's own, was not.
+    A forge that does not tell the commit ('') is believed, since it says itself which reviews are stale.
+    """
+    tip = head
+    for _ in range(MAX_MERGES):
+        if not seen or tip == seen:
+            return True
+        parents = [oid for number in (1, 2, 3) if (oid := git.rev(f"{tip}^{number}"))]
+        if len(parents) != 2 or not _is_ancestor(git, parents[1], base) \
+                or git.merge_tree(*parents).tree != git.tree_of(tip):
+            return False
+        tip = parents[0]
+    return False
 
 
 def _is_ancestor(git: Git, old: str, new: str) -> bool:

@@ -107,7 +107,10 @@ class Facts:
     checks: tuple[Check, ...] = ()
     comments: tuple[Comment, ...] = ()
     approvals: int = 0
-    """Reviews that approve, by people with write permission, and were not dismissed."""
+    """Reviews that approve this head, or one that differs only by merges of the base, by people with write permission,
+    and were not dismissed."""
+    outdated: tuple[str, ...] = ()
+    """Authors whose approval is of an older head."""
     objections: tuple[str, ...] = ()
     """Authors whose latest review requests changes."""
     published: str = ""

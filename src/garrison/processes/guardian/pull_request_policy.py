@@ -322,7 +322,8 @@ def _waits_for(facts: Facts, view: PullRequestView, *, with_forge: bool = False,
     if facts.objections:
         return _S.WAITING_FOR_REVIEW, f"changes requested by {', '.join(map(mention, facts.objections[:5]))}"
     if facts.approvals < options.approvals and not (with_forge and facts.required_approvals >= options.approvals):
-        return _S.WAITING_FOR_REVIEW, ""
+        return _S.WAITING_FOR_REVIEW, f"{', '.join(map(mention, facts.outdated[:5]))} approved an older commit" \
+            if facts.outdated else ""
     if not facts.requires_checks and view.silence < options.settle:
         heard = "nothing new" if facts.checks else "none"
         return _S.WAITING_FOR_CHECKS, f"{heard} reported yet; {options.settle:g} s without news are waited for"

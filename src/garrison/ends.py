@@ -159,6 +159,10 @@ class RefusedBy(StrEnum):
     """The pipeline led back to the node."""
 
 
+KEPT = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.GATE})
+"""What refuses finished work (as kinds: a validator and a review, too): the next attempt mends it."""
+
+
 class RefusalKind(StrEnum):
     """What is wrong with the work that an attempt left."""
 

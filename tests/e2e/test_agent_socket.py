@@ -24,7 +24,9 @@ def test_an_agent_asks_and_reports_and_its_sibling_cannot_report_for_it(place):
              then=f"{GARRISON} report --status success --label ship --context colour=$colour --context tests.red=0"),
         Node("b", before=f"{place.hold('b')}; GARRISON_AGENT_SOCKET=$(echo {place.home}/runs/r1/nodes/a/1/agent.sock) "
                          f"{GARRISON} report --status fail --reason sabotage && exit 9; "
-                         f"{GARRISON} ask-person < /dev/null && exit 9; true"))
+                         f"{GARRISON} ask-person < /dev/null && exit 9; true"),
+        Node("c", command=f"{GARRISON} report --status nothing_to_do --notes 'calc.py:1 has it'",
+             attributes='prompt="Add it"'))
     child = place.launch(graph)
     place.wait_until_held("b")
     wait_for("a asks", lambda: "Which colour?" in place.command("status", "r1").stdout)
@@ -38,6 +40,7 @@ def test_an_agent_asks_and_reports_and_its_sibling_cannot_report_for_it(place):
     assert result["said"]["preferred_label"] == "ship"
     assert place.hook("orchestrator-a")["resumption_instructions"].endswith("half of it is done")
     assert (place.repo / "colour.txt").read_text() == "blue\n"
+    assert (place.nodes()["c"]["status"], place.nodes()["c"]["landing"]) == ("validated", "no change")
     refused = (place.home / "runs/r1/nodes/b/1/output.log").read_text()
     assert "GARRISON_AGENT_SOCKET names no socket" in refused, "there is none but its own in its sandbox"
     assert not (place.home / "runs/r1/nodes/a/1/agent.sock").exists()

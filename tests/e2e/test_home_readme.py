@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.processes.home_readme import CHANGED_DEFAULTS, TOLD, tell_changed_defaults
 from support import Node, Place, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,3 +77,12 @@ def test_each_file_of_a_home_is_on_the_page(place: Place) -> None:
             assert json.loads(path.read_text())["schema"] == 1, path
         if path.name == "journal.jsonl" or (path.parent.name == "layers" and path.suffix == ".jsonl"):
             assert {json.loads(line)["schema"] for line in path.read_text().splitlines()} <= {1}, path
+
+
+def test_changed_defaults_are_told_once_in_a_home_that_was_used_before(tmp_path: Path) -> None:
+    assert tell_changed_defaults(tmp_path) == [], "a new home knows no other"
+    (tmp_path / TOLD).unlink()
+    (tmp_path / "runs/r1").mkdir(parents=True)
+    told = tell_changed_defaults(tmp_path)
+    assert len(told) == len(CHANGED_DEFAULTS) + 1 and "rework=fresh on the node" in told[1]
+    assert tell_changed_defaults(tmp_path) == []

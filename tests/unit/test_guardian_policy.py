@@ -277,7 +277,8 @@ def test_an_entry_that_did_not_land_is_reworked_or_fails_without_a_runner_to_rep
     state = journal(*IN_QUEUE)
     seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p"),
             "merges": {"a": MergeStatus(1, status, "why")}}
-    again = {"node": "a", "status": "active", "attempt": 2, "reason": "why"}
+    kept = {"kind": kind} if kind == "gate" else {}
+    again = {"node": "a", "status": "active", "attempt": 2, "reason": "why", **kept}
     over = {"node": "a", "status": "failed", "attempt": 1, "reason": "why", **({"kind": kind} if kind else {})}
     assert [effect(act) for act in guard(state, max_agents=0, max_rework=max_rework, **seen).actions] == [
         again if kind and max_rework else over]
@@ -451,7 +452,7 @@ def test_failures_that_an_agent_may_fix_are_reworked_within_the_limit(kind: str,
     state = journal(node("a", "pending"), node("a", "active", attempt=attempt), node("b", "pending"), RUNNING)
     view = GuardianView(RUN, NOW, BOOT, [exited(kind, attempt)], {"a": life("runner", "a")})
     (act,) = guardian_policy.decide(TWO, state, view, 2, POLICY, limit).actions
-    what = {"kind": kind} if kind and status == "failed" else {}
+    what = {"kind": kind} if kind in ("acceptance", "gate") or (kind and status == "failed") else {}
     assert effect(act)["effect"] == {"node": "a", "status": status, "attempt": following, "reason": "red", **what}
 
 

@@ -142,3 +142,18 @@ def test_a_graph_sets_allow_empty_for_its_nodes_and_a_node_overrides_it() -> Non
     plan = plan_run(parse("digraph { allow_empty=true; start [shape=Mdiamond]; exit [shape=Msquare]; a; "
                           "b [allow_empty=false]; c [allow_empty=\"\"]; start -> a -> b -> c -> exit }"))
     assert [task.allow_empty for task in plan.tasks.values()] == [True, False, True]
+
+
+@pytest.mark.parametrize(("attributes", "kind", "rework"), [
+    ('prompt="Fix it"', "gate", "merge"), ('prompt="Fix it"', "acceptance", "merge"),
+    ('command="agent.sh", prompt="Fix it"', "gate", "merge"), ('command="make fmt"', "gate", "fresh"),
+    ('prompt="Fix it"', "conflict", "fresh"), ('prompt="Fix it"', "no_change", "fresh"),
+    ('prompt="Fix it", rework=fresh', "gate", "fresh"), ('prompt="Fix it", hosts="box2"', "gate", "fresh"),
+    ('prompt="Fix it"', "lost", "continue"),
+])
+def test_refused_work_is_kept_for_an_agent_to_mend(attributes: str, kind: str, rework: str) -> None:
+    plan = plan_run(parse(f"digraph {{ start [shape=Mdiamond]; exit [shape=Msquare]; a [{attributes}]; "
+                          "start -> a -> exit }"))
+    launch = Launch("r", "p", "repo", "main", "", "trees", agent="claude")
+    again = NodeState("active", 2, "red", kind=kind)
+    assert build_task(plan.tasks["a"], launch, plan, again).rework == rework

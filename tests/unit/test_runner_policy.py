@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from garrison.agents.result import parse_report
 from garrison.processes.actions import Decision, SendSignal
 from garrison.processes.guardian.policy import REWORKABLE
 from garrison.processes.merge_client import MergeStatus
@@ -279,6 +280,14 @@ def test_a_success_that_changed_nothing_fails_and_may_be_reworked() -> None:
         ("failed", "no_change", "it ended as a success, but changed nothing (if that is right: --allow-empty, or "
          "allow_empty=true); its output ends: Invalid API key · Please run /login")]
     assert "no_change" in REWORKABLE
+
+
+def test_nothing_to_do_is_accepted_with_what_proves_it_alone() -> None:
+    strict = replace(TASK, allow_empty=False, acceptance="t")
+    said = parse_report({"status": "nothing_to_do", "notes": "calc.py:3 has it"})
+    assert shown(run(UNCHANGED, "executing", strict, result=replace(DONE, said=said))) == [("job", "acceptance")]
+    unproven = replace(DONE, said=parse_report({"status": "nothing_to_do"}))
+    assert shown(run(UNCHANGED, "executing", strict, result=unproven)) == [("fact", "failed")]
 
 
 def test_an_allowed_empty_attempt_is_accepted_and_never_enqueued() -> None:

@@ -158,7 +158,9 @@ def _conditions(task: Task, briefing: Briefing) -> str:
     landing = briefing.landing
     lines = []
     if not task.allow_empty:
-        lines.append("the branch holds a change; if nothing has to be changed, report failure and say why")
+        nothing = "report failure and say why" if briefing.reporting is Reporting.EXIT_CODE else \
+            "report `nothing_to_do` with the lines that prove it"
+        lines.append(f"the branch holds a change; if nothing has to be changed, {nothing}")
     if task.acceptance:
         lines.append(f"this command, run in your worktree after you have ended, succeeds: {code(task.acceptance)}")
     if briefing.validated:

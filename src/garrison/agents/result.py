@@ -2,7 +2,7 @@
 
 A command agent writes it as one JSON object to GARRISON_RESULT_FILE; every key is optional:
 
-    {"status": "success | partial_success | retry | fail | skipped",   (alias `outcome`)
+    {"status": "success | partial_success | nothing_to_do | retry | fail | skipped",   (alias `outcome`)
      "preferred_label": "ship",            label of the edge to follow   (alias `preferred_next_label`)
      "suggested_next_ids": ["deploy"],     nodes to go to where no edge decides
      "context_updates": {"tests.red": 3},  values that conditions, prompts and later nodes read   (alias `context`)
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 ALIASES: Mapping[str, str] = {"outcome": "status", "preferred_next_label": "preferred_label",
                               "context": "context_updates", "reason": "failure_reason"}
 TEXTS = ("status", "preferred_label", "notes", "failure_reason", "failure_class")
-LANDING = frozenset({SUCCESS, PARTIAL, SKIPPED})
-"""Statuses with which an agent's branch may land."""
+NOTHING_TO_DO = "nothing_to_do"
+"""Status of an agent that found done already what it was asked for; its notes say what proves it."""
+LANDING = frozenset({SUCCESS, PARTIAL, SKIPPED, NOTHING_TO_DO})
+"""Statuses with which an agent's branch may land, or needs not to."""
 MAX_BYTES = 1 << 20
 """Maximum size of a result file."""
 
@@ -57,7 +59,9 @@ def parse_report(body: Any, asked: Container[str] | None = ()) -> AgentReport:
             report[name] = _typed(key, value, list, "an array of node ids")
             if not all(isinstance(node, str) for node in value):
                 raise ValueError(f"{key} is not an array of node ids")
-    if (word := report.pop("status", "") or "").strip():
+    if (word := report.pop("status", "") or "").strip() == NOTHING_TO_DO and NOTHING_TO_DO not in (asked or ()):
+        report["status"] = NOTHING_TO_DO
+    elif word.strip():
         reading = read_word(word, asked)
         report |= {"status": reading.status, "word": reading.word,
                    "preferred_label": report.get("preferred_label") or reading.word}

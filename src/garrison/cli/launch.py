@@ -27,6 +27,7 @@ from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, UsageError
 from garrison.processes import launch as launching
 from garrison.processes import preflight
+from garrison.processes.home_readme import tell_changed_defaults
 from garrison.processes.launch import foreign_entries_note
 from garrison.processes.launch_claim import LaunchClaim
 from garrison.processes.launch_request import LaunchRequest
@@ -124,6 +125,8 @@ def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: 
         if dry_run:
             _print_plan(prepared, as_json=as_json)
             return None
+        for line in tell_changed_defaults(runtime.home):
+            print_message(line)
         if note := launching.logout_note(runtime):
             print_message(note)
         created = launching.create_run(runtime, prepared, print_message)

@@ -1,4 +1,4 @@
-"""README.md of a home: what every file there is, written when a run is created."""
+"""What a release tells a home: README.md, what every file there is, and once, which defaults have changed since."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from garrison.config import checkout
 from garrison.records import atomic
 
 NAME = "README.md"
+TOLD = "defaults-told"
+"""File of a home with the number of changed defaults that its user has been told of."""
+CHANGED_DEFAULTS = (
+    "agents wait for an outage of their API as long as it lasts; before, a node failed after a few minutes",
+    "work that acceptance, validator, review or gate refused is kept for the next attempt of an agent (rework=merge); "
+    "rework=fresh on the node begins anew, as before",
+    "a validator that cannot judge holds the finished branch and asks you; before, the work was refused",
+)
+"""Changes of defaults since version 0.1, oldest first; docs/upgrading.md has them all. Lines are only added."""
 
 
 def write_readme(home: Path) -> None:
@@ -23,3 +32,12 @@ def readme_text() -> str:
     source = checkout()
     page = source / "state" / NAME if source is not None else resources.files("garrison") / "state" / NAME
     return page.read_text(encoding="utf-8")
+
+
+def tell_changed_defaults(home: Path) -> list[str]:
+    """Return a line for each default that has changed since this home was last used, once; none for a new home."""
+    is_new = not any((home / "runs").iterdir()) if (home / "runs").is_dir() else True
+    told = len(CHANGED_DEFAULTS) if is_new else int(atomic.read(home / TOLD) or b"0")
+    atomic.write(atomic.make_directory(home) / TOLD, b"%d\n" % len(CHANGED_DEFAULTS), durable=False)
+    lines = [f"changed since your last launch: {line}" for line in CHANGED_DEFAULTS[told:]]
+    return [*lines, "docs/upgrading.md lists every changed default"] if lines else []

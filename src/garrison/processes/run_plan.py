@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from garrison.ends import RefusedBy
+from garrison.ends import KEPT, RefusedBy
 from garrison.errors import RecordError, Refused
 from garrison.pipeline.graph import flag, text
 from garrison.pipeline.parser import parse_file
@@ -66,7 +66,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,
         skip_agent=skip_agent, allow_empty=skip_agent or may_change_nothing(planned, agent),
-        rework=CONTINUE if node.kind == RefusedBy.LOST and attempt > 1 else str(planned.attrs.get("rework", "fresh")),
+        rework=_rework(planned, node, agent, launch),
         rework_reason=node.reason if attempt > 1 else "",
         attributes=_to_json(planned.attrs), context=context or {}, words=list(planned.words),
         ways=list(planned.next_steps),
@@ -75,6 +75,16 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "", step=node.step, landed=list(landed),
         hosts="" if skip_agent else _placement(planned, launch))
+
+
+def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -> str:
+    """Return where an attempt begins. Refused work is kept for an agent to mend; a node's own command, which would do
+    all of it once more, begins anew, and so does a host, which gets commits alone."""
+    if node.kind == RefusedBy.LOST and node.attempt > 1:
+        return CONTINUE
+    is_program = agent == "command" and not text(planned.attrs, "prompt")
+    default = "merge" if node.kind in KEPT and not is_program and not _placement(planned, launch) else "fresh"
+    return str(planned.attrs.get("rework") or default)
 
 
 def _placement(planned: PlannedTask, launch: Launch) -> str:

@@ -163,8 +163,8 @@ class Task:
     """False if an attempt that changes nothing has failed; tasks of older runs do not say."""
     goal: str = ""
     rework: str = "fresh"
-    """Start of an attempt after a red acceptance, a red gate or a conflict: `fresh` at the target's tip, or `merge`
-    (the tip is merged into the branch, conflict markers are left for the agent)."""
+    """Start of an attempt after a refused one: `fresh` at the target's tip, or `merge` (the tip is merged into the
+    branch, conflict markers are left for the agent)."""
     rework_reason: str = ""
     """Why the attempt before this one failed; empty in the first."""
     attributes: dict[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Function
 from garrison.agents.claude import questions
-from garrison.agents.result import parse_report
+from garrison.agents.result import NOTHING_TO_DO, parse_report
 from garrison.agents.verdict import to_report, verdict_problem
 from garrison.errors import UsageError
 from garrison.records import atomic
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SERVER = "garrison"
 PHASES = ("planning", "executing", "impl_complete")
 """Phases that an orchestrator's own hook may be in; later ones are its runner's."""
-STATUSES = ("success", "partial_success", "retry", "failure")
+STATUSES = ("success", "partial_success", NOTHING_TO_DO, "retry", "failure")
 """Statuses of a report; the first two land."""
 FOR_THE_PIPELINE = ("preferred_label", "suggested_next_ids", "context_updates")
 """Other fields of a report that the pipeline reads."""
@@ -72,7 +72,8 @@ def report_result(files: AttemptFiles, output: Mapping[str, Any] | None = None) 
         "report_result", "Say how the task ended. Without this call the task has failed. Call it once, at the end.", {
             "type": "object", "required": ["status", "summary"], "properties": {
                 "status": {"type": "string", "enum": list(STATUSES), "description": "partial_success: what is there is "
-                           "worth landing, though not all was done. retry: it failed, and another attempt may do "
+                           "worth landing, though not all was done. nothing_to_do: what is asked for is there "
+                           "already, as the evidence shows. retry: it failed, and another attempt may do "
                            "better."},
                 "summary": {"type": "string", "description": "What was done, or why it could not be."},
                 "evidence": {"type": "array", "items": _STRING,
@@ -178,6 +179,8 @@ def check_report(arguments: dict[str, Any]) -> dict[str, Any]:
     if status not in STATUSES or not summary:
         raise UsageError(f"say status={', status='.join(STATUSES[:-1])} or status={STATUSES[-1]}, and a summary")
     evidence = arguments.get("evidence") or []
+    if status == NOTHING_TO_DO and not evidence:
+        raise UsageError("say in evidence which lines of which files prove that nothing has to be done")
     try:
         extra = parse_report({name: arguments[name] for name in FOR_THE_PIPELINE if arguments.get(name)})
     except ValueError as error:

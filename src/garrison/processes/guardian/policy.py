@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from garrison.ends import RefusedBy
+from garrison.ends import KEPT, RefusedBy
 from garrison.merge import entry
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.turns import TurnEnd
@@ -212,7 +212,7 @@ def _after_failure(name: str, node: NodeState, kind: str, reason: str, max_rewor
     reason = reason.strip() or "its runner gave up and reported no reason; its log may tell"
     if kind in REWORKABLE and node.rework < max_rework + (kind == RefusedBy.MOVED):
         return NodeChanged(name, "active", node.attempt + 1, reason,
-                           failure_kind=kind if kind in (RefusedBy.LOST, RefusedBy.MOVED) else "")
+                           failure_kind=kind if kind in (RefusedBy.LOST, RefusedBy.MOVED, *KEPT) else "")
     return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.result import NOTHING_TO_DO
 from garrison.ends import RefusedBy
 from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
@@ -402,7 +403,7 @@ def _examine(facts: RunnerFacts, view: RunnerView) -> Decision:
     """Return the next check of finished work: is there a change, is it accepted, is it valid?"""
     if not facts.change:
         return Decision([Action(ActionKind.COMPARE_TREE)])
-    if facts.change == UNCHANGED and not view.task.allow_empty:
+    if facts.change == UNCHANGED and not (view.task.allow_empty or _has_nothing_to_do(view.result)):
         return Decision([_failure(view, _explain_no_change(view.result), RefusedBy.NO_CHANGE)])
     if view.task.acceptance and not facts.acceptance:
         return Decision([Action(ActionKind.START_JOB, "acceptance")])
@@ -413,6 +414,11 @@ def _examine(facts: RunnerFacts, view: RunnerView) -> Decision:
     if facts.validator not in ("", "ok"):
         return Decision([_failure(view, facts.validator, RefusedBy.ACCEPTANCE)])
     return Decision([Action(ActionKind.MOVE_HOOK, "impl_complete")])
+
+
+def _has_nothing_to_do(result: Result | None) -> bool:
+    """Return whether the agent says that nothing has to be done, and what proves it; acceptance and validator judge."""
+    return result is not None and result.said.get("status") == NOTHING_TO_DO and bool(result.said.get("notes"))
 
 
 def _explain_no_change(result: Result | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,8 @@ def test_the_child_prints_the_ref_or_one_line_of_error(repo: Path, tree: Path, c
     (tree / "a").write_text("1\n")
     assert main(arguments) == 0
     assert capsys.readouterr().out == f"{STEM}-live-1\n"
-    (tree / ".git").unlink()
+    (tree / ".git").unlink()  # the agent's doing: the repository's own records say which one it is
+    assert main(arguments) == 0
+    shutil.rmtree(repo / ".git/worktrees/n")
     assert main(arguments) == 1
     assert capsys.readouterr().err.count("\n") == 1

@@ -22,9 +22,10 @@ from garrison.ends import End
 from garrison.errors import Refused, Shortage
 from garrison.sandbox import bubblewrap, file_system
 from garrison.sandbox.checkout import checkout_place
-from garrison.sandbox.collect import git_mounts
+from garrison.sandbox.collect import collect, git_mounts
 from garrison.sandbox.confine import _processes_inside, confine
 from garrison.sandbox.file_system import FileSystemStep, Step
+from garrison.sandbox.git_view import GitView, give_back
 from garrison.sandbox.keyring import leave_session_keyring
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import machine
@@ -163,26 +164,50 @@ done
 
 
 @needs_landlock
-def test_by_landlock_an_agent_commits_but_makes_no_link_that_garrisons_git_would_follow(
+def test_by_landlock_an_agent_has_a_git_directory_of_its_own_that_garrisons_git_does_not_obey(
         place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the repository's can be written, its configuration not be read, and a `.git` that leads elsewhere has
+    garrison run nothing."""
     repo, home = tmp_path / "repo", tmp_path / "user"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     git(tmp_path, "init", "-q", "-b", "main", str(repo))
     for setting in ("user.name", "user.email"):
         git(repo, "config", setting, "ada@example.org")
+    git(repo, "config", "http.extraheader", "Authorization: secret")
     git(repo, "commit", "-q", "--allow-empty", "-m", "first")
     place.worktree.rmdir()
     git(repo, "worktree", "add", "-q", "-b", "node", str(place.worktree))
-    held = with_mode(place, Mode.LANDLOCK)
-    mounts = git_mounts(Git(repo, home=tmp_path / "home"), place.worktree, held.rights, Role.AGENT)
+    ours, held = Git(repo, home=tmp_path / "home"), with_mode(place, Mode.LANDLOCK)
+    mounts = git_mounts(ours, place.worktree, held.rights, Role.AGENT)
+    held = replace(held, mounts=mounts, secret=(repo, repo / ".git"))
     planted = lambda: [path for path in (repo / ".git").rglob("*")  # noqa: E731
-                       if path.is_symlink() or path.name in ("planted", "pipe", "moved", "hard")]
+                       if path.is_symlink() or path.name in ("planted", "pipe", "moved", "hard", "file", "inner")]
     commit = "echo x > one.txt && git add -A && git commit -qm one && git stash list && git commit -q --amend -m two"
-    code, output = run(replace(held, mounts=mounts), f"{PLANT_LINKS}\n{commit}", COMMON=str(repo / ".git"),
+    named = "git -c user.name=a -c user.email=a@b"
+    own = f"git init -q $HOME/own && cd $HOME/own && {named} commit -q --allow-empty -m own && git log --format=%s"
+    code, output = run(held, f"{PLANT_LINKS}\n{commit} && {own}; cat $COMMON/config", COMMON=str(repo / ".git"),
                        REAL_HOME=str(home), HOME=str(home))
-    assert (code, planted()) == (0, []), output
+    assert (code != 0, planted(), output.splitlines()[-2:-1], "secret" in output) == (True, [], ["own"], False), output
+    assert collect(GitView(ours, place.worktree)).is_changed
     assert git(repo, "log", "--format=%s", "node") == "two\nfirst"
+    evil = ("rm .git && git init -q . && git config core.fsmonitor 'touch $MARK;' && "
+            f"{named} commit -q --allow-empty -m evil",
+            "rm -rf .git && git init -q $HOME/evil && git -C $HOME/evil config core.fsmonitor 'touch $MARK;' && "
+            "echo \"gitdir: $HOME/evil/.git\" > .git",
+            "rm -rf .git; ln -s \"$COMMON\" .git", "rm -rf .git; mkfifo .git")
+    for attack in evil:
+        run(held, attack, MARK=str(place.worktree / "ran"), COMMON=str(repo / ".git"))
+        (place.worktree / "ran").unlink(missing_ok=True)  # by its own git
+        tip = git(repo, "rev-parse", "node")
+        assert (ours.head(place.worktree), ours.current_branch(place.worktree), ours.git_dir(place.worktree)) == (
+            tip, "node", repo / ".git/worktrees/node"), attack
+        ours.is_dirty(place.worktree)
+        ours.commit_all(place.worktree, "what it left")
+        assert not (place.worktree / "ran").exists(), attack
+        assert git(repo, "log", "-1", "--format=%s", "main") == "first"
+    give_back(ours, place.worktree)
+    assert git(place.worktree, "rev-parse", "--absolute-git-dir") == str(repo / ".git/worktrees/node")
     run(place, PLANT_LINKS, COMMON=str(repo / ".git"), REAL_HOME=str(home))
     assert len(planted()) > 12, "without a sandbox they are all made"
 

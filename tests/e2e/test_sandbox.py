@@ -163,8 +163,9 @@ needs_landlock = pytest.mark.skipif(not machine().landlock, reason="Landlock is 
 def test_landlock_is_asked_for_once_and_gives_its_agents_no_terminal_server(place: Place) -> None:
     path, escaped = without_bubblewrap(place), place.user / "escaped"
     (place.root / "sockets.py").write_text(TRY_SOCKETS)
-    command = (f"/usr/bin/python3 {place.root}/sockets.py {place.folder} {escaped}; echo x > one.txt; git add -A; "
-               "git commit -qm x")
+    command = (f"/usr/bin/python3 {place.root}/sockets.py {place.folder} {escaped}; echo x > one.txt; "
+               f"cat {place.repo}/.git/config >> one.txt; git config --list >> one.txt; git add -A; git commit -qm x")
+    git(place.repo, "config", "remote.up.url", "https://ada:s3cret@host.example/x")
     arguments = ["launch", str(graph(place.root, f'one [shape=box, command="{command}"]; start -> one -> exit;')),
                  "--target-dir", str(place.repo), "--run", "r1", "--gate", "true"]
     refused = place.command(*arguments, PATH=path)
@@ -182,14 +183,17 @@ def test_landlock_is_asked_for_once_and_gives_its_agents_no_terminal_server(plac
     code, shown = asked.end()
     assert (code, "sandbox: landlock" in shown) == (0, True), shown
     assert 'mode = "landlock"' in (place.home / "config.toml").read_text()
-    assert git(place.repo, "show", "main:one.txt") == "x"
+    read = git(place.repo, "show", "main:one.txt")
+    assert ("remote.up.url=https://host.example/x" in read, "s3cret" in read) == (True, False), read
     assert not escaped.exists()
-    git(place.repo, "config", "remote.up.url", "https://ada:s3cret@host.example/x")
-    told = place.command(*arguments, "--new", "--run", "r2", PATH=path).stderr
-    assert ("holds a secret (remote.up.url), which" in told, "s3cret" in told) == (True, False), told
-    git(place.repo, "config", "--unset", "remote.up.url")
     tmux = place.command(*arguments, "--new", "--run", "r2", "--terminal", "tmux", PATH=path)
     assert (tmux.returncode, "use --terminal process" in tmux.stderr) == (1, True), tmux.stderr
+    (place.repo / ".gitmodules").write_text('[submodule "sub"]\n\tpath = sub\n\turl = ./x\n')
+    git(place.repo, "add", ".gitmodules")
+    git(place.repo, "update-index", "--add", "--cacheinfo", f"160000,{git(place.repo, 'rev-parse', 'HEAD')},sub")
+    git(place.repo, "commit", "-qm", "a submodule")
+    told = place.command(*arguments, "--new", "--run", "r2", PATH=path)
+    assert (told.returncode, "has submodules (sub)" in told.stderr) == (1, True), told.stderr
 
 
 @needs_landlock

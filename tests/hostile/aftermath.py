@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hostile.cases import Gap
 from hostile.trial import FIRST_EDITION
 from hostile.world import RUN, Confinement, World
 from support import Node, git, processes
@@ -40,7 +39,6 @@ class Trap:
     name: str
     script: str
     closed: Callable[[World, str], bool]
-    landlock_gap: Gap | None = None
     refused_by: str = ""
     """What refuses it without a sandbox, since the first edition or before."""
     always: bool = False
@@ -161,12 +159,12 @@ TRAPS = (
          PLANT + nested("own") + f"git -C own config core.worktree $PWD; echo \"gitdir: $PWD/own/.git\" > .git; {SHOW}",
          touched, refused_by=NEUTRAL),
     Trap("makes its .git file name the user's repository", "echo \"gitdir: $R/.git\" > .git; echo evil >> notes.txt",
-         main_moved, Gap.REPOSITORY),
+         main_moved, refused_by=OWN),
     Trap("makes its branch a symbolic ref to main",
          "git symbolic-ref refs/heads/garrison/$RUN/$NODE refs/heads/main; echo evil >> notes.txt; "
-         "git commit -qam 'Not a landing'", main_moved, Gap.REPOSITORY),
+         "git commit -qam 'Not a landing'", main_moved),
     Trap("checks out main and commits there", "git checkout -q --ignore-other-worktrees main; echo evil >> notes.txt; "
-         "git commit -qam 'Not a landing'", main_moved, Gap.REPOSITORY),
+         "git commit -qam 'Not a landing'", main_moved),
     Trap("has a submodule whose .git file names the user's repository",
          "mkdir sub; printf '[submodule \"sub\"]\\n\\tpath = sub\\n\\turl = ./x\\n' > .gitmodules; "
          "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sub; git add .gitmodules; git commit -qm s; "
@@ -201,7 +199,7 @@ TRAPS = (
 
 def spring(confinement: Confinement, traps: Sequence[Trap]) -> Iterator[tuple[Trap, bool]]:
     """Yield each trap and whether it closed: each in a run of its own where some do, else all in one."""
-    is_whole = confinement not in (Confinement.NONE, Confinement.LANDLOCK)
+    is_whole = confinement is not Confinement.NONE
     groups = [list(traps)] if is_whole else [[trap] for trap in traps]
     for group in groups:
         with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
@@ -248,7 +246,7 @@ def wrong(results: Sequence[tuple[Trap, bool]], confinement: Confinement) -> lis
         if confinement is Confinement.NONE:
             expected = not trap.always if FIRST_EDITION else not trap.refused_by
         else:
-            expected = confinement is Confinement.LANDLOCK and bool(trap.landlock_gap)
+            expected = False
         if closed != expected:
             found.append(f"{trap.name}: {'closed' if closed else 'did not close'}")
     return found

@@ -38,7 +38,6 @@ class Group(StrEnum):
 class Gap(StrEnum):
     """What Landlock does not hold; `garrison.sandbox.landlock.GAPS` tells it to users."""
 
-    REPOSITORY = "the repository's git directory can be written"
     SHOWN = "processes outside and shared memory can be seen"
     SOCKETS = "servers behind Unix sockets can be reached"
 
@@ -455,12 +454,6 @@ _MACHINE = (
 )
 
 LANDLOCK_GAPS: dict[Gap, tuple[str, ...]] = {
-    Gap.REPOSITORY: (
-        "moves main with update-ref", "moves main by writing its file", "moves a branch in packed-refs",
-        "moves a sibling's branch", "makes its branch a symbolic ref to another", "replaces a commit",
-        "writes a note on the user's commit", "truncates the reflog of main",
-        "prunes objects that nothing refers to yet", "deletes an object", "damages an object", "adds alternates",
-        "locks main"),
     Gap.SHOWN: (
         "reads the command line of all programs", "reads System V shared memory",
         "reads another program's file in /dev/shm", "plants a file in /dev/shm"),

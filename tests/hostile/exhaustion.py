@@ -49,8 +49,6 @@ class Exhaustion:
     """Control group that bounds the run, `pids` or `memory`; '' for none."""
     fills: tuple[str, ...] = ()
     """Patterns below the folder of worktrees or the home: what a person removes to make room."""
-    prunes: bool = False
-    """Set if a person runs `git prune`, too: by Landlock an agent writes into the repository's own objects."""
     says: str = ""
     """Pattern of what `garrison status` or a log says meanwhile."""
 
@@ -78,7 +76,7 @@ CASES = (
                "git -c core.compression=0 hash-object -w --stdin >/dev/null 2>&1; do :; done; "
                "cat /dev/zero > fill 2>/dev/null; sleep 6; exit 1",
                fills=(f"*/{RUN}/{HOSTILE}/fill", f"*/{RUN}/.{HOSTILE}.sandbox/git/common/objects/??/*"),
-               prunes=True, says="No space left|disk is full"),
+               says="No space left|disk is full"),
     Exhaustion("fills the disk through its output", "cat /dev/zero; sleep 6; exit 1",
                fills=(f"runs/{RUN}/nodes/{HOSTILE}/*/output.log",), says="No space left|disk is full"),
     Exhaustion("takes all files of the disk", "$PY -c 'import itertools\nfor n in itertools.count(): "
@@ -188,8 +186,6 @@ def attempt(case: Exhaustion, confinement: Confinement) -> Outcome:
                 for pattern in case.fills:
                     for path in [*world.trees.glob(pattern), *world.home.glob(pattern)]:
                         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-                if case.prunes and confinement is Confinement.LANDLOCK:
-                    world.git("prune", "--expire=now")
             time.sleep(0.5)
         seconds = time.monotonic() - began
         landed = has_landed(world)

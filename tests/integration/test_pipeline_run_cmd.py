@@ -18,6 +18,7 @@ from garrison.cli.main import garrison
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunDirectory
+from garrison.sandbox.probe import machine
 from support import PROGRAM, UserWorld, git, is_gone, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -369,6 +370,13 @@ def test_in_place_git_directories_are_read_only_and_new_ones_are_named(checkout:
     assert (checkout / "a").read_text() == "a\nmore\n"
     assert not (checkout / ".git/commondir").exists() and "bad" not in (checkout / ".git/config").read_text()
     assert f"changed the repository in {checkout / 'n'}: your git obeys" in result.output
+
+
+@pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
+def test_in_place_by_landlock_is_refused_before_anything_runs(checkout: Path, call: Call) -> None:
+    result = call("run", "w.dot", "--in-place", "--sandbox", "landlock")
+    assert result.exit_code == 1 and "by Landlock nothing keeps a command" in result.output, result.output
+    assert not (checkout / "a").exists() and "node" not in result.output
 
 
 def test_the_first_run_in_a_worktree_after_an_upgrade_says_so(checkout: Path, call: Call) -> None:

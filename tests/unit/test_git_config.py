@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.sandbox.git_config import NO_PUSH, Entry, find_secrets, parse, render, select
+from garrison.sandbox.git_config import NO_PUSH, Entry, parse, render, select
 
 SCOPES = ("system", "global", "local")
 
@@ -68,15 +68,3 @@ def test_values_survive_being_written():
     odd = Entry("local", 'filter.a"b.c.clean', 'sh -c "x\\y" # no comment; \n\tz')
     text = render([odd, Entry("local", "a.b", None)])
     assert text == b'[filter "a\\"b.c"]\n\tclean = "sh -c \\"x\\\\y\\" # no comment; \\n\\tz"\n[a]\n\tb\n'
-
-
-def test_secrets_of_the_repository_are_named_without_what_they_hold():
-    entries = [Entry("local", "remote.origin.url", "https://ada:s3cret@host/x.git"), Entry("local", "user.name", "Ada"),
-               Entry("local", "url.https://ada:s3cret@host/.insteadof", "https://host/"),
-               Entry("local", "http.https://host/.extraheader", "AUTHORIZATION: basic s3cret"),
-               Entry("local", "remote.mirror.url", "https://host/x.git?private_token=s3cret"),
-               Entry("local", "remote.ssh.url", "git@host:x.git"), Entry("local", "remote.plain.url", "ssh://git@host/x"),
-               Entry("global", "http.extraheader", "of the user's own, which is not shown")]
-    keys = find_secrets(entries)
-    assert keys == ["remote.origin.url", "url.https://host/.insteadof", "http.https://host/.extraheader",
-                    "remote.mirror.url"]

@@ -223,6 +223,7 @@ class _Workplace:
     def open(self, folder: Path, directory: Path, *, in_place: bool) -> None:
         """Prepare the worktree of a new run that is started in `folder`, unless it works there itself."""
         from garrison.cli import pipeline_worktree
+        from garrison.sandbox.checkout import check_folder
 
         self.tree = folder
         if not self._works:
@@ -230,6 +231,7 @@ class _Workplace:
         if not in_place:
             self.worktree = pipeline_worktree.worktree_for(folder, directory, self.home, os.environ)
         if self.worktree is None:
+            check_folder(folder, self.home, os.environ)
             self._before = pipeline_worktree.nested_repositories(folder)
             return
         if pipeline_worktree.is_first_use(self.home, os.environ):

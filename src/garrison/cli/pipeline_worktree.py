@@ -27,8 +27,8 @@ from garrison.processes.worktree import adopt_commits, collect_what_can_be, remo
 from garrison.records import atomic
 from garrison.records.names import to_run_stem
 from garrison.sandbox.checkout import REPOSITORY, WORKTREES, CheckoutCommands
-from garrison.sandbox.collect import enter
-from garrison.sandbox.git_view import GitView, sandbox_folder
+from garrison.sandbox.collect import git_mounts
+from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.network import connect_for
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import mode_here
@@ -95,9 +95,9 @@ class PipelineWorktree:
         atomic.make_directory(sandbox_folder(self.path))
         atomic.write(sandbox_folder(self.path) / REPOSITORY, os.fsencode(self.git.root))
         rights = read_rights(home, Role.AGENT, environ=environ)
-        if mode_here(rights.mode) is Mode.BUBBLEWRAP:
-            enter(GitView(self.git, self.path), self.name, push=rights.push,
-                  hooks=read_hooks_mode(home) is GuardHooks.AGENT)
+        if mode_here(rights.mode) is not Mode.NONE:
+            git_mounts(self.git, self.path, rights, Role.AGENT, self.name,
+                       hooks=read_hooks_mode(home) is GuardHooks.AGENT)
         return notes
 
     def finish(self) -> list[str]:

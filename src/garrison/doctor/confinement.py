@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from garrison.config import read_config, trees_root
@@ -19,14 +21,19 @@ from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.errors import GarrisonError, Refused
 from garrison.frozen import frozen
 from garrison.sandbox import escape_attempts
+from garrison.sandbox.collect import collect, git_mounts
 from garrison.sandbox.confine import confine
-from garrison.sandbox.escape_attempts import LEFT, Facts
+from garrison.sandbox.escape_attempts import GIT_FILES, LEFT, OBEYED, TOKEN, Facts
 from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
+from garrison.sandbox.git_view import GitView
 from garrison.sandbox.layers import Means, way_at
+from garrison.sandbox.network import connect_for
 from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
-from garrison.system import processes
+from garrison.system import processes, untrusted
+from garrison.system.git import Git
+from garrison.system.git.repository import EMAIL, NAME
 from garrison.system.tmux_server import TmuxServer
 from garrison.system.unix_socket import short_path
 
@@ -83,11 +90,13 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
         facts = stack.enter_context(_targets(root, user))
         facts["tmux"] = tmux
         worktree = root / "trees/node"
-        worktree.mkdir(parents=True)
+        work = _Work(root, worktree, stack, environ)
+        facts["repository"], facts["address"] = str(work.common or ""), work.address
         exchange = Path(facts["attempt"], EXCHANGE)
         exchange.mkdir(parents=True)
-        place = Place(Role.AGENT, rights, worktree, root / "trees/.node.sandbox",
-                      (Mount(exchange, exchange, writable=True),), under_home=(Path(facts["setup"]),))
+        place = Place(Role.AGENT, rights, worktree, root / "trees/.node.sandbox/agent",
+                      (*work.mounts(rights), Mount(exchange, exchange, writable=True)),
+                      under_home=(Path(facts["setup"]),))
         env = {**environ, "HOME": str(home if user.parent == home else user), "GARRISON_HOME": str(root / "home"),
                "GARRISON_TREES": str(root / "trees"), "PATH": environ.get("PATH", os.defpath)}
         confined = confine([sys.executable, "-I", str(ATTEMPTS), json.dumps(facts)], env, place)
@@ -105,8 +114,59 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
         succeeded["write_attempt"] = [path.name for path in exchange.parent.iterdir()] != [EXCHANGE]
         left = Path(facts["setup"])
         succeeded["write_setup"] = (left / "escaped").exists() or (left / LEFT).read_text() != "secret"
+        succeeded |= work.look()
         succeeded["daemon"] = _is_left(facts["daemon"])
         return succeeded
+
+
+class _Work:
+    """Repository with a worktree, in which git is attacked; nothing is, where there is no git."""
+
+    def __init__(self, root: Path, worktree: Path, stack: ExitStack, environ: Mapping[str, str]) -> None:
+        self.worktree, self.common = worktree, root / "repository/.git" if shutil.which("git") else None
+        self._server = stack.enter_context(socket.socket())
+        self._server.bind(("127.0.0.1", 0))
+        self._server.listen()
+        self.address = f"http://127.0.0.1:{self._server.getsockname()[1]}/m.git"
+        if self.common is None:
+            worktree.mkdir(parents=True)
+            return
+        first = Git(root, environ)
+        first.run("init", "-q", "-b", "main", str(self.common.parent))
+        self.git = Git(self.common.parent, environ, home=root / "home")
+        self.git.run("-c", f"user.name={NAME}", "-c", f"user.email={EMAIL}", "commit", "-q", "--allow-empty", "-m", "1")
+        self.git.run("config", "http.extraheader", TOKEN)
+        self.git.add_worktree(worktree, "node", "main")
+        (self.common / "modules/inner").mkdir(parents=True)
+        (self.common / "logs").mkdir(exist_ok=True)
+        self._before, self._tip = self._files(), self.git.branch_tip("main")
+
+    def mounts(self, rights: Rights) -> tuple[Mount, ...]:
+        """Return what an agent sees of the repository."""
+        return () if self.common is None else git_mounts(self.git, self.worktree, rights, Role.AGENT)
+
+    def _files(self) -> dict[str, str]:
+        assert self.common is not None
+        paths = {name: self.common / name for names in GIT_FILES.values() for name in names}
+        return {name: "a link" if path.is_symlink() else path.read_text() if path.is_file() else ""
+                for name, path in paths.items()}
+
+    def look(self) -> dict[str, bool]:
+        """Return which attacks on git succeeded, after garrison's own git has worked as at the end of an attempt."""
+        if self.common is None:
+            return {}
+        after = self._files()
+        found = {key: any(after[name] != self._before[name] for name in names) for key, names in GIT_FILES.items()}
+        with suppress(GarrisonError, untrusted.UnsafeFile, OSError):
+            collect(GitView(self.git, self.worktree))
+        with suppress(GarrisonError, untrusted.UnsafeFile, OSError):
+            self.git.populate_submodules(self.worktree, connect=connect_for(self.git))
+        with suppress(GarrisonError, untrusted.UnsafeFile, OSError):
+            self.git.commit_all(self.worktree, "what it left")
+        is_ours = self.git.branch_tip("main") == self._tip and self.git.current_branch(self.worktree) == "node"
+        found["git_obeyed"] = not is_ours or (self.worktree / OBEYED).exists()
+        found["git_submodule"] = bool(select.select([self._server], [], [], 0)[0])
+        return found
 
 
 def _pipe(stack: ExitStack) -> int:
@@ -169,7 +229,7 @@ def _targets(root: Path, user: Path) -> Iterator[Facts]:
                "tokens": [str(tools / "token-of-it"), str(tools / ".npmrc")],
                "attempt": str(home / "attempt"),
                "pid": outside.pid, "mark": _MARK,
-               "terminal": os.ttyname(terminal), "tmux": "",
+               "terminal": os.ttyname(terminal), "tmux": "", "repository": "", "address": "",
                "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": root.name,
                "port": server.getsockname()[1]}
 

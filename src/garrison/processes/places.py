@@ -81,7 +81,7 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
     patterns of what its git ignores.
     """
     rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
-    if mode_here(rights.mode) is Mode.BUBBLEWRAP:
+    if mode_here(rights.mode) is not Mode.NONE:
         return {}
     settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "fsync"),
                 ("commit.gpgSign", "false"), ("tag.gpgSign", "false")]  # the key is the user's alone

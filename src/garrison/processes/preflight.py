@@ -60,14 +60,14 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
 from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_run, launcher_key, quote, to_name
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
-from garrison.sandbox import git_config, private_files, setups
+from garrison.sandbox import private_files, setups
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import capacity
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
-from garrison.system.git.repository import explain_detached_head, operation_in_progress
+from garrison.system.git.repository import explain_detached_head, operation_in_progress, split
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux_server import TmuxServer
 
@@ -571,7 +571,7 @@ def _launch_to_resume(runtime: Runtime, run: str) -> Launch:
 
 def _terminal_beside_landlock(runtime: Runtime, launch: Launch, git: Git) -> str:
     """Return the terminal of a launch, so that no agent that Landlock holds has a tmux in reach; Refused where it has
-    one, or the repository's secrets.
+    one, or for a repository that has submodules.
 
     Whoever connects to tmux's socket runs anything as the user, and Landlock keeps nobody from sockets.
     """
@@ -581,7 +581,7 @@ def _terminal_beside_landlock(runtime: Runtime, launch: Launch, git: Git) -> str
             raise Refused(f"Landlock holds run {held}, and does not keep its agents from tmux's socket, by which they "
                           "could run anything as you; use --terminal process, or wait until that run has ended")
         return "process" if held is not None and launch.terminal == "auto" else launch.terminal
-    _refuse_secrets(git)
+    _refuse_submodules(git, launch.base_oid)
     if launch.terminal == "tmux":
         raise Refused("Landlock does not keep agents from tmux's socket, by which they could run anything as you; use "
                       "--terminal process")
@@ -590,12 +590,13 @@ def _terminal_beside_landlock(runtime: Runtime, launch: Launch, git: Git) -> str
     return "process" if launch.terminal == "auto" else launch.terminal
 
 
-def _refuse_secrets(git: Git) -> None:
-    """Refuse Landlock for a repository whose configuration holds secrets: git needs that file, and it hides no part."""
-    listing = git.run("config", "--list", "-z", "--show-scope", "--includes", exact=True).out
-    if keys := git_config.find_secrets(git_config.parse(listing)):
-        raise Refused(f"{git.common / 'config'} holds a secret ({', '.join(keys)}), which Landlock cannot keep from "
-                      "agents; give it to a credential helper instead, or use bubblewrap")
+def _refuse_submodules(git: Git, commit: str) -> None:
+    """Refuse Landlock for a repository with submodules, where no git directory of its own can be given to an agent."""
+    listing = git.run("ls-tree", "-r", "-z", commit, exact=True, check=False).out \
+        if git.run("cat-file", "-e", f"{commit}:.gitmodules", check=False).code == 0 else ""
+    if name := next((line.partition("\t")[2] for line in split(listing) if line.startswith("160000 ")), ""):
+        raise Refused(f"{git.root} has submodules ({name}), in which agents cannot commit by Landlock; use bubblewrap "
+                      "(`garrison doctor` says what it needs)")
 
 
 def _refuse_beside_tmux(runtime: Runtime, launch: Launch, advice: str) -> None:

@@ -31,7 +31,7 @@ from garrison.records import atomic
 from garrison.records.run import CONTINUE
 from garrison.sandbox import setups
 from garrison.sandbox.collect import collect, collect_side_work, enter
-from garrison.sandbox.git_view import GitView
+from garrison.sandbox.git_view import GitView, give_back
 from garrison.sandbox.network import connect_for
 from garrison.system import hindrance, untrusted
 from garrison.system.git import Git, GitError
@@ -119,6 +119,7 @@ def lend_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int) -
     what the person committed. What the set-up made is copied into it: the person sees no layer."""
     collect_what_can_be(git, worktree, run, node, attempt)
     setups.copy_out(worktree)
+    give_back(git, worktree)
     try:
         yield
     finally:
@@ -134,6 +135,7 @@ def save_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int, w
     """Save the content of a worktree under a rescue ref; return the ref. `why` completes "what NODE …"."""
     collect_what_can_be(git, worktree, run, node, attempt)
     restore_committed_output(git, worktree)
+    give_back(git, worktree)
     return git.save_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
 
 

@@ -21,7 +21,6 @@ from garrison.config import find_home, trees_root
 from garrison.errors import Refused
 from garrison.records import atomic, costs
 from garrison.sandbox import network
-from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.file_system import is_within
 from garrison.sandbox.git_view import GitView, find_git_dir, sandbox_folder
@@ -61,8 +60,7 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
     worktree = _worktree_of(tree, environ)
     if worktree is not None:
         git = Git(_repository_of(worktree), home=home)
-        seen = GitView(git, worktree).mounts() if mode_here(rights.mode) is Mode.BUBBLEWRAP else \
-            git_mounts(git, worktree, rights, Role.AGENT)
+        seen = GitView(git, worktree).mounts()
     else:
         seen = (*_git_mounts(tree, mode_here(rights.mode)),)
     kept = [_lexical(path) for path in (home, *([] if directory is None else [directory]), folder)]
@@ -136,6 +134,13 @@ def checkout_user(home: Path, run: str, node: str, attempt: int, directory: Path
                        run_directory=folder, account=account)
 
 
+def check_folder(tree: Path, home: Path, environ: Mapping[str, str],
+                 roles: Sequence[Role] = (Role.AGENT, Role.TOOL)) -> None:
+    """Refuse a person's own folder in which the mode of one of these roles cannot be held here."""
+    for mode in {mode_here(read_rights(home, role, "", environ).mode) for role in roles} - {Mode.NONE}:
+        _git_mounts(tree, mode)
+
+
 class CheckoutCommands:
     """Confines the commands that a session's model or a workflow's step runs in a folder: as tools of a pipeline are,
     each with a home and a network of its own.
@@ -148,9 +153,7 @@ class CheckoutCommands:
             account: folder of the home that stands for their costs.
         """
         self.tree, self.home, self.account, self.environ = tree.resolve(), home, account, environ
-        rights = read_rights(home, Role.TOOL, "", environ)
-        if (mode := mode_here(rights.mode)) is not Mode.NONE:
-            _git_mounts(self.tree, mode)
+        check_folder(self.tree, home, environ, (Role.TOOL,))
 
     @contextmanager
     def confined(self, argv: Sequence[str], cwd: Path) -> Iterator[tuple[Confined, NetworkPlace]]:

@@ -37,6 +37,7 @@ from garrison.sandbox.git_view import (
     ViewState,
     checkout_path,
     find_git_dir,
+    quote_in_list,
     restore_link,
 )
 from garrison.sandbox.place import Mode, Mount, Rights, Role
@@ -274,21 +275,22 @@ def collect(view: GitView) -> Collected:
 
 
 def enter(view: GitView, owner: str, *, push: bool = False, checkout: Path | None = None,
-          hooks: bool = True) -> tuple[Mount, ...]:
+          hooks: bool = True, is_direct: bool = False) -> tuple[Mount, ...]:
     """Return what to bind inside for the agent `owner`: a predecessor's view, if the repository is as that left it.
 
     What a view has is collected first, and locks that the predecessor's git left are removed: no process works in it.
-    Otherwise the view is made again. `push` and `checkout`: as in `GitView.prepare`.
+    Otherwise the view is made again. `push`, `checkout` and `is_direct`: as in `GitView.prepare`.
     """
     inside = str(checkout or view.worktree)
     if view.exists:
         with suppress(untrusted.UnsafeFile):
             collect(view)
             state = view.read_state()
-            if state is not None and state.owner == owner and state.checkout == inside and _is_current(view, state):
+            if (state is not None and state.owner == owner and state.is_direct == is_direct
+                    and state.checkout == inside and _is_current(view, state)):
                 view.clear_locks()
                 return view.mounts()
-    return view.prepare(push=push, owner=owner, checkout=checkout, hooks=hooks)
+    return view.prepare(push=push, owner=owner, checkout=checkout, hooks=hooks, is_direct=is_direct)
 
 
 def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path | None:
@@ -300,22 +302,17 @@ def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path 
 
 def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "",
                checkout: Path | None = None, *, hooks: bool = True) -> tuple[Mount, ...]:
-    """Return what a process in a worktree sees of its repository: a git view where mounts are possible, with the user's
-    `hooks` or without.
+    """Return what a process in a worktree sees of its repository: a git view, with the user's `hooks` or without.
 
     An agent's view is kept for its successors (`enter`); that of any other role is made again each time and never
-    collected. By Landlock nothing can be mounted: of the repository's own git directory, what a commit writes is
-    writable, but can get no link by which garrison's own git would write elsewhere.
+    collected. By Landlock nothing can be mounted: the view is direct (`ViewState`). Nothing of the repository's own git
+    directory is writable, and no more than its objects readable.
     """
     view = GitView(git, worktree, "git" if role is Role.AGENT else f"git-{role}")
-    if mode_here(rights.mode) is not Mode.BUBBLEWRAP:
-        collect(view)
-        view.remove()
-        written = [atomic.make_directory(git.common / name) for name in ("objects", "refs", "logs")]
-        return (Mount(git.common, git.common),
-                *(Mount(path, path, writable=True, plain=True) for path in (*written, find_git_dir(git, worktree))))
+    is_direct = mode_here(rights.mode) is Mode.LANDLOCK
     if role is Role.AGENT:
-        return enter(view, owner, push=rights.push, checkout=checkout, hooks=hooks)
+        return enter(view, owner, push=rights.push, checkout=checkout, hooks=hooks, is_direct=is_direct)
+    return view.prepare(checkout=checkout, hooks=hooks, is_direct=is_direct)
     return view.prepare(checkout=checkout, hooks=hooks)
 
 
@@ -338,7 +335,8 @@ class _Collection:
     def __init__(self, view: GitView, state: ViewState, private: PrivateState) -> None:
         self.view, self.git, self.state, self.private = view, view.git, state, private
         self._is_gone = not view.worktree.is_dir()
-        self.git_dir = Path(state.git_dir) if self._is_gone else restore_link(view.git, view.worktree)
+        self.git_dir = (Path(state.git_dir) if self._is_gone else find_git_dir(view.git, view.worktree)
+                        if state.is_direct else restore_link(view.git, view.worktree))
         if str(self.git_dir) != state.git_dir:
             raise GarrisonError(f"{view.worktree} is another worktree than the one its git view was made for")
         self._where = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(view.worktree)}
@@ -382,7 +380,8 @@ class _Collection:
                 failpoint.here("collect:moved")
                 if not self._is_gone:  # else it is made again, from the branch
                     self._follow(folder, objection)
-                    self._link_modules()
+                    if not self.state.is_direct:
+                        self._link_modules()
             finally:
                 for path in held:
                     path.unlink(missing_ok=True)
@@ -736,14 +735,6 @@ def _find_no_commits(folder: Path, oids: Sequence[str]) -> list[str]:
     return [oid for oid, kind in zip(oids, found.decode().splitlines(), strict=True) if kind != "commit"]
 
 
-def _in_list(path: Path) -> str:
-    """Return a path as git reads it in a list of alternates: quoted if it has more than one line, say."""
-    text = str(path)
-    if "\n" not in text and not text.startswith(('"', "#")):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-
-
 def _make_git_directory(folder: Path, borrowed: Sequence[Path], *, is_sha256: bool, settings: str = "") -> None:
     """Make a git directory without a ref, which borrows objects."""
     for name in ("refs", "objects/info", "objects/pack"):
@@ -752,7 +743,7 @@ def _make_git_directory(folder: Path, borrowed: Sequence[Path], *, is_sha256: bo
     extension = "[extensions]\n\tobjectFormat = sha256\n" if is_sha256 else ""
     core = f"[core]\n\trepositoryformatversion = {int(is_sha256)}\n{settings}"
     (folder / "config").write_text(core + extension)
-    (folder / "objects" / "info" / "alternates").write_text("".join(f"{_in_list(path)}\n" for path in borrowed))
+    (folder / "objects" / "info" / "alternates").write_text("".join(f"{quote_in_list(path)}\n" for path in borrowed))
 
 
 @contextmanager

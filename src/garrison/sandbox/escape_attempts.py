@@ -15,6 +15,7 @@ import sys
 import termios
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -24,6 +25,16 @@ _PTRACE_SEIZE, _PR_GET_NO_NEW_PRIVS, _CLONE_NEWUSER = 0x4206, 39, 0x10000000
 _MAX_SOCKET = 107
 """Bytes of the path of a socket that the kernel takes."""
 LEFT = "left-by-setup"
+TOKEN = "garrison-doctor-token"
+OBEYED = "obeyed"
+"""File of the worktree that a git makes which obeys what the agent wrote."""
+GIT_FILES: Mapping[str, tuple[str, ...]] = {
+    "git_link": ("objects/escaped", "refs/escaped", "logs/escaped", "objects/pack/escaped"),
+    "git_settings": ("config", "commondir", "config.worktree", "modules/inner/config", "worktrees/node/commondir",
+                     "worktrees/node/config.worktree", "info/attributes", "objects/info/alternates"),
+    "git_hook": ("hooks/post-checkout", "hooks/pre-commit"),
+    "git_branch": ("refs/heads/main", "packed-refs", "HEAD", "worktrees/node/HEAD")}
+"""Escape → files of the repository's git directory that it makes or changes; whether they are is seen outside."""
 
 
 class Facts(TypedDict):
@@ -35,6 +46,10 @@ class Facts(TypedDict):
     user: str
     tokens: list[str]
     """Files with a secret in a toolchain of the user's: one that others may not read, one with a known name."""
+    repository: str
+    """Git directory of the worktree's repository, whose configuration holds the word `TOKEN`; '' without git."""
+    address: str
+    """Address at which nothing outside may look for a submodule."""
     attempt: str
     """Folder of an attempt, whose folder `agent` may be written inside."""
     setup: str
@@ -93,6 +108,55 @@ def _link_out(facts: Facts) -> bool:
     link.unlink(missing_ok=True)
     link.symlink_to(facts["sibling"])
     return write(str(link))
+
+
+def _plant(key: str, facts: Facts) -> bool:
+    for name in GIT_FILES[key]:
+        path = Path(facts["repository"], name)
+        with suppress(OSError):
+            if key == "git_link":
+                path.symlink_to(facts["user"])
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("[core]\n\tfsmonitor = false\n")
+    return False
+
+
+def _run_git(*words: str) -> str:
+    name = ("-c", "user.name=garrison", "-c", "user.email=garrison@localhost")
+    return subprocess.run(["git", *name, *words], capture_output=True, text=True, errors="replace", check=False).stdout
+
+
+def _read_settings(facts: Facts) -> bool:
+    if not facts["repository"] or TOKEN in _run_git("config", "--list"):
+        return bool(facts["repository"])
+    return TOKEN in Path(facts["repository"], "config").read_text()
+
+
+def _name_submodule(facts: Facts) -> bool:
+    """Commit a submodule at an address of our own; whether somebody outside connects to it is seen there."""
+    if facts["repository"]:
+        Path(".gitmodules").write_text(f'[submodule "m"]\n\tpath = m\n\turl = {facts["address"]}\n')
+        _run_git("add", ".gitmodules")
+        _run_git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},m")
+        _run_git("commit", "-q", "-m", "a submodule")
+    return False
+
+
+def _replace_git(facts: Facts) -> bool:
+    """Put repositories of our own in the place of the worktree's and below it; whether a git obeys is seen outside."""
+    if not facts["repository"]:
+        return False
+    for folder in (Path("own"), Path("nested/.git"), Path(".git")):
+        with suppress(OSError):
+            if folder.name == ".git" and folder.is_file():
+                folder.unlink()
+            for name in ("objects", "refs", "hooks"):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / "HEAD").write_text("ref: refs/heads/main\n")
+            (folder / "config").write_text(f"[core]\n\tfsmonitor = touch {Path(OBEYED).absolute()};\n")
+            (folder / "commondir").write_text(f"{facts['repository']}\n")
+    return False
 
 
 def _signal(facts: Facts) -> bool:
@@ -205,6 +269,8 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     "write_user": lambda facts: write(facts["user"]), "read_user": lambda facts: read(facts["user"]),
     "write_attempt": _write_attempt, "link_out": _link_out, "write_setup": _write_setup,
     "write_system": lambda _: write("/usr/local"),
+    "git_secret": _read_settings, "git_submodule": _name_submodule,
+    **{key: partial(_plant, key) for key in GIT_FILES}, "git_obeyed": _replace_git,
     "read_shadow": lambda _: bool(Path("/etc/shadow").read_bytes()),
     "read_token": lambda facts: any(map(_holds_secret, facts["tokens"])), "see_process": _is_outer,
     "signal_process": _signal,

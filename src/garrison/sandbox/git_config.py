@@ -162,17 +162,6 @@ def select(entries: Iterable[Entry], scopes: Sequence[str], *, push: bool = Fals
     return kept
 
 
-def find_secrets(entries: Iterable[Entry]) -> list[str]:
-    """Return the keys of the repository's own settings that hold a password or a token, without what they hold."""
-    return list(dict.fromkeys(_strip(entry.key) for entry in entries
-                              if entry.scope in ("local", "worktree") and _holds_secret(entry)))
-
-
-def _holds_secret(entry: Entry) -> bool:
-    return _split(entry.key)[2] in _SECRET_NAMES or any(
-        _strip(text) != text or _TOKEN.search(text) is not None for text in (entry.key, entry.value or ""))
-
-
 def _effective(entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries without those that a narrower scope overrides: one file could not be edited otherwise."""
     entries = [entry for entry in entries if entry.scope != "command"]  # those of garrison's own call

@@ -87,6 +87,8 @@ class ViewState:
     modules: dict[str, str] = field(default_factory=dict)
     """Path of each submodule below the worktree → path of its git directory below the view's."""
     version: int = 1
+    is_direct: bool = False
+    """Nothing is mounted: what is inside works in the view where it lies, to which the worktree's `.git` file leads."""
 
     @property
     def part(self) -> str:
@@ -126,6 +128,7 @@ class GitView:
         self.common = self.folder / "common"
         self.lock = self.folder.with_name(f"{name}.lock")
         """Lock held while the view is collected or replaced."""
+        self._inside = REPOSITORY
 
     # ---- state
 
@@ -187,7 +190,7 @@ class GitView:
     # ---- preparing
 
     def prepare(self, *, push: bool = False, owner: str = "", checkout: Path | None = None,
-                hooks: bool = True) -> tuple[Mount, ...]:
+                hooks: bool = True, is_direct: bool = False) -> tuple[Mount, ...]:
         """Make the view from the repository as it is now, replacing another; return what to bind inside.
 
         Args:
@@ -195,25 +198,27 @@ class GitView:
             owner: attempt of the agent that it is made for, as `enter` compares it.
             checkout: path of the worktree inside; None: as outside.
             hooks: the user's own hooks run inside.
+            is_direct: as in `ViewState`.
         """
         inside = checkout or self.worktree
         git_dir = restore_link(self.git, self.worktree)
+        self._inside = self.common if is_direct else REPOSITORY
         new = self.folder.with_name(f"{self.folder.name}.new-{os.getpid()}")
         untrusted.remove(new.parent, new.name)
         atomic.make_directory(new)
         common = new / "common"
-        stores = ObjectStores(self.git.common)
+        stores = ObjectStores(self.git.common, is_direct=is_direct)
         branch, tip = read_head(self.git, self.worktree, git_dir)
         _make_git_directory(common, stores.alternates(self.git.common / "objects"))
         entries = self._write_shared(common, git_dir, inside, push=push, hooks=hooks)
         modules = _copy_worktree_part(self.git, self.worktree, git_dir, common, stores, inside)
         (new / "empty").touch()
         for number, folder in enumerate(["", *modules.values()]):
-            (new / f"link-{number}").write_text(f"gitdir: {REPOSITORY / folder}\n", errors="surrogateescape")
+            (new / f"link-{number}").write_text(f"gitdir: {self._inside / folder}\n", errors="surrogateescape")
         shared = next((entry.value or "" for entry in reversed(entries) if entry.key == "core.sharedrepository"), "")
         state = ViewState(branch, str(git_dir), tip, owner, indexed=tip, permissions=shared,
                           stores=[str(path) for path in stores.paths], checkout=str(inside), modules=modules,
-                          version=_VERSION)
+                          version=_VERSION, is_direct=is_direct)
         atomic.write(new / "view.json", json.dumps(asdict(state)).encode(), durable=False)
         with atomic.locked(self.lock):
             untrusted.set_aside(self.folder.parent, self.folder.name)
@@ -223,9 +228,14 @@ class GitView:
 
     def mounts(self) -> tuple[Mount, ...]:
         """Return what to bind inside for a prepared view, in order."""
-        restore_link(self.git, self.worktree)
         state = self.read_state()
         empty = self.folder / "empty"
+        if state is not None and state.is_direct:
+            _write_link(self.worktree, self.common)
+            stores = [Path(path) for path in state.stores]
+            return (Mount(self.common, self.common, writable=True), *(Mount(path, path) for path in stores),
+                    *(Mount(lfs, lfs) for path in stores if (lfs := path.parent / "lfs").is_dir()))
+        restore_link(self.git, self.worktree)
         system = [Mount(empty, _SYSTEM_CONFIG)] if _SYSTEM_CONFIG.is_file() else []  # the view's own has its settings
         links = ["", *state.modules] if state else []
         inside = Path(state.checkout) if state else self.worktree
@@ -280,7 +290,7 @@ class GitView:
                     (common / "info").mkdir(parents=True, exist_ok=True)
                     (common / "info" / copy).write_bytes(data)
             if is_copied:
-                settings.append(git_config.Entry("local", key, str(REPOSITORY / "info" / copy)))
+                settings.append(git_config.Entry("local", key, str(self._inside / "info" / copy)))
         return settings
 
     def _copy_hooks(self, common: Path, path: str) -> list[git_config.Entry]:
@@ -298,8 +308,9 @@ class GitView:
 class ObjectStores:
     """Object directories of a repository and all that they borrow from, each with its place inside."""
 
-    def __init__(self, common: Path) -> None:
+    def __init__(self, common: Path, *, is_direct: bool = False) -> None:
         self._places: dict[Path, int] = {}
+        self._is_direct = is_direct
         self.add(common / "objects")
 
     def add(self, objects: Path) -> None:
@@ -310,6 +321,8 @@ class ObjectStores:
     def alternates(self, objects: Path) -> str:
         """Return the content of `info/alternates` for a private store in place of `objects`, which are added."""
         self.add(objects)
+        if self._is_direct:
+            return "".join(f"{quote_in_list(real)}\n" for real in _closure(objects))
         return "".join(f"{STORES}/{self._places[real]}/objects\n" for real in _closure(objects))
 
     @property
@@ -330,6 +343,14 @@ def store_mounts(stores: Sequence[Path], empty: Path) -> list[Mount]:
             if (real.parent / "lfs").is_dir():  # where git-lfs looks beside an alternate
                 mounts.append(Mount(real.parent / "lfs", place / "lfs"))
     return mounts
+
+
+def quote_in_list(path: Path) -> str:
+    """Return a path as git reads it in a list of alternates: quoted if it has more than one line, say."""
+    text = str(path)
+    if "\n" not in text and not text.startswith(('"', "#")):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def _closure(objects: Path) -> list[Path]:
@@ -358,21 +379,29 @@ def find_git_dir(git: Git, worktree: Path) -> Path:
 
     GarrisonError if the repository has no such worktree.
     """
-    real = worktree.parent.resolve() / worktree.name / ".git"
-    folder = git.common / "worktrees"
-    for git_dir in sorted(folder.iterdir()) if folder.is_dir() else ():
-        try:
-            recorded = git_dir / (git_dir / "gitdir").read_text(errors="surrogateescape").strip()
-        except OSError:
-            continue
-        if recorded.parent.parent.resolve() / recorded.parent.name / ".git" == real:
-            return git_dir
-    raise GarrisonError(f"{worktree} is no worktree of {git.root}: its registration is gone")
+    git_dir = git.registered(worktree)
+    if git_dir is None:
+        raise GarrisonError(f"{worktree} is no worktree of {git.root}: its registration is gone")
+    return git_dir
 
 
 def restore_link(git: Git, worktree: Path) -> Path:
     """Return the worktree's own git directory, and write its `.git` file again if that names anything else."""
     git_dir = find_git_dir(git, worktree)
+    _write_link(worktree, git_dir)
+    return git_dir
+
+
+def give_back(git: Git, worktree: Path) -> None:
+    """Have the `.git` file of a worktree in which no agent works name what is the repository's: a person's git there
+    would obey what the agent wrote."""
+    state = GitView(git, worktree).read_state()
+    if state is not None and state.is_direct and worktree.is_dir():
+        restore_link(git, worktree)
+
+
+def _write_link(worktree: Path, git_dir: Path) -> None:
+    """Write the `.git` file of a worktree if it names anything but a git directory; what else lies there is kept."""
     link = worktree / ".git"
     untrusted.mend_folder(worktree)
     try:
@@ -386,7 +415,6 @@ def restore_link(git: Git, worktree: Path) -> Path:
                         if not os.path.lexists(link.with_name(f".git.left-{number}")))
             link.rename(free)
         atomic.write(link, b"gitdir: " + os.fsencode(git_dir) + b"\n")
-    return git_dir
 
 
 # ---- parts of a view -------------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 GAPS = (
     "names, sizes and times of all files can be seen, not what is in them",
     "processes outside, their command lines and the machine's shared memory can be seen",
-    "objects and branches of the repository can be written and removed, those of other nodes too",
     "programs that an agent leaves running are only found by their marks",
     "servers behind Unix sockets can be reached",
     "modes, owners and times of the user's files can be changed, not what is in them",
@@ -55,7 +54,7 @@ def gaps(abi: int) -> list[str]:
 def writable_paths(place: Place) -> list[Path]:
     """Return the folders and files that stay writable, with all that can be made there."""
     return [place.home, place.tmp, *([place.worktree] if place.worktree_writable else []), *place.rights.write,
-            *(mount.source for mount in place.mounts if mount.writable and not mount.plain)]
+            *(mount.source for mount in place.mounts if mount.writable)]
 
 
 def check_place(place: Place) -> None:
@@ -77,8 +76,6 @@ def command_line(argv: Iterable[str], place: Place, readable: Iterable[Path]) ->
     words = [sys.executable, "-I", "-S", str(LAUNCHER)]
     words += [word for path in (*readable, KERNEL) for word in ("--read", str(path))]
     words += [word for path in writable for word in ("--write", str(path))]
-    words += [word for mount in place.mounts if mount.writable and mount.plain
-              for word in ("--plain", str(mount.source))]
     words += [word for path in DEVICES for word in ("--write", path)]
     # In a namespace of its own all ports are its own, and Landlock keeps it from the namespaces of other processes.
     if place.rights.network is not Network.OPEN and not place.entry:

@@ -1,6 +1,6 @@
 """Launcher: restrict itself by Landlock, then become the command. Started as a file, without site packages.
 
-    python -I -S landlock_launcher.py [--read PATH]… [--write PATH]… [--plain PATH]… [--ports PORT,…] -- COMMAND…
+    python -I -S landlock_launcher.py [--read PATH]… [--write PATH]… [--ports PORT,…] -- COMMAND…
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ def main(words: list[str]) -> int:
     """Restrict and execute; return 126 or 127 if the command cannot be run."""
     readable: list[str] = []
     writable: list[str] = []
-    plain: list[str] = []
     ports: list[int] | None = None
     while words[0] != "--":
         option, value, *words = words
@@ -27,8 +26,6 @@ def main(words: list[str]) -> int:
             readable.append(value)
         elif option == "--write":
             writable.append(value)
-        elif option == "--plain":
-            plain.append(value)
         else:
             ports = [int(port) for port in value.split(",") if port]
     command = words[1:]
@@ -39,7 +36,7 @@ def main(words: list[str]) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard // 2), hard // 2))
     try:
         landlock.drop_capabilities()
-        landlock.restrict(readable=readable, writable=writable, plain=plain, connect=ports,
+        landlock.restrict(readable=readable, writable=writable, connect=ports,
                           bind=None if ports is None else (), scoped=True)
         seccomp.restrict()
         os.execvp(command[0], command)

@@ -83,9 +83,6 @@ class Mount:
     source: Path
     target: Path
     writable: bool = False
-    plain: bool = False
-    """By Landlock only files and folders can be made in it, nor can anything be moved into it: garrison's own git works
-    there, and would follow a link or wait for a pipe."""
 
 
 @frozen

@@ -27,8 +27,6 @@ _OF_FILES = _EXECUTE | _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
 """Rights that a rule may grant on a file; the others are on folders."""
 _WRITES = {1: _WRITE_FILE | 0x1FF0, 2: 1 << 13, 3: _TRUNCATE, 5: _IOCTL_DEVICE}
 """ABI → rights to write, make and remove files that it adds."""
-_NOT_PLAIN = sum(1 << bit for bit in (6, 9, 10, 11, 12, 13))
-"""Rights to make devices, sockets, pipes and symbolic links, and to move or link anything from another folder."""
 
 
 def abi() -> int:
@@ -43,7 +41,6 @@ def ephemeral_ports() -> range:
 
 
 def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable[str | Path] | None = None,
-             plain: Iterable[str | Path] = (),
              connect: Iterable[int] | None = None, bind: Collection[int] | None = None, scoped: bool = False) -> None:
     """Restrict this thread and its later children as far as the kernel can; OSError if it refuses.
 
@@ -51,7 +48,6 @@ def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable
         readable: files and folders that stay readable and executable, besides those that stay writable; missing ones
             are ignored. None: no restriction. Names, sizes and links can be seen everywhere.
         writable: files and folders that stay writable, in the same way.
-        plain: as `writable`, but only for files and folders that are made there.
         connect: TCP ports that may be connected to; None: all.
         bind: TCP ports that may be listened on; None: all.
         scoped: no signals to, and no abstract sockets of, processes outside.
@@ -69,8 +65,6 @@ def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable
             _allow(rules, path, reads)
         for path in writable or ():
             _allow(rules, path, reads | writes)
-        for path in plain if writes else ():
-            _allow(rules, path, reads | writes & ~_NOT_PLAIN)
         for right, allowed in ((_CONNECT_TCP, connect), (_BIND_TCP, bind)) if ports else ():
             for port in allowed or ():
                 _call_checked(_ADD, rules, _NET_PORT, (ctypes.c_uint64 * 2)(right, port), 0)

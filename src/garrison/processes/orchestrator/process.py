@@ -56,7 +56,7 @@ from garrison.records.signals import (
     parse,
 )
 from garrison.sandbox import setups
-from garrison.sandbox.git_view import GitView
+from garrison.sandbox.git_view import GitView, give_back
 from garrison.sandbox.place import Mount, Role
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
@@ -647,6 +647,8 @@ class Orchestrator:
         reaper.kill_leftovers()
         if self.network is not None:
             self.network.close()
+        with contextlib.suppress(GarrisonError, OSError):
+            give_back(self.git, self.worktree)
         exit_gracefully(self.incarnation, reason, 0 if reason != "failed" else 1, death_class)
         self.exit_code = 0
         if self.launch.adhoc and self.incarnation.identity.parent is None:

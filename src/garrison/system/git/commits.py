@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from garrison.errors import Refused
 from garrison.system import processes
 from garrison.system.git import abandoned_locks
-from garrison.system.git.configuration import find_git_dirs
+from garrison.system.git.configuration import GitDirs, find_git_dirs
 from garrison.system.git.repository import Answer, GitError, Repository, attempts, pair, split
 from garrison.system.git.signing import parse_ident, with_signature
 
@@ -119,7 +119,10 @@ class Commits(Repository):
         """Return the commit checked out at `path`, None if it has no commit or is no worktree any more."""
         if self.pinned and path == self.root:
             return self.rev("HEAD")
-        return self._read_head(path) or (type(self)(path).rev("HEAD") if path.is_dir() else None)
+        known = self._read_head(path)
+        if known is None and path.is_dir():
+            return self.rev("HEAD", path) if self.registered(path) else type(self)(path).rev("HEAD")
+        return known
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Return whether `old` is reachable from `new` (itself included)."""
@@ -462,7 +465,8 @@ class Commits(Repository):
 
     def _read_head(self, path: Path) -> str | None:
         """Read the commit checked out in a worktree of this repository from its files; None if git must be asked."""
-        dirs = find_git_dirs(path) if (path / ".git").exists() else None
+        own = self.registered(path)
+        dirs = GitDirs(own, self.common) if own else find_git_dirs(path) if (path / ".git").exists() else None
         if dirs is None or dirs.common != self.common:
             return None
         try:

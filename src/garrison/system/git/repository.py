@@ -83,6 +83,7 @@ class Repository:
         """Variables of every call that name its git directory, where what lies in `root` shall not."""
         self.has_foreign_objects = False
         """Whether its objects are as an agent made them: a call has limits then (`MAX_MEMORY`, `MAX_SECONDS`)."""
+        self._registered: dict[Path, Path] = {}
         self.committer = (NAME, EMAIL)
         """Name and address of who commits what lands, and is the author of merges."""
         self.signer: Signer | None = None
@@ -123,7 +124,7 @@ class Repository:
             timeout = min(timeout or MAX_SECONDS, MAX_SECONDS)
         name, *rest = arguments
         command = ["git", *(DURABLE if durable else ()), name, *NO_DRIVERS.get(name, ()), *rest]
-        named = {**self.pinned, **(extra or {})}
+        named = {**self.pinned, **self._pin(cwd), **(extra or {})}
         where = Path(named["GIT_DIR"]) if "GIT_DIR" in named else cwd or self.root
         try:
             neutral = neutral_variables(where, self.__dict__.get("common"), self.home, self.environment,
@@ -173,6 +174,29 @@ class Repository:
                 resource.prlimit(child.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         return child
 
+    def _pin(self, path: Path | None) -> Mapping[str, str]:
+        """Return the variables that name the git directory of a linked worktree, whatever lies in it."""
+        own = None if path is None or path == self.root or self.pinned else self.registered(path)
+        return {} if own is None else {"GIT_DIR": str(own), "GIT_WORK_TREE": str(path)}
+
+    def registered(self, path: Path) -> Path | None:
+        """Return a linked worktree's own git directory by the repository's records, whatever its `.git` says; None if
+        the repository has no such worktree."""
+        link = path.parent.resolve() / path.name / ".git"
+        try:
+            folder = self.common / "worktrees"
+        except Refused:
+            return None
+        first = self._registered.get(link, folder / path.name)
+        if _is_record_of(first, link):
+            return first
+        with suppress(OSError):
+            for git_dir in sorted(folder.iterdir()):
+                if _is_record_of(git_dir, link):
+                    self._registered[link] = git_dir
+                    return git_dir
+        return None
+
     def is_contention(self, errors: str) -> bool:
         """Return whether git's messages say that another git holds a lock; remove those that a killed git left."""
         abandoned_locks.remove_named(errors, self.root, self.common)
@@ -180,12 +204,23 @@ class Repository:
 
     def settings(self, path: Path | None = None) -> Sequence[Setting]:
         """Return the settings that git follows in a worktree, in its order; none if it cannot read them."""
-        dirs = find_git_dirs(Path(self.pinned["GIT_DIR"]) if "GIT_DIR" in self.pinned else path or self.root)
+        own = (self.pinned or self._pin(path)).get("GIT_DIR")
+        dirs = find_git_dirs(Path(own) if own else path or self.root)
         return read(dirs, self.environment).in_force if dirs is not None else ()
 
-    def rev(self, name: str) -> str | None:
-        """Return the commit that `name` refers to, or None."""
-        return self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False).out.strip() or None
+    def rev(self, name: str, path: Path | None = None) -> str | None:
+        """Return the commit that `name` refers to (in the worktree `path`), or None."""
+        answer = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=path, check=False)
+        return answer.out.strip() or None
+
+
+def _is_record_of(git_dir: Path, link: Path) -> bool:
+    """Return whether a git directory is that of the worktree with the `.git` file `link`, by what git recorded."""
+    try:
+        recorded = git_dir / (git_dir / "gitdir").read_text(errors="surrogateescape").strip()
+    except OSError:
+        return False
+    return recorded == link or recorded.parent.parent.resolve() / recorded.parent.name / ".git" == link
 
 
 def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: str | None, timeout: float | None,

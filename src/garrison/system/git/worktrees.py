@@ -170,7 +170,7 @@ class Worktrees(Commits):
 
     def _is_complete(self, path: Path) -> bool:
         """Return whether git finished creating a registered worktree: until then it is marked as locked."""
-        if not path.is_dir():
+        if not os.path.lexists(path / ".git"):
             return False
         try:
             git_dir = self.git_dir(path)
@@ -185,7 +185,8 @@ class Worktrees(Commits):
         """Return whether a broken worktree may hold more than what a killed git was writing into it."""
         if not path.is_dir() or all(entry.name == ".git" for entry in path.iterdir()):
             return False
-        return self.run("rev-parse", "--absolute-git-dir", cwd=path, check=False).code != 0
+        return not os.path.lexists(path / ".git") or \
+            self.run("rev-parse", "--absolute-git-dir", cwd=path, check=False).code != 0
 
     def _unregister(self, path: Path) -> None:
         self.run("worktree", "remove", "--force", "--force", str(path), check=False)
@@ -210,6 +211,8 @@ class Worktrees(Commits):
         """Return the worktree's own git directory (for the main worktree: the common one)."""
         if "GIT_DIR" in self.pinned and path == self.root:
             return Path(self.pinned["GIT_DIR"])
+        if path != self.root and (own := self.registered(path)) is not None:
+            return own
         link = path / ".git"
         if not os.access(path, os.X_OK) and path != self.root:
             untrusted.mend_folder(path)  # who worked in it took our rights away

@@ -94,6 +94,8 @@ class MemoryForge:
                 raise Killed
             case "502":
                 raise errors.Unreachable(f"{name}: 502")
+            case "refused":
+                raise errors.Refused(f"{name}: it is locked", "locked")
             case "limited":
                 raise errors.RateLimited(f"{name}: rate limit", 0.0)
             case "after":

@@ -58,6 +58,26 @@ def test_an_approval_counts_for_what_was_looked_at(driver: Driver) -> None:
     assert driver.state.landing.status == "landed"
 
 
+def test_a_push_without_an_answer_is_repeated_and_a_reply_that_is_not_taken_blocks_nothing(driver: Driver) -> None:
+    """An outage of the remote for git alone; then a conversation that is locked."""
+    first = head(driver)
+    driver.world.lines.append(model.LineComment("c1", "t1", "eve", "name it", "work.txt", 1, side=Side.NEW))
+    git(driver.repo, "config", "remote.origin.pushurl", str(driver.repo / "nowhere"))
+    driver.fault = lambda name: "refused" if name == "reply" else ""
+    driver.kill()
+    while "the remote does not answer" not in driver.state.pull_request.reason:
+        driver.turn()
+        driver.now += 1
+    assert head(driver) == first and not driver.worker.problem
+    git(driver.repo, "config", "--unset", "remote.origin.pushurl")
+    driver.now += 60
+    driver.settle()
+    assert head(driver) != first, "well before what is refused is tried again"
+    approve(driver.world, commit=head(driver))
+    driver.settle()
+    assert driver.state.landing.status == "landed", driver.state.pull_request
+
+
 def test_only_clean_merges_of_the_base_leave_an_approval_as_it_is(tmp_path: Path) -> None:
     repo = repositories(tmp_path)[1]
     git(repo, "branch", "base")

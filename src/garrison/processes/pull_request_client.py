@@ -8,6 +8,7 @@ marker by which the forge's client looks for it first, and a push carries the ti
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -290,18 +291,25 @@ class PullRequestClient:
             raise GarrisonError(f"could not move {self.launch.onto} to {new[:10]}: another git moved it; looking again")
 
     def _reply(self, number: int, step: ForgeStep) -> None:
-        """Answer a comment once; one that is gone needs no answer."""
-        forge, marker = self.forge, answer_marker(self.launch.run_id, step.comment)
+        """Answer a comment once; one that is gone needs no answer.
+
+        An answer is a courtesy: where the forge takes none (the conversation is locked), nothing waits for it.
+        """
+        marker = answer_marker(self.launch.run_id, step.comment)
         if time.monotonic() < self._is_young:  # a predecessor that was killed may just have answered it
             time.sleep(LISTED_SECONDS)
+        with suppress(Refused):
+            self._answer(number, step, marker)
+        self._answered.add(step.comment)
+
+    def _answer(self, number: int, step: ForgeStep, marker: str) -> None:
+        forge = self.forge
         if step.comment.startswith(WHOLE):
             forge.comment(number, attach(step.text, marker), marker, pull=True)
         else:
             thread = next((line.thread for line in forge.list_line_comments(number) if line.id == step.comment), "")
-            if not thread:
-                return  # it is gone, or not listed by the server that was asked: the next look tells
-            forge.reply(number, thread, attach(step.text, marker), marker)
-        self._answered.add(step.comment)
+            if thread:  # else it is gone, or not listed by the server that was asked
+                forge.reply(number, thread, attach(step.text, marker), marker)
 
 
 def relate(git: Git, tip: str, head: str, known: str) -> Relation:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
-from garrison.processes.pull_request_facts import CheckResult, Facts
+from garrison.processes.pull_request_facts import CheckResult, Facts, StepKind
 from garrison.system.git import GitError
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 IDLE_FACTOR = 10
 """Times the poll interval that the pause between two looks grows to while nothing changes."""
+_BY_GIT = (StepKind.PUSH, StepKind.MERGE, StepKind.AUTO_MERGE)
+"""Steps in which git talks to the remote."""
+_REJECTED = 1
+"""Exit code of `git push` if the remote answered, and took a ref not; of a transport that failed it is 128."""
 REFUSED_SECONDS = 300.0
 """Seconds after which a step that the forge refused is tried again, if nothing changed before."""
 
@@ -209,8 +213,11 @@ class ForgeWorker:
                 self._client = None
             return Answer(step=step, problem=str(error))
         except (errors.ForgeError, GarrisonError) as error:
-            if isinstance(error, GitError) and step is None:
+            if isinstance(error, GitError) and _is_unanswered(error, step):
                 return Answer(wait=f"the remote does not answer: {error}")
             return Answer(step=step, problem=str(error))
 
 
+def _is_unanswered(error: GitError, step: ForgeStep | None) -> bool:
+    """Return whether git got no answer from the remote, in a look or a step: that passes."""
+    return step is None or (step.kind in _BY_GIT and error.code != _REJECTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 import pytest
@@ -40,6 +41,12 @@ def test_a_detached_head_is_told_the_option_that_exists(place: Place, shell) -> 
     assert shell("init", "--gate", "true", "--base", "main")[0] == 0
     code, out, _ = shell("run", "write a note", "--command", "echo a >note.txt; echo done", "--terminal", "process")
     assert (code, out) == (0, "run done: 1 of 1 landed")
+    [own] = (place.home / "merge-queue").iterdir()
+    shutil.copytree(own, own.with_name("other-01234567"))
+    shown = [subprocess.run([*PROGRAM, "merge-queue", "list", *more], cwd=place.repo, env=place.env, text=True,
+                            capture_output=True, check=True).stdout for more in ((), ("--all",))]
+    assert ["other-01234567" in text for text in shown] == [False, True] and own.name in shown[0], shown
+    shutil.rmtree(own.with_name("other-01234567"))
     assert git(place.repo, "show", "main:note.txt") == "a"
     git(place.repo, "checkout", "-q", "main")
     place.edits = "?? first.dot\n?? garrison.toml"

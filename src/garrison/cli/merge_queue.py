@@ -21,7 +21,7 @@ from garrison.cli.options import PluginChoice, home_option, json_option, repo_ro
 from garrison.cli.output import align_columns, print_json, print_message, print_result, print_table
 from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
 from garrison.config import find_home, trees_root
-from garrison.errors import Refused
+from garrison.errors import GarrisonError, Refused
 from garrison.merge import commands, hooks
 from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import BATCH_HISTORY, CLEANING, QueueConfig
@@ -47,20 +47,23 @@ def merge_queue() -> None:
 
 
 @merge_queue.command("list", examples=(
-    ("garrison merge-queue list", "every queue of the home"),
+    ("garrison merge-queue list", "the queues of the repository you are in"),
+    ("garrison merge-queue list --all", "every queue of the home"),
     ("garrison merge-queue list --repo-root . --json", "the queues of this repository, for programs"),
 ))
 @json_option
 @click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
-              help="Only this repository's queues.")
+              help="Only this repository's queues (default: the one you are in if it has any, "
+              "else all; with --json all).")
+@click.option("--all", "everything", is_flag=True, help="Every queue of the home.")
 @home_option
-def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None:
+def list_command(as_json: bool, repo_root: str | None, home: str | None, *, everything: bool) -> None:
     """List entries of one repository, or of all queues of the home. Exit 1 if a queue cannot be read."""
     problems: list[str] = []
     queues = list_queues(find_home(home), problems.append)
-    if repo_root:
-        key = Git(Path(repo_root)).key
-        queues = [queue for queue in queues if queue.folder.parent.name == key]
+    key = Git(Path(repo_root)).key if repo_root else "" if as_json or everything else _key_here()
+    own = [queue for queue in queues if queue.folder.parent.name == key]
+    queues = own if own or repo_root else queues
     if as_json:
         print_json(queues_to_data(queues))
     else:
@@ -70,6 +73,14 @@ def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None
         print_message(problem)
     if problems:
         raise Refused(f"{problems[0]} (`garrison doctor --fix` repairs a queue)")
+
+
+def _key_here() -> str:
+    """Return the key of the repository that the user is in, '' outside of one."""
+    try:
+        return Git(Path.cwd()).key
+    except GarrisonError:
+        return ""
 
 
 def queues_to_data(queues: list[QueueReader]) -> dict[str, Any]:

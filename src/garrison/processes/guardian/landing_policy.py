@@ -106,7 +106,8 @@ def explain_refusal(entry: MergeStatus, run: str) -> str:
     if entry.status != "conflict":
         return f"the run did not land: {reason}"
     return (f"the run did not land: its branch {integration_branch(run)} conflicts with {entry.target}: {reason}\n"
-            f"`git merge {entry.target}` in your worktree shows both sides; resolve the conflict and commit the merge")
+            f"`git merge heads/{entry.target}` in your worktree shows both sides; resolve the conflict and commit the "
+            "merge")  # heads/: a tag of that name would go first
 
 
 def _failure(state: RunState, run: str, reason: str) -> LandingChanged:

@@ -13,6 +13,7 @@ from garrison.doctor.cleanup import archive_branch
 from garrison.errors import GarrisonError, Hindered
 from garrison.processes.worktree import adopt_commits
 from garrison.system.git import Git, GitError
+from garrison.system.git.registrations import find_damage
 from garrison.system.hindrance import TABLE, Course, course_of, find_hindrance, passes
 from support import git, make_repository
 
@@ -61,13 +62,13 @@ class Scene:
         (folder / "git").chmod(0o755)
         self.git = Git(root / "repo", {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
         self.tree, self.trees = root / "trees/node", root / "trees"
-        self.git.add_worktree(self.tree, "garrison/r/node", "main")
+        self.git.add_worktree(self.tree, "garrison/trees/node", "main")
         self.tip = git(root / "repo", "rev-parse", "main")
         (self.tree / "work.txt").write_text("work\n")
 
 
 CALLERS: dict[str, Callable[[Scene], object]] = {
-    "import": lambda s: (s.git.commit_all(s.tree, "work"), adopt_commits(s.git, s.tree, "garrison/r/node")),
+    "import": lambda s: (s.git.commit_all(s.tree, "work"), adopt_commits(s.git, s.tree, "garrison/trees/node")),
     "worktree": lambda s: s.git.add_worktree(s.trees / "other", "garrison/r/other", "main"),
     "slot": lambda s: s.git.add_worktree(s.trees / "slot", None, "main"),
     "candidate": lambda s: s.git.merge_tree(s.tip, s.tip),
@@ -92,3 +93,21 @@ def test_what_passes_is_never_taken_for_an_answer_and_the_same_call_works_afterw
         assert passes(caught.value), (told, caught.value)
     scene.fault.unlink()
     assert CALLERS[caller](scene) is not False
+
+
+@pytest.mark.parametrize("how", ["zeros", "half", "bit", "empty", "gone"])
+@pytest.mark.parametrize("name", ["commondir", "gitdir", "HEAD", "index"])
+def test_a_damaged_registration_of_a_worktree_is_mended_where_it_is_met(scene: Scene, name: str, how: str) -> None:
+    entry = scene.git.git_dir(scene.tree)
+    path, data = entry / name, (entry / name).read_bytes()
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes({"zeros": bytes(len(data)), "half": data[:len(data) // 2], "empty": b"",
+                          "bit": bytes([data[0] ^ 4]) + data[1:]}[how])
+    scene.git.run("status", "--porcelain", cwd=scene.tree)
+    scene.git.add_worktree(scene.tree, "garrison/trees/node", "main")
+    ref = scene.git.save_work(scene.tree, f"refs/garrison/rescue/r/node/1-{name}", "garrison: what node left")
+    assert git(scene.git.root, "show", f"{ref}:work.txt") == "work"
+    assert scene.git.current_branch(scene.tree) == "garrison/trees/node"
+    assert list(find_damage(scene.git.common)) == []

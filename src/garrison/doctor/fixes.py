@@ -5,6 +5,7 @@ Processes may have acted since the finding was made, so a fix checks again befor
 
 from __future__ import annotations
 
+import os
 import stat
 from abc import ABC, abstractmethod
 from functools import partial
@@ -25,7 +26,7 @@ from garrison.records.names import launcher_key
 from garrison.records.quarantine import quarantine
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import kill_tree, processes, untrusted
-from garrison.system.git import abandoned_locks
+from garrison.system.git import abandoned_locks, registrations
 
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
@@ -140,6 +141,24 @@ class RemoveWorktree(Fix):
         if self.worktree.path.is_dir():
             attempt = runtime.files(self.worktree.run).latest_attempt(self.worktree.node) or 1
             save_and_remove(self.git, self.worktree, attempt)
+
+
+@frozen
+class MendRegistration(Fix):
+    """Fix for a registration of a worktree with a damaged file."""
+
+    name = "mend_registration"
+    description = "mend the registration of the worktree; its files stay as they are"
+    git: Git
+    entry: Path
+
+    def apply(self, runtime: Runtime) -> None:
+        """Mend what follows from where the entry lies, and from the worktree that it names, if that is known."""
+        known = os.fsdecode(atomic.read(self.entry / "gitdir") or b"").strip()
+        path = Path(known).parent if known and "\0" not in known else None
+        registrations.mend(self.git.common, path)
+        if path is not None and path.is_dir() and not (self.entry / "index").exists():
+            self.git.run("read-tree", "HEAD", cwd=path)
 
 
 @frozen

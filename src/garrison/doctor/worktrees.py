@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.doctor.fixes import (
+    MendRegistration,
     RemoveAbandonedLocks,
     RemoveGitLocks,
     RemoveSlots,
@@ -18,7 +19,7 @@ from garrison.errors import GarrisonError
 from garrison.merge.slots import is_job_alive
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, orphan_has_work, run_repository
 from garrison.records.life_lock import is_held
-from garrison.system.git import Git, abandoned_locks
+from garrison.system.git import Git, abandoned_locks, registrations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,6 +58,10 @@ def examine_worktrees(scope: Scope) -> Iterator[Finding]:
         yield from _find_missing(folder, git)
     for git in {git.common: git for git in folders.values()}.values():
         yield from _find_abandoned_locks(git)
+        for entry, name in registrations.find_damage(git.common):
+            yield Finding("worktrees", Severity.WARNING, f"{entry / name}, which registers a worktree, is damaged",
+                          MendRegistration(git, entry), advice="garrison mends its own; of one of yours: `git worktree "
+                          "repair PATH`, or remove it and `git worktree prune`")
 
 
 def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) -> Iterator[Finding]:

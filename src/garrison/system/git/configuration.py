@@ -83,7 +83,7 @@ def _git_dirs(own: Path) -> GitDirs:
     own = own.resolve()
     try:
         return GitDirs(own, (own / (own / "commondir").read_text(errors="surrogateescape").rstrip("\n")).resolve())
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a damaged file holds zeros
         return GitDirs(own, own)
 
 

@@ -15,13 +15,13 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, Refused
 from garrison.system import hindrance, untrusted
-from garrison.system.git import abandoned_locks
+from garrison.system.git import abandoned_locks, registrations
 from garrison.system.git.configuration import Unneutral, find_git_dirs, neutral_variables, read
 from garrison.system.git.neutral import NETWORK, NO_DRIVERS, VARIABLES
 from garrison.system.processes import signal_group
@@ -118,6 +118,30 @@ class Repository:
             timeout: seconds after which git is killed, with the programs of its transports.
             most: bytes of output; a git that writes more is killed.
         """
+        once = partial(self._run_once, *arguments, cwd=cwd, check=check, durable=durable, text=text, extra=extra,
+                       hooks=hooks, exact=exact, timeout=timeout, most=most)
+        try:
+            answer = once()
+        except GitError as error:
+            if not self._mend(error.stderr, cwd):
+                raise
+            return once()
+        return once() if answer.code and self._mend(answer.err, cwd) else answer
+
+    def _mend(self, told: str, cwd: Path | None) -> bool:
+        """Mend the registration of a worktree that kept git from answering; return whether anything was mended."""
+        common = self.__dict__.get("common")
+        found = hindrance.find_hindrance(told)
+        if common is None or found is None or found.course is not hindrance.Course.REPAIR:
+            return False
+        mended = registrations.mend(common, cwd, told)
+        if cwd is not None and any(name.endswith("/index") for name in mended):
+            self._run_once("read-tree", "HEAD", cwd=cwd, check=False)
+        return bool(mended)
+
+    def _run_once(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
+                  text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
+                  exact: bool = False, timeout: float | None = None, most: int | None = None) -> Answer:
         if cwd is not None and cwd != self.root and not os.access(cwd, os.X_OK):
             untrusted.mend_folder(cwd)  # who worked in this worktree took our rights away
         if self.has_foreign_objects:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
 from garrison.system import processes, untrusted
-from garrison.system.git import excludes, inner
+from garrison.system.git import excludes, inner, registrations
 from garrison.system.git.commits import OID, Commits
 from garrison.system.git.configuration import GitDirs, find_git_dirs, read
 from garrison.system.git.landable import MODULES, explain_modules
@@ -150,6 +150,7 @@ class Worktrees(Commits):
     def _reuse_or_clear(self, path: Path, branch: str | None) -> bool:
         """Return whether the worktree exists already; otherwise clear its place for `worktree add`."""
         real = path.parent.resolve() / path.name
+        registrations.mend(self.common, real)
         untrusted.mend_folder(real)  # an agent may have worked there already, and taken our rights away
         for tree in self.worktrees():
             if tree.path == real:
@@ -194,6 +195,7 @@ class Worktrees(Commits):
     def remove_worktree(self, path: Path) -> None:
         """Remove a registered worktree with its directory, whatever state it is in. Idempotent."""
         real = path.parent.resolve() / path.name
+        registrations.mend(self.common, real)
         for last in attempts():
             if all(tree.path != real for tree in self.worktrees()):
                 return

@@ -60,7 +60,8 @@ TABLE = (
               inside=r"^(?!.*\.gitmodules)"),
     Hindrance("moved away", Course.WAIT, "the repository is not there"),
     Hindrance("worktree", Course.REPAIR, r"worktrees/[^/ ]+/(commondir|gitdir|HEAD|index)\b|"
-              r"not a git repository: .*/worktrees/|index file (corrupt|smaller)|bad (index file|signature)|unable to read [0-9a-f]{40}|"
+              r"not a git repository: .*/worktrees/|index file (corrupt|smaller)|bad (index file|signature)|"
+              r"unable to read [0-9a-f]{40}|"
               r"invalid gitfile|failed to read .*(commondir|gitdir)|its \.git was rewritten"),
     Hindrance("distrust", Course.REFUSE, "detected dubious ownership|unsafe repository"),
 )

@@ -13,7 +13,7 @@ from garrison.forge import writing
 from garrison.forge.connect import open_forge
 from garrison.forge.credentials import Token, git_environment
 from garrison.forge.errors import NotFound, RateLimited, Stale, Unauthorized, Unreachable
-from garrison.forge.marker import make_marker
+from garrison.forge.marker import attach, make_marker
 from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChange, PullDraft, PullState, Side, Verdict
 from garrison.forge.protocol import Forge
 from garrison.forge.remote import parse_remote
@@ -57,8 +57,11 @@ def place(request: pytest.FixtureRequest, server: ForgeServer, tmp_path: Path,
 
 def test_a_pull_request_is_opened_edited_made_ready_and_merged(place: Place) -> None:
     forge = place.forge
-    assert forge.find_pull(MARKER, "work") is None
+    place.state.commit(place.path, "theirs", "theirs\n")
+    theirs = place.state.open_pull(place.repository, "theirs", "main", "Mine", attach("Adopt me", MARKER), draft=False)
+    assert forge.find_pull(MARKER, "work") is None, "anybody may write a marker"
     number = place.open()
+    assert number != theirs.number
     pull = forge.read_pull(number)
     assert (pull.title, pull.draft, pull.head_commit, pull.labels) == ("Add it", True, place.commit, ("garrison",))
     assert place.open() == number

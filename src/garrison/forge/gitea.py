@@ -82,13 +82,11 @@ class Gitea:
         return text(found, "permission") in {"write", "admin", "owner"}
 
     def find_pull(self, marker: str, head: str) -> PullRequest | None:
-        """Return the pull request with `marker`, else the newest from `head`."""
+        """Return the pull request from the repository's own `head` that has `marker`, else the newest one."""
         found = [_pull(each) for each in self._session.get_pages(f"{self._root}/pulls", {"state": "all"},
                                                                  pages=_FIND_PAGES, size=_SIZE)]
         found.sort(key=lambda each: -each.number)
-        own = [each for each in found if each.head == head and not each.from_fork]
-        marked = next((each for each in found if has_marker(each.body, marker)), None)
-        return choose_pull(own, marker) or marked or (own[0] if own else None)
+        return choose_pull([each for each in found if each.head == head and not each.from_fork], marker)
 
     def read_pull(self, number: int) -> PullRequest:
         """Return a pull request by number."""

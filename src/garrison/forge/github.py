@@ -45,8 +45,6 @@ _STATUSES = {"success": CheckState.PASSED, "pending": CheckState.PENDING}
 _PUBLISHED = {CheckState.PASSED: "success", CheckState.SKIPPED: "success", CheckState.FAILED: "failure",
               CheckState.PENDING: "pending"}
 _VERDICTS = {"APPROVED": Verdict.APPROVED, "CHANGES_REQUESTED": Verdict.CHANGES, "DISMISSED": Verdict.DISMISSED}
-_RECENT_PAGES = 2
-"""Pages of all pull requests that are searched for a marker."""
 _SOCKET_TIMEOUT = 10
 _SUMMARY_LIMIT = 140
 _LOG_PIECES = 800
@@ -151,17 +149,12 @@ class GitHub:
         return text(found, "permission") in {"admin", "write", "maintain"}
 
     def find_pull(self, marker: str, head: str) -> PullRequest | None:
-        """Return the pull request with `marker`, else the newest from `head`."""
+        """Return the pull request from the repository's own `head` that has `marker`, else the newest one."""
         with self._session.deadline():
-            query = {"state": "all", "sort": "created", "direction": "desc"}
-            from_head = self._session.get_pages(f"{self._root}/pulls",
-                                                {**query, "head": f"{self.location.owner}:{head}"}, pages=1)
-            own = [each for each in map(self._pull, from_head) if each.head == head and not each.from_fork]
-            if (found := choose_pull(own, marker)) is not None:
-                return found
-            recent = self._session.get_pages(f"{self._root}/pulls", query, pages=_RECENT_PAGES)
-            return next((each for each in map(self._pull, recent) if has_marker(each.body, marker)),
-                        own[0] if own else None)
+            query = {"state": "all", "sort": "created", "direction": "desc", "head": f"{self.location.owner}:{head}"}
+            from_head = self._session.get_pages(f"{self._root}/pulls", query, pages=1)
+            return choose_pull([each for each in map(self._pull, from_head)
+                                if each.head == head and not each.from_fork], marker)
 
     def read_pull(self, number: int) -> PullRequest:
         """Return a pull request by number."""

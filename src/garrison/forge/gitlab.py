@@ -47,7 +47,6 @@ _PULL_STATES = {"opened": PullState.OPEN, "locked": PullState.OPEN, "merged": Pu
 _DRAFT = re.compile(r"^\s*(?:\[draft\]|\(draft\)|draft:|draft - )\s*", re.IGNORECASE)
 _DEVELOPER = 30
 """The lowest access level that may push."""
-_RECENT_PAGES = 2
 _SOCKET_TIMEOUT = 10.0
 
 
@@ -111,16 +110,12 @@ class GitLab:
                    for each in members)
 
     def find_pull(self, marker: str, head: str) -> PullRequest | None:
-        """Return the merge request with `marker`, else the newest from `head`."""
+        """Return the merge request from the project's own `head` that has `marker`, else the newest one."""
         with self._session.deadline():
-            query = {"state": "all", "order_by": "created_at", "sort": "desc", "scope": "all"}
-            path = f"{self._root}/merge_requests"
-            own = [each for each in map(_pull, self._session.get_pages(path, {**query, "source_branch": head}, pages=1))
-                   if each.head == head and not each.from_fork]
-            if (found := choose_pull(own, marker)) is not None:
-                return found
-            recent = map(_pull, self._session.get_pages(path, query, pages=_RECENT_PAGES))
-            return next((each for each in recent if has_marker(each.body, marker)), own[0] if own else None)
+            query = {"state": "all", "order_by": "created_at", "sort": "desc", "scope": "all", "source_branch": head}
+            from_head = self._session.get_pages(f"{self._root}/merge_requests", query, pages=1)
+            return choose_pull([each for each in map(_pull, from_head) if each.head == head and not each.from_fork],
+                               marker)
 
     def read_pull(self, number: int) -> PullRequest:
         """Return a merge request by number."""

@@ -59,10 +59,14 @@ def look_repeatedly(session: Session, find: Callable[[], T | None]) -> T | None:
 
 
 def choose_pull(pulls: list[PullRequest], marker: str) -> PullRequest | None:
-    """Return the one with the marker, else an open one, of a list from the newest to the oldest."""
+    """Return the one with the marker, else the newest, of pull requests from one branch of the repository's own, the
+    newest first; open ones count first.
+
+    Anybody may put a marker into a request from elsewhere: those are never asked for.
+    """
     marked = [each for each in pulls if has_marker(each.body, marker)]
     opened = [each for each in marked or pulls if each.state is PullState.OPEN]
-    return opened[0] if opened else marked[0] if marked else None
+    return next(iter((*opened, *marked, *pulls)), None)
 
 
 def find_marked(comments: list[Comment], marker: str) -> Comment | None:

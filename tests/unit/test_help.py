@@ -111,7 +111,8 @@ def test_each_command_is_in_one_section_with_a_line_that_fits() -> None:
 
 @pytest.mark.parametrize(("word", "where"), [
     ("ps", "garrison status"), ("list", "garrison status"), ("continue", "garrison resume RUN"),
-    ("retry", "garrison agents respawn NODE"), ("approve", "garrison review"), ("stat", "'status'"),
+    ("retry", "garrison agents respawn NODE"), ("approve", "garrison review"), ("todo", "run --tasks FILE"),
+    ("stat", "'status'"),
 ])
 def test_a_word_of_another_tool_leads_to_the_command(word: str, where: str) -> None:
     code, text = said(word)

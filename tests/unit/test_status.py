@@ -205,5 +205,7 @@ def test_a_repository_with_many_runs_lists_what_is_unfinished_and_the_last_five(
     listed = render.list_recent([*stopped, *mine, *others])
     assert [each.run_id for each in listed] == ["s", "r4", "r5", "r6", "r7", "r8"]
     assert [each.run_id for each in render.of_this_folder([*mine, *others, *stopped])][-2:] == ["r8", "s"]
+    hinted = replace(stopped[0], hint="stopped; `garrison resume s` continues it", reason="stopped by a person")
+    assert text(render.render_recent([hinted], 0, 120), colours=False).endswith("; `garrison resume s` continues it\n")
     monkeypatch.chdir("/")
     assert [each.run_id for each in render.list_recent([*mine, *others])] == ["r5", "r6", "r7", "r8", "o"]

@@ -92,6 +92,7 @@ _OTHER_WORDS = (
     ("continue unpause restore", "`garrison resume RUN` continues a run"),
     ("retry restart respawn rerun", "`garrison agents retry NODE` tries a failed node again, `garrison resume RUN "
      "--retry-failed` all failed nodes of a run, `garrison agents respawn NODE` restarts a node's agent"),
+    ("tasks todo", "`garrison run --tasks FILE` runs a list of tasks"),
     ("start exec", "`garrison run TASK` starts one task, `garrison launch PIPELINE` a pipeline"),
     ("cancel abort kill quit end", "`garrison stop RUN` stops a run, `garrison agents cancel NODE` a node"),
     ("pause hold park", "`garrison agents park NODE` pauses a node, `garrison merge-queue pause` the landing"),

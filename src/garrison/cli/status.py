@@ -273,13 +273,15 @@ def shorten_recent(views: Sequence[RunView], most: int) -> list[RunView]:
 
 
 def render_recent(views: Sequence[RunView], more: int, columns: int | None) -> list[Line]:
-    """Return a line for each run of this repository that is not shown in full, and how many more there are."""
+    """Return a line for each run of this repository that is not shown in full, with the command that helps or why it
+    ended, and how many more there are."""
     names = max((terminal_text.width(view.run_id) for view in views), default=0)
     lines = [fit([Span(terminal_text.pad(view.run_id, names) + GAP, "head"),
                   Span(f"{view.status:11}{GAP}", STYLES.get(view.status, "")),
                   Span(", ".join([view.progress, *([f"{format_age(view.age_s)} ago"] if view.age_s else [])])),
-                  Span(terminal_text.clean(f"; {first_line(view.reason)}") if view.reason else "")], columns)
-             for view in views]
+                  Span(terminal_text.clean(f"; {told}") if told else "")], columns)
+             for view in views
+             for told in [view.hint.removeprefix(f"{view.status}; ") or first_line(view.reason)]]
     return [*lines, *([raw(f"{more} more: `garrison status --all`", "dim")] if more else [])]
 
 

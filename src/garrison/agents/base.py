@@ -43,8 +43,6 @@ NOTES, RESULT, EXIT = "notes.txt", "agent-result.json", "exit"
 """Files of the exchange that garrison reads."""
 WAITING = "waiting"
 """File, of an attempt and of its session, that says what its agent waits for."""
-HINDERED = {"runner": "hindered-runner", "orchestrator": "hindered-agent"}
-"""Role of a process of an attempt → file that says what git, a disk or the repository keeps it from, while they do."""
 SIGNALS = "signals.jsonl"
 """File of an attempt with the signals of users (`X-…`) to its agent, a line each."""
 REFUSAL_LOG = "refusal.log"

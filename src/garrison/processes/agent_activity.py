@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import HINDERED, NOTES, WAITING
+from garrison.agents.base import NOTES, WAITING
 from garrison.agents.claude.stream import tool_in_flight
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.network import FOLDER as NETWORK
@@ -70,11 +70,6 @@ def read_waiting(folder: Path) -> str:
     """Return what the agent of an attempt, or its session, waits for; '' if it works."""
     return next((text for place in (WAITING, f"claude/{WAITING}", f"{NETWORK}/{WAITING}")
                  if (text := untrusted.read_text(folder, place).strip())), "")
-
-
-def read_hindrance(folder: Path) -> str:
-    """Return what git, a disk or the repository keeps the processes of an attempt from; '' if nothing does."""
-    return next((text for place in HINDERED.values() if (text := untrusted.read_text(folder, place).strip())), "")
 
 
 def read_outage(folder: Path) -> str:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.records import atomic
-from garrison.system import disk_space, hindrance, own_package, shortage
+from garrison.system import disk_space, hindrance, own_package, shortage, untrusted
 from garrison.system.event_loop import EventLoop
 from garrison.system.terminal_text import clean_lines
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _TEMPORARY = re.compile(
     r"(?<=\.)\d+(?:-\d+)?(?=\.tmp)|(?<=/tmp_obj_)\w+|(?<=/tmp_pack_)\w+|(?<=/objects-)\d+-\w+")
 """Parts of the names of temporary files, garrison's and git's, that no two have in common."""
+HINDERED = {"runner": "hindered-runner", "orchestrator": "hindered-agent"}
+"""Role of a process of an attempt → file of its folder that says what git, a disk or the repository keeps it from."""
 FENCED_EXIT = 75
 """Exit code of a process that was fenced or lost its life lock (EX_TEMPFAIL)."""
 
@@ -186,6 +188,11 @@ def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_lo
             slower = (check_interval(runtime.timing) if event_loop.watches_files
                       else min(2 * pause, UNWATCHED_RESCANS * runtime.timing.rescan))
             pause = min(slower, end - now)
+
+
+def read_hindrance(attempt: Path) -> str:
+    """Return what git, a disk or the repository keeps the processes of an attempt from; '' if nothing does."""
+    return next((text for name in HINDERED.values() if (text := untrusted.read_text(attempt, name).strip())), "")
 
 
 class RepeatedErrors:

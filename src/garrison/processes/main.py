@@ -16,10 +16,9 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.base import HINDERED
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, UsageError
 from garrison.frozen import frozen
-from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, WAKING_SIGNALS, log_line, run
+from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, HINDERED, WAKING_SIGNALS, log_line, run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records import run as run_records

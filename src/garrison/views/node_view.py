@@ -22,8 +22,9 @@ from garrison.frozen import frozen
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
-from garrison.processes.agent_activity import HELD, AgentActivity, read_hindrance, read_waiting
+from garrison.processes.agent_activity import HELD, AgentActivity, read_waiting
 from garrison.processes.guardian.parking import find_parked
+from garrison.processes.loop import read_hindrance
 from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import UNFINISHED
 from garrison.records import run as run_records

@@ -27,11 +27,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import HINDERED
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
-from garrison.processes.agent_activity import read_hindrance
-from garrison.processes.loop import log_line
+from garrison.processes.loop import HINDERED, log_line, read_hindrance
 from garrison.records import atomic, log_retention
 from garrison.system.jobs import Job
 from garrison.system.terminal_text import clean

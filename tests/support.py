@@ -43,9 +43,13 @@ ORDER = ("launch", "guardian", "runner", "orchestrator", "processor")
 
 
 def landed_subjects(repo: Path, start: str, target: str = "main") -> list[str]:
-    """Return the subjects of the merges by which branches landed since `start`, oldest first, those in batches too."""
-    subjects = git(repo, "log", "--merges", "--topo-order", "--reverse", "--format=%s", f"{start}..{target}", "--")
-    return [subject for subject in subjects.splitlines()
+    """Return the merges by which branches landed since `start`, oldest first, those in batches too: their subjects, or
+    `Merge BRANCH into TARGET` for one whose subject is its task's words."""
+    lines = git(repo, "log", "--merges", "--topo-order", "--reverse", f"{start}..{target}",
+                "--format=%s%x09%(trailers:key=Merge-Queue-Branch,valueonly,separator=%x2C)", "--").splitlines()
+    subjects = [subject if " into " in subject or not branch else f"Merge {branch} into {target}"
+                for subject, _, branch in (line.partition("\t") for line in lines)]
+    return [subject for subject in subjects
             if subject.endswith(f" into {target}") and not re.match(r"Merge \d+ branches", subject)]
 
 
@@ -455,8 +459,8 @@ class Place(UserWorld):
         merges = [subject for subject in subjects if f"garrison/{run}/" in subject]
         assert len(merges) == len(set(merges)), "landed twice"
         assert sorted(merges) == sorted(f"Merge garrison/{run}/{name} into main" for name in names), subjects
-        tips = [line for line in git(self.repo, "log", "-g", "--format=%s|%T", "main").splitlines()
-               if line.startswith("Merge ")]
+        tips = [line for line in git(self.repo, "log", "-g", "--format=%P|%T", "main").splitlines()
+               if " " in line.partition("|")[0]]
         tested = set(self.witness.read_text().split())
         assert {line.partition("|")[2] for line in tips} <= tested, "landed untested"
         assert not merges or tips, "main keeps no reflog"

@@ -86,8 +86,8 @@ def test_the_commands_of_the_tutorial_work(reader, tmp_path):
     assert runs == {"boltons-1": ("done", 8, 8), "boltons-2": ("done", 0, 8), "itsdangerous-1": ("done", 4, 4)}, output
     projects = Path(reader["HOME"]) / "tutorial"
     for project, run, nodes in (("boltons", "boltons-1", 8), ("itsdangerous", "itsdangerous-1", 4)):
-        merged = git(projects / project, "log", "--format=%s", "main")
-        assert merged.count(f"Merge garrison/{run}/") == nodes, merged
+        merged = git(projects / project, "log", "--format=%B", "main")
+        assert merged.count(f"Garrison-Run: {run}\n") == nodes, merged
         assert git(projects / project, "status", "--porcelain") == ""
     rescued = git(projects / "boltons", "for-each-ref", "--format=%(refname)", "refs/garrison/rescue/boltons-1")
     assert "/refurb_cacheutils/1" in rescued, "the gate should have been red once"

@@ -32,6 +32,7 @@ def world(tmp_path):
         world.branch(name, {"lines.txt": f"{name}\n"})
     for name in ("one", "squashed", "bad", "clash"):
         world.queue.enqueue("r", name, 1, name, recipient=f"runner-{name}@r",
+                            title="Merge words into one" if name == "one" else "",
                             options=EntryOptions(strategy="squash" if name == "squashed" else None))
     world.drain()
     for outcome in world.queue.state.outcomes:
@@ -92,6 +93,7 @@ def test_a_lost_journal_is_rebuilt_from_pins_trailers_and_signals(world):
     assert any("merge-queue config --gate" in line for line in told)
     assert statuses(world) == {**ENDED, **dict.fromkeys(("two", "three", "kept"), "landed")}
     assert world.entry("one").recipient == "runner-one@r"
+    assert world.entry("one").branch == "one", "its subject says something else"
 
 
 def test_a_landing_whose_record_is_lost_is_signalled_to_its_runner(world):
@@ -166,7 +168,7 @@ def test_a_killed_rebuild_can_be_repeated(world, point):
     lines[lost] = b"#" + lines[lost][1:]
     world.queue.path.write_bytes(b"".join(lines))
     shutil.rmtree(world.home / "signals")
-    commit = git(world.repo, "log", "--format=%H", "--grep=^Merge one", "main")
+    commit = git(world.repo, "log", "--format=%H", "--grep=^Merge words into one$", "main")
     git(world.repo, "revert", "--no-edit", "-m1", commit)
     for _ in range(2):
         process = FORK.Process(target=_die_rebuilding, args=(world, point))

@@ -114,3 +114,15 @@ def test_a_branch_already_in_the_target_gives_its_tip(world, strategy):
     oid = commit(world, "work", "one.txt", "1")
     base = world.branch("main", {"one.txt": "1", "main.txt": "m"})
     assert built(world, oid, strategy, base).commit == base
+
+
+def test_the_words_of_a_task_are_the_subject_where_garrison_writes_it(world):
+    oid = commit(world, "work", "one.txt", "1")
+    world.queue.enqueue("r", "n", 1, "work", title="Add the first file")
+    world.drain()
+    subject, node, run, branch = git(
+        world.repo, "log", "-1", "--format=%s|%(trailers:key=Garrison-Node,valueonly,separator=)|"
+        "%(trailers:key=Garrison-Run,valueonly,separator=)|%(trailers:key=Merge-Queue-Branch,valueonly,separator=)",
+        "main").split("|")
+    assert (subject, node, run, branch) == ("Add the first file", "n", "r", "work")
+    assert git(world.repo, "rev-parse", "main^2") == oid

@@ -25,7 +25,7 @@ from garrison.errors import GarrisonError, UsageError
 from garrison.frozen import frozen
 from garrison.merge import union
 from garrison.merge.config import BATCH_HISTORY
-from garrison.merge.entry import STRAIGHT, TRAILER
+from garrison.merge.entry import BRANCH_TRAILER, STRAIGHT, TRAILER
 from garrison.merge.queue import Progress, pin_ref
 from garrison.merge.records import EntryCancelled, EntryLanded, StatusChanged
 from garrison.merge.turns import TURN, is_free_loss
@@ -339,7 +339,7 @@ class CandidateBuilder:
         """Return the commit that merges a batch whose last commit is `top` into the target, with the tested tree."""
         count = len(names)
         entries, tree = chain.entries[:count], chain.trees[count]
-        _, batch, tested = self._trailers(entries[-1], tuple(names), count)(tree)
+        *_, batch, tested = self._trailers(entries[-1], tuple(names), count)(tree)
         message = "\n".join([f"Merge {count} branches into {self.queue.target}", "",
                              *(f"* {entry.branch}" for entry in entries)])
         trailers = [*(f"{TRAILER}: {name}" for name in names), batch, tested]
@@ -373,7 +373,9 @@ class CandidateBuilder:
         def lines(tree: str) -> list[str]:
             tested = "none" if config is None or config.no_gate else \
                 f"{tree} gate {config.command_key}" if position == len(names) else f"with {len(names)}/{len(names)}"
-            return [f"{TRAILER}: {entry.id}", f"Merge-Queue-Batch: {batch}", f"Merge-Queue-Tested: {tested}"]
+            return [*([f"Garrison-Node: {entry.node}", f"Garrison-Run: {entry.run}"] if entry.run else []),
+                    f"{TRAILER}: {entry.id}", f"{BRANCH_TRAILER}: {entry.branch}", f"Merge-Queue-Batch: {batch}",
+                    f"Merge-Queue-Tested: {tested}"]
 
         return lines
 
@@ -450,7 +452,7 @@ def _merge(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: Me
     merged = merge(base, entry.oid)
     if merged.tree is None:
         return _conflict(merged)
-    message = append_trailers(f"Merge {entry.branch} into {entry.target}", trailers(merged.tree))
+    message = append_trailers(entry.title or f"Merge {entry.branch} into {entry.target}", trailers(merged.tree))
     return Candidate(merged.tree, git.commit_tree(merged.tree, [base, entry.oid], message, date=_date(entry)),
                      united=merged.united)
 
@@ -462,7 +464,7 @@ def _squash(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: M
     if merged.tree == git.tree_of(base):
         return Candidate(merged.tree, base)
     work = [commit for commit in git.commits(base, entry.oid) if len(commit.parents) < 2]
-    message, coauthors = squash_message(entry.branch, work)
+    message, coauthors = squash_message(entry.title or f"Squash {entry.branch}", work)
     lines = [*(f"Co-authored-by: {name}" for name in coauthors), *trailers(merged.tree)]
     return Candidate(merged.tree, git.commit_tree(merged.tree, [base], append_trailers(message, lines),
                                                   date=_date(entry), author=work[0].author if work else None),
@@ -524,13 +526,17 @@ def _conflict(merged: MergeResult) -> Candidate:
 # ------------------------------------------------------------------------------------------------------------- messages
 
 
-def squash_message(branch: str, work: Sequence[Commit]) -> tuple[str, list[str]]:
-    """Return the message for all of `work` in one commit, and its authors beside the first's (`Name <mail>`)."""
+def squash_message(subject: str, work: Sequence[Commit]) -> tuple[str, list[str]]:
+    """Return the message for all of `work` in one commit, and its authors beside the first's (`Name <mail>`).
+
+    Args:
+        subject: of a commit for several, or none; one alone keeps its own message.
+    """
     authors = list(dict.fromkeys(f"{commit.author.name} <{commit.author.email}>" for commit in work))
     if len(work) == 1:
         return work[0].message, []
     subjects = "".join(f"* {commit.message.strip().partition(chr(10))[0]}\n" for commit in work)
-    return f"Squash {branch}\n\n{subjects}" if subjects else f"Squash {branch}", authors[1:]
+    return f"{subject}\n\n{subjects}" if subjects else subject, authors[1:]
 
 
 def append_trailers(message: str, trailers: Sequence[str]) -> str:

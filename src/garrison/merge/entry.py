@@ -59,6 +59,8 @@ STRAIGHT = frozenset({"squash", "rebase", "ff-only"})
 """Strategies that promise a history without merges."""
 TRAILER = "Merge-Queue-Entry"
 """Trailer of the commit with which an entry lands; the merge of a batch has one for each entry."""
+BRANCH_TRAILER = "Merge-Queue-Branch"
+"""Trailer of the same commit: the entry's branch. Commits of earlier versions say it in their subject only."""
 PRIORITIES = range(-9, 10)
 """Allowed priorities; higher goes first, 0 is the default."""
 PLACES = 8
@@ -107,6 +109,8 @@ class MergeEntry:
     """Once landed: the other entries whose common tree passed the gate, and which landed with it."""
     agent: str = ""
     """Agent that the run's graph names for the node; '' if a person enqueued it."""
+    title: str = ""
+    """Words of its task, in a line: the subject of the commit with which it lands; '' where it has none."""
     united: tuple[str, ...] = ()
     """Once it lands: the files of which both sides' lines were kept, since git alone found a conflict (see `union`)."""
 

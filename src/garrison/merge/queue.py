@@ -207,7 +207,8 @@ class MergeQueue:
     # --- enqueueing -------------------------------------------------------------------------------------------------
 
     def enqueue(self, run: str, node: str, attempt: int, branch: str, *, recipient: str = "",
-                oid: str | None = None, options: EntryOptions = NO_OPTIONS, agent: str = "") -> MergeEntry:
+                oid: str | None = None, options: EntryOptions = NO_OPTIONS, agent: str = "",
+                title: str = "") -> MergeEntry:
         """Enqueue the commit at `branch`'s tip (or `oid`), durably, without waiting for a test.
 
         The same run, node, attempt and commit is the same entry, of which only the options may differ. Another commit
@@ -225,7 +226,7 @@ class MergeQueue:
             raise Refused(f"could not pin {tip} under {pin_ref(name, 'head')} in {self.repo}; try again")
         failpoint.here("enq_pinned")
         if entry is None or options != NO_OPTIONS:
-            entry = self._enqueue(name, run, node, attempt, branch, tip, recipient, options, agent)
+            entry = self._enqueue(name, run, node, attempt, branch, tip, recipient, options, agent, title)
         # Outside the lock, so that concurrent enqueues share one sync. Needed for an existing entry too: the process
         # that wrote it may have died, or not have synced it yet.
         journal.sync(self.path)
@@ -244,7 +245,7 @@ class MergeQueue:
         return reader.state
 
     def _enqueue(self, name: str, run: str, node: str, attempt: int, branch: str, oid: str, recipient: str,
-                 options: EntryOptions, agent: str) -> MergeEntry:
+                 options: EntryOptions, agent: str, title: str) -> MergeEntry:
         """Record the entry unless it exists, without syncing."""
         # a lock with a timeout is polled for, which takes 50 concurrent enqueues six times as long
         with self.lock(timeout=None):
@@ -261,7 +262,7 @@ class MergeQueue:
                 name, run, node, attempt, branch, oid, self.target, str(self.repo), recipient, resolved.priority,
                 resolved.depends_on, resolved.strategy,
                 "held" if approval or any(entry.status == "held" for entry in waiting) else "queued",
-                tuple(entry.id for entry in waiting), approval, agent)
+                tuple(entry.id for entry in waiting), approval, agent, title)
             stored = self._write(record)
         failpoint.here("enq_written")
         return new_entry(record, stored)

@@ -208,6 +208,8 @@ class EntryEnqueued(EntryRecord):
     approval: bool = False
     agent: str = ""
     """Agent that the run's graph names for the node; '' if a person enqueued it."""
+    title: str = ""
+    """Words of its task, in a line; '' where it has none."""
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
 from garrison.frozen import frozen
 from garrison.merge import guard, records
-from garrison.merge.entry import FINAL, TRAILER, WAITING_FOR_APPROVAL, MergeEntry, entry_id
+from garrison.merge.entry import BRANCH_TRAILER, FINAL, TRAILER, WAITING_FOR_APPROVAL, MergeEntry, entry_id
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import PINS, Progress, pin_ref
 from garrison.merge.records import EntriesRecord, EntryEnqueued, EntryLanded, LandingStarted, QueueRecord, StatusChanged
@@ -54,7 +54,8 @@ _NUMBERS_BEYOND = 100_000
 """Numbers that lost records may have used."""
 _MAX_NAMED = 10
 """Unreadable records that one note names."""
-_LOG_FORMAT = f"%H%x00%P%x00%ct%x00%s%x00%(trailers:key={TRAILER},valueonly,separator=%x2C)"
+_LOG_FORMAT = f"%H%x00%P%x00%ct%x00%s%x00%(trailers:key={TRAILER},valueonly,separator=%x2C)%x00" \
+              f"%(trailers:key={BRANCH_TRAILER},valueonly,separator=%x2C)"
 
 
 # --------------------------------------------------------------------------------------------------- `garrison doctor`
@@ -377,8 +378,10 @@ def _landed_traces(queue: MergeQueue, tip: str) -> Iterator[Trace]:
     """Yield entries by the trailers of the target's history."""
     log = queue.git.run("log", "-z", f"--grep=^{TRAILER}: ", f"--format={_LOG_FORMAT}", tip, "--").out
     parts = log.split("\0")
-    for commit, parents, at, subject, names in zip(*(parts[start::5] for start in range(5)), strict=False):
-        branch = subject.removeprefix("Merge ").partition(" into ")[0] if subject.startswith("Merge ") else ""
+    for commit, parents, at, subject, names, named in zip(*(parts[start::6] for start in range(6)), strict=False):
+        # a commit of an earlier version has no trailer for the branch
+        earlier = subject.removeprefix("Merge ").partition(" into ")[0] if subject.startswith("Merge ") else ""
+        branch = named.strip() or earlier
         if "," not in names:  # else the merge of a batch, whose entries have commits of their own
             yield Trace(names.strip(), (parents.split()[1:] or [commit])[0], iso(float(at)), branch, commit)
 

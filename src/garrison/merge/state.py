@@ -402,7 +402,8 @@ def new_entry(record: EntryEnqueued, stored: Stored) -> MergeEntry:
         record.entry, record.run, record.node, record.attempt, record.branch, record.oid, record.target, record.repo,
         record.recipient, record.status, _reason_to_hold(record) if record.status == "held" else "",
         enqueued_at=stored.at, updated_at=stored.at, seq=stored.seq, priority=record.priority,
-        depends_on=record.depends_on, strategy=record.strategy, approval=record.approval, agent=record.agent)
+        depends_on=record.depends_on, strategy=record.strategy, approval=record.approval, agent=record.agent,
+        title=record.title)
 
 
 def _reason_to_hold(record: EntryEnqueued) -> str:

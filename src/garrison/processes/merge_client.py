@@ -59,6 +59,19 @@ class MergeStatus:
         return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "", entry.target, entry.moved)
 
 
+MAX_TITLE = 72
+"""Characters of a commit's subject."""
+
+
+def title_of(task: Task) -> str:
+    """Return the words of a task in one line, without control characters; '' where it has none but its name. Pure."""
+    words = task.label if task.label not in ("", task.node) else task.prompt.partition("\n")[0]
+    line = " ".join("".join(letter for letter in words if letter.isprintable() or letter.isspace()).split())
+    if line == task.node:
+        return ""
+    return line if len(line) <= MAX_TITLE else f"{line[:MAX_TITLE - 1].rstrip()}…"
+
+
 class MergeClient:
     """Merge entry of one attempt; the merge processor reports to `recipient`, a full name."""
 
@@ -75,7 +88,7 @@ class MergeClient:
         """Enqueue the branch; it is held if a person has to approve it."""
         self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient,
                            options=EntryOptions(approval=True) if self.task.approve else NO_OPTIONS,
-                           agent=self.task.agent)
+                           agent=self.task.agent, title=title_of(self.task))
 
     def read_status(self, phase: str) -> MergeStatus | None:
         """Return the entry's status for a runner in that phase of its hook; None while there is no entry."""

@@ -90,3 +90,10 @@ def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place)
     assert {"tune_up.txt", "sing_a_song.txt"} <= set(git(place.repo, "ls-tree", "--name-only", "main").split())
     out, _ = start(place, *options).communicate(timeout=DEADLINE)
     assert "nothing to do: all tasks of" in out
+    assert "tune up" in git(place.repo, "log", "--merges", "--format=%s", "main").splitlines()
+    tip = git(place.repo, "rev-parse", "main")
+    for code, said in ((0, "tune_up is undone by"), (1, "tune_up is undone already")):
+        done = subprocess.run([*PROGRAM, "undo", "tune_up"], cwd=place.repo, env=place.env, text=True, check=False,
+                              capture_output=True)
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+    assert git(place.repo, "diff", "--name-status", tip, "main") == "D\ttune_up.txt"

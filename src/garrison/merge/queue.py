@@ -284,11 +284,11 @@ class MergeQueue:
         return self.entry(entry.id)
 
     def enqueue_by_hand(self, node: str, branch: str, *, run: str = "", recipient: str = "",
-                        options: EntryOptions = NO_OPTIONS) -> MergeEntry:
+                        oid: str | None = None, title: str = "", options: EntryOptions = NO_OPTIONS) -> MergeEntry:
         """Enqueue as the attempt after the last failed one of the node, so that a failed branch may try again."""
         earlier = self.state.entries_of(run, node)
         attempt = earlier[-1].attempt + (earlier[-1].status in FAILED) if earlier else 1
-        return self.enqueue(run, node, attempt, branch, recipient=recipient, options=options)
+        return self.enqueue(run, node, attempt, branch, recipient=recipient, oid=oid, options=options, title=title)
 
     # --- what launchers and pre-flights record ----------------------------------------------------------------------
 

@@ -185,7 +185,10 @@ def test_no_option_that_fits_is_a_refusal() -> None:
     ('so:\n```garrison-result\n{"status": "success", "summary": "did"}\n```\n', ("success", "did")),
     ('```garrison-result\n{"status": "fail", "reason": "red"}\n```', ("fail", "red")),
     ('```garrison-result\n{"status": "fail"}\n```\n```garrison-result\n{"status": "success"}\n```',
-     ("success", "success"))])
+     ("success", "success")),
+    ('no:\r\n```garrison-result\r\n{"status": "failure",\r\n "reason": "red"}\r\n```\r\n', ("fail", "red")),
+    ('~~~garrison-result\n{"status": "failure", "reason": "red"}\n~~~', ("fail", "red")),
+    ('```garrison-result\n{"status": "failure", "reason": "a,}b",}\n```', ("fail", "a,}b"))])
 def test_a_result_block(message: str, report: tuple[str, str] | None) -> None:
     found = find_report(message)
     assert (found and (found["status"], found["summary"])) == report

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 LANGUAGE = "garrison-result"
-_BLOCK = re.compile(rf"^[ \t]*```[ \t]*{LANGUAGE}[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(rf"^[ \t]*(?:```|~~~)[ \t]*{LANGUAGE}[ \t]*\r?\n(.*?)^[ \t]*(?:```|~~~)", re.DOTALL | re.MULTILINE)
+_TRAILING_COMMA = re.compile(r",(?=\s*[}\]]\s*(?:[,}\]]|\Z))")
 
 
 def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, Any] | None:
@@ -33,7 +34,7 @@ def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, An
     if not blocks:
         return None
     try:
-        body = json.loads(blocks[-1])
+        body = _load(blocks[-1])
         if isinstance(body, dict) and "summary" in body:
             body = {"notes": body["summary"], **body}
         report = parse_report(body, asked)
@@ -42,6 +43,14 @@ def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, An
     if not report.get("status"):
         raise ValueError("its result block has no status")
     return to_report(report)
+
+
+def _load(block: str) -> Any:
+    """Return what a block holds; models leave commas before a closing bracket."""
+    try:
+        return json.loads(block)
+    except ValueError:
+        return json.loads(_TRAILING_COMMA.sub("", block))
 
 
 def find_verdict(message: str) -> dict[str, Any] | None:
@@ -56,7 +65,7 @@ def find_verdict(message: str) -> dict[str, Any] | None:
     if len(blocks) > 1:
         raise ValueError("its message has several result blocks, and they differ; send one alone")
     try:
-        body = json.loads(blocks.pop())
+        body = _load(blocks.pop())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"its result block is invalid: {error}") from error
     if not isinstance(body, dict):

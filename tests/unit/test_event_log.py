@@ -40,6 +40,18 @@ def test_a_record_about_a_batch_belongs_to_each_run_that_has_an_entry_in_it(tmp_
     assert {event.node for event in events} == {"first" if run == "mine" else "n"}
 
 
+def test_each_journal_keeps_its_order_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    """A landing stood before the entry that it was about, and `verify` accused a sound run."""
+    folder = tmp_path / "merge-queue/repo/main"
+    folder.mkdir(parents=True)
+    seconds = [20, 21, 22, 12, 13, 14, 15]
+    (folder / "journal.jsonl").write_bytes(b"".join(
+        encode_line(Entry(seq, 1, "p@r#1", f"2026-01-01T00:00:{seconds[seq - 1]}Z", kind, data))
+        for seq, (kind, data) in enumerate(RECORDS, 1)))
+    events = EventLog(tmp_path, "other").read()
+    assert [event.seq for event in events] == sorted(event.seq for event in events) and len(events) == 5
+
+
 BEGIN = "2026-01-01T00:00:00.000000Z"
 
 

@@ -87,6 +87,8 @@ class EventLog:
         self._readers: dict[Path, Reader] = {}
         self._stamps: dict[str, tuple[int, int, int]] = {}
         """Journal → (inode, size, time) of its file when it was last read."""
+        self._latest: dict[Path, str] = {}
+        """Journal → time of its latest record so far."""
         self._merge_entries: dict[str, str] = {}
         """Merge entry → node, of this run's entries."""
         self._problems: dict[Path, str] = {}
@@ -111,13 +113,19 @@ class EventLog:
         return [event for record in self.records() if (event := self.event(record)) is not None]
 
     def records(self, only: Container[Path] | None = None) -> list[Record]:
-        """Return new records, ordered by time; with `only`, read just these files, because no other has changed."""
-        records: list[Record] = []
+        """Return new records, ordered by time; with `only`, read just these files, because no other has changed.
+
+        Each journal keeps its own order, although the clock was set back meanwhile: a record is as late as the latest
+        one before it.
+        """
+        records: list[tuple[str, Record]] = []
         for path, journal in self._changed_journals():
             if only is None or path in only:
                 queue = f"{path.parent.parent.name}/{path.parent.name}" if journal == QUEUE else ""
-                records += [Record(journal, entry, queue) for entry in self._new_entries(path)]
-        return sorted(records, key=lambda record: record.entry.at)  # stable: one journal's order stays
+                for entry in self._new_entries(path):
+                    self._latest[path] = max(self._latest.get(path, ""), entry.at)
+                    records.append((self._latest[path], Record(journal, entry, queue)))
+        return [record for _, record in sorted(records, key=lambda pair: pair[0])]  # stable: one journal's order stays
 
     def guardian_records(self) -> list[Record]:
         """Return new records of the guardian's journal alone, without those that compaction archived."""

@@ -77,7 +77,7 @@ class Verdict:
 
 def name_cell(cell: Cell) -> str:
     """Return the name of a cell's bug."""
-    return f"{cell.fault} × {cell.component}"
+    return f"{cell.fault} × {cell.component}: {cell.function.removeprefix('test_')}"
 
 
 def proofs() -> list[Proof]:

@@ -85,7 +85,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
     if tasks:
         texts, waits = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order)
-        who = "a command" if command else agent or str(read_defaults(runtime.home, target).agent)
+        who = "command" if command else agent or str(read_defaults(runtime.home, target).agent)
         if not texts:
             return None
         _announce(texts, waits, f"{len(texts)} task{'s' * (len(texts) != 1)} of {_name_of(tasks)}, done by {who}")

@@ -252,7 +252,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     place.env |= {"GARRISON_STOP_GUARDIAN": "60"}
     graph = place.graph(Node("a", before=f"trap '' TERM; {place.hold('a')}"))
     terminal = Terminal(place, *place.launch_arguments(graph, "r1"))
-    terminal.sees("run r1: 1 nodes")
+    terminal.sees("run r1: 1 node onto")
     terminal.type(b"\x03")
     terminal.sees("stopping run r1 gracefully")
     assert terminal.finish() == 130, terminal.text

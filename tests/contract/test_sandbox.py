@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import pytest
 
 from garrison.ends import End
 from garrison.errors import Refused, Shortage
-from garrison.sandbox import bubblewrap, file_system
+from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.checkout import checkout_place
 from garrison.sandbox.collect import collect, git_mounts
 from garrison.sandbox.confine import _processes_inside, confine
@@ -210,6 +211,14 @@ def test_by_landlock_an_agent_has_a_git_directory_of_its_own_that_garrisons_git_
     assert git(place.worktree, "rev-parse", "--absolute-git-dir") == str(repo / ".git/worktrees/node")
     run(place, PLANT_LINKS, COMMON=str(repo / ".git"), REAL_HOME=str(home))
     assert len(planted()) > 12, "without a sandbox they are all made"
+
+
+@needs_landlock
+def test_the_launcher_of_landlock_imports_no_more_than_it_must() -> None:
+    words = ["-I", "-S", "-X", "importtime", str(landlock.LAUNCHER), "--read", "/", "--write", "/dev/null"]
+    done = subprocess.run([sys.executable, *words, "--", "/bin/true"], capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "ctypes" in loaded and loaded.isdisjoint({"pathlib", "re", "typing", "collections", "contextlib"}), loaded
 
 
 @needs_landlock

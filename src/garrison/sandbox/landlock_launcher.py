@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+# Not by pathlib, which takes half of the launcher's time to import.
+sys.path.insert(0, os.path.abspath(f"{__file__}/../../.."))  # noqa: PTH100
 
 from garrison.system import landlock, seccomp  # found by the line above
 

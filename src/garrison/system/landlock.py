@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Collection, Iterable
-from contextlib import suppress
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the launcher of every confined command imports this module: it takes what Python has loaded anyway
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
 
 PORTS_ABI, SCOPES_ABI = 4, 6
 """ABI from which TCP ports, and signals and abstract sockets, can be restricted."""
@@ -36,7 +38,8 @@ def abi() -> int:
 
 def ephemeral_ports() -> range:
     """Return the ports from which a server on port 0 gets its own."""
-    first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:  # noqa: PTH123  # as above: no pathlib
+        first, last = file.read().split()
     return range(int(first), int(last) + 1)
 
 
@@ -94,13 +97,15 @@ class _PathBeneath(ctypes.Structure):
 
 
 def _allow(rules: int, path: str | Path, rights: int) -> None:
-    with suppress(FileNotFoundError, NotADirectoryError):
+    try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
-            granted = rights if stat.S_ISDIR(os.fstat(descriptor).st_mode) else rights & _OF_FILES
-            _call_checked(_ADD, rules, _PATH_BENEATH, ctypes.byref(_PathBeneath(granted, descriptor)), 0)
-        finally:
-            os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        granted = rights if stat.S_ISDIR(os.fstat(descriptor).st_mode) else rights & _OF_FILES
+        _call_checked(_ADD, rules, _PATH_BENEATH, ctypes.byref(_PathBeneath(granted, descriptor)), 0)
+    finally:
+        os.close(descriptor)
 
 
 def _call(number: int, *arguments: object) -> int:

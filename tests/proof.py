@@ -46,7 +46,7 @@ NOBODY = "nobody"
 """Stands for the seed of a bug that is known as not found."""
 FLOWS_EVERY = 4
 """Seeds of plain graphs for each one of a graph with flows."""
-LIMIT, LONGEST_HUNT = 120.0, 900.0
+LIMIT, LONGEST_HUNT = 240.0, 900.0
 """Seconds for one test, and for all seeds of a bug, on a loaded machine."""
 PATIENCE = 30.0
 """Seconds that a test waits for what the bug may keep from happening: twice the longest wait of a sound one."""
@@ -155,7 +155,7 @@ def run_test(test: str) -> tuple[str, str]:
     """Return the test if it fails, and the last line of its output, which stands on the descriptor 1."""
     import pytest
 
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--timeout", str(LIMIT - 30), test])
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--timeout", str(LIMIT / 2), test])
     sys.stdout.flush()
     printed = os.pread(1, 1 << 22, 0).decode(errors="replace").splitlines()
     said = next((line for line in reversed(printed) if line.strip()), "")

@@ -124,7 +124,8 @@ def test_a_gate_that_leads_to_the_exit_by_the_answer_no_lands_nothing(label: str
 
 @pytest.mark.parametrize(("merge", "told"), [
     (MergeStatus(1, "rejected", "the gate failed\nlast line of its log"), "last line of its log"),
-    (MergeStatus(1, "conflict", "conflict in f.txt", target="main"), "`git merge heads/main` in your worktree shows both")])
+    (MergeStatus(1, "conflict", "conflict in f.txt", target="main"),
+     "`git merge heads/main` in your worktree shows both")])
 def test_a_refused_landing_sends_the_run_back_with_the_reason(merge: MergeStatus, told: str) -> None:
     state = reached_exit(LINE, REQUESTED)
     [refused] = decide(state, merge)

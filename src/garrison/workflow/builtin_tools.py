@@ -56,7 +56,7 @@ class Toolbox:
     def _below(self, path: str) -> Path:
         resolved = (self.root / path).resolve()
         if resolved != self.root and self.root not in resolved.parents:
-            raise UsageError(f"{path!r:.200} is outside {self.root}; use command.run for that")
+            raise UsageError(f"{path!r:.200} is outside {self.root}; name a path below it, or another --workdir")
         return resolved
 
     def _name(self, path: str) -> str:

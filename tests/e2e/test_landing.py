@@ -141,7 +141,7 @@ def test_a_landing_that_stays_red_fails_the_run_which_can_be_resumed(place):
 def test_a_conflict_at_the_exit_is_resolved_by_the_next_attempt(place):
     """The target changed the same file meanwhile; the agent is told which, and how to see both sides."""
     graph = dot(
-        place, node("work", 'cp "$GARRISON_PROMPT_FILE" told.txt; if grep -q "git merge main" told.txt; then '
+        place, node("work", 'cp "$GARRISON_PROMPT_FILE" told.txt; if grep -q "git merge heads/main" told.txt; then '
                     "git add -A; git commit -qm told; git merge -q main || { echo both > same.txt; git add -A; "
                     "git commit -qm resolved; }; "
                     f"else echo ours > same.txt; {place.hold('work')}; fi"),
@@ -154,7 +154,7 @@ def test_a_conflict_at_the_exit_is_resolved_by_the_next_attempt(place):
     place.release("work")
     assert place.finish(child) == 0, place.logs()
     told = git(place.repo, "show", "main:told.txt")
-    assert "same.txt" in told and "git merge main" in told
+    assert "same.txt" in told and "git merge heads/main" in told
     assert git(place.repo, "show", "main:same.txt") == "both"
     assert [one["status"] for one in landings(place)] == ["requested", "refused", "requested", "landed"]
 

@@ -16,6 +16,9 @@ CHANGED_DEFAULTS = (
     "work that acceptance, validator, review or gate refused is kept for the next attempt of an agent (rework=merge); "
     "rework=fresh on the node begins anew, as before",
     "a validator that cannot judge holds the finished branch and asks you; before, the work was refused",
+    "submodules are fetched by the network of set-ups ([sandbox.setup]); before, by your own git: a host not in "
+    "hosts = [...] is refused and named",
+    "a goal gate takes a partial success; allow_partial=false on its node wants the whole, as before",
 )
 """Changes of defaults since version 0.1, oldest first; docs/upgrading.md has them all. Lines are only added."""
 
@@ -37,7 +40,8 @@ def readme_text() -> str:
 def tell_changed_defaults(home: Path) -> list[str]:
     """Return a line for each default that has changed since this home was last used, once; none for a new home."""
     is_new = not any((home / "runs").iterdir()) if (home / "runs").is_dir() else True
-    told = len(CHANGED_DEFAULTS) if is_new else int(atomic.read(home / TOLD) or b"0")
+    noted = (atomic.read(home / TOLD) or b"").strip()
+    told = len(CHANGED_DEFAULTS) if is_new else int(noted) if noted.isdigit() else 0
     atomic.write(atomic.make_directory(home) / TOLD, b"%d\n" % len(CHANGED_DEFAULTS), durable=False)
     lines = [f"changed since your last launch: {line}" for line in CHANGED_DEFAULTS[told:]]
     return [*lines, "docs/upgrading.md lists every changed default"] if lines else []

@@ -134,7 +134,7 @@ def test_a_person_is_told_to_takes_over_and_leaves_and_the_session_goes_on(place
     endings = (place.home / "runs/r1/nodes/a/1/claude/endings.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in endings] == ["stopped", "person", "reported"]
     late = place.command("tell", "a", "Too late.")
-    assert late.returncode == 1 and "has reported its result" in late.stderr
+    assert late.returncode == 1 and "no run is at work on a" in late.stderr
     place.check_nothing_left()
 
 

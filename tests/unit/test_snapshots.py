@@ -29,7 +29,7 @@ class ScriptedSnapshotter(Snapshotter):
 
     def _start(self, now: float) -> None:
         self.began.append(now)
-        ended = SimpleNamespace(ok=self.ends == 0, killed=False, timed_out=False, exit_code=self.ends)
+        ended = SimpleNamespace(ok=self.ends == 0, killed=False, timed_out=False, code=self.ends)
         self._job: Any = SimpleNamespace(poll=lambda _: None if self.ends is None else ended)
 
 

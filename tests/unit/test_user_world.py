@@ -41,6 +41,7 @@ ONLY = {
     "e2e/test_installed.py": {"GARRISON_HOME": "that the timer's unit names the home of its user"},
     "e2e/test_sandbox.py": {"GARRISON_SANDBOX": "that a run remembers the mode it was launched with"},
     "integration/test_gate_from_target.py": {"GARRISON_SANDBOX": "in every mode"},
+    "integration/test_workflow_runs.py": {"GARRISON_SANDBOX": "what --sandbox sets in this process is put back"},
     "hosts_lab.py": {"GARRISON_HOME": "hosts get wheels of the checkout that the test runs",
                      "GARRISON_TREES": "as the home"},
     "hostile/world.py": {"GARRISON_HOME": "a checkout of an older edition may be attacked, whose home is in it"},

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import click
 
 from garrison.cli.output import print_table
+from garrison.ends import RefusedBy
 from garrison.processes.run_state import RunState
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key
-from garrison.records.run import MOVED
 from garrison.system.git import Git
 from garrison_demo.chaos import Chaos, display_name
 from garrison_demo.sandbox import DEMO, RUN, Sandbox, demo_command, garrison_command, shell_path
@@ -43,7 +43,7 @@ def list_rework(sandbox: Sandbox) -> list[Rework]:
         for entry in read_all(sandbox.runtime.files(RUN).process_journal(f"runner-{node}")):
             if entry.kind == "fact" and entry.data["name"] == "failed":
                 kind = entry.data.get("kind", "")
-                rework.append(Rework(node, entry.data["attempt"], "conflict" if kind == MOVED else kind,
+                rework.append(Rework(node, entry.data["attempt"], "conflict" if kind == RefusedBy.MOVED else kind,
                                      entry.data["value"]))
     return rework
 

@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Edge, Graph, Node
 
@@ -33,7 +34,7 @@ _NESTED = 2
 """Columns by which an item or line is further in than the item that it belongs to."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ListedTask:
     """A task of a list."""
 

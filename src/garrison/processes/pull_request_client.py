@@ -8,7 +8,6 @@ marker by which the forge's client looks for it first, and a push carries the ti
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -298,18 +297,24 @@ class PullRequestClient:
         marker = answer_marker(self.launch.run_id, step.comment)
         if time.monotonic() < self._is_young:  # a predecessor that was killed may just have answered it
             time.sleep(LISTED_SECONDS)
-        with suppress(Refused):
-            self._answer(number, step, marker)
-        self._answered.add(step.comment)
+        try:
+            is_answered = self._answer(number, step, marker)
+        except Refused:
+            is_answered = True
+        if is_answered:
+            self._answered.add(step.comment)
 
-    def _answer(self, number: int, step: ForgeStep, marker: str) -> None:
+    def _answer(self, number: int, step: ForgeStep, marker: str) -> bool:
+        """Answer a comment; return whether it was there: one that a server does not list yet is, at the next look."""
         forge = self.forge
         if step.comment.startswith(WHOLE):
             forge.comment(number, attach(step.text, marker), marker, pull=True)
         else:
             thread = next((line.thread for line in forge.list_line_comments(number) if line.id == step.comment), "")
-            if thread:  # else it is gone, or not listed by the server that was asked
-                forge.reply(number, thread, attach(step.text, marker), marker)
+            if not thread:
+                return False
+            forge.reply(number, thread, attach(step.text, marker), marker)
+        return True
 
 
 def relate(git: Git, tip: str, head: str, known: str) -> Relation:

@@ -135,10 +135,10 @@ def story(builder: TimedHome, run: str = "story-1") -> Story:
     told.runner("parse", 11, "job", name="acceptance", command="make check", attempt=1)
     told.runner("parse", 12, "fact", name="acceptance", value="", attempt=1)
     told.node(12, "parse", "impl_complete")
+    told.node(12, "docs", "active", step="docs#1:1")  # docs waited for a free agent, asks, waits for a limit
     told.enqueue("parse", 12)
     told.gate("parse", 13, 15)
     told.node(15, "parse", "validated", commit="3" * 40)
-    told.node(12, "docs", "active", step="docs#1:1")  # docs waited for a free agent, asks, waits for a limit
     told.agent("docs", 13)
     told.paid("docs", 14, 0.25, "claude-haiku-4")
     told.guardian(16, "signal", id="q1", type="NEEDS_INPUT", node="docs", attempt=1, **{"from": "runner-docs@story-1"},

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from garrison.errors import GarrisonError
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.hook import Hook
@@ -431,6 +432,8 @@ def test_the_originals_calls_with_its_keywords(scripts: Box, tmp_path: Path) -> 
         identity_registry.mark_crashed("runner", "nobody", state_dir=records)
     with pytest.raises(ValueError, match="phase"):
         hook_manager.create_hook("runner", "d", phase="done", state_dir=hooks)
+    given = {"state_dir": records, "timeout_seconds": 5}
+    assert identity_registry.list_all(**given) and hook_manager.read_hook("runner", "a", **given)
     written = Path(records, "runner-c.json")
     for time in ("2026-02-27T10:00:00Z", "2026-02-27T10:00:00.123456789Z"):
         written.write_text(json.dumps({**json.loads(written.read_text()), "last_heartbeat": time}))
@@ -540,6 +543,10 @@ def test_merge_queue_under_the_seeds_names(scripts: Box, tmp_path: Path, monkeyp
                     "-m", "start"], check=True)
     monkeypatch.chdir(tmp_path / "repo")
     assert merge_queue.process_next() == {"success": True, "entry": {}, "error": None}
+    given = {"state_dir": str(scripts.home), "timeout_seconds": 5}
+    assert merge_queue.process_next(**given) == {"success": True, "entry": {}, "error": None}
+    with pytest.raises(GarrisonError, match="no branch"):
+        merge_queue.enqueue(node_id="n", branch="no-such", repo_root=repo, **given)
     assert callable(merge_queue.enqueue)
 
 

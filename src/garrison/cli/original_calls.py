@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -56,14 +57,22 @@ class BadRecord(RecordCorrupt, json.JSONDecodeError):
 
 
 def as_original(function: Callable[P, R]) -> Callable[..., R]:
-    """Return a function with the original's keywords and errors; `state_dir` is a folder of records, or a home."""
+    """Return a function with the original's keywords and errors; `state_dir` is a folder of records, or a home.
+
+    `state_dir` and `timeout_seconds` are taken everywhere; where nothing is read or waited for, they have no effect.
+    """
+    taken = signature(function).parameters
+
     @wraps(function)
     def call(*arguments: Any, state_dir: str | None = None, **keywords: Any) -> R:
         if state_dir is not None:
             folder = Path(state_dir)
             keywords["home"] = str(folder.parent if folder.name in _RECORD_FOLDERS else folder)
+        named = {_NAMES.get(name, name): value for name, value in keywords.items()}
+        for name in {"home", "timeout"} - taken.keys():
+            named.pop(name, None)
         try:
-            return function(*arguments, **{_NAMES.get(name, name): value for name, value in keywords.items()})
+            return function(*arguments, **named)
         except NoSignal:
             raise
         except NotFound as error:
@@ -100,9 +109,10 @@ def _mark_merged(role: str, name: str, run: str | None = None, home: str | None 
 
 
 def _update_resumption_instructions(role: str, name: str, instructions: str, last_committed_node: str | None = None,
-                                    **place: Any) -> dict[str, Any]:
+                                    run: str | None = None, incarnation: int | None = None,
+                                    home: str | None = None) -> dict[str, Any]:
     """Record notes, and optionally the last commit, for the successor."""
-    return hooks.update_resumption(role, name, instructions, last_committed_node, **place)
+    return hooks.update_resumption(role, name, instructions, last_committed_node, run, incarnation, home)
 
 
 create_identity = as_original(identities.create_identity)
@@ -124,10 +134,11 @@ build_wisdom_prompt_block = hooks.build_wisdom_prompt_block
 # ------------------------------------------------------------------------------------------------------------- signals
 
 
-def _write_signal(*arguments: Any, **keywords: Any) -> str:
+def _write_signal(source: str, target: str, type: str, payload: dict[str, Any] | None = None,
+                  signals_dir: str | os.PathLike[str] | None = None, *, home: str | None = None) -> str:
     from garrison.cli import signals
 
-    return signals.write_signal(*arguments, **keywords)
+    return signals.write_signal(source, target, type, payload, signals_dir, home=home)
 
 
 def _read_signal(path: str | os.PathLike[str], signals_dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:

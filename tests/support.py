@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from explanations import check_explanations, check_promises
+from garrison.records import atomic
 from garrison.sandbox import private_files
 from garrison.sandbox.file_system import PREFIX_PARTS
 from installed import FOLDER, install
@@ -208,12 +209,11 @@ class UserWorld:
             path.chmod(0o700)
         if not (self.home / "config.toml").exists():
             self.configure()
-            (self.home / private_files.FILE).write_text(_private_files())
-            (self.home / private_files.FILE).chmod(0o600)
+            atomic.write(self.home / private_files.FILE, _private_files().encode())
 
     def configure(self, settings: str = "") -> None:
         """Write config.toml; the first lines of `settings` go on with the table `[sandbox]`."""
-        (self.home / "config.toml").write_text(CONFIG.format(root=self.root) + settings)
+        atomic.write(self.home / "config.toml", (CONFIG.format(root=self.root) + settings).encode())
 
     def use_mode(self, mode: str) -> None:
         """State the mode of the sandbox in config.toml, as it is now."""

@@ -164,6 +164,7 @@ def register_home(runtime: Runtime) -> None:
         homes = path.read_text().splitlines() if path.exists() else []
         if str(runtime.home) not in homes:
             atomic.make_directory(path.parent)
+            path.touch(0o600)
             with path.open("a") as file:
                 file.write(f"{runtime.home}\n")
 

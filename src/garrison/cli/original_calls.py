@@ -148,9 +148,9 @@ def _read_signal(path: str | os.PathLike[str], signals_dir: str | os.PathLike[st
     file = Path(signals_dir or "", path)
     try:
         return signals.read_signal(file)
-    except RecordCorrupt as error:
+    except RecordCorrupt:
         if (body := _body(file)) is None:
-            raise BadRecord(file, error.why) from None
+            raise
         return body
 
 

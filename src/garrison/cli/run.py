@@ -28,6 +28,7 @@ from garrison.cli.task_list import (
     read_list,
     task_graph,
     task_name,
+    words_of,
 )
 from garrison.config import find_home
 from garrison.errors import GarrisonError, Refused, UsageError
@@ -80,12 +81,12 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         raise UsageError("--serve ends with this command; with --detach, run `garrison serve` afterwards")
     runtime = Runtime.real(find_home(home))
     target = validate_repository(target_dir or Path.cwd())
-    if agent is None and command is None and (read_defaults(runtime.home, target).agent or "command") == "command":
+    who = "command" if command else agent or read_defaults(runtime.home, target).agent or "command"
+    if who == "command" and agent is None and command is None:
         raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
     texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
     if tasks:
         texts, waits = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order)
-        who = "command" if command else agent or str(read_defaults(runtime.home, target).agent)
         if not texts:
             return None
         _announce(texts, waits, f"{len(texts)} task{'s' * (len(texts) != 1)} of {_name_of(tasks)}, done by {who}")
@@ -160,7 +161,7 @@ def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], sourc
                  ) -> tuple[list[str], list[tuple[int, ...]]]:
     """Return the texts of the tasks to do, none if all are done, and the places of those that each waits for."""
     landed = _landed_words(runtime, target)
-    places = [place for place, task in enumerate(listed) if not task.ticked and task.words not in landed]
+    places = [place for place, task in enumerate(listed) if not task.ticked and words_of(task.text) not in landed]
     if not places:
         print_message(f"nothing to do: all tasks of {source} are ticked or have landed")
         return [], []
@@ -179,7 +180,7 @@ def _landed_words(runtime: Runtime, target: Path) -> set[str]:
             launch = runtime.launch(run)
             if launch.repo == str(target) and not launch.adhoc:
                 nodes, graph = read_run_state(runtime, run).nodes, parse_file(runtime.files(run).graph)
-                words |= {" ".join(graph.nodes[name].attrs.get("prompt", "").split()).casefold()
+                words |= {words_of(graph.nodes[name].attrs.get("prompt", ""))
                           for name, node in nodes.items()
                           if name in graph.nodes and (node.has_landed or node.is_unchanged)}
     return words

@@ -416,13 +416,12 @@ def write_command(context: click.Context, source: str, target: str, type: str, p
     while True:
         try:
             path = write_signal(source, target, type, payload, signals_dir, home=home)
+            break
         except NotFound:
             if time.monotonic() >= deadline:
                 raise
             time.sleep(_POLL)
-        else:
-            print_json({"status": "ok"}) if context.meta.get(QUIET) else print(path)
-            return
+    print('{"status": "ok"}' if context.meta.get(QUIET) else path)
 
 
 @signal_protocol.command("read")

@@ -55,11 +55,6 @@ class ListedTask:
         """Return its first line."""
         return self.text.partition("\n")[0]
 
-    @property
-    def words(self) -> str:
-        """Return its text as it is compared: without case, ids and layout."""
-        return " ".join(self.text.split()).casefold()
-
 
 @dataclass
 class _Open:
@@ -69,6 +64,11 @@ class _Open:
     indent: int
     lines: list[str] = field(default_factory=list)
     blank: bool = False
+
+
+def words_of(text: str) -> str:
+    """Return a task's text as it is compared: without case and layout."""
+    return " ".join(text.split()).casefold()
 
 
 def decode_text(data: bytes, source: str) -> str:
@@ -177,7 +177,7 @@ def check_tasks(tasks: Sequence[ListedTask], source: str) -> None:
     for task in (task for task in tasks if not task.ticked):
         if len(task.text) < 2:
             raise UsageError(f"{source}, line {task.line}: {task.text!r} is no task; say in words what is to be done")
-        other = seen.setdefault(task.words, task)
+        other = seen.setdefault(words_of(task.text), task)
         if other is not task:
             raise UsageError(f"{source}, lines {other.line} and {task.line} are the same task; remove one of them")
 

@@ -42,6 +42,7 @@ def tell_changed_defaults(home: Path) -> list[str]:
     is_new = not any((home / "runs").iterdir()) if (home / "runs").is_dir() else True
     noted = (atomic.read(home / TOLD) or b"").strip()
     told = len(CHANGED_DEFAULTS) if is_new else int(noted) if noted.isdigit() else 0
-    atomic.write(atomic.make_directory(home) / TOLD, b"%d\n" % len(CHANGED_DEFAULTS), durable=False)
+    if (count := b"%d" % len(CHANGED_DEFAULTS)) != noted:
+        atomic.write(atomic.make_directory(home) / TOLD, count + b"\n", durable=False)
     lines = [f"changed since your last launch: {line}" for line in CHANGED_DEFAULTS[told:]]
     return [*lines, "docs/upgrading.md lists every changed default"] if lines else []

@@ -98,7 +98,6 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
               for name in nodes if state.nodes[name].status == "failed")]
 
 
-
 def _parked(model: RunModel, name: str) -> str | None:
     """Return why a node is parked; None if it is not."""
     if name in model.state.held:

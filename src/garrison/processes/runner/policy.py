@@ -78,8 +78,6 @@ if TYPE_CHECKING:
 CANCELLED = "cancelled"
 """Failure kind of a node that the run's flow cancelled."""
 
-"""Failure kind of an attempt that reported success without a change."""
-
 CHANGED, UNCHANGED = "yes", "no"
 """Values of the fact `change`."""
 

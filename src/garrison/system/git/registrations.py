@@ -51,12 +51,13 @@ def mend(common: Path, path: Path | None, told: str = "") -> list[str]:
         (own / "index").unlink(missing_ok=True)
         mended.append(f"{own.name}/index")
     damage = list(find_damage(common))
-    if own is not None and path is not None and not _is_at(own, path / ".git"):
+    link = None if path is None else path.parent.resolve() / path.name / ".git"
+    if own is not None and link is not None and not is_record_of(own, link):
         damage.append((own, "gitdir"))
     for entry, name in damage:
         content = b"../..\n" if name == "commondir" else b""
-        if entry == own and path is not None and name == "gitdir":
-            content = os.fsencode(path.parent.resolve() / path.name / ".git") + b"\n"
+        if entry == own and link is not None and name == "gitdir":
+            content = os.fsencode(link) + b"\n"
         elif entry == own and path is not None and name == "HEAD":
             content = _head_of(common, entry, path)
         if content:
@@ -87,10 +88,11 @@ def _head_of(common: Path, entry: Path, path: Path) -> bytes:
     return moves[-1] + b"\n" if moves else b""
 
 
-def _is_at(entry: Path, link: Path) -> bool:
-    """Return whether an entry is that of the worktree with that `.git` file."""
+def is_record_of(entry: Path, link: Path) -> bool:
+    """Return whether an entry is that of the worktree with the `.git` file `link`, by what git recorded."""
     with suppress(OSError, ValueError):
-        return (entry / os.fsdecode(_read(entry / "gitdir").rstrip(b"\n"))).resolve() == link.resolve()
+        recorded = entry / os.fsdecode(_read(entry / "gitdir")).strip()
+        return recorded == link or recorded.parent.parent.resolve() / recorded.parent.name / ".git" == link
     return False
 
 

@@ -212,11 +212,11 @@ class Repository:
         except Refused:
             return None
         first = self._registered.get(link, folder / path.name)
-        if _is_record_of(first, link):
+        if registrations.is_record_of(first, link):
             return first
         with suppress(OSError):
             for git_dir in sorted(folder.iterdir()):
-                if _is_record_of(git_dir, link):
+                if registrations.is_record_of(git_dir, link):
                     self._registered[link] = git_dir
                     return git_dir
         return None
@@ -236,15 +236,6 @@ class Repository:
         """Return the commit that `name` refers to (in the worktree `path`), or None."""
         answer = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=path, check=False)
         return answer.out.strip() or None
-
-
-def _is_record_of(git_dir: Path, link: Path) -> bool:
-    """Return whether a git directory is that of the worktree with the `.git` file `link`, by what git recorded."""
-    try:
-        recorded = git_dir / (git_dir / "gitdir").read_text(errors="surrogateescape").strip()
-    except OSError:
-        return False
-    return recorded == link or recorded.parent.parent.resolve() / recorded.parent.name / ".git" == link
 
 
 def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: str | None, timeout: float | None,

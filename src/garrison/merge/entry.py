@@ -92,6 +92,12 @@ class MergeEntry:
     """Candidate commit; once landed, the commit on the target that holds it."""
     verdict: str = ""
     """Last verdict on the candidate: `green`, or the class of failure that is still to be judged."""
+    code: int | None = None
+    """Exit code of the last gate run on it; None: nothing tells it."""
+    note: str = ""
+    """What the reason says of that run besides how it ended."""
+    review: str = ""
+    """Why the person who reviewed it rejected it, in their words; '' unless one did."""
     log: str = ""
     tests: int = 0
     """Gate runs started."""

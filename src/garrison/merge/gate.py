@@ -144,6 +144,8 @@ class Verdict:
     reason: str
     tail: str
     log: Path
+    note: str = ""
+    """What the reason says besides how the command ended."""
     was_stopped: bool = False
     """Set if it had no time to give a verdict: it was stopped, or the machine suspended."""
     refused_hosts: tuple[str, ...] = ()
@@ -498,7 +500,7 @@ class GateRun:
         log = self.setup_log if stage == "setup" else self.log
         what, command = ("set-up", self.config.setup) if stage == "setup" else ("gate", self.config.gate)
         reason = f"the {what} {quote_command(command or '')} hung and was ended: {hang.why}"
-        return Verdict("lost", UNKNOWN, reason, read_tail(log, TAIL_LINES), log, was_stopped=True)
+        return Verdict("lost", UNKNOWN, reason, read_tail(log, TAIL_LINES), log, hang.why, was_stopped=True)
 
     def _read_verdict(self, stage: str) -> End | None:
         line = read_line(self.folder / stage / "verdict")
@@ -530,8 +532,9 @@ class GateRun:
         altered = f"it left {self.altered}, so its worktree is made again" if self.altered else ""
         restored = self._describe_restored()
         code = UNKNOWN if end.code is None else end.code
+        note = "; ".join(filter(None, [hint.lstrip("; "), lost_time, restored, altered]))
         return Verdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored, altered])), tail, log,
-                       was_stopped=bool(lost_time), refused_hosts=tuple(host.place for host in self.refused_hosts))
+                       note, bool(lost_time), refused_hosts=tuple(host.place for host in self.refused_hosts))
 
     @property
     def refused_hosts(self) -> list[RefusedHost]:
@@ -762,8 +765,8 @@ class GateRuns:
         is_repeated = 0 < stops <= MAX_STOPPED
         self.writer.append(VerdictGiven(
             gate.entries, gate.subject, gate.tree, gate.key, verdict.result, reason, str(verdict.log), gate.job,
-            verdict.code, uncounted=is_repeated or (verdict.result == "lost" and self._full_disk() is not None),
-            failing=failing, suspicion=suspicion), sync=True)
+            verdict.code, verdict.note, failing=failing, suspicion=suspicion,
+            uncounted=is_repeated or (verdict.result == "lost" and self._full_disk() is not None)), sync=True)
         failpoint.here("verdict")
         if is_repeated:
             self.writer.append(QueueHindered(f"{verdict.reason}; run again ({stops} of {MAX_STOPPED})"))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Subject = Literal["entry", "base", "preflight"]
 """Subject of a gate run: entries on the tip, the bare tip, or the target before a launch."""
+REVIEWED = "rejected in review: "
+"""Beginning of the reason of an entry that a person rejected."""
 T = TypeVar("T")
 
 
@@ -251,6 +253,8 @@ class StatusChanged(EntriesRecord):
     trees: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
     log: str = ""
+    review: str = ""
+    """With `rejected`: why the person who reviewed it rejected it, in their words."""
     turn: float = 0.0
     """With `conflict`: seconds of the turn that the entry's node has from now on; 0: none (see `turns`)."""
     moved: bool = False
@@ -258,9 +262,11 @@ class StatusChanged(EntriesRecord):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data; journals without batches hold one `tree` and one `commit`."""
+        """Read stored data: journals without batches have one `tree` and one `commit`, early ones no `review`."""
         single = {f"{key}s": [data[key]] for key in ("tree", "commit") if key in data}
-        return super().from_data({**single, **data})
+        reason = str(data.get("reason", ""))
+        early = {"review": reason.removeprefix(REVIEWED)} if reason.startswith(REVIEWED) else {}
+        return super().from_data({**single, **early, **data})
 
 
 # ---------------------------------------------------------------------------------------------------------------- turns
@@ -355,6 +361,8 @@ class VerdictGiven(EntriesRecord):
     log: str
     job: str = ""
     code: int | None = None
+    note: str = ""
+    """What the reason says besides how the command ended: what may help, and what was unlike other runs."""
     reused: bool = False
     """Set if an earlier verdict on the same tree was used."""
     uncounted: bool = False

@@ -325,7 +325,7 @@ def _change_status(entry: MergeEntry, record: StatusChanged) -> MergeEntry:
                    base=record.base or entry.base, log=record.log or entry.log,
                    tree=record.trees[index] if record.trees else entry.tree,
                    commit=record.commits[index] if record.commits else entry.commit,
-                   moved=record.moved, waits_for=(),
+                   moved=record.moved, review=record.review, waits_for=(),
                    verdict="" if record.status in ("queued", "candidate") else entry.verdict)
 
 
@@ -528,7 +528,8 @@ def _judge(state: QueueState, entry: MergeEntry, record: VerdictGiven, stored: S
             entry, reason=f"red together with {others} others; finding the culprit", log=record.log,
             updated_at=stored.at)
         return
-    entry = replace(entry, verdict=record.result, reason=record.reason, log=record.log, updated_at=stored.at)
+    entry = replace(entry, verdict=record.result, reason=record.reason, code=record.code, note=record.note,
+                    log=record.log, updated_at=stored.at)
     state.entries[entry.id] = entry
     if record.result == "green":
         state.outcomes.append(make_outcome(entry, GREEN_SIGNAL, stored.seq, stored.at))

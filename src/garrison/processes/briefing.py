@@ -9,7 +9,6 @@ few attempts need them.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from garrison.agents.briefing import (
 )
 from garrison.agents.quotation import mention
 from garrison.agents.registry import has_session, reporting_of, validator_agent
-from garrison.ends import RefusedBy
+from garrison.ends import End, EndKind, RefusedBy
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import find_failing
 from garrison.processes.instructions import read_instructions
@@ -51,6 +50,7 @@ from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
 from garrison.system.clock import from_iso
+from garrison.system.exit_info import describe_end
 from garrison.system.git.rescues import parse_rescue
 from garrison.system.jobs import read_tail
 
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
+    from garrison.records.events import FactRecorded
     from garrison.records.failover import Failover
     from garrison.records.run import Launch, Result, RunFiles
     from garrison.system.git import Git
@@ -79,11 +80,8 @@ MAX_FILES = 50
 """Files in conflict that are named."""
 MAX_STAT = 40
 """Files that the account of refused work lists."""
-REJECTED_IN_REVIEW = "rejected in review: "
-_HOW = re.compile(r"failed \((exit -?\d+)\)|(timed out after \d+ s)|was (killed by \w+)|"
-                  r"(ran longer than [\d.]+ s and was stopped)|(was not found or could not run)|(ran no tests)|(hung)")
-"""How a command ended, in the reason of a refusal."""
-_REFUSED_IT = re.compile(r"\Athe validator \S+ refused it: ")
+_BY_VERDICT = {"timeout": "its time was over", "missing": "it was not found or could not run",
+               "empty": "it ran no tests", "lost": "it gave no verdict"}
 _BY_KIND: dict[str, RefusedBy] = {**{by: by for by in RefusedBy}, RefusedBy.MOVED: RefusedBy.CONFLICT}
 _BY_STATUS = {"conflict": RefusedBy.CONFLICT, "rejected": RefusedBy.GATE}
 
@@ -193,14 +191,16 @@ class Briefer:
                             predecessors=tuple(dict.fromkeys(each.previous for each in self.failovers if each.started)))
 
     def _journal(self, attempt: int) -> list[tuple[str, Any]]:
-        """Return the events of one attempt in the runner's journal, each with its time; none if it is damaged."""
-        from garrison.records.events import decode
+        from garrison.records.events import read_attempt
 
-        path = self.files.process_journal(f"runner-{self.task.node}")
-        with suppress(GarrisonError, OSError, ValueError):
-            return [(entry.at, decode(entry)) for entry in journal.read_all(path)
-                    if entry.data.get("attempt") == attempt]
-        return []
+        return read_attempt(self.files.process_journal(f"runner-{self.task.node}"), attempt)
+
+    def _fact(self, attempt: int, name: str) -> FactRecorded | None:
+        """Return what an attempt's job came to; None if it is not recorded."""
+        from garrison.records.events import FactRecorded
+
+        return next((event for _, event in reversed(self._journal(attempt))
+                     if isinstance(event, FactRecorded) and event.name == name), None)
 
     # ---- why the attempt before was refused
 
@@ -242,10 +242,9 @@ class Briefer:
                           for line in read_lines(holder / MESSAGES)]
         words.sort(key=lambda word: word.at)
         if task.attempt > 1:
-            words += [PersonsWord(entry.reason.removeprefix(REJECTED_IN_REVIEW), "",
-                                  f"in their review of attempt {entry.attempt}")
+            words += [PersonsWord(entry.review, "", f"in their review of attempt {entry.attempt}")
                       for entry in self._queue().state.entries_of(self.launch.run_id, task.node)
-                      if entry.reason.startswith(REJECTED_IN_REVIEW) and (by_all or entry.attempt < task.attempt - 1)]
+                      if entry.review and (by_all or entry.attempt < task.attempt - 1)]
         if task.context.get("human.gate.node"):
             words += self._said_at_gates()
         return tuple(word for word in words if word.text.strip())
@@ -291,8 +290,7 @@ class Briefer:
         from garrison.records.events import FactRecorded
 
         if entry is not None:
-            is_review = entry.reason.startswith(REJECTED_IN_REVIEW)
-            return RefusedBy.REVIEW if is_review else _BY_STATUS[entry.status]
+            return RefusedBy.REVIEW if entry.review else _BY_STATUS[entry.status]
         facts = {event.name: event for event in events if isinstance(event, FactRecorded)}
         kind = facts["failed"].failure_kind if "failed" in facts else ""
         if kind == RefusedBy.ACCEPTANCE:
@@ -394,15 +392,17 @@ class Briefer:
 
     def _by_acceptance(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
         log = self.files.attempt(self.task.node, refusal.attempt) / "acceptance.log"
-        return self._with_log(replace(refusal, command=self.task.acceptance or "", how=_how(refusal.reason)), log)
+        fact = self._fact(refusal.attempt, "acceptance")
+        how = _how(fact.end) if fact is not None else ""
+        return self._with_log(replace(refusal, command=self.task.acceptance or "", how=how), log)
 
     def _by_gate(self, refusal: Refusal, entry: MergeEntry | None) -> Refusal:
         config = self._queue().state.config
-        is_setup = refusal.reason.startswith("the set-up")
+        is_setup = entry is not None and entry.verdict == "setup"
         command = (config.setup if is_setup else config.gate) if config is not None else self.launch.gate
         landed, more = self._landed_since(refusal.base, refusal.tip)
-        refusal = replace(refusal, command=command or "", how=_how(refusal.reason), landed=landed, more_landed=more,
-                          note=_note(refusal.reason))
+        how, note = ("", "") if entry is None else (_how(End(entry.code), entry.verdict), entry.note)
+        refusal = replace(refusal, command=command or "", how=how, landed=landed, more_landed=more, note=note)
         return self._with_log(refusal, Path(entry.log) if entry is not None and entry.log else None)
 
     def _by_validator(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
@@ -412,11 +412,12 @@ class Briefer:
         criteria = tuple(Criterion(str(each.get("criterion", "")), False, str(each.get("evidence", "")))
                          for each in listed if isinstance(each, dict) and each.get("met") is not True) \
             if isinstance(listed, list) else ()
-        said = _REFUSED_IT.sub("", refusal.reason)
-        return replace(refusal, reason=said, criteria=criteria[:10])
+        fact = self._fact(refusal.attempt, VALIDATOR)
+        return replace(refusal, reason=fact.said if fact is not None and fact.said else refusal.reason,
+                       criteria=criteria[:10])
 
-    def _by_review(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
-        return replace(refusal, reason=refusal.reason.removeprefix(REJECTED_IN_REVIEW))
+    def _by_review(self, refusal: Refusal, entry: MergeEntry | None) -> Refusal:
+        return replace(refusal, reason=entry.review) if entry is not None else refusal
 
     def _without_change(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
         log = self.files.attempt(self.task.node, refusal.attempt) / "output.log"
@@ -478,15 +479,15 @@ def _target_change(commit: str, subject: str, author: str, works: dict[str, tupl
     return TargetChange(commit, subject, node, task, author)
 
 
-def _how(reason: str) -> str:
-    found = _HOW.search(reason)
-    return next((group for group in found.groups() if group), "") if found is not None else ""
-
-
-def _note(reason: str) -> str:
-    """Return what the reason of a red gate says besides how the command ended."""
-    found = _HOW.search(reason)
-    return reason[found.end():].partition("\n")[0].lstrip(");, ") if found is not None else ""
+def _how(end: End | None, verdict: str = "") -> str:
+    """Return in words how a command ended, of a gate with its verdict; '' if nothing tells it."""
+    if verdict in _BY_VERDICT:
+        return _BY_VERDICT[verdict]
+    if end is None or end.kind is EndKind.LOST:
+        return ""
+    if end.timed_out:
+        return "its time was over"
+    return describe_end(end) if end.signal else f"exit {end.code}"
 
 
 def _copy_end(source: Path, target: Path) -> None:

@@ -19,13 +19,18 @@ a class each. A signal's id and its effect are one record, so that no crash can 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import MISSING, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, TypeVar, get_args
 
+from garrison.ends import End
+from garrison.errors import GarrisonError
 from garrison.frozen import frozen
+from garrison.records import journal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from garrison.records.journal import Entry
 
@@ -526,6 +531,16 @@ class FactRecorded:
     value: str | int
     attempt: int
     failure_kind: str = ""
+    code: int | None = sparse()
+    """Exit code of a job that failed; None if nothing tells it, and in journals of earlier versions."""
+    timed_out: bool = sparse(default=False)
+    said: str = sparse("")
+    """Why a validator refused the work, in its own words."""
+
+    @property
+    def end(self) -> End | None:
+        """Return how a job that failed ended; None if nothing tells it."""
+        return End(self.code, self.timed_out) if self.code is not None or self.timed_out else None
 
 
 @frozen
@@ -588,6 +603,13 @@ def encode(event: Event) -> dict[str, Any]:
         case Snapshot():
             return event.state
     return _encode_fields(event)
+
+
+def read_attempt(path: Path, attempt: int) -> list[tuple[str, Event | None]]:
+    """Return the events of one attempt in a runner's journal, each with its time; none if it cannot be read."""
+    with suppress(GarrisonError, OSError, ValueError):
+        return [(entry.at, decode(entry)) for entry in journal.read_all(path) if entry.data.get("attempt") == attempt]
+    return []
 
 
 def decode(entry: Entry) -> Event | None:

@@ -6,7 +6,6 @@ included), while the work waits, after it has landed, and after it was refused, 
 
 from __future__ import annotations
 
-import re
 import threading
 from contextlib import suppress
 from dataclasses import asdict, field
@@ -17,6 +16,7 @@ from garrison.errors import GarrisonError, NotFound
 from garrison.frozen import frozen
 from garrison.processes.run_branch import node_queue
 from garrison.records import run as run_records
+from garrison.records.events import FactRecorded, read_attempt
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import Result, Task, read_result
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
-    from garrison.records.run import Launch
+    from garrison.records.run import Launch, RunFiles
     from garrison.system.git import Git
 
 COMMITS = 50
@@ -45,7 +45,6 @@ ARTEFACTS = 50
 """Files of an attempt that are listed."""
 _SNAPSHOT_SECONDS = 15.0
 """Time limit of reading what a working agent has not committed."""
-_EXIT = re.compile(r"exit (?:code )?(\d+)")
 _SNAPSHOTS = threading.Lock()
 """Held while a worktree is read: two indexes of one process would have one name."""
 
@@ -222,7 +221,8 @@ def read_changes(runtime: Runtime, run: str, node: str, attempt: int | None = No
     span = f"{change.base}..{change.commit}"
     return Changes(
         change, read_commits(git, span), max(0, git.count_commits(span) - COMMITS),
-        changed_files(git, change.base, change.head), _conflicts(git, entry), read_checks(queue, entry, folder),
+        changed_files(git, change.base, change.head), _conflicts(git, entry),
+        read_checks(queue, entry, files, node, change.attempt),
         read_evidence(folder, run, node, change.attempt), _artefacts(folder), str(folder),
         entry.reason if entry is not None and not entry.awaits_approval else "",
         list(range(1, files.latest_attempt(node) + 1)))
@@ -250,23 +250,29 @@ def _conflicts(git: Git, entry: MergeEntry | None) -> list[ConflictedFile]:
         return [ConflictedFile(path, ()) for path in entry.files]
 
 
-def read_checks(queue: MergeQueue, entry: MergeEntry | None, folder: Path) -> list[Check]:
+def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, node: str, attempt: int) -> list[Check]:
     """Return what judged an attempt: its acceptance command, and the gate."""
+    folder = files.attempt(node, attempt)
     task = _load_task(folder)
     checks = []
     if task is not None and task.acceptance:
         log = folder / "acceptance.log"
-        passed = entry is not None  # only what it accepted is queued
-        failed = "" if passed else _failure_of(folder)
-        checks.append(Check("acceptance", task.acceptance, "passed" if passed else failed or "not decided",
-                            0 if passed else _exit_code(failed), spell_tail(log), str(log) if log.exists() else ""))
+        fact = next((event for _, event in reversed(read_attempt(files.process_journal(f"runner-{node}"), attempt))
+                     if isinstance(event, FactRecorded) and event.name == "acceptance"), None)
+        passed = entry is not None or (fact is not None and fact.value == "ok")  # only what it accepted is queued
+        result = "passed" if passed else str(fact.value).partition("\n")[0] if fact is not None else "not decided"
+        code = 0 if passed else fact.code if fact is not None else None
+        checks.append(Check("acceptance", task.acceptance, result, code, spell_tail(log),
+                            str(log) if log.exists() else ""))
     config = queue.state.config
     if entry is not None and config is not None and not config.no_gate and config.gate:
         gate_log = Path(entry.log) if entry.log else None
         is_green = entry.verdict == "green" or entry.status == "landed"
         result = "passed" if is_green else entry.reason if entry.status == "rejected" else "not run yet"
         result = result.partition("\n")[0]
-        checks.append(Check("gate", config.gate, spell_hidden(result), 0 if is_green else _exit_code(result),
+        has_code = entry.status == "rejected" and entry.verdict != "lost"
+        gate_code = 0 if is_green else entry.code if has_code else None
+        checks.append(Check("gate", config.gate, spell_hidden(result), gate_code,
                             spell_tail(gate_log), entry.log if gate_log is not None and gate_log.exists() else ""))
     return checks
 
@@ -277,17 +283,6 @@ def spell_tail(log: Path | None) -> str:
         return ""
     lines = clean_lines(read_end(log.parent, log.name, TAIL_BYTES))
     return "\n".join(lines[-TAIL_LINES:])
-
-
-def _failure_of(folder: Path) -> str:
-    """Return why the attempt after this one was made, if there is one."""
-    task = _load_task(folder.parent / str(int(folder.name) + 1)) if folder.name.isdecimal() else None
-    return task.rework_reason.partition("\n")[0] if task is not None else ""
-
-
-def _exit_code(text: str) -> int | None:
-    found = _EXIT.search(text)
-    return int(found[1]) if found is not None else None
 
 
 def _load_task(folder: Path) -> Task | None:

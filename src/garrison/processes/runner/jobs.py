@@ -91,6 +91,10 @@ class JobFact(NamedTuple):
 
     name: str
     value: str
+    end: End = End(None)
+    """How a command that failed ended."""
+    said: str = ""
+    """Why a validator refused the work, in its own words."""
 
 
 @frozen
@@ -220,9 +224,9 @@ class RunnerJobs:
         if self._hung:
             return JobFact(name, f"{self._describe(name)} {self._hung}")
         if isinstance(job, ValidatorJob):
-            return JobFact(name, f"the validator {job.agent} refused it: "
-                                 f"{job.reason or 'it gave no reason'}")
-        return JobFact(name, self._describe_failure(name, result))
+            said = job.reason or "it gave no reason"
+            return JobFact(name, f"the validator {job.agent} refused it: {said}", said=said)
+        return JobFact(name, self._describe_failure(name, result), result)
 
     def _end_without_verdict(self, job: ValidatorJob, reason: str) -> JobFact | None:
         """Have a validation repeated in a fresh session, or a person asked; the work has failed where nobody can be."""

@@ -205,10 +205,11 @@ class Runner:
         """Journal the result of a finished job, and forward a validator's open question once."""
         fact = self.jobs.poll(now)
         if fact is not None and not self.stopping:
-            if fact == (SETUP, "ok"):
+            if (fact.name, fact.value) == (SETUP, "ok"):
                 self._record_fact("setup_key", self.worktree.setup_key())
                 self.worktree.hide_setup_outputs()
-            self._record_fact(fact.name, fact.value)
+            self._record(FactRecorded(fact.name, fact.value, self.task.attempt, code=fact.end.code,
+                                      timed_out=fact.end.timed_out, said=fact.said), sync=True)
         question = self.jobs.question
         if question is None or question.id == self._asked:
             return

@@ -100,9 +100,14 @@ ESCAPES = {
     "mount": "folder=$(mktemp -d) && mount -t tmpfs none $folder && umount $folder",
     "make a user namespace": "unshare -r true",
     "set up the kernel": "test -w /proc/sys/kernel/core_pattern",
+    "hold a lease": "touch a; python3 -c 'import fcntl; fcntl.fcntl(open(\"a\"), fcntl.F_SETLEASE, fcntl.F_RDLCK)'",
+    "talk to a virtual machine's host": "python3 -c 'import socket; socket.socket(40)'",
+    "add a key": "python3 -c 'import ctypes; assert ctypes.CDLL(None).syscall(250, 0, -4, 1) > 0'",
+    "read the kernel's log": "python3 -c 'import ctypes; assert ctypes.CDLL(None).klogctl(10, None, 0) > 0'",
 }
 BY_LANDLOCK = ("write a sibling's worktree", "change the user's home", "kill a process outside", "write to the system",
-               "mount", "read the user's home", "read the shadow file", "make a user namespace")
+               "mount", "read the user's home", "read the shadow file", "make a user namespace", "hold a lease",
+               "talk to a virtual machine's host", "add a key", "read the kernel's log")
 """Those that Landlock holds; it says that it does not hold the others."""
 
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hostile.services import VSOCK_PORT
-from hostile.world import CHECKOUT, HONEST, RUN, World
+from hostile.world import CHECKOUT, HONEST, RUN, Confinement, World
 
 Watch = Callable[[World], object]
 COMMANDS = "garrison refuses an agent's commands to its run"
@@ -342,6 +342,17 @@ _PROCESSES = (
         "libc = ctypes.CDLL(None, use_errno=True)\nkey = libc.syscall(250, 10, -3, b'user', b'hostile', 0)\n"
         "assert key > 0, ctypes.get_errno()\nbuffer = ctypes.create_string_buffer(100)\n"
         "libc.syscall(250, 11, key, buffer, 100)\nprint(buffer.value)")),
+    Case("reads a key of the user's keyring", Group.PROCESSES, python(
+        "libc = ctypes.CDLL(None, use_errno=True)\nlibc.syscall(250, 8, -4, -3)\n"
+        "key = libc.syscall(250, 10, -4, b'user', b'hostile', 0)\n"
+        "assert key > 0, ctypes.get_errno()\nbuffer = ctypes.create_string_buffer(100)\n"
+        "libc.syscall(250, 11, key, buffer, 100)\nprint(buffer.value)")),
+    Case("takes of the user's quota of keys", Group.PROCESSES, python(
+        "libc = ctypes.CDLL(None, use_errno=True)\nkey = libc.syscall(248, b'user', b'evil', b'x', 1, -2)\n"
+        "assert key > 0, ctypes.get_errno()\nprint('has-taken')"), says="has-taken"),
+    Case("holds a lease, so that the user's programs wait", Group.PROCESSES, python(
+        "import fcntl\nopen('leased', 'w').close()\nfcntl.fcntl(open('leased'), fcntl.F_SETLEASE, fcntl.F_RDLCK)\n"
+        "print('holds')"), says="holds"),
     Case("starts programs through the tmux server", Group.PROCESSES,
          "for s in $GH/run/* $RT/tmux-*/* $RT/tmux*; do tmux -S $s run-shell \"touch $ROOT/by-tmux\"; done; sleep 0.3",
          marker("by-tmux"), ruins=True,
@@ -436,6 +447,14 @@ _MACHINE = (
         "for name in ('/dev/kmsg', '/dev/mem', '/dev/vda', '/dev/sda', '/dev/fuse', '/dev/kvm'):\n    try:\n"
         "        os.open(name, os.O_RDONLY)\n        print('opened', name)\n    except OSError as error:\n"
         "        print(error)"), says="opened", root=True),
+    Case("reads the kernel's log by its system call", Group.MACHINE, python(
+        "libc = ctypes.CDLL(None)\nbuffer = ctypes.create_string_buffer(1000)\n"
+        "print('read', libc.klogctl(3, buffer, 1000) > 0)"), says="read True",
+         needs=lambda world: world.confinement is not Confinement.UNPRIVILEGED or reads_log()),
+    Case("makes an io_uring, which no filter of calls sees into", Group.MACHINE, python(
+        "libc = ctypes.CDLL(None)\nlibc.syscall.restype = ctypes.c_long\n"
+        "print('made', libc.syscall(425, 4, ctypes.create_string_buffer(120)) >= 0)"), says="made True",
+         needs=lambda world: Path("/proc/sys/kernel/io_uring_disabled").read_text() == "0\n"),
     Case("makes a device node", Group.MACHINE,
          "rm -f node; mknod node c 1 11 && head -c 0 node && echo made-node", says="made-node", root=True),
     Case("may write the kernel's settings", Group.MACHINE, python(
@@ -489,6 +508,10 @@ def is_mount(world: World) -> bool:
 
 def has_route() -> bool:
     return subprocess.run(["ip", "route", "get", "169.254.169.254"], capture_output=True, check=False).returncode == 0
+
+
+def reads_log() -> bool:
+    return Path("/proc/sys/kernel/dmesg_restrict").read_text() == "0\n"
 
 
 def has_vsock() -> bool:

@@ -1,4 +1,4 @@
-"""A log-in of the user: a session keyring with the secret in it, as desktops and Kerberos have one.
+"""A log-in of the user: a session's and a user's keyring with the secret, as desktops and Kerberos have them.
 
 `python login.py SECRET COMMAND...` becomes the command. Standard library only.
 """
@@ -12,7 +12,7 @@ import sys
 
 NUMBERS = {"x86_64": (248, 250), "aarch64": (217, 219)}
 """System calls add_key and keyctl."""
-JOIN, SESSION = 1, -3
+JOIN, SET_TIMEOUT, SESSION, USER = 1, 15, -3, -4
 
 
 def main() -> None:
@@ -21,7 +21,9 @@ def main() -> None:
         add, control = NUMBERS[platform.machine()]
         libc.syscall(control, JOIN, None)
         secret = sys.argv[1].encode()
-        libc.syscall(add, b"user", b"hostile", secret, len(secret), SESSION)
+        for keyring in (SESSION, USER):
+            key = libc.syscall(add, b"user", b"hostile", secret, len(secret), keyring)
+        libc.syscall(control, SET_TIMEOUT, key, 600)  # the user's outlives the log-in
     os.execvp(sys.argv[2], sys.argv[2:])
 
 

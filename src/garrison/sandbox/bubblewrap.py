@@ -22,6 +22,8 @@ NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts
 SHELL = "/bin/sh"
 RUN = (SHELL, "-c", 'exec "$0" "$@"')
 """Starts a command inside, so that a program that is missing ends with 127, as outside."""
+_CALLS = "9"
+_WITH_CALLS = (SHELL, "-c", f'exec {_CALLS}<"$0" && exec "$@"')
 
 _LIMIT_FILES = "[ $(ulimit -Sn) -le {0} ] || ulimit -Sn {0}; ulimit -Hn {0}; "
 _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
@@ -29,7 +31,8 @@ _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
 
 
 def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Machine, *,
-                 makes_network: bool, directory: Path | None = None, files: int = 0, processes: int = 0) -> list[str]:
+                 makes_network: bool, directory: Path | None = None, files: int = 0, processes: int = 0,
+                 calls: Path | None = None) -> list[str]:
     """Return the command line that runs `argv` in a place, with a network of its own or in that of its caller.
 
     It ends with all that is inside when the process dies that started it. Without capabilities root inside may do no
@@ -39,8 +42,11 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
         directory: current directory inside; None: the caller's, if that is there.
         files: descriptors that each process inside may open; 0: as many as its caller.
         processes: processes that there may be inside; 0: as many as its caller may have.
+        calls: file with a filter of system calls (`seccomp.program`), which holds from the first program inside.
     """
-    words = [machine.bubblewrap, *NAMESPACES, *(("--unshare-net",) if makes_network else ()),
+    words = [*((*_WITH_CALLS, str(calls)) if calls is not None else ()), machine.bubblewrap,
+             *(("--seccomp", _CALLS) if calls is not None else ()), *NAMESPACES,
+             *(("--unshare-net",) if makes_network else ()),
              *(("--disable-userns",) if machine.can_forbid_namespaces else ()),
              "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
     words += ["--dev", "/dev", *(_OWN_PROC if machine.has_own_proc else ("--ro-bind", "/proc", "/proc"))]

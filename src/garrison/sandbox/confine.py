@@ -22,11 +22,13 @@ from garrison.sandbox.layers import Layer, Means, Way, cache_layers, copy_in, ov
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.user_git_config import copy_settings
+from garrison.system import seccomp
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of the package `garrison`."""
 MOUNT_POINTS = "mount-points.json"
 """File of a set-up's place: paths below its home at which something was mounted, which it therefore did not leave."""
+CALLS = "calls.bpf"
 _NOT_INSIDE = ("TMPDIR", "XDG_RUNTIME_DIR")
 """Variables that name folders which do not exist inside."""
 
@@ -77,10 +79,20 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
         atomic.write(place.private / MOUNT_POINTS, json.dumps(_points_below_home(steps, place)).encode(), durable=False)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.checkout,
-                                    files=_files_inside(), processes=_processes_inside())
+                                    files=_files_inside(), processes=_processes_inside(), calls=_write_calls(place))
     home = str(file_system.home_inside(around.user_home))
     return Confined((*place.entry, *overlay_words(layers, place.private), *words),
                     _environment(_inside(env, place), {"HOME": home}), mode)
+
+
+def _write_calls(place: Place) -> Path | None:
+    """Write the filter of system calls where nothing inside can change it; None where their numbers are not known."""
+    if not seccomp.is_known():
+        return None
+    path, content = place.private / CALLS, seccomp.program()
+    if atomic.read(path) != content:
+        atomic.write(path, content, durable=False)
+    return path
 
 
 def _files_inside() -> int:

@@ -225,6 +225,23 @@ def _priority(facts: Facts) -> bool:
     return _is_outer(facts)
 
 
+def _lease(_facts: Facts) -> bool:
+    Path("leased").touch()
+    with Path("leased").open() as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    return True
+
+
+def _keys(_facts: Facts) -> bool:
+    number = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
+    return bool(ctypes.CDLL(None).syscall(number, b"user", b"escaped", b"x", 1, -2) > 0)
+
+
+def _virtual_socket(_facts: Facts) -> bool:
+    socket.socket(socket.AF_VSOCK).close()
+    return True
+
+
 def _opens(*paths: str) -> bool:
     for path in paths:
         with suppress(OSError):
@@ -282,6 +299,7 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     "tcp": lambda facts: _connect(socket.AF_INET, ("127.0.0.1", facts["port"])),
     "mount": _mount, "user_namespace": _user_namespace, "capabilities": _capabilities,
     "new_privileges": _new_privileges, "set_user_id": _set_user_id, "priority": _priority,
+    "lease": _lease, "keys": _keys, "virtual_socket": _virtual_socket,
     "kernel_setting": lambda _: _opens("/proc/sys/kernel/core_pattern"),
     "cgroup": lambda _: _opens("/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/systemd/cgroup.procs"),
     "device": _devices, "terminal": _terminal,
@@ -295,7 +313,7 @@ def main(argument: str) -> int:
     facts, succeeded = json.loads(argument), {}
     for key, attempt in ATTEMPTS.items():
         succeeded[key] = False
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, KeyError):
             succeeded[key] = attempt(facts)
     print(json.dumps(succeeded), flush=True)
     return 0

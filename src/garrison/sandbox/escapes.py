@@ -72,6 +72,9 @@ ESCAPES = (
     Escape("new_privileges", "gain privileges by a setuid program"),
     Escape("set_user_id", "make a set-user-id program of the user's"),
     Escape("priority", "lower the priority of a process outside"),
+    Escape("lease", "hold a lease, so that the user's programs wait"),
+    Escape("keys", "take of the user's quota of keys"),
+    Escape("virtual_socket", "talk to the host of this virtual machine"),
     Escape("kernel_setting", "change a setting of the kernel"),
     Escape("cgroup", "move into another control group"),
     Escape("device", "open a disk or the kernel's memory"),
@@ -87,12 +90,14 @@ def judge(escape: Escape, succeeded: bool, mode: Mode, network: Network, able: M
         return Verdict.REFUSED
     if mode not in escape.refused_by or (escape.is_network and network is Network.OPEN):
         return Verdict.NOT_PROMISED
-    is_gap = (able.landlock < _NEEDED_ABI.get(escape.key, 1) or (
-        escape.key in _BY_SECCOMP and not seccomp.is_known())) if mode is Mode.LANDLOCK else (
+    by_calls = _BY_CALLS if mode is Mode.BUBBLEWRAP else (*_BY_CALLS, *_BY_LANDLOCKS_CALLS)
+    is_gap = (escape.key in by_calls and not seccomp.is_known()) or (
+        able.landlock < _NEEDED_ABI.get(escape.key, 1) if mode is Mode.LANDLOCK else
         escape.key == SEE_PROCESS and not able.has_own_proc)
     return Verdict.NOT_PROMISED if is_gap else Verdict.ESCAPED
 
 
-_BY_SECCOMP = ("user_namespace", "set_user_id", "priority")
+_BY_CALLS = ("lease", "keys", "virtual_socket")
+_BY_LANDLOCKS_CALLS = ("user_namespace", "set_user_id", "priority")
 _NEEDED_ABI = {"tcp": 4, "abstract_socket": 6, "signal_process": 6}
 """Escape → Landlock's ABI that refuses it."""

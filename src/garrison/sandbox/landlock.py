@@ -40,8 +40,8 @@ _GAPS_OF_ABI = {
     SCOPES_ABI: "processes outside can be signalled, and abstract sockets reached",
 }
 """ABI that closes a gap → the gap."""
-SECCOMP_GAP = ("on this architecture set-user-id programs and user namespaces can be made, and limits and priorities "
-               "of other processes changed")
+SECCOMP_GAP = ("on this architecture set-user-id programs, user namespaces, leases and keys can be made, and limits "
+               "and priorities of other processes changed")
 UDP_GAP = "network = \"none\" and \"allow\" hold TCP only"
 
 

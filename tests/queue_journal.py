@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FINAL = frozenset({"landed", "conflict", "rejected", "cancelled", "superseded"})
+FINAL = frozenset({"landed", "undone", "conflict", "rejected", "cancelled", "superseded"})
 AFTER = {"test": "testing", "landing": "landing", "landed": "landed", "unlanded": "landing_blocked",
-         "foreign": "queued", "cancel": "cancelled"}
+         "foreign": "queued", "cancel": "cancelled", "undone": "undone"}
 """Record kind → status of the entries it names."""
 
 
@@ -89,7 +89,8 @@ def fold(records: list[Record]) -> tuple[dict[str, str], list[str]]:
                 wrong.append(f"doubled: {name} is enqueued twice (record {record.seq})")
             elif old is None and record.kind != "enq":
                 wrong.append(f"lost: record {record.seq} ({record.kind}) names {name}, which was never enqueued")
-            elif old in FINAL and not (record.kind == "retry" and old != "landed"):
+            elif old in FINAL and not (record.kind == "undone" and {old, new} == {"landed", "undone"}) \
+                    and not (record.kind == "retry" and old != "landed"):
                 what = "doubled" if new == "landed" else "told"
                 wrong.append(f"{what}: {name} was {old} and then became {new} (record {record.seq})")
             status[name] = new
@@ -105,5 +106,7 @@ def _moves(record: Record) -> Iterator[tuple[str, str]]:
         yield from ((name, data["status"]) for name in record.names)
     elif record.kind == "test" and data.get("of", "entry") == "base":
         return
+    elif record.kind == "undone" and data.get("again"):
+        yield from ((name, "landed") for name in record.names)
     elif record.kind in AFTER:
         yield from ((name, AFTER[record.kind]) for name in record.names)

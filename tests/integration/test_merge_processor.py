@@ -15,7 +15,7 @@ from garrison.merge import candidates
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import gate_marker
 from garrison.merge.processor import MergeProcessor, Progress
-from garrison.merge.queue import MergeQueue
+from garrison.merge.queue import MergeQueue, notice_undone
 from garrison.merge.records import QueueResumed
 from garrison.records import journal, log_retention
 from garrison.system import disk_space, failpoint, processes
@@ -251,6 +251,36 @@ def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
     assert world.entry("one").status == "landed"
     assert world.entry("one").tests == 2
     check(world, foreign=2)
+
+
+def test_landings_that_a_person_took_back_are_undone_until_they_land_again(world):
+    """The target's line decides, and not what was recorded: moved back, forth, written anew, moved back for good."""
+    branches = {name: world.branch(name, {f"{name}.txt": "1\n"}) for name in ("one", "two", "three")}
+    for name in ("one", "two"):
+        world.enqueue(name)
+        world.drain()
+    landed = world.tip()
+
+    def found(how: str) -> list[str]:
+        git(world.repo, *how.split())
+        notice_undone(world.home)
+        return [world.entry(name).status for name in ("one", "two")]
+
+    assert found("reset -q --hard HEAD~1") == ["landed", "undone"]
+    assert git(world.repo, "rev-parse", "refs/garrison/mq/" + world.entry("two").id + "/head") == branches["two"]
+    assert found(f"reset -q --hard {landed}") == ["landed", "landed"]
+    assert found("commit -q --amend --no-edit --date=2001-02-03T04:05") == ["landed", "landed"]
+    git(world.repo, "reset", "-q", "--hard", "HEAD~2")
+    world.enqueue("three")
+    world.drain()  # which a processor notices by itself
+    assert [world.entry(name).status for name in ("one", "two", "three")] == ["undone", "undone", "landed"]
+    world.branch("two", {}, start=branches["two"])
+    again = world.queue.enqueue_by_hand("two", "two", run="r", oid=branches["two"])
+    assert (again.attempt, again.oid, again.status) == (2, branches["two"], "queued")
+    world.drain()
+    assert [(entry.attempt, entry.status) for entry in world.queue.state.entries_of("r", "two")] == \
+        [(1, "undone"), (2, "landed")]
+    assert git(world.repo, "show", "main:two.txt") == "1"
 
 
 def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):

@@ -70,6 +70,8 @@ WORDS = [
                                     files=("a.py", "b.py"))), "cannot land: commit or stash a.py in /r (b.py)"),
     (NodeFacts("validated", commit="0123456789abcdef"), "landed as 0123456789"),
     (NodeFacts("validated"), "landed before this run"),
+    (NodeFacts("validated", commit="0", landed=replace(ENTRY, status="undone", reason="somebody")), "undone: somebody"),
+    (NodeFacts("validated", commit="0", landed=replace(ENTRY, status="landed", commit="fed")), "landed as fed"),
     (NodeFacts("failed", reason="exit code 3\ntail"), "exit code 3"),
     (NodeFacts("failed"), "no reason was recorded"),
     (NodeFacts("active", held="the API is down"), "parked by you: the API is down"),
@@ -159,7 +161,7 @@ def test_a_node_behind_a_gate_waits_for_the_gate_not_for_a_free_agent() -> None:
 @pytest.mark.parametrize("status", TRANSITIONS)
 def test_a_node_that_lands_is_in_a_state_of_one_vocabulary(status: str) -> None:
     word = state_word("landing", WORKING, None, asks=False, landing=replace(ENTRY, status=status).landing)
-    assert word in ("queued", "testing", "landed", "rejected", "withdrawn")
+    assert word in ("queued", "testing", "landed", "undone", "rejected", "withdrawn")
     approval = state_word("landing", WORKING, None, asks=False, landing=replace(
         ENTRY, status=status, approval=True).landing)
     assert approval == ("waiting for approval" if status == "held" else word) and approval in SYMBOLS

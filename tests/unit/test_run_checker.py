@@ -291,6 +291,8 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
         s.find("landed", entry="a-1")["data"].update(old=s.commits["base"], commit=s.commits["base"]))),
     "the target lost a landing": (Promise.ONCE, "which main does not contain", lambda s: s.git(
         "update-ref", "refs/heads/main", s.commits["merge a"])),
+    "a landing took back another": (Promise.ONCE, "which landed b-1, has not", lambda s: s.find(
+        "landing", entry="b-1")["data"].update(old=s.commit("beside", "x", s.commits["base"]))),
     "a landing is not recorded": (Promise.ONCE, "its merge entry c-2 is landing", lambda s: s.drop(
         "landed", entry="c-2")),
     "a rejected entry is in the history": (Promise.ONCE, "c-1 is in the history of main and recorded as rejected",
@@ -374,6 +376,14 @@ def test_what_was_on_the_target_already_lands_without_moving_it(story: Story) ->
         story.add("merge-queue", "processor-r@r#1", "landed", "d", entry=f"d-{attempt}", old=tip, commit=tip)
     assert story.findings() == []
     story.git("update-ref", "-d", "refs/heads/d")
+
+
+def test_what_a_person_took_back_is_no_finding_once_that_is_recorded(story: Story) -> None:
+    story.git("update-ref", "refs/heads/main", story.commits["merge a"])
+    for work in ("work b", "work c"):
+        story.git("update-ref", f"refs/kept/{work[-1]}", story.commits[work])
+    story.add("merge-queue", "guardian-r@r#1", "undone", entry="b-1", entries=["b-1", "c-2"], tip="", reason="moved")
+    assert story.findings() == []
 
 
 def test_every_promise_has_a_forgery() -> None:

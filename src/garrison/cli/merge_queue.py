@@ -28,7 +28,7 @@ from garrison.merge.config import BATCH_HISTORY, CLEANING, QueueConfig
 from garrison.merge.entry import STRATEGIES, MergeEntry
 from garrison.merge.explanation import describe_union
 from garrison.merge.preflight import identify
-from garrison.merge.queue import QueueReader, list_queues, target_of_folder
+from garrison.merge.queue import QueueReader, list_queues, notice_undone, target_of_folder
 from garrison.merge.state import QueueState
 from garrison.merge.turns import describe_wait
 from garrison.system.git import Git
@@ -60,6 +60,7 @@ def merge_queue() -> None:
 def list_command(as_json: bool, repo_root: str | None, home: str | None, *, everything: bool) -> None:
     """List entries of one repository, or of all queues of the home. Exit 1 if a queue cannot be read."""
     problems: list[str] = []
+    notice_undone(find_home(home))
     queues = list_queues(find_home(home), problems.append)
     key = Git(Path(repo_root)).key if repo_root else "" if as_json or everything else _key_here()
     own = [queue for queue in queues if queue.folder.parent.name == key]
@@ -302,11 +303,12 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
     attempt of the node: the run decides itself.
     """
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
-    if merge_entry.recipient and merge_entry.run in _running_runs(home):
+    of_run = bool(merge_entry.recipient) and merge_entry.status != "undone"  # whose run had it landed
+    if of_run and merge_entry.run in _running_runs(home):
         node, run = merge_entry.node, merge_entry.run
         raise Refused(f"{merge_entry.id} belongs to run {run}, which is active and decides about {node} itself; "
                       f"`garrison why {node} --run {run}` explains what it does")
-    if merge_entry.recipient and (attempt := _next_attempt(home, merge_entry)):
+    if of_run and (attempt := _next_attempt(home, merge_entry)):
         node, run = merge_entry.node, merge_entry.run
         raise Refused(f"run {run} continues with attempt {attempt} of {node}; `garrison resume {run}` resumes "
                       f"it, `garrison merge-queue enqueue {node} {merge_entry.branch}` lands the branch without it")

@@ -22,6 +22,7 @@ from garrison.cli.resolve import existing_run, is_launched, is_of_this_folder
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
+from garrison.merge.queue import notice_undone
 from garrison.pipeline.gates import SIGNAL
 from garrison.processes.run_state import EXIT, describe_next
 from garrison.processes.run_status import UNFINISHED, Status
@@ -86,6 +87,7 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
         if is_engine_run(run, home):
             print_engine_status(run, home, as_json=as_json)
             return 0
+    notice_undone(place)
     command = _Status(RunReader(place), existing_run(place, run) if run is not None else None, verbose,
                       everything=everything)
     if seconds is not None:
@@ -224,12 +226,12 @@ STYLES: Mapping[str, str] = {
     "waiting for approval": "due",
     "asks": "due", "died": "bad", "rejected": "bad", "working": "busy", "failed": "bad", "waiting": "dim",
     "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "interrupted": "due",
-    "corrupt": "bad",
+    "corrupt": "bad", "undone": "bad",
     "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "lingering": "bad", "elsewhere": "due",
 }
 """State → style."""
-BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "landing": "▓", "working": "▒", "failed": "!",
-                             "waiting": "░", "parked": "p", "skipped": "-", "stopped": "s"}
+BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "undone": "u", "landing": "▓", "working": "▒",
+                             "failed": "!", "waiting": "░", "parked": "p", "skipped": "-", "stopped": "s"}
 """Place of a node → its part of the bar; each is distinct without colours."""
 WORDS: Mapping[str, str] = {"landing": "waiting to land"}
 """Place of a node → its words in the legend, where they are not the place itself."""

@@ -21,7 +21,7 @@ SYMBOLS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",
     "starting": "◌", "elsewhere": "◇", "dead": "†", "lapsed": "†", "lingering": "†", "crashed": "†", "died": "†",
     "terminated": "○", "parked": "‖", "held": "◆", "working": "●", "asks": "?", "queued": "▲", "testing": "▲",
-    "landed": "✓", "no change": "=", "waiting for approval": "?", "rejected": "✗",
+    "landed": "✓", "no change": "=", "waiting for approval": "?", "rejected": "✗", "undone": "✗",
     "withdrawn": "-", "waiting": "·", "interrupted": "⊘"}
 """State → its symbol."""
 STYLES: Mapping[str, str] = {**STATUS_STYLES, "working": "good", "asks": "due", "died": "bad", "crashed": "bad",

@@ -22,6 +22,7 @@ from garrison.cli.resolve import latest_run, open_store
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.merge.attestations import read_all
+from garrison.merge.queue import notice_undone
 from garrison.testing.checker import (
     Attestations,
     Call,
@@ -82,6 +83,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
     else:
         root = find_home(home)
         found = _run(root, run)
+        notice_undone(root)
         history = _history(_event_lines(root, found), root)
         attestations = read_attestations(map(read_all, sorted((root / "merge-queue").glob("*/*"))))
         spending = _spending(map(json.dumps, call_lines(root, found)), root)
@@ -165,6 +167,9 @@ def _print(findings: list[Finding], history: History, attestations: Attestations
     runs = sum(1 for _ in history.of("test"))
     click.echo(f"{len(history.events)} events, {landed} landed, {runs} gate runs, "
                f"{len(attestations.runs)} attested in these queues")
+    undone = sum(len(event.entries) * (-1 if event.data.get("again") else 1) for event in history.of("undone"))
+    if undone:
+        click.echo(f"{undone} of the landings were undone since: somebody moved the target back")
     if not attestations.since:
         click.echo("no gate run attested what it tested; the queue's own verdicts were used")
     if not history.end:

@@ -20,6 +20,7 @@ from garrison.cli.resolve import latest_run, nodes_of, run_of_node, suggestion
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
+from garrison.merge.queue import notice_undone
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.processes.launcher.progress import shorten_reason
@@ -66,6 +67,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
     """
     store = Store(find_home(home))
     chosen, nodes, names = _resolve(store, name, run)
+    notice_undone(store.home)
     log = EventLog(store.home, chosen)
     events = log.read()
     lines = explain.explain(events, names, nodes)
@@ -164,6 +166,8 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str]) -> list
     reason = node.journaled.reason if node.state == "failed" else ""
     doing = f"failed: {shorten_reason(reason)}" if reason else state_words(node.state, node.doing)
     step = next((describe_settling(wait, view.run_id) for wait in view.waits if wait.node == node.node), "")
+    if node.place == Landing.UNDONE:
+        step = f"`garrison merge-queue retry {node.node}` enqueues it again, `garrison merge-queue process` lands it"
     if not step and node.place not in ("landed", Landing.NO_CHANGE):
         step = f"`garrison resume {view.run_id} --retry {node.node}` tries it again" if (
             node.place == "failed" and view.status == Status.FAILED and not view.adhoc) else _step_of_run(view)

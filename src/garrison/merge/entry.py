@@ -29,7 +29,8 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     "landing": frozenset({"landed", "landing_blocked", "queued"}),
     "landing_blocked": frozenset({"queued", "cancelled", "superseded", "held"}),
     "held": frozenset({"queued", "rejected", "cancelled", "superseded"}),
-    "landed": frozenset(),
+    "landed": frozenset({"undone"}),
+    "undone": frozenset({"landed"}),
     "conflict": frozenset(),
     "rejected": frozenset(),
     "cancelled": frozenset(),
@@ -37,16 +38,20 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 }
 """status → statuses that may follow."""
 
-FINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
-"""Statuses that nothing follows."""
+HAS_LANDED = frozenset({"landed", "undone"})
+"""Statuses of an entry that has landed; only a person who moves the target back or forth leads from one to the other.
+"""
+FINAL = HAS_LANDED.union(status for status, following in TRANSITIONS.items() if not following)
+"""Statuses in which the queue has nothing left to do."""
 WAITING_FOR_APPROVAL = Landing.WAITING_FOR_APPROVAL.value
 """Reason of an entry that a person has to approve."""
-FAILED = frozenset({"conflict", "rejected", "cancelled"})
-"""Final statuses of an entry whose node has not landed."""
+FAILED = frozenset({"conflict", "rejected", "cancelled", "undone"})
+"""Final statuses of an entry whose work the target does not have."""
 SHOWN: Mapping[str, str] = {
     **dict.fromkeys(("queued", "landing_blocked", "held"), Landing.QUEUED.value),
     **dict.fromkeys(("candidate", "testing", "landing"), Landing.TESTING.value),
     "landed": Landing.LANDED.value,
+    "undone": Landing.UNDONE.value,
     **dict.fromkeys(("conflict", "rejected"), Landing.REJECTED.value),
     **dict.fromkeys(("cancelled", "superseded"), Landing.WITHDRAWN.value),
 }

@@ -336,6 +336,7 @@ class MergeProcessor:
         if tip is None:
             return Wait(WaitKind.NO_TARGET,
                         f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
+        self.queue.notice_undone()
         if under_test and tip != state.tip:
             return self._requeue(under_test, f"{self.queue.target} moved")
         for entry in under_test:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
@@ -18,8 +19,10 @@ from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.entry import (
     FAILED,
+    HAS_LANDED,
     NO_OPTIONS,
     STRATEGIES,
+    TRAILER,
     EntryOptions,
     MergeEntry,
     ResolvedOptions,
@@ -29,6 +32,7 @@ from garrison.merge.records import (
     Configured,
     EntryAmended,
     EntryEnqueued,
+    LandingsUndone,
     QueueRecord,
     QueueResumed,
     StatusChanged,
@@ -45,7 +49,6 @@ from garrison.system.git import Git
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
 
 PINS = "refs/garrison/mq"
@@ -109,6 +112,40 @@ def list_queues(home: Path, report: Callable[[str], None] | None = None) -> list
     return readers
 
 
+def find_undone(git: Git, state: QueueState, tip: str) -> list[LandingsUndone]:
+    """Return records of the landings that the target, now at `tip`, has no more, and of those that it has again.
+
+    Commits that were written anew are still there: they have the entry's trailer.
+    """
+    landed = [entry for entry in state.entries.values() if entry.status in HAS_LANDED and entry.commit]
+    if not landed:
+        return []
+    gone = git.find_unreached({oid for entry in landed for oid in (entry.commit, entry.oid)}, tip)
+    lost = [entry for entry in landed if entry.commit in gone]
+    named: Sequence[str] = ()
+    if lost:
+        since = git.merge_base(lost[-1].commit, tip) if git.has_object(lost[-1].commit) else None
+        form = f"--format=%(trailers:key={TRAILER},valueonly)"
+        named = git.run("log", form, f"{since}..{tip}" if since else tip, "--").out.split()
+    undone = [entry.id for entry in lost if entry.status == "landed" and entry.oid in gone and entry.id not in named]
+    again = [entry.id for entry in landed if entry.status == "undone" and (entry not in lost or entry.id in named)]
+    why = f"somebody moved the target to {tip[:10]}, which does not have it"
+    return [LandingsUndone(tuple(names), tip, "" if back else why, again=back)
+            for names, back in ((undone, False), (again, True)) if names]
+
+
+def notice_undone(home: Path, repo: str = "") -> None:
+    """Record what was undone in the queues of a home, or of one repository; one that cannot be read is left out."""
+    for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
+        with suppress(GarrisonError, OSError):
+            reader = QueueReader(path.parent)
+            last = next((entry for entry in reader.refresh().entries.values() if entry.status in HAS_LANDED), None)
+            if last is not None and repo in ("", last.repo):
+                queue = MergeQueue(home, Path(last.repo), target_of_folder(path.parent))
+                if queue.folder == path.parent:
+                    queue.notice_undone()
+
+
 def target_of_folder(folder: Path) -> str:
     """Return the target branch of a queue's folder."""
     return unquote(folder.name)
@@ -127,6 +164,8 @@ class MergeQueue:
         self.folder = home / "merge-queue" / self.git.key / directory
         self.locks = self.git.common / "garrison" / directory
         self._reader = QueueReader(self.folder)
+        self._seen_tip = ""
+        """Target's commit for which `notice_undone` has recorded what is undone."""
 
     @cached_property
     def branch(self) -> Target:
@@ -286,6 +325,7 @@ class MergeQueue:
     def enqueue_by_hand(self, node: str, branch: str, *, run: str = "", recipient: str = "",
                         oid: str | None = None, title: str = "", options: EntryOptions = NO_OPTIONS) -> MergeEntry:
         """Enqueue as the attempt after the last failed one of the node, so that a failed branch may try again."""
+        self.notice_undone()
         earlier = self.state.entries_of(run, node)
         attempt = earlier[-1].attempt + (earlier[-1].status in FAILED) if earlier else 1
         return self.enqueue(run, node, attempt, branch, recipient=recipient, oid=oid, options=options, title=title)
@@ -326,6 +366,21 @@ class MergeQueue:
             return None
         is_preflight = (last.data.get("of"), last.data.get("result")) == ("preflight", "green")
         return self.clock.time() - from_iso(last.at) if is_preflight else None
+
+    def notice_undone(self) -> None:
+        """Record the landings that a target which somebody has moved no longer has, and those that it has again.
+
+        What was rewritten is still there: its commits have the entry's trailer. GitError if git cannot tell.
+        """
+        tip = self.branch.tip() if self.branch.is_local else None
+        if tip is None or tip == self._seen_tip:
+            return
+        with self.locked() as state:
+            for record in find_undone(self.git, state, tip):
+                for name in () if record.again else record.entries:
+                    self.git.make_ref(pin_ref(name, "head"), state.entries[name].oid)
+                self.append(record, sync=True)
+        self._seen_tip = tip
 
     def remove_idle_slots(self, trees: Path) -> None:
         """Remove the gate slots of this repository, unless a processor or an entry of this queue may need one soon."""

@@ -416,6 +416,17 @@ class EntryLanded(EntryRecord):
 
 
 @frozen
+class LandingsUndone(EntriesRecord):
+    """Landings that somebody took back: the target, moved to `tip`, has them no more; with `again`, it has after all.
+    """
+
+    kind = "undone"
+    tip: str
+    reason: str
+    again: bool = False
+
+
+@frozen
 class LandingBlocked(EntriesRecord):
     """Landing that was recorded and not done: `files` of an open checkout are in its way."""
 
@@ -452,7 +463,7 @@ RECORDS: dict[str, type[QueueRecord]] = {each.kind: each for each in (
     EntryEnqueued, EntryAmended, EntryCancelled, StatusChanged,
     TurnAwaited, TurnTimed, TurnSuspended, TurnEnded,
     GateStarted, VerdictGiven,
-    LandingStarted, EntryLanded, LandingBlocked, TargetMoved, CheckoutUpdated)}
+    LandingStarted, EntryLanded, LandingsUndone, LandingBlocked, TargetMoved, CheckoutUpdated)}
 """Kind on disk → record."""
 
 

@@ -26,6 +26,7 @@ from garrison.merge.records import (
     GateStarted,
     LandingBlocked,
     LandingStarted,
+    LandingsUndone,
     LeaseTaken,
     QueueHindered,
     QueuePaused,
@@ -299,9 +300,11 @@ class QueueState:
     def _step(self, old: MergeEntry, record: QueueRecord, stored: Stored) -> None:
         new = replace(move_entry(old, record), updated_at=stored.at)
         check_transition(old.id, old.status, new.status)
-        if new.status == "landed":
+        if new.status == "landed" and old.status != "undone":
             new = replace(new, landed_at=stored.at)
         self.entries[new.id] = new
+        if "undone" in (old.status, new.status):
+            return  # its runner was told of the landing, and nothing of that changes
         for signal_type in STATUS_SIGNALS.get(new.status, ()) if new.status != old.status else ():
             self.outcomes.append(make_outcome(new, signal_type, stored.seq, stored.at))
 
@@ -349,6 +352,10 @@ def _land(entry: MergeEntry, record: EntryLanded) -> MergeEntry:
     return replace(entry, status="landed", commit=commit, reason=record.reason, files=())
 
 
+def _undo(entry: MergeEntry, record: LandingsUndone) -> MergeEntry:
+    return replace(entry, status="landed" if record.again else "undone", reason=record.reason)
+
+
 def _block(entry: MergeEntry, record: LandingBlocked) -> MergeEntry:
     return replace(entry, status="landing_blocked", reason=record.reason, files=record.files, together=())
 
@@ -366,6 +373,7 @@ _ENTRY_STEPS: Mapping[type[QueueRecord], Callable[[MergeEntry, Any], MergeEntry]
     GateStarted: _start_gate,
     LandingStarted: _start_landing,
     EntryLanded: _land,
+    LandingsUndone: _undo,
     LandingBlocked: _block,
     TargetMoved: _requeue,
     EntryCancelled: _cancel,

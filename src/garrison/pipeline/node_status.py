@@ -28,6 +28,8 @@ class Landing(StrEnum):
     TESTING = "testing"
     WAITING_FOR_APPROVAL = "waiting for approval"
     LANDED = "landed"
+    UNDONE = "undone"
+    """It had landed, and somebody moved the target back."""
     REJECTED = "rejected"
     WITHDRAWN = "withdrawn"
     NO_CHANGE = "no change"

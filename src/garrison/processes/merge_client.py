@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from garrison.ends import RefusedBy
 from garrison.frozen import frozen
-from garrison.merge.entry import NO_OPTIONS, EntryOptions
+from garrison.merge.entry import HAS_LANDED, NO_OPTIONS, EntryOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +100,7 @@ class MergeClient:
 
     def is_signal_overdue(self, merge: MergeStatus | None, now: float) -> bool:
         """Return whether the entry landed so long ago that its signal is no longer waited for; `now` is monotonic."""
-        if merge is None or merge.status != "landed":
+        if merge is None or merge.status not in HAS_LANDED:
             return False
         if self._landed_since is None:
             self._landed_since = now

@@ -32,6 +32,7 @@ from garrison.errors import (
     UsageError,
 )
 from garrison.merge import recovery
+from garrison.merge.entry import HAS_LANDED
 from garrison.merge.queue import list_queues
 from garrison.processes import run_branch
 from garrison.processes.guardian import rebuild
@@ -352,7 +353,7 @@ def _gather_evidence(runtime: Runtime, launch: Launch, plan: RunPlan) -> RunEvid
     unchanged = {(str(signal.node_id), signal.attempt) for signal in received
                  if isinstance(payload := signals.parse(signal), NodeComplete) and payload.landing}
     entries = [entry for queue in list_queues(runtime.home, lambda _: None)
-               for entry in queue.state.entries.values() if entry.run == run and entry.status == "landed"]
+               for entry in queue.state.entries.values() if entry.run == run and entry.status in HAS_LANDED]
     landed = {(entry.node, entry.attempt): entry.commit for entry in entries}
     # What passed the gate of a pull request has not landed: it is tested anew, and the forge knows the rest.
     status = REFUSED if launch.land == LAND_PR else LANDED

@@ -246,7 +246,7 @@ class NodeReader:
         signs = self._signs(name, node, task) if agent and agent.living and agent.status == "active" else None
         facts = self._facts(name, waits_for, blocked, suspended=signs is not None and signs.suspended)
         no_rework = task is not None and task.attributes.get("rework") == "none"
-        place, asks = place_of(self.state, name), has_open_question(facts)
+        place, asks = place_of(self.model, name), has_open_question(facts)
         state = state_word(place, runner, agent, asks=asks, landing=facts.entry.landing if facts.entry else "",
                            guardian_alive=self.guardian_alive)
         folder = self.files.attempt(name, node.attempt)
@@ -281,8 +281,8 @@ class NodeReader:
             is_over=self.model.is_over(name, node.attempt), full_disk=self._full_disk,
             deaths=sum(death.counts for death in self.model.agent_deaths(name, node.attempt)),
             waits_for=waits_for, unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,
-            entry=entry, entries_ahead=ahead, pause=queue.pause if queue else None,
-            hindrance=queue.hindrance if queue else "")
+            entry=entry, landed=self.model.last_landing(name), entries_ahead=ahead,
+            pause=queue.pause if queue else None, hindrance=queue.hindrance if queue else "")
 
     def _waiting(self) -> dict[str, tuple[list[str], tuple[str, ...]]]:
         """Return, for each node that waits, the ones it waits for, and the failed ones that block it."""
@@ -399,7 +399,7 @@ def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
 PLACE_BY_STATUS: Mapping[str, str] = {"validated": "landed", "impl_complete": "landing", "active": "working",
                                       "failed": "failed", "pending": "waiting", "skipped": "skipped"}
 """Status of a node → its place in the run."""
-PLACES = ("landed", Landing.NO_CHANGE.value, "landing", "working", "failed", "waiting", "skipped")
+PLACES = ("landed", Landing.NO_CHANGE.value, Landing.UNDONE.value, "landing", "working", "failed", "waiting", "skipped")
 """Places of nodes that are not parked, in the order of the progress bar."""
 PARKED = "parked"
 """Place of an unfinished node that is parked."""
@@ -463,6 +463,8 @@ class NodeFacts:
     """Number of nodes being worked on."""
     entry: MergeEntry | None = None
     """Its merge entry in this attempt."""
+    landed: MergeEntry | None = None
+    """Its last entry that has landed."""
     entries_ahead: int = 0
     """Merge entries before it."""
     pause: Pause | None = None
@@ -473,10 +475,14 @@ class NodeFacts:
     """Its own, for the command that answers it."""
 
 
-def place_of(state: RunState, name: str) -> str:
+def place_of(model: RunModel, name: str) -> str:
     """Return a node's place in the run; a parked one is not being worked on."""
-    return PARKED if name in state.held or find_parked(state, name) else \
-        place_of_status(state.nodes[name].status, state.nodes[name].landing)
+    state = model.state
+    if name in state.held or find_parked(state, name):
+        return PARKED
+    place = place_of_status(state.nodes[name].status, state.nodes[name].landing)
+    last = model.last_landing(name) if place == "landed" else None
+    return Landing.UNDONE.value if last is not None and last.status == "undone" else place
 
 
 def place_of_status(status: str, landing: str) -> str:
@@ -490,7 +496,7 @@ def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None
     processes do; while it lands, the word for its `landing`."""
     if place == "landing":
         return landing or Landing.QUEUED
-    is_over = place in ("landed", Landing.NO_CHANGE, "failed")
+    is_over = place in ("landed", Landing.NO_CHANGE, Landing.UNDONE, "failed")
     if not is_over and "parked" in (runner and runner.status, agent and agent.status):
         return "parked"
     if place != "working":
@@ -594,8 +600,11 @@ def _landing(facts: NodeFacts) -> str:
 def _landed(facts: NodeFacts) -> str:
     if facts.landing == Landing.NO_CHANGE:
         return f"{Landing.NO_CHANGE}: it succeeded, and there was nothing to land"
+    if facts.landed is not None and facts.landed.status == "undone":
+        return f"undone: {first_line(facts.landed.reason)}"
     where = f" on {facts.run_branch}" if facts.run_branch else ""
-    return f"landed as {facts.commit[:10]}{where}" if facts.commit else "landed before this run"
+    commit = (facts.landed.commit if facts.landed is not None else "") or facts.commit
+    return f"landed as {commit[:10]}{where}" if commit else "landed before this run"
 
 
 def _failed(facts: NodeFacts) -> str:
@@ -634,7 +643,7 @@ _QUEUE: Mapping[str, Callable[[MergeEntry, int], str]] = {
     "landing_blocked": _blocked,
     "held": lambda entry, ahead: f"waiting for approval (garrison review {entry.node})" if entry.approval
     else "held in the merge queue by a person",
-    "landed": lambda entry, ahead: "landed",
+    "landed": lambda entry, ahead: "landed", "undone": _refused,
     "conflict": _refused, "rejected": _refused, "cancelled": _refused, "superseded": _refused,
 }
 """Status of a merge entry → what its node is waiting for."""

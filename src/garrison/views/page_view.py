@@ -19,7 +19,7 @@ from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import target_of_folder
 from garrison.merge.turns import describe_wait
-from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged, shown
+from garrison.pipeline.node_status import IMPL_COMPLETE, Landing, is_unchanged, shown
 from garrison.processes.launcher.notifications import open_notifications
 from garrison.processes.launcher.policy import Parked
 from garrison.processes.run_state import ENDED
@@ -306,8 +306,10 @@ class PageModel:
                     "reason": outcome.reason if outcome else "", "parked": None,
                     "answer": outcome.label if outcome else ""}
         entry = self.model.place_in_queue(name, node.attempt)[0] if node.status == IMPL_COMPLETE else None
-        status = entry.landing if entry is not None else shown(node.status, node.landing)
-        return {**common, "status": status, "place": place_of(state, name),
+        place = place_of(self.model, name)
+        status = entry.landing if entry is not None else place if place == Landing.UNDONE else \
+            shown(node.status, node.landing)
+        return {**common, "status": status, "place": place,
                 "attempt": node.attempt, "since": node.since, "reason": node.reason[:TEXT], "commit": node.commit,
                 "asks": question.text[:TEXT] if question else "", "parked": state.held.get(name)}
 

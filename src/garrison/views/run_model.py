@@ -13,7 +13,7 @@ from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
-from garrison.merge.entry import MergeEntry
+from garrison.merge.entry import HAS_LANDED, MergeEntry
 from garrison.merge.state import QueueState
 from garrison.pipeline.node_status import ACTIVE, IMPL_COMPLETE, VALIDATED
 from garrison.processes.run_state import RunState
@@ -221,6 +221,11 @@ class RunModel:
         state = self.queues.get(record.queue)
         entry = state.entries.get(str(record.entry.data.get("entry", ""))) if state else None
         return entry if entry and entry.run == self.run else None
+
+    def last_landing(self, node: str) -> MergeEntry | None:
+        """Return the last entry of a node that has landed, whether somebody took that back or not; None for none."""
+        entries = self.queue.entries_of(self.run, node) if self.queue else []
+        return next((entry for entry in reversed(entries) if entry.status in HAS_LANDED), None)
 
     def place_in_queue(self, node: str, attempt: int) -> tuple[MergeEntry | None, int]:
         """Return a node's merge entry of that attempt, and how many unfinished ones are before it."""

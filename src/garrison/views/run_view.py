@@ -165,6 +165,7 @@ class RunView:
             return "starting"
         unchanged = self.counts.get(Landing.NO_CHANGE, 0)
         more = f", {unchanged} {Landing.NO_CHANGE}" if unchanged else ""
+        more += f", {undone} {Landing.UNDONE}" if (undone := self.counts.get(Landing.UNDONE, 0)) else ""
         return self.lands.progress if self.lands else f"{self.landed} of {self.total} landed{more}"
 
     @property
@@ -255,7 +256,7 @@ class RunReader:
         gates = list(model.state.gates.values())
         counts = dict.fromkeys(PLACES, 0)
         for name in model.state.nodes:
-            place = place_of(model.state, name)
+            place = place_of(model, name)
             counts[place] = counts.get(place, 0) + 1
         nodes = NodeReader(records, self.observer, model, launch, processes, counts["working"], lambda: followed.plan)
         asking, reviews = nodes.open_questions(), nodes.awaiting_approval()
@@ -272,7 +273,7 @@ class RunReader:
         return RunView(
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
-            counts=counts, asking=Counter(place_of(model.state, name) for name in asked & model.state.nodes.keys()),
+            counts=counts, asking=Counter(place_of(model, name) for name in asked & model.state.nodes.keys()),
             total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
             base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
             warnings=model.state.warnings,

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from garrison.merge.entry import HAS_LANDED
 from garrison.pipeline.flow import SentBack, event_to_data
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED, TESTED
@@ -64,10 +65,10 @@ def follow(state: RunState, view: GuardianView, max_rework: int) -> list[Action]
     entry = _entry_of(state, observed)
     if entry is None:
         return []
-    if entry.status == "landed" and observed.base:
+    if entry.status in HAS_LANDED and observed.base:
         status = TESTED if entry.commit else NO_CHANGE
         return [_change(LandingChanged(status, landing.attempt, commit=entry.commit))]
-    if entry.status == "landed":
+    if entry.status in HAS_LANDED:
         return [_change(LandingChanged(LANDED, landing.attempt, commit=entry.commit))]
     if entry.status in _REFUSED:
         return [_change(_refusal(state, view.run, entry, max_rework))]

@@ -96,7 +96,7 @@ def _open_circuit(state: RunState, prefix: str, who: str) -> Parked | None:
                  for full, circuit in state.circuits.items() if full.startswith(prefix) and circuit.parked), None)
 
 
-_SETTLED = frozenset({"landed", "conflict", "rejected", "cancelled"})
+_SETTLED = frozenset({"landed", "undone", "conflict", "rejected", "cancelled"})
 """Statuses of a merge entry that need nothing more from the processor."""
 
 

@@ -237,10 +237,10 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
         node = state.nodes.get(name)
         if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
             continue
-        if node.status == "active" and (merge.status == "landed" or merge.status not in entry.FINAL):
+        if node.status == "active" and (merge.status in entry.HAS_LANDED or merge.status not in entry.FINAL):
             # It reports that its work is complete before it enqueues it: that signal was lost.
             actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
-        elif merge.status == "landed":
+        elif merge.status in entry.HAS_LANDED:
             actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
                                                landing="" if merge.commit else Landing.NO_CHANGE)))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why

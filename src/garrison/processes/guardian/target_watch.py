@@ -51,6 +51,7 @@ class TargetWatch:
         foreign = find_foreign_move(known, tip, self.queue.state.moves) if known else ""
         if not foreign or self._are_landings(known, foreign):
             return None
+        self.queue.notice_undone()
         return ForeignMove(self.branch, known, tip, list(at_work), self._subject(foreign),
                            rewritten=not self._is_ancestor(known, tip))
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.result import NOTHING_TO_DO
 from garrison.ends import RefusedBy
 from garrison.frozen import frozen
+from garrison.merge.entry import HAS_LANDED
 from garrison.pipeline.node_status import Landing
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.records import signals
@@ -549,7 +550,7 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
         return Decision([Action(ActionKind.TIDY_UP), Action(ActionKind.END, why="done")])
     if merge is None or merge.attempt != view.task.attempt:
         return Decision([Action(ActionKind.ENQUEUE)])  # idempotent; the queue's journal decides
-    if merge.status == "landed":
+    if merge.status in HAS_LANDED:
         return Decision([Action(ActionKind.MOVE_HOOK, "merged")] if view.merge_reported else [], view.now + 0.1)
     if merge.status in ("conflict", "rejected", "cancelled", "superseded"):
         return Decision([_failure(view, merge.reason or merge.status, merge.failure_kind)])

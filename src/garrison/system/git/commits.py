@@ -21,7 +21,7 @@ from garrison.system.git.repository import Answer, GitError, Repository, attempt
 from garrison.system.git.signing import parse_ident, with_signature
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
 ABSENT = ""
@@ -130,6 +130,13 @@ class Commits(Repository):
         if answer.code > 1:
             raise GitError(("merge-base", "--is-ancestor"), answer.code, answer.err)
         return answer.code == 0
+
+    def find_unreached(self, commits: Collection[str], tip: str) -> set[str]:
+        """Return those of the commits that are not reachable from `tip`, gone ones too."""
+        answer = self.run("rev-list", "--stdin", text="\n".join([*commits, f"^{tip}", ""]), check=False)
+        if answer.code == 0:
+            return set(answer.out.split()).intersection(commits)
+        return {each for each in commits if not (self.has_object(each) and self.is_ancestor(each, tip))}
 
     def merge_base(self, one: str, other: str) -> str | None:
         """Return the last commit that both have, or None."""

@@ -52,9 +52,9 @@ class Finding:
         return f"{self.promise.value}: {self.text}"
 
 
-OVER = frozenset({"landed", "conflict", "rejected", "cancelled", "superseded"})
+OVER = frozenset({"landed", "undone", "conflict", "rejected", "cancelled", "superseded"})
 """Statuses in which a merge entry stays, unless a person tries it again."""
-STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed": "landed",
+STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed": "landed", "undone": "undone",
              "unlanded": "landing_blocked", "foreign": "queued", "retry": "queued", "cancel": "cancelled"}
 """Kind of a queue's record → status of the entries that it is about; `state` names one itself."""
 STRAIGHT = frozenset({"ff-only", "rebase"})
@@ -132,8 +132,8 @@ class _Check:
         for promise, checks in (
                 (Promise.RECORD, (self._sequences,)),
                 (Promise.TESTED, (self._tested, self._attested)),
-                (Promise.ONCE, (self._landed_once, self._own_work, self._in_the_history, self._ended,
-                                self._ended_once)),
+                (Promise.ONCE, (self._landed_once, self._own_work, self._only_forward, self._in_the_history,
+                                self._ended, self._ended_once)),
                 (Promise.LIVES, (self._successors, self._late_writers)),
                 (Promise.KEPT, (self._commits, self._rescued)),
                 (Promise.LIMITS, (self._attempts, self._deaths)),
@@ -167,6 +167,9 @@ class _Check:
 
     def _change(self, entry: _Entry, event: Event) -> None:
         status = str(event.data["status"]) if event.kind == "state" else STATUS_OF[event.kind]
+        if event.kind == "undone" and entry.status in ("landed", "undone"):
+            entry.status = "landed" if event.data.get("again") else status
+            return
         if entry.status in OVER and status != entry.status and not (event.kind == "retry" and entry.status != "landed"):
             self.wrong.append(Finding(Promise.ONCE, f"{entry.name} was {entry.status} and became {status} "
                                                     f"({event.place})"))
@@ -261,6 +264,14 @@ class _Check:
             if entry.landed and not any(event.seq < entry.landed[0].seq for event in entry.landings):
                 yield from self._was_there(entry)
 
+    def _only_forward(self) -> Iterator[str]:
+        """A landing keeps what the target had: only people take something back."""
+        for entry in self.entries.values():
+            for event in entry.landings if entry.landed else ():
+                new, old = str(event.data["new"]), str(event.data["old"])
+                if self.repository.tree(new) and not self.repository.is_ancestor(old, new):
+                    yield f"{new}, which landed {entry.name}, has not {old}, at which {entry.target} had been"
+
     def _was_there(self, entry: _Entry) -> Iterator[str]:
         """What lands without moving the target was on it already, by its commits or by what they change."""
         old, commit = (str(entry.landed[0].data.get(name, "")) for name in ("old", "commit"))
@@ -290,9 +301,18 @@ class _Check:
             commit = begun.get(str(data.get("node")), "") if data.get("run") == self.launch.get("run_id") else ""
             if commit and entry.landed and entry.landings \
                     and self.repository.is_ancestor(commit, str(entry.landings[-1].data["new"])) \
-                    and not self.repository.is_ancestor(commit, str(entry.landings[0].data["old"])):
+                    and not any(self.repository.is_ancestor(commit, old) for old in self._had(entry)):
                 yield (f"{entry.name} landed {commit}, with which {data['node']} began: no attempt of this run made "
                        f"that, and {entry.target} had not had it")
+
+    def _had(self, entry: _Entry) -> Iterator[str]:
+        """Yield the target's commits before an entry landed, latest first: somebody may have moved it back since."""
+        landings = {event.seq: event for other in self.entries.values() if other.target == entry.target
+                    for event in other.landings if event.seq <= entry.landings[0].seq}
+        for _, event in sorted(landings.items(), reverse=True):
+            yield str(event.data["old"])
+            if event.seq < entry.landings[0].seq:
+                yield str(event.data["new"])
 
     def _base(self, target: str) -> str:
         """Return the value from which on a target is searched: before this run's first landing there."""
@@ -307,7 +327,7 @@ class _Check:
             yield f"{entry.name} is {times} times in the history of {entry.target}"
         if times and entry.status not in ("landed", "landing", "landing_blocked"):
             yield f"{entry.name} is in the history of {entry.target} and recorded as {entry.status}"
-        if entry.landed and not is_rewritten:
+        if entry.landed and entry.status != "undone" and not is_rewritten:
             new = str(entry.landings[-1].data["new"] if entry.landings else entry.landed[0].data["commit"])
             if not self.repository.is_ancestor(new, ref):
                 yield f"{entry.name} is recorded as landed by {new}, which {entry.target} does not contain"

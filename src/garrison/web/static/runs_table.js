@@ -8,7 +8,7 @@ import { count, dollars, millis, signOf, span, stateOf, wordOf } from "./words.j
 
 const SHOWN = 100; // rows at first
 const WAITS = "waits"; // the filter of runs in which something waits
-const PLACES = ["landed", "no change", "landing", "working", "asking", "parked", "stopped", "failed", "skipped", "waiting"]; // of the bar
+const PLACES = ["landed", "no change", "undone", "landing", "working", "asking", "parked", "stopped", "failed", "skipped", "waiting"]; // of the bar
 const COLUMNS = [ // name, title, the value that orders
   ["status", "State", run => run.status], ["run", "Run", run => run.run], ["gates", "Waits for you", run => run.gates],
   ["progress", "Progress", run => run.nodes ? run.nodes_done / run.nodes : 0], ["cost", "Cost", run => run.cost ?? 0],

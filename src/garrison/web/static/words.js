@@ -23,7 +23,7 @@ const ALSO = {
   done: "passed", success: "passed", partial_success: "passed", succeeded: "passed", finished: "passed",
   terminated: "passed", ended: "passed",
   fail: "failed", dead: "failed", crashed: "failed", rejected: "failed", conflict: "failed", corrupt: "failed",
-  "no change": "unchanged",
+  "no change": "unchanged", undone: "failed",
   cancelled: "skipped", superseded: "skipped",
   interrupted: "parked",
   held: "parked", paused: "parked", landing_blocked: "parked", stopping: "parked", hung: "parked",

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -111,6 +112,7 @@ def serving(home: Path, patience: Patience = SHORT, **given: Any) -> Iterator[Ru
         if tasks:
             await asyncio.wait(tasks, timeout=5)
 
+    loop.set_default_executor(ThreadPoolExecutor(process.LOOKUPS))
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
     ready.wait(5)

@@ -29,6 +29,18 @@ from support import until
 KEY = "sk-real-key"
 
 
+def set_name_server(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], list[str]]) -> None:
+    """Have names resolved by `answer`; addresses stay what they are."""
+    real = socket.getaddrinfo
+
+    def look_up(host: Any, *arguments: Any, **options: Any) -> list[Any]:
+        if not host or not any(map(str.isalpha, str(host))) or ":" in str(host):
+            return real(host, *arguments, **options)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in answer(host)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -84,10 +96,7 @@ def test_refuses_and_records_other_hosts(tmp_path: Path, place: str) -> None:
     ("100.64.0.1", "not public"), ("168.63.129.16", "metadata"), ("fd00::1", "private")])
 def test_refuses_an_allowed_name_that_leads_into_the_machine_s_network(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, why: str) -> None:
-    async def resolve(_host: str, _port: int) -> list[str]:
-        return ["93.184.215.14", address]
-
-    monkeypatch.setattr(upstream, "resolve", resolve)
+    set_name_server(monkeypatch, lambda _: ["93.184.215.14", address])
     with serving(tmp_path, hosts=("pypi.org",)) as proxy:
         client, head = proxy.tunnel("pypi.org:443")
         client.close()
@@ -98,19 +107,19 @@ def test_refuses_an_allowed_name_that_leads_into_the_machine_s_network(
 def test_connects_to_the_address_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    async def resolve(host: str, _port: int) -> list[str]:
+    def answer(host: str) -> list[str]:
         asked.append(host)
-        return ["93.184.215.14"] if len(asked) == 1 else ["127.0.0.1"]
+        return ["93.184.215.14" if len(asked) == 1 else "127.0.0.1"]
 
     opened = []
 
-    async def open_first(addresses: list[str], _port: int) -> None:
-        opened.extend(addresses)
-        raise upstream.UpstreamFailed("no network here")
+    async def connect(address: str, _port: int, **_options: object) -> None:
+        opened.append(address)
+        raise OSError("no network here")
 
-    monkeypatch.setattr(upstream, "resolve", resolve)
-    monkeypatch.setattr(upstream, "_open_first", open_first)
+    set_name_server(monkeypatch, answer)
     with serving(tmp_path, hosts=("pypi.org",)) as proxy:
+        monkeypatch.setattr(asyncio, "open_connection", connect)
         client, head = proxy.tunnel("pypi.org:443")
         client.close()
     assert status_of(head) == 502
@@ -120,24 +129,22 @@ def test_connects_to_the_address_that_was_checked(tmp_path: Path, monkeypatch: p
 def test_one_agent_s_flood_of_names_leaves_lookups_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, go = [0], threading.Event()
 
-    async def resolve(_host: str, _port: int) -> list[str]:
+    def answer(_host: str) -> list[str]:
         asked[0] += 1
-        while not go.is_set():
-            await asyncio.sleep(0.01)
+        go.wait(30)
         return []
 
-    monkeypatch.setattr(upstream, "resolve", resolve)
+    set_name_server(monkeypatch, answer)
+    monkeypatch.setattr(upstream, "CONNECT_TIMEOUT", 0.2)
     with serving(tmp_path, hosts=("*.example.org",)) as proxy:
         clients = [proxy.connect() for _ in range(40)]
         for number, client in enumerate(clients):
             place = f"n{number}.example.org:443"
             client.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())
-        until(lambda: asked[0] >= MAX_OPENING)
-        time.sleep(0.2)  # for more than there should be
-        assert asked[0] == MAX_OPENING < LOOKUPS
+        assert {status_of(read_head(client)) for client in clients} == {502}, "nobody answers"
+        assert asked[0] == MAX_OPENING < LOOKUPS, "who gives up leaves a thread behind that still asks"
         go.set()
-        assert {status_of(read_head(client)) for client in clients} == {403}
-        assert asked[0] == 40
+        until(lambda: status_of(proxy.tunnel("n.example.org:443")[1]) == 403)
 
 
 def test_a_private_name_is_reached_if_it_is_listed_as_private(tmp_path: Path) -> None:
@@ -259,22 +266,17 @@ def test_connections_beyond_the_limit_are_closed_and_others_served(
 
 
 def test_goes_through_the_user_s_own_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Web(plain(b"far")) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as outer, \
-            serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as inner:
-        place = f"127.0.0.1:{web.port}".encode()
+    asked = []
+
+    def answer(request: Any) -> Any:
+        asked.append((request.command, request.path, request.headers["Proxy-Authorization"]))
+        return plain(b"" if request.command == "CONNECT" else b"far")(request)
+
+    with Web(answer) as outer, serving(tmp_path, hosts=("127.0.0.1:8",)) as inner:
         monkeypatch.setenv("http_proxy", f"http://me:pass@127.0.0.1:{outer.port}")
-        real, used = upstream._open_tunnel, []
-
-        async def once(proxy: upstream.UserProxy, host: str, port: int) -> upstream.Stream:
-            used.append(proxy)
-            monkeypatch.delenv("http_proxy")  # the outer one is in this process, too
-            return await real(proxy, host, port)
-
-        monkeypatch.setattr(upstream, "_open_tunnel", once)
-        answer = inner.send(b"GET http://%s/ HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (place, place))
-        assert answer.endswith(b"far")
-        assert used[0].port == outer.port
-        assert used[0].credentials.startswith("Basic ")
+        told = inner.send(b"GET http://127.0.0.1:8/ HTTP/1.1\r\nHost: 127.0.0.1:8\r\nConnection: close\r\n\r\n")
+        assert told.endswith(b"far")
+        assert asked == [("CONNECT", "127.0.0.1:8", "Basic bWU6cGFzcw=="), ("GET", "/", None)]
 
 
 # ---- model APIs
@@ -617,10 +619,13 @@ def test_a_tunnel_to_an_allowed_host_carries_tls_for_that_host_alone(
     server, client = certificate(tmp_path)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     with Web(plain(b"treasure"), server) as web, serving(tmp_path, hosts=("pypi.org",)) as proxy:
-        async def open_checked(_host: str, _port: int, _rule: object) -> upstream.Stream:
-            return await upstream._open_first(["127.0.0.1"], web.port)
+        connect = asyncio.open_connection
 
-        monkeypatch.setattr("garrison.sandbox.proxy.relay.open_checked", open_checked)
+        async def connect_here(_address: str, _port: int, **options: Any) -> Any:
+            return await connect("127.0.0.1", web.port, **options)
+
+        set_name_server(monkeypatch, lambda _: ["93.184.215.14"])
+        monkeypatch.setattr(asyncio, "open_connection", connect_here)
         raw, head = proxy.tunnel("pypi.org:443")
         assert status_of(head) == 200
         with raw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -54,15 +55,21 @@ print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "p
 ])
 def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> None:
     """Modules of records are most of what a start costs: the flow machine, whole, takes a runner 25 ms."""
+    assert [name for name in unneeded.split() if importlib.util.find_spec(name) is None] == [], "moved: name it anew"
     code = (f"import sys; import garrison.processes.main, {module}\n"
             f"print(sorted({set(unneeded.split())!r} & set(sys.modules)))")
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("process", ["launcher", "guardian", "runner", "orchestrator", "merge_processor"])
-def test_a_run_on_one_machine_loads_nothing_for_hosts(process: str) -> None:
-    code = (f"import sys; import garrison.processes.main, garrison.processes.{process}.process\n"
-            "print(sorted(name for name in sys.modules if name.startswith(('garrison.dispatch', 'temporalio'))))")
+@pytest.mark.parametrize("module", [
+    *(f"processes.{process}.process" for process in ("launcher", "guardian", "runner", "orchestrator",
+                                                     "merge_processor")),
+    "cli.launch", "cli.status"])
+def test_a_run_on_one_machine_loads_nothing_for_hosts(module: str) -> None:
+    hosts = ("garrison.dispatch", "garrison.processes.remote", "garrison.processes.hosts_preflight", "temporalio")
+    assert [name for name in hosts if importlib.util.find_spec(name) is None] == []
+    code = (f"import sys; import garrison.processes.main, garrison.{module}\n"
+            f"print([name for name in sys.modules if name.startswith({hosts})])")
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,17 +220,3 @@ def test_the_processes_of_a_run_are_those_with_its_marker_and_what_is_below_them
 
 def test_the_guard_kills_what_has_begun_and_not_ended() -> None:
     assert follow(["+for-1\n", "+for-2\n", "-for-1\n", "+for-3\n", "nonsense\n", "-for-9\n"]) == {"for-2", "for-3"}
-
-
-# ---- runs without hosts
-
-
-@pytest.mark.parametrize("module", [
-    "garrison.cli.launch", "garrison.processes.launcher.process", "garrison.processes.guardian.process",
-    "garrison.processes.runner.process", "garrison.processes.orchestrator.process", "garrison.cli.status",
-    "garrison.processes.run_plan", "garrison.processes.main"])
-def test_a_run_without_hosts_loads_nothing_of_them(module: str) -> None:
-    script = f"import sys, {module}; print([name for name in sys.modules if name.startswith(('garrison.dispatch', " \
-             "'garrison.processes.remote', 'temporalio', 'garrison.processes.hosts_preflight'))])"
-    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -96,6 +96,8 @@ class Access:
     patience: Patience = field(default_factory=Patience)
     connections: set[asyncio.Task[None]] = field(default_factory=set)
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
+    lookups: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
+    """Held by each lookup of a name until it has ended, however long ago its asker gave up."""
     idle: dict[ApiName, list[tuple[float, Stream]]] = field(default_factory=dict)
 
     def close(self) -> None:
@@ -233,7 +235,7 @@ class Relay:
                                       "`garrison status` shows how")
         try:
             async with self.access.opening:
-                return await open_checked(target.host, target.port, rule)
+                return await open_checked(target.host, target.port, rule, self.access.lookups)
         except UpstreamRefused as refused:
             self.access.ledger.refuse_host(target.place, str(refused), refused.entry)
             raise RequestRefused(403, f"{target.place} is refused: {refused}") from refused

@@ -10,10 +10,12 @@ import asyncio
 import base64
 import contextlib
 import os
+import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
@@ -98,23 +100,39 @@ class Stream:
             self.writer.close()
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a host; UpstreamFailed if there is none."""
+async def resolve(host: str, port: int, lookups: asyncio.Semaphore | None = None) -> list[str]:
+    """Return the addresses of a host; UpstreamFailed if there is none.
+
+    Args:
+        lookups: bounds an agent's share of the threads that look names up. No time limit ends such a thread, so that
+            its place is taken until the name server has answered, or the C library gives up.
+    """
     if parse_address(host) is not None:
         return [host]
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
+            if lookups is not None:
+                await lookups.acquire()
+            looking = asyncio.get_running_loop().run_in_executor(None, partial(socket.getaddrinfo, host, port, type=1))
+            looking.add_done_callback(partial(_end_lookup, lookups))
+            found = await asyncio.shield(looking)
     except (OSError, TimeoutError, UnicodeError) as error:
         raise UpstreamFailed(f"{host} cannot be resolved: {_describe(error)}") from error
     return [str(address[0]) for *_, address in found]
 
 
-async def open_checked(host: str, port: int, rule: HostRule) -> Stream:
+def _end_lookup(lookups: asyncio.Semaphore | None, looking: asyncio.Future[Any]) -> None:
+    if not looking.cancelled():
+        looking.exception()  # nobody may be left who asks for it
+    if lookups is not None:
+        lookups.release()
+
+
+async def open_checked(host: str, port: int, rule: HostRule, lookups: asyncio.Semaphore | None = None) -> Stream:
     """Connect to an allowed host, at an address that was checked; UpstreamRefused or UpstreamFailed if impossible."""
     proxy = user_proxy("https" if port == 443 else "http", host)
     try:
-        addresses, reason = permitted_addresses(await resolve(host, port), rule)
+        addresses, reason = permitted_addresses(await resolve(host, port, lookups), rule)
     except UpstreamFailed:
         if proxy is None or parse_address(host) is not None:
             raise

@@ -109,8 +109,6 @@ exec sleep 86400
 however they hide. If any are left it stays, so that the reader of the verdict finds and ends them; the sandbox's own
 first process may end a moment after the command, and as a zombie it is nobody's work. A gate's wrapper also attests the
 commit that it found checked out, for `garrison verify`, without asking what the queue believes."""
-WITH_TARGETS_FILES = "tested with the target's"
-"""Beginning of a reason that names changes of the branch which the gate did not see."""
 MAX_NAMED = 5
 """Files that a verdict names."""
 MAX_STOPPED = 5
@@ -312,7 +310,7 @@ class GateRun:
         names = (atomic.read(self.folder / "from_target") or b"").decode().splitlines()
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         listed = ", ".join(names[:MAX_NAMED]) + more
-        return f"{WITH_TARGETS_FILES} {listed}, which the branch changes" if names else ""
+        return f"tested with the target's {listed}, which the branch changes" if names else ""
 
     def _refuse(self, why: str) -> None:
         self.refusal = why

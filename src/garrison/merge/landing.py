@@ -14,7 +14,6 @@ from garrison.ends import RETRY_SECONDS, Wait, WaitKind
 from garrison.merge import checkouts, hooks
 from garrison.merge.candidates import build_candidate
 from garrison.merge.checkouts import Blocked, CheckoutLocks
-from garrison.merge.gate import WITH_TARGETS_FILES
 from garrison.merge.queue import Progress
 from garrison.merge.records import (
     CheckoutUpdated,
@@ -145,10 +144,8 @@ class Lander:
         for index, (name, commit) in enumerate(zip(landing.entries, landing.commits, strict=True)):
             paths = tuple(str(path) for path in stale) if index == last else ()
             entry = self.queue.entry(name)
-            reason = entry.reason
-            if not reason.startswith(WITH_TARGETS_FILES):
-                reason = ""  # why it waited
-            self.writer.append(EntryLanded(name, commit, landing.old, reason, paths, entry.united),
+            note = entry.note if entry.verdict == "green" else ""  # not the reason: it says why it waited
+            self.writer.append(EntryLanded(name, commit, landing.old, note, paths, entry.united),
                                sync=index == last)
             if index == 0:
                 failpoint.here("landed_first")

@@ -150,6 +150,7 @@ def parse_address(text: str) -> Address | None:
     return None if isinstance(address, ipaddress.IPv6Address) and address.scope_id else address
 
 
+_METADATA = "a metadata address"
 _KINDS: Mapping[str, Callable[[Address], bool]] = {
     "a loopback address": lambda address: address.is_loopback,
     "a link-local address": lambda address: address.is_link_local,
@@ -167,11 +168,17 @@ def forbidden_reason(text: str) -> str:
     if address is None:
         return "an invalid address"
     if text in METADATA or str(address) in METADATA:
-        return "a metadata address"
+        return _METADATA
     embedded = _embedded(address)
     if embedded is not None:
         return forbidden_reason(str(embedded))
     return next((name for name, is_of_kind in _KINDS.items() if is_of_kind(address)), "")
+
+
+def may_be_private(addresses: Iterable[str]) -> bool:
+    """Return whether an entry `private` would reach a name that is refused: it has addresses, and no metadata one."""
+    found = list(addresses)
+    return bool(found) and all(forbidden_reason(address) != _METADATA for address in found)
 
 
 def _embedded(address: Address) -> ipaddress.IPv4Address | None:
@@ -186,7 +193,7 @@ def _embedded(address: Address) -> ipaddress.IPv4Address | None:
 
 
 def permitted_addresses(addresses: Iterable[str], rule: HostRule | None) -> tuple[list[str], str]:
-    """Return the addresses of a name that may be reached, and why not if there is none.
+    """Return the addresses of a name that may be reached, and why not if there is none (for people).
 
     One forbidden address refuses the name: a name server that mixes them wants to be asked again.
     """

@@ -21,7 +21,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 from garrison.errors import UsageError
 from garrison.frozen import frozen
-from garrison.sandbox.proxy.hosts import HostRule, entry_for, parse_address, permitted_addresses
+from garrison.sandbox.proxy.hosts import HostRule, entry_for, may_be_private, parse_address, permitted_addresses
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for one address, for a name look-up, and for the user's own proxy to answer."""
@@ -132,14 +132,14 @@ async def open_checked(host: str, port: int, rule: HostRule, lookups: asyncio.Se
     """Connect to an allowed host, at an address that was checked; UpstreamRefused or UpstreamFailed if impossible."""
     proxy = user_proxy("https" if port == 443 else "http", host)
     try:
-        addresses, reason = permitted_addresses(await resolve(host, port, lookups), rule)
+        found = await resolve(host, port, lookups)
+        addresses, reason = permitted_addresses(found, rule)
     except UpstreamFailed:
         if proxy is None or parse_address(host) is not None:
             raise
-        addresses, reason = [], ""  # only the user's proxy can resolve it, and only that knows its addresses
+        addresses, reason, found = [], "", []  # only the user's proxy can resolve it, and only that knows its addresses
     if reason:
-        is_offered = "metadata" not in reason and reason.startswith("it resolves to")
-        raise UpstreamRefused(reason, entry_for(host, port, private=True) if is_offered else "")
+        raise UpstreamRefused(reason, entry_for(host, port, private=True) if may_be_private(found) else "")
     if proxy is not None:
         return await _open_tunnel(proxy, host, port)
     return await _open_first(addresses, port)

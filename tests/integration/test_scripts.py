@@ -864,6 +864,10 @@ def test_usage_errors_are_2_and_refusals_1_without_a_traceback(box: Box) -> None
     assert box.run("cli.py", "logs", "a").stderr.count("\n") == 1
     shown = box.run("cli.py", "logs", "a", env={"GARRISON_DEBUG": "1"})
     assert "Traceback" in shown.stderr
+    as_module = subprocess.run([sys.executable, "-P", "-m", "garrison", "statsu"], check=False, capture_output=True,
+                               text=True)
+    assert as_module.returncode == 2
+    assert "did you mean 'status'" in as_module.stderr
 
 
 def test_a_closed_pipe_is_no_error(box: Box) -> None:

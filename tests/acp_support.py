@@ -67,6 +67,13 @@ class Stage:
         """Start an incarnation of the agent."""
         return agent.start(replace(self.assignment(), **changes), time.monotonic())
 
+    def next_attempt(self, number: int) -> Path:
+        """Begin the attempt with that number; return the folder of the one before."""
+        refused, self.attempt = self.attempt, self.folder / f"attempt-{number}"
+        self.attempt.mkdir()
+        self.task, self.files = replace(self.task, attempt=number), AttemptFiles(self.attempt)
+        return refused
+
     def acp(self, **settings: Any) -> AcpAttempt:
         """Start the double as an ACP agent."""
         work = self.start(AcpAgent("double", AcpSettings(argv=agent_argv(self.script), **settings)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from claude_scripts import report, steps, work
+from claude_scripts import report, work
 from garrison.testing import misbehaviour
 from garrison.testing.turn import Turn, say, use
 from support import git
@@ -19,9 +19,9 @@ def commit(shell: str) -> Turn:
 
 
 def mends(refused: Turn, mended: Turn):
-    """Return a player that lies about the first work; told of it, it does the other."""
-    liar, honest = misbehaviour.lies(refused), steps(mended, report(), "Done.")
-    return lambda asked: (honest if "## REWORK" in asked.prompts[0] else liar)(asked)
+    """Return a player that lies about the first work; told of it, in the same session, it does the other."""
+    liar, honest = misbehaviour.lies(refused), (mended, report(), "Done.")
+    return lambda asked: honest[min(asked.step, 2)] if "## REWORK" in asked.prompt else liar(asked)
 
 
 @pytest.mark.slow
@@ -36,8 +36,9 @@ def test_a_lie_is_caught_by_the_facts_and_told_to_the_next_attempt(scene):
     append = "printf '\\n\\n%s\\n' '{}' >> calc.py; printf '%s' '{}' > test_sub.py".format
     scene.players = {
         "accepted": mends(commit(append(broken, TEST)), commit(append(whole, TEST))),
-        "gated": mends(commit("echo 'def add(a): return a' > calc.py"), commit("echo two > two.txt")),
-        "idle": misbehaviour.lies(),
+        "gated": mends(commit("echo 'def add(a): return a' > calc.py"), commit("git checkout -q main -- calc.py; "
+                                                                                   "echo two > two.txt")),
+        "idle": lambda asked: (report(summary=CLAIM), "Done.")[min(asked.step, 1)],
     }
     graph = scene.graph(accepted='acceptance="python3 -B -m unittest test_sub"', gated="", idle="allow_empty=false")
     child = place.launch(graph, "r1", "--max-agents", "3", gate="python3 -B -m unittest")

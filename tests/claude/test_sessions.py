@@ -230,7 +230,8 @@ def test_a_validator_refuses_and_then_accepts(scene):
         return say(use(f"{TOOL}report_verdict", **verdict)) if asked.step == 1 else "Done."
 
     def play(asked: Request) -> Turn | str:
-        again = "the word better is missing" in asked.prompts[0]
+        again = "the word better is missing" in asked.prompt
+        assert again == (len(asked.prompts) > 1), "the refused session goes on with the refusal"
         turns = (say(use("Bash", command=f"echo {'better' if again else 'good'} > a-r1.txt")), report(), "Done.")
         return turns[min(asked.step, 2)]
 

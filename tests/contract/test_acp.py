@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from acp_support import BLOCK, Stage
+from acp_support import BLOCK, Stage, agent_argv
+from garrison.agents.acp.attempt import AcpAgent
+from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import NO_REPORT, Outcome
 from garrison.agents.claude import messages
 from garrison.agents.failover import gives_up
@@ -40,6 +42,20 @@ def test_it_works_and_reports_with_a_block(stage: Stage) -> None:
     assert prompt.startswith("# You work in a garrison") and "Do the task." in prompt and "```garrison-result" in prompt
     shown = (stage.attempt / "output.log").read_text()
     assert "→ execute echo hello" in shown and "← hello" in shown and "session double" in shown
+
+
+def test_a_refused_session_goes_on_with_the_refusal_once(stage: Stage) -> None:
+    """The refusal is the next message of the session; a second one begins a fresh session with the whole task."""
+    stage.play([{"say": BLOCK}], [{"say": BLOCK}])
+    sessions, agent = [], AcpAgent("double", AcpSettings(argv=agent_argv(stage.script)))
+    for number, refusal in enumerate(["", "It was refused.", "It was refused again."], 1):
+        refused = stage.next_attempt(number) if number > 1 else None
+        work = stage.start(agent, refused=refused, rework=refusal)
+        assert stage.finish(work).status == "success", stage.describe()
+        sessions.append(str(work.session))
+    assert sessions[0] == sessions[1] != sessions[2]
+    assert stage.prompts_of(sessions[0])[1].startswith("It was refused.\n\nEnd with your report")
+    assert "Do the task." in stage.prompts_of(sessions[2])[0]
 
 
 def test_it_reports_by_garrisons_mcp_server(stage: Stage) -> None:

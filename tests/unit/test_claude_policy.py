@@ -100,6 +100,16 @@ def test_a_full_context_is_handed_over_a_limited_number_of_times():
     assert after(*[failures.CONTEXT, failures.SERVER] * policy.MAX_HAND_OVERS, failures.CONTEXT).step is Step.FINISH
 
 
+@pytest.mark.parametrize(("kinds", "tokens", "is_resumed", "can"), [
+    (["reported"], 100_000, False, True), (["silent", "silent"], 0, False, True),
+    (["context", "reported"], 0, False, True), (["reported"], 100_001, False, False),
+    (["reported"], 0, True, False), (["loop", "reported"], 0, False, False),
+    (["max_turns"], 0, False, False), (["history"], 0, False, False), ([], 0, False, False)])
+def test_a_refused_session_goes_on_unless_full_looping_or_refused_twice(kinds, tokens, is_resumed, can):
+    endings = [Ending(kind, 1.0) for kind in kinds]
+    assert policy.can_mend(endings, tokens=tokens, is_resumed=is_resumed) == can
+
+
 def test_an_unknown_session_starts_fresh_and_a_death_is_resumed():
     assert after(failures.UNKNOWN_SESSION) == Decision(Step.CONNECT, Prompt.CONTINUE, fresh=True)
     assert after(failures.CRASH) == Decision(Step.CONNECT, Prompt.CONTINUE)

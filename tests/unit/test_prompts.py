@@ -130,6 +130,8 @@ BUILT = {
     "rework_decided": lambda: prompt.build(task(attempt=3, rework_reason="x", preamble=""), replace(
         BRIEFING, decided=DECIDED, refusal=replace(REFUSED, attempt=2, notes="header done; quoting is next",
                                                    earlier=("attempt 1: conflict in ledger/cli.py",)))),
+    "rework_resumed": lambda: prompt.rework_message(task(attempt=2, rework_reason="x"), replace(
+        BRIEFING, decided=DECIDED, refusal=JUDGED)),
     "rework_no_change": lambda: again(Refusal(RefusedBy.NO_CHANGE, 1, "x", output="Nothing to do, I think.\n",
                                                claim="Nothing to do.")),
     "rework_lost": lambda: again(Refusal(RefusedBy.LOST, 1, "its worktree was removed under it", start=Start.CONTINUE)),

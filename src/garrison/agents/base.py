@@ -94,6 +94,10 @@ class Assignment:
     """Set if the terminal of this process, if it has one, is for the agent's program: it does nothing else."""
     programs: tuple[str, ...] = ()
     """Programs that were on the PATH when the run was launched: one of them that is gone is waited for."""
+    refused: Path | None = None
+    """Folder of the refused attempt whose session goes on in this one; None: a fresh one begins."""
+    rework: str = ""
+    """Message to that session, which knows the task."""
     reports: ReportedResult | None = None
     """Where a result arrives that the agent reports through its socket; None if it has no socket."""
 

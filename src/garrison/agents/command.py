@@ -117,9 +117,12 @@ class CommandAgent:
         stream = self._open_stream(assignment)
         session = stream.told.session if stream is not None and self.profile.resume_argv else ""
         terminal = PseudoTerminal(assignment.output, is_lent=assignment.lends_terminal) if self.profile.tty else None
-        job = self._launch(assignment, self._words(assignment, session), now, terminal, stream)
+        message = assignment.rework if stream is not None and stream.mends and not stream.offset else ""
+        job = self._launch(assignment, self._words(assignment, session), now, terminal, stream, message)
 
         def start_anew(later: float) -> Job:
+            assert stream is not None
+            stream.mends = False
             return self._launch(assignment, self._words(assignment, ""), later, None, stream)
 
         return CommandWork(job, assignment, self.profile, what, Beside(
@@ -152,6 +155,8 @@ class CommandAgent:
 
         stream = ProgramStream(form, assignment.folder, assignment.output)
         stream.catch_up()
+        if self.profile.resume_argv:
+            stream.take_refused(assignment.refused)
         return stream
 
     def _words(self, assignment: Assignment, session: str) -> list[str]:
@@ -161,8 +166,8 @@ class CommandAgent:
         return [fill_placeholders(word, assignment, assignment.result_file, session) for word in known]
 
     def _launch(self, assignment: Assignment, argv: Sequence[str], now: float, terminal: PseudoTerminal | None = None,
-                stream: ProgramStream | None = None) -> Job:
-        """Start a command line in its place."""
+                stream: ProgramStream | None = None, message: str = "") -> Job:
+        """Start a command line in its place, with a `message` to its session if that is not the prompt."""
         environment = self._environment(assignment)
         descriptors: tuple[int, ...] = ()
         launcher: list[str] = []
@@ -174,7 +179,8 @@ class CommandAgent:
         if launcher and confined.mode is Mode.LANDLOCK:  # which lets no process inside open a terminal for another
             confined = confine(argv, environment, assignment.place)
             confined = replace(confined, argv=(*launcher, *confined.argv))
-        with _standard_input(assignment.read_prompt() if self.profile.stdin == PROMPT else None) as stdin:
+        text = (message or assignment.read_prompt()) if self.profile.stdin == PROMPT else None
+        with _standard_input(text) as stdin:
             job = Job.start(confined.argv, env=confined.env, cwd=assignment.worktree, log=assignment.output,
                             timeout_s=assignment.task.timeout_s, now=now, stdin=stdin, extra_fds=descriptors,
                             stdout=stream.files.lines if stream is not None else None)

@@ -201,6 +201,12 @@ class StreamFiles:
         self.usage = self.folder / "usage.jsonl"
 
 
+def find_mender(attempt: Path) -> str:
+    """Return the id of the session of a refused attempt that can go on; '' if it had been resumed like that before."""
+    kept = read_json(StreamFiles(attempt).session)
+    return str(kept.get("id", "")) if isinstance(kept, dict) and not kept.get("mends") else ""
+
+
 class ProgramStream:
     """Reader of an attempt's stream; a new one goes on where the one before was."""
 
@@ -213,12 +219,20 @@ class ProgramStream:
         self.offset = token_count(kept, "offset")
         """Bytes that have been read."""
         self.told.session = str(kept.get("id", ""))
+        self.mends = bool(kept.get("mends"))
+        """Its session is that of the refused attempt before, which goes on."""
         self._connection = now()
         self._counted: dict[str, Mapping[str, Any]] = {}
         """Message of this turn → its usage so far."""
         self._late: list[UsageRecord] = []
         """Records of a program that does not tell each response, until it is known whether the proxy has counted."""
         self._is_too_long = False
+
+    def take_refused(self, refused: Path | None) -> None:
+        """Go on with the session of the refused attempt before, unless there is one already."""
+        if refused is not None and not self.told.session and not self.offset:
+            self.told.session = find_mender(refused)
+            self.mends = bool(self.told.session)
 
     def catch_up(self) -> None:
         """Read to the end what a predecessor's program has printed, and forget it but for the session."""
@@ -260,7 +274,7 @@ class ProgramStream:
             self.offset, self._is_too_long = self.offset + len(block), True
         elif not end:
             return False
-        kept = encode({"id": self.told.session, "offset": self.offset})
+        kept = encode({"id": self.told.session, "offset": self.offset, **({"mends": True} if self.mends else {})})
         atomic.write(self.files.session, kept, durable=False)  # the hook keeps the session through a power cut
         if shown:
             with self._output.open("ab") as output:

@@ -7,6 +7,7 @@ interruption. A Claude session that is resumed gets a shorter message instead, a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.agents.briefing import Briefing, Reporting, Start
@@ -250,6 +251,14 @@ def rework(task: Task, refusal: Refusal) -> str:
         criteria="\n".join(quote(f"{each.text}\n{each.evidence}", MAX_CLAIM // 4) for each in refusal.criteria),
         conflicts=_conflicts(refusal.conflicts), advice=_advice(refusal), start=_start(refusal), left=_left(refusal)
     ).rstrip() + _earlier(refusal)
+
+
+def rework_message(task: Task, briefing: Briefing) -> str:
+    """Return the message to the session of the refused attempt, which knows the task and its own work."""
+    assert briefing.refusal is not None
+    parts = [fill("rework_resumed.md", attempt=str(task.attempt)), decided(briefing.decided),
+             rework(task, replace(briefing.refusal, claim="", notes=""))]
+    return join(parts if briefing.reporting is Reporting.TOOLS else [*parts, _rules(briefing)])
 
 
 def _earlier(refusal: Refusal) -> str:

@@ -102,7 +102,7 @@ def _take_over_acp(runtime: Runtime, key: Key, task: Task, worktree: Path, setti
         assignment = Assignment(task, worktree, folder, environment)
         atomic.make_directory(assignment.exchange)
         place = node_place(runtime, launch, task, worktree, Role.AGENT, agent=task.agent, turn=turn,
-                           mounts=assignment.mounts())
+                           mounts=assignment.mounts(), home_of=task.attempt - 1 if files.mends else 0)
         with closing(open_network(runtime, task, Role.AGENT, folder, environment, agent=task.agent,
                                   place=place)) as network:
             assignment = replace(assignment, environment=network.apply(environment),

@@ -42,7 +42,7 @@ from garrison.processes.instructions import read_instructions
 from garrison.processes.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, journal
 from garrison.records import run as run_records
-from garrison.records.failover import session_holders
+from garrison.records.failover import read_failovers, session_holders
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key, branch_name
 from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, Task, read_result
@@ -112,8 +112,10 @@ class Briefer:
         deaths = self.deaths() if is_successor else ()
         briefing = self.brief(assignment, self.interruption(deaths, notes) if is_successor else None)
         instructions = read_instructions(self.git, self.launch.onto) if briefing.reporting is Reporting.TOOLS else ""
+        refused = self.mender(briefing.refusal)
         assignment = replace(assignment, deaths=deaths, look=self.progress, lands=prompt.lands(briefing.landing),
-                             confinement=briefing.confinement, instructions=instructions)
+                             confinement=briefing.confinement, instructions=instructions, refused=refused,
+                             rework=prompt.rework_message(self.task, briefing) if refused is not None else "")
         return assignment, prompt.build(self.task, briefing)
 
     def brief(self, assignment: Assignment, interruption: Interruption | None = None) -> Briefing:
@@ -225,6 +227,25 @@ class Briefer:
             refusal = replace(refusal, conflicts=self._conflicts(entry.files, base, tip))
         detail = _DETAILS.get(by)
         return detail(self, refusal, entry) if detail is not None else refusal
+
+    def mender(self, refusal: Refusal | None) -> Path | None:
+        """Return the folder of the refused attempt if its session goes on with the refusal; None: a fresh one begins.
+
+        A pipeline that comes back to a node says itself which session remembers what; `rework=fresh` begins all anew.
+        """
+        is_anew = self.task.attributes.get("rework") == Start.FRESH
+        if refusal is None or refusal.by is RefusedBy.RUN or self.failovers or is_anew:
+            return None
+        from garrison.agents.claude.attempt_files import AttemptFiles
+        from garrison.agents.program_stream import find_mender
+
+        folder = self.files.attempt(self.task.node, refusal.attempt)
+        before = run_records.load(Task, folder / "task.json")
+        if before is None or before.agent != self.task.agent or read_failovers(folder):
+            return None
+        can_mend = bool(AttemptFiles(folder).find_mender()) or (
+            refusal.by is not RefusedBy.FAILED and bool(find_mender(folder)))
+        return folder if can_mend else None
 
     def decided(self, *, by_all: bool = False) -> tuple[PersonsWord, ...]:
         """Return what the person in charge has said about the task, oldest first.

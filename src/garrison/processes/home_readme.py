@@ -19,6 +19,7 @@ CHANGED_DEFAULTS = (
     "submodules are fetched by the network of set-ups ([sandbox.setup]); before, by your own git: a host not in "
     "hosts = [...] is refused and named",
     "a goal gate takes a partial success; allow_partial=false on its node wants the whole, as before",
+    "rework goes on in the refused session, once; rework=fresh on the node begins a fresh one, as before",
 )
 """Changes of defaults since version 0.1, oldest first; docs/upgrading.md has them all. Lines are only added."""
 

@@ -43,10 +43,11 @@ def read_hooks_mode(home: Path) -> GuardHooks:
 
 
 def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, role: Role, *, agent: str = "",
-               mounts: Iterable[Mount] = (), turn: int = 0) -> Place | None:
+               mounts: Iterable[Mount] = (), turn: int = 0, home_of: int = 0) -> Place | None:
     """Return the place of a process in a node's worktree; None where nothing is confined.
 
-    Each agent of an attempt, by its `turn`, has a home of its own: another one's may hold a log-in.
+    Each agent of an attempt, by its `turn`, has a home of its own: another one's may hold a log-in. `home_of` is the
+    earlier attempt whose session it goes on with, and whose home, where its program keeps that, it has; 0 for none.
     """
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     if rights.mode is Mode.NONE:
@@ -56,7 +57,7 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     own = worktree.with_name(worktree.name.removesuffix(VALIDATOR_SUFFIX))
     layer = setups.layer_of(own) if role is not Role.SETUP else None
     setup = sandbox_folder(worktree) / Role.SETUP  # an unchanged set-up of an earlier attempt is not run again
-    name = f"{role}-{task.attempt}-{turn}" if turn else f"{role}-{task.attempt}"
+    name = f"{role}-{task.attempt}-{turn}" if turn else f"{role}-{home_of or task.attempt}"
     private = setup if role is Role.SETUP else sandbox_folder(worktree) / name
     git = Git(Path(launch.repo), home=runtime.home)
     # What the set-up of an earlier version left in the worktree itself names the worktree's own path.

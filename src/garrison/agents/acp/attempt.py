@@ -21,8 +21,9 @@ from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentReport, Assi
 from garrison.agents.channel_client import VARIABLE
 from garrison.agents.claude import cli_process, failures, policy, questions
 from garrison.agents.claude.attempt import ConnectedAttempt
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_sandbox import launcher_script
-from garrison.agents.claude.policy import Decision, Step
+from garrison.agents.claude.policy import Decision, Prompt, Step
 from garrison.agents.claude.tools import to_agent_report
 from garrison.agents.variables import expand
 from garrison.records import atomic
@@ -96,22 +97,32 @@ class AcpAttempt(ConnectedAttempt):
         cli_process.end_orphan(self.files)
         task, environment = self.assignment.task, self.assignment.environment
         record = SessionRecord.read(self.files.session)
-        session = "" if decision.fresh or record is None else record.id
+        mends = record is None and self.role == WORKER and self._take_refused()
+        record = SessionRecord.read(self.files.session) if mends else record
+        session = "" if record is None or (decision.fresh and not mends) else record.id
         program, mcp_environment = self._prepare_program()
         words = task.words
         job = AcpJob(
             environment["GARRISON_HOME"], self.assignment.incarnation, str(self.assignment.worktree),
             str(self.assignment.folder), session, len(self.endings) + 1,
-            prompts.first_message(decision.prompt, self.assignment, self.files,
-                                  knows_task=bool(session) and record is not None and record.answered,
+            prompts.first_message(Prompt.REWORK if mends else decision.prompt, self.assignment, self.files,
+                                  knows_task=mends or (bool(session) and record is not None and record.answered),
                                   has_past=record is not None and (not session or record.earlier > 0),
                                   role=self.role),
-            prompts.first_message(decision.prompt, self.assignment, self.files, knows_task=False, has_past=True,
+            prompts.first_message(decision.prompt, self.assignment, self.files, knows_task=False, has_past=not mends,
                                   role=self.role) if session else "",
             self._lost(), program, (*MCP_SERVER, self.role) if mcp_environment else (), mcp_environment,
             tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings, self.role,
             str(self.assignment.tree))
         return self._connect(decision, job, now)
+
+    def _take_refused(self) -> bool:
+        """Take over the session of the refused attempt before, if it can go on; return whether it was."""
+        refused = self.assignment.refused
+        if refused is None or not (session := AttemptFiles(refused).find_mender()):
+            return False
+        SessionRecord(session, 1, mends=True).write(self.files.session)
+        return True
 
     def _lost(self) -> int:
         """Return how many sessions the agent did not continue: in the program that should have, or in the next one."""

@@ -100,6 +100,10 @@ def _person(_assignment: Assignment, files: AttemptFiles) -> str:
     return fill("acp_person.md", language=LANGUAGE) + _answer(files)
 
 
+def _rework(assignment: Assignment, _files: AttemptFiles) -> str:
+    return task_prompt.join([assignment.rework, fill("acp_ends.md", language=LANGUAGE)])
+
+
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
-    Prompt.PERSON: _person, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone}
+    Prompt.REWORK: _rework, Prompt.PERSON: _person, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone}
 """Prompt of a session that goes on → its builder; any other is told to continue."""

@@ -21,6 +21,8 @@ class SessionRecord:
     """Sessions of the attempt before it."""
     lost: int = 0
     """Earlier sessions that the agent failed to continue."""
+    mends: bool = False
+    """Set if it is that of the refused attempt before, which goes on."""
 
     @classmethod
     def read(cls, path: Path) -> SessionRecord | None:
@@ -29,7 +31,7 @@ class SessionRecord:
         if not body:
             return None
         return cls(str(body["id"]), int(body["begun"]), bool(body.get("answered")), int(body.get("earlier", 0)),
-                   int(body.get("lost", 0)))
+                   int(body.get("lost", 0)), bool(body.get("mends")))
 
     def write(self, path: Path) -> None:
         """Write the record, as other agents' sessions have it."""

@@ -255,8 +255,11 @@ class ClaudeAttempt(ConnectedAttempt):
         session = self.session if resume else str(uuid.uuid4())
         assert session is not None
         if not resume:
-            parent = task.continues if self.role == WORKER and self.session is None else ""
-            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": parent})
+            is_first = self.role == WORKER and self.session is None
+            mender = AttemptFiles(refused).find_mender() if is_first and (refused := self.assignment.refused) else ""
+            parent = (mender or task.continues) if is_first else ""
+            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": parent,
+                                            **({"mends": True} if mender else {})})
         sandbox, config = cli_sandbox.prepare(self.assignment.place, environment, self.settings, self.files)
         job = ConnectionJob(
             environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,

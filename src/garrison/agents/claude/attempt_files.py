@@ -39,11 +39,13 @@ from pathlib import Path
 from typing import Any
 
 from garrison.agents.base import MESSAGES, WAITING, WORKER
+from garrison.agents.claude import policy
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.frozen import frozen
 from garrison.records import atomic
+from garrison.records.costs import read_usage
 from garrison.records.json_io import append_line, read_json, read_lines
 from garrison.records.reservations import SESSION_LOCK
 
@@ -88,6 +90,20 @@ class AttemptFiles:
     def parent_session(self) -> str:
         """Return the id of the earlier node's session that this attempt's continues; '' for none."""
         return str((read_json(self.session) or {}).get("past", ""))
+
+    @property
+    def mends(self) -> bool:
+        """Return whether the present session is that of the refused attempt before, which goes on."""
+        return bool((read_json(self.session) or {}).get("mends"))
+
+    def find_mender(self) -> str:
+        """Return the id of the session that can go on with the refusal of its work; '' if a fresh one should."""
+        kept = read_json(self.session) or {}
+        calls = [record for record in read_usage(self.usage) if record.kind == "call"] if self.usage.exists() else []
+        last = calls[-1] if calls else None
+        tokens = last.input + last.cache_read + last.cache_write + last.output if last is not None else 0
+        can_mend = policy.can_mend(self.read_endings(), tokens=tokens, is_resumed=bool(kept.get("mends")))
+        return str(kept.get("id", "")) if can_mend else ""
 
     def add_prompt(self, kind: str, message: str, system: str, *, incarnation: int, at: float) -> None:
         """Record what a connection is about to be told; the system prompt only if it is not the last one."""

@@ -52,6 +52,8 @@ class Prompt(StrEnum):
     """First message of a connection."""
 
     TASK = "task"
+    REWORK = "rework"
+    """Of the session whose work was refused: why, and what has to be done now."""
     CONTINUE = "continue"
     REPORT = "report"
     ANSWER = "answer"
@@ -75,6 +77,9 @@ class Decision:
 
 
 RESUME = Decision(Step.CONNECT)
+MAX_RESUMED = 100_000
+"""Tokens of a conversation from which on a refused session is not resumed: to read all of it again costs more than it
+saves, and little room is left."""
 
 
 __all__ = ["MAX_WAIT", "TRANSIENT", "Backoff", "Decision", "Ending", "Prompt", "Step", "decide",
@@ -95,6 +100,18 @@ MAX_REFUSED_HISTORIES = 1
 def first_decision(session: str | None) -> Decision:
     """Return the first decision: resume the session that an earlier incarnation started, or start one."""
     return RESUME if session else Decision(Step.CONNECT, Prompt.TASK, fresh=True)
+
+
+def can_mend(endings: Sequence[Ending], *, tokens: int = 0, is_resumed: bool = False) -> bool:
+    """Return whether a session whose work was refused is resumed with that; else a fresh one does the rework.
+
+    Args:
+        tokens: of its last request and response.
+        is_resumed: it was resumed with a refusal before, so it has failed twice.
+    """
+    kinds = [ending.kind for ending in endings]
+    has_ended = bool(kinds) and kinds[-1] in (REPORTED, SILENT)
+    return has_ended and failures.LOOP not in kinds and tokens <= MAX_RESUMED and not is_resumed
 
 
 def decide(endings: Sequence[Ending], answered: bool = False) -> Decision:

@@ -94,6 +94,8 @@ def choices_block(ways: Sequence[str]) -> str:
 
 
 def _task(assignment: Assignment, files: AttemptFiles) -> str:
+    if files.mends:
+        return assignment.rework + _answer(files)
     text = task_prompt.without_run_so_far(assignment.task, assignment.read_prompt())
     if not files.parent_session():
         text = task_prompt.with_run_so_far(assignment.task, assignment.read_prompt())

@@ -308,7 +308,7 @@ class Orchestrator:
         self.assignment.write_context(task.context)
         self.assignment.signals_file.touch()  # what is mounted later is not seen inside
         place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
-                           turn=self.agents.turn,
+                           turn=self.agents.turn, home_of=task.attempt - 1 if self.assignment.refused else 0,
                            mounts=(*self.assignment.mounts(), *self._channel_mount()))
         self.assignment = replace(self.assignment, place=place)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,26 @@ def test_a_base_that_moved_was_rewritten_or_went(place):
     assert place.finish(place.begin("resume", "r2", "--accept-rewritten-target"), "r2") == 0, place.logs()
     assert git(place.repo, "rev-parse", "main^1") == rewritten
     assert git(place.repo, "show", "main:b.txt") == "b"
+
+
+def test_without_its_target_a_run_says_what_it_waits_for_and_goes_on_when_it_is_back(place):
+    """`a` is to land and `b` to begin while `main` has another name."""
+    graph = place.graph(Node("a", before=place.hold("a")), Node("b", after=("c",)), Node("c", before=place.hold("c")))
+    child = place.launch(graph)
+
+    def status() -> dict[str, Any]:
+        return json.loads(place.command("status", "r1", "--json").stdout)
+
+    place.wait_until_held("a")
+    place.wait_until_held("c")
+    git(place.repo, "branch", "-m", "main", "away")
+    place.release("a", "c")
+    waits = wait_for("it says so", lambda: [wait for wait in status()["waits"] if "is gone from" in wait["text"]])
+    assert [wait["kind"] for wait in waits] == ["hindered"], "once, whatever waits for it"
+    assert "the target branch main is gone from" in place.command("status", "r1").stdout.partition("waits for you")[2]
+    git(place.repo, "branch", "-m", "away", "main")
+    assert place.finish(child) == 0, place.logs()
+    assert status()["landed"] == 3
 
 
 FULL = """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from garrison.errors import GarrisonError, RecordError
-from garrison.processes.loop import run
+from garrison.processes.loop import HINDERED, read_hindrance, run
 from garrison.system.event_loop import Wakeup
 from garrison.system.git import GitError
 
@@ -48,7 +48,7 @@ class Failing:
         self.persistent_errors.append(self.turns)
 
 
-def drive(process: Any, rescan: float, event_loop: Any = None, **patience: float) -> int:
+def drive(process: Any, rescan: float, event_loop: Any = None, told: Path | None = None, **patience: float) -> int:
     """Run the process to its end; its clock advances one second a turn."""
     seconds = itertools.count()
     timing = SimpleNamespace(
@@ -58,7 +58,7 @@ def drive(process: Any, rescan: float, event_loop: Any = None, **patience: float
                                  store=SimpleNamespace(rest=lambda: None),
                                  clock=SimpleNamespace(monotonic=lambda: float(next(seconds))))
     life: Any = SimpleNamespace(beat=lambda: None)
-    return run(process, life, world, event_loop)
+    return run(process, life, world, event_loop, told)
 
 
 def test_the_end_of_a_child_of_ours_does_not_hasten_a_turn_that_fails() -> None:
@@ -81,6 +81,20 @@ def test_a_full_disk_is_never_a_persistent_error_of_the_process() -> None:
     assert "No space" not in str(GitError(("add",), 128, "\n".join(reversed(said.splitlines()))))
     assert drive(process, 0.001, git_patience=1.5) == 0
     assert process.persistent_errors == []
+
+
+@pytest.mark.parametrize(("role", "is_told"), [("guardian", True), ("processor", True), ("runner", False)])
+def test_what_makes_every_turn_of_a_runs_own_process_fail_is_told(tmp_path: Path, role: str, is_told: bool) -> None:
+    """Nothing gives up for it, and `status` would say "not reached yet" for ever."""
+    class Looking(Failing):
+        def turn(self) -> bool:
+            seen.add(read_hindrance(tmp_path))
+            return super().turn()
+
+    seen = set[str]()
+    drive(Looking(GarrisonError("another home has the branch")), 0.001, told=tmp_path / HINDERED[role])
+    assert seen == ({"", "another home has the branch"} if is_told else {""})
+    assert read_hindrance(tmp_path) == "", "it is gone once a turn succeeds"
 
 
 @pytest.mark.smoke

@@ -160,7 +160,7 @@ def test_a_target_that_was_forced_back_is_accepted(world):
     world.enqueue("two")
     world.drain()
     assert git(world.repo, "ls-tree", "--name-only", "main").split() == ["lines.txt", "two.txt"]
-    assert statuses(world) == {"one": "landed", "two": "landed"}
+    assert statuses(world) == {"one": "undone", "two": "landed"}
     sound(world, foreign=[world.start])
 
 
@@ -169,9 +169,14 @@ def test_without_its_target_a_queue_waits(world):
     world.enqueue("one")
     git(world.repo, "checkout", "-q", "-b", "work")
     git(world.repo, "update-ref", "-d", "refs/heads/main")
-    world.drain(until="no_target")
+    processor = world.processor()
+    drive(processor, "no_target")
+    state = world.queue.state
+    assert f"the target branch main is gone from {world.repo}; put it back" in state.hindrance and state.hindered_at
     git(world.repo, "update-ref", "refs/heads/main", world.start)
-    world.drain()
+    drive(processor)
+    processor.close()
+    assert world.queue.state.hindrance == ""
     assert statuses(world) == {"one": "landed"}
     sound(world, foreign=[world.start])
 

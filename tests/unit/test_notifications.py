@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from garrison.config import NotifyConfig, parse_notify
 from garrison.ends import End
 from garrison.errors import UsageError
+from garrison.merge.state import QueueState
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.questions import Question as GateQuestion
 from garrison.processes.launcher import webhook
@@ -30,6 +32,7 @@ from garrison.processes.run_state import NodeState, RunState, from_snapshot, rep
 from garrison.records import atomic
 from garrison.records.events import Question
 from garrison.records.journal import Entry
+from garrison.system.clock import iso
 from garrison.system.jobs import Job
 
 ALL = NotifyConfig(("tell", "{text}"), on=("escalate", "question", "failed", "done", "stopped"))
@@ -236,10 +239,31 @@ def test_an_agent_that_waits_for_longer_than_a_moment_is_told_once(tmp_path: Pat
     write("asks", {"kind": "question", "at": 100.0})
     write("works", {"kind": "overloaded", "at": 100.0}, waits=False)
     config = NotifyConfig(("tell", "{text}"))
-    found = find_waits(state, lambda node, _attempt: tmp_path / node, config, 1000.0)
+    found = find_waits(state, lambda node, _attempt: tmp_path / node, config, 1000.0, QueueState)
     due = due_notifications(state, [], set(), config, waits=found)
     assert [(one.key, one.event, one.text) for one in due] == [
         ("wait:long:1:700", "wait", "long waits and goes on by itself: API overloaded: Overloaded"),
         ("wait:limit:1:999", "wait", "limit waits and goes on by itself: rate limit: Overloaded")]
     assert not due_notifications(state, [], {one.key for one in due}, config, waits=found)
-    assert not find_waits(state, lambda node, _attempt: tmp_path / node, NotifyConfig(), 1000.0)  # nobody to tell
+    assert not find_waits(state, lambda node, _attempt: tmp_path / node, NotifyConfig(), 1000.0, QueueState)
+
+
+def test_what_holds_up_nodes_or_the_queue_for_a_minute_is_told_once_for_all(tmp_path: Path) -> None:
+    gone = "the target branch main is gone from /r"
+    state = RunState("running", nodes={"a": NodeState("active", attempt=1), "b": NodeState("active", attempt=1),
+                                       "c": NodeState("impl_complete", attempt=2)})
+    queue = QueueState(hindrance=gone, hindered_at=iso(100.0))
+    config = NotifyConfig(("tell", "{text}"))
+
+    def told(now: float) -> list[tuple[str, str]]:
+        return [(wait.node, wait.what)
+                for wait in find_waits(state, lambda node, _attempt: tmp_path / node, config, now, lambda: queue)]
+
+    assert (told(150.0), told(161.0)) == ([], [("c", gone)])
+    for name in ("a", "b"):
+        path = atomic.make_directory(tmp_path / name) / "hindered-runner"
+        path.write_text(f"{gone}\n")
+        os.utime(path, (100.0, 100.0))
+    assert told(161.0) == [("a", gone)]
+    queue.hindrance = ""
+    assert told(161.0) == [("a", gone)]

@@ -48,6 +48,7 @@ from garrison.merge.records import (
     VerdictGiven,
 )
 from garrison.merge.setback import Setback
+from garrison.merge.target import describe_gone
 from garrison.merge.touched import TouchedFiles
 from garrison.merge.track_record import TrackRecord, plain_beliefs
 from garrison.records import atomic
@@ -114,6 +115,8 @@ class MergeProcessor:
         """Set while entries are judged alone, to find the one at which git fails."""
         self._worked = False
         """Set if a step has changed something since the queue was last idle."""
+        self._lacks_target = False
+        """Set while the target does not exist."""
         self._unpinned: set[str] = set()
         """Withdrawn entries whose candidates are no longer pinned."""
 
@@ -256,7 +259,7 @@ class MergeProcessor:
         """Return what git says if it fails at the bare target, too; '' if it does there what an entry needs."""
         state, tip = self.writer.state(), self.writer.tip()
         if tip is None:
-            return f"{self.queue.target} does not exist"
+            return describe_gone(self.queue.target, self.queue.repo)
         try:
             self.git.merge_tree(tip, tip)
             self.git.commit_tree(self.git.tree_of(tip), [tip], "a trial\n", date=int(self.clock.time()))
@@ -332,10 +335,9 @@ class MergeProcessor:
             return Wait(WaitKind.REF_LOCKED,
                         f"git gc runs in {self.queue.repo}, which might remove what is built meanwhile",
                         seconds=GC_SECONDS)
-        tip = self.writer.tip()
-        if tip is None:
-            return Wait(WaitKind.NO_TARGET,
-                        f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
+        tip = self._find_tip()
+        if isinstance(tip, Wait):
+            return tip
         self.queue.notice_undone()
         if under_test and tip != state.tip:
             return self._requeue(under_test, f"{self.queue.target} moved")
@@ -351,6 +353,18 @@ class MergeProcessor:
             busy = {path for each in self.touched.of_all(under_test, tip).values() for path in each.files}
             return self.conflict_check.check(tip, waiting, busy) or result
         return result
+
+    def _find_tip(self) -> str | Wait:
+        """Return the target's tip; if it is gone a wait, of which people are told as of what hinders the queue."""
+        tip = self.writer.tip()
+        if tip is None:
+            self._lacks_target, why = True, describe_gone(self.queue.target, self.queue.repo)
+            self._record_hindrance(why)
+            return Wait(WaitKind.NO_TARGET, why)
+        if self._lacks_target:
+            self._lacks_target = False
+            self._record_hindrance("")
+        return tip
 
     def _find_waits(self, state: QueueState, entries: Sequence[MergeEntry]) -> dict[str, turns.Waits]:
         """Return the turn of another node that each entry waits for."""

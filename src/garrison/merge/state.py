@@ -197,6 +197,8 @@ class QueueState:
     """Pauses that the queue ends by itself, in a row."""
     hindrance: str = ""
     """Failure that keeps the queue from going on, and is tried again; '' for none."""
+    hindered_at: str = ""
+    """Time at which that was recorded."""
     turns: dict[tuple[str, str], Turn] = field(default_factory=dict)
     """(run, node) → its turn, of nodes that lost to a moved target and have not landed since."""
     outcomes: list[Outcome] = field(default_factory=list)
@@ -594,7 +596,7 @@ def _apply_resumed(state: QueueState, record: QueueResumed, stored: Stored) -> N
 
 
 def _apply_hindered(state: QueueState, record: QueueHindered, stored: Stored) -> None:
-    state.hindrance = record.reason
+    state.hindrance, state.hindered_at = record.reason, stored.at if record.reason else ""
 
 
 def _apply_snapshot_taken(state: QueueState, record: SnapshotTaken, stored: Stored) -> None:
@@ -643,6 +645,7 @@ def snapshot(state: QueueState) -> SnapshotTaken:
                                 "new": landing.new},
         "turns": [to_data(turn) for turn in state.turns.values()],
         "pause": state.pause and asdict(state.pause), "hindrance": state.hindrance,
+        "hindered_at": state.hindered_at,
         "retried_pauses": state.retried_pauses,
         "config": state.config and state.config.to_data(),
         "entries": [to_data(entry) for entry in entries],
@@ -663,7 +666,7 @@ def restore(state: QueueState, data: dict[str, Any]) -> None:
     state.base = from_data(BaseVerdict, data["base"]) if data["base"] else None
     state.landing = LandingStarted.from_data(data["landing"]) if data["landing"] else None
     state.pause = from_data(Pause, data["pause"]) if data["pause"] else None
-    state.hindrance = data.get("hindrance", "")
+    state.hindrance, state.hindered_at = data.get("hindrance", ""), data.get("hindered_at", "")
     state.retried_pauses = data.get("retried_pauses", 0)
     state.config = Configured.from_data(data["config"]).config if data["config"] else None
     state.entries = {entry.id: entry for entry in (from_data(MergeEntry, each) for each in data["entries"])}

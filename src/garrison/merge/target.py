@@ -128,6 +128,11 @@ def check_target_name(name: str) -> str:
     return name
 
 
+def describe_gone(branch: str, repo: object) -> str:
+    """Return what a person is told whose target branch is not there, in every place that waits for it. Pure."""
+    return f"the target branch {branch} is gone from {repo}; put it back, or rename back what it has become"
+
+
 def open_target(git: Git, name: str) -> Target:
     """Return the target of that name in a repository."""
     remote, branch = split_target(name)

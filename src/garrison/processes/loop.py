@@ -41,8 +41,13 @@ if TYPE_CHECKING:
 _TEMPORARY = re.compile(
     r"(?<=\.)\d+(?:-\d+)?(?=\.tmp)|(?<=/tmp_obj_)\w+|(?<=/tmp_pack_)\w+|(?<=/objects-)\d+-\w+")
 """Parts of the names of temporary files, garrison's and git's, that no two have in common."""
-HINDERED = {"runner": "hindered-runner", "orchestrator": "hindered-agent"}
-"""Role of a process of an attempt → file of its folder that says what git, a disk or the repository keeps it from."""
+OF_ATTEMPT = ("runner", "orchestrator")
+"""Roles whose processes work on one attempt."""
+HINDERED = {"runner": "hindered-runner", "orchestrator": "hindered-agent", "guardian": "hindered-guardian",
+            "processor": "hindered-processor", "launch": "hindered-launch"}
+"""Role → file of its attempt's folder, or its run's, that says what git, a disk or the repository keeps it from."""
+TELL_SECONDS = 2.0
+"""Seconds after which that file also has an error that is none of the machine's, where nothing gives up for it."""
 FENCED_EXIT = 75
 """Exit code of a process that was fenced or lost its life lock (EX_TEMPFAIL)."""
 
@@ -190,9 +195,12 @@ def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_lo
             pause = min(slower, end - now)
 
 
-def read_hindrance(attempt: Path) -> str:
-    """Return what git, a disk or the repository keeps the processes of an attempt from; '' if nothing does."""
-    return next((text for name in HINDERED.values() if (text := untrusted.read_text(attempt, name).strip())), "")
+def read_hindrance(folder: Path) -> str:
+    """Return what git, a disk or the repository keeps the processes of an attempt, or of a run, from; '' for nothing.
+
+    `folder` is the attempt's, or the run's.
+    """
+    return next((text for name in HINDERED.values() if (text := untrusted.read_text(folder, name).strip())), "")
 
 
 class RepeatedErrors:
@@ -201,6 +209,7 @@ class RepeatedErrors:
     def __init__(self, told: Path | None = None) -> None:
         """Begin without one. `told`: file that says what is waited for, for `status`."""
         self.last, self.since, self._told = "", 0.0, told
+        self._tells_all = told is not None and told.name not in map(HINDERED.get, OF_ATTEMPT)
         self._logged: set[str] = set()
         """Errors that were logged since the last success: two may alternate."""
 
@@ -227,6 +236,8 @@ class RepeatedErrors:
             self._logged.add(meaning)
         if meaning != self.last:
             self.last, self.since = meaning, now
+        if self._tells_all and now - self.since > TELL_SECONDS:
+            self.tell(text)
 
     def has_lasted(self, patience: float, now: float) -> bool:
         """Return whether the error has lasted longer than `patience` seconds; if so, restart its time."""

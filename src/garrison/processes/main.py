@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, UsageError
 from garrison.frozen import frozen
-from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, HINDERED, WAKING_SIGNALS, log_line, run
+from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, HINDERED, OF_ATTEMPT, WAKING_SIGNALS, log_line, run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records import run as run_records
@@ -212,9 +212,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         process = recover_process(runtime, incarnation, make)
         if options.stop:
             process.stop(signal.SIGTERM)
-        files, told = runtime.files(options.run), None
-        if options.role in HINDERED:
-            told = files.attempt(options.name, files.latest_attempt(options.name)) / HINDERED[options.role]
+        files = runtime.files(options.run)
+        folder = files.attempt(options.name, files.latest_attempt(options.name)) \
+            if options.role in OF_ATTEMPT else files.root
+        told = folder / HINDERED[options.role] if options.role in HINDERED else None
         return _exit_code(options.role, run(process, incarnation, runtime, event_loop, told))
     except GarrisonError as error:
         return report_crash(incarnation, f"{key.full}#{options.incarnation}", str(error), error.exit_code,

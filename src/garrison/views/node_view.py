@@ -197,6 +197,18 @@ class NodeReader:
         return [name for name in self.state.questions
                 if name in self.state.nodes and has_open_question(self._facts(name))]
 
+    def hindrances(self) -> dict[str, str]:
+        """Return what git, a disk or the repository keeps the run from → the first node that waits for that."""
+        queues = [self.model.queues.get(name) for name in (self.model.queue_folder, self.model.landing_folder)]
+        found = {first_line(queue.hindrance): entry.node for queue in queues if queue is not None and queue.hindrance
+                 for entry in reversed(queue.unfinished()) if entry.run == self.model.run}
+        if self.status in UNFINISHED and self.guardian_alive and (why := read_hindrance(self.files.root)):
+            found.setdefault(first_line(why), "")
+        for name, node in self.state.nodes.items() if self.status in UNFINISHED else ():
+            if node.status == "active" and (why := read_hindrance(self.files.attempt(name, node.attempt))):
+                found.setdefault(first_line(why), name)
+        return found
+
     def awaiting_approval(self) -> list[str]:
         """Return the nodes whose work waits for a person's approval."""
         entries = self.model.queue.unfinished() if self.model.queue else []

@@ -279,7 +279,7 @@ class RunReader:
             warnings=model.state.warnings,
             adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
             hint=hint, waits=waits_of(model, status, asking=asking, hint=hint, corrupt=corrupt,
-                                      retriable=nodes.can_retry()),
+                                      retriable=nodes.can_retry(), hindrances=nodes.hindrances()),
             ended_at=followed.ended_at, processes=processes, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
             sandbox=(resumed or launch).sandbox,

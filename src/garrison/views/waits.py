@@ -1,7 +1,8 @@
 """Everything that waits for a person in a run: the one list, and so the one count, of all views. Pure.
 
-In this order: the run itself, gates and work to approve, questions of agents, parked nodes, failed nodes. A failed node
-of a run that is over, and a run that its person stopped, wait for nobody.
+In this order: the run itself, what holds it up (a target that is gone, a full disk), gates and work to approve,
+questions of agents, parked nodes, failed nodes. A failed node of a run that is over, and a run that its person stopped,
+wait for nobody.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def describe_wait(wait: Wait, run: str) -> str:
     """Return what waits, and what settles it. Pure."""
     way, text = describe_settling(wait, run), " ".join(wait.text.split())
     match wait.kind:
-        case WaitKind.RUN:
+        case WaitKind.RUN | WaitKind.HINDERED:
             return way
         case WaitKind.GATE if _is_review(wait):
             return f"{wait.node} waits for your approval: {way}"
@@ -43,10 +44,12 @@ def describe_wait(wait: Wait, run: str) -> str:
 
 def describe_settling(wait: Wait, run: str) -> str:
     """Return, in backquotes, the command that settles what waits, with the run's values, and what it does. Pure."""
-    of_run = f"--run {run}`"
+    of_run, text = f"--run {run}`", " ".join(wait.text.split())
     match wait.kind:
         case WaitKind.RUN:
             return wait.text
+        case WaitKind.HINDERED:
+            return f"{text}; then it goes on by itself"
         case WaitKind.GATE if _is_review(wait):
             return f"`garrison review {wait.node} {of_run} shows it, with --approve it lands"
         case WaitKind.GATE | WaitKind.ASKS:
@@ -68,7 +71,7 @@ def _is_review(wait: Wait) -> bool:
 
 
 def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str = "", corrupt: str = "",
-             retriable: bool = False) -> list[Wait]:
+             retriable: bool = False, hindrances: Mapping[str, str] | None = None) -> list[Wait]:
     """Return what waits for a person in a run.
 
     Args:
@@ -78,6 +81,7 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
         hint: advice about a run that does not continue by itself.
         corrupt: why its records cannot be trusted, '' if they can.
         retriable: True if its failed nodes can be tried again while it goes on.
+        hindrances: what git, a disk or the repository keeps it from → a node that waits for that.
     """
     state = model.state
     is_over = state.over and status in FINAL
@@ -89,7 +93,8 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
                                 *map(review_json, entries_to_approve(model))]
     asked = {gate["node"] for gate in gates}
     nodes = [] if is_over else list(state.nodes)
-    return [*own, *(Wait(WaitKind.GATE, gate["question"], gate["node"], gate) for gate in gates),
+    return [*own, *(Wait(WaitKind.HINDERED, why, name) for why, name in (hindrances or {}).items()),
+            *(Wait(WaitKind.GATE, gate["question"], gate["node"], gate) for gate in gates),
             *(Wait(WaitKind.ASKS, state.questions[name].text, name) for name in asking
               if name in state.questions and name not in asked),
             *(Wait(WaitKind.PARKED, why, name) for name in nodes if (why := _parked(model, name)) is not None),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from garrison.errors import ForbiddenTransition, GarrisonError, RecordCorrupt, RecordError
 from garrison.merge.records import TurnEnded, TurnSuspended
+from garrison.merge.target import describe_gone
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.attempt_result import read_attempt_result
@@ -259,7 +260,7 @@ class Guardian:
         is_waiting = is_landing or "impl_complete" in self.state.statuses.values()
         branch = self.launch.base if is_landing and self.forge is None else self.launch.onto
         is_lost = is_waiting and not self.queue.git.branch_exists(branch)
-        self._note("target", f"{repo} has no branch {branch} any more; restore it" if is_lost else "")
+        self._note("target", describe_gone(branch, repo) if is_lost else "")
 
     def _watch_repository(self) -> None:
         """Journal what somebody else did to what the run depends on: its target, git's configuration, its gate."""

@@ -31,6 +31,7 @@ from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.processes.loop import HINDERED, log_line, read_hindrance
 from garrison.records import atomic, log_retention
+from garrison.system.clock import from_iso
 from garrison.system.jobs import Job
 from garrison.system.terminal_text import clean
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.config import NotifyConfig
+    from garrison.merge.state import QueueState
     from garrison.processes.launcher.policy import Parked
     from garrison.processes.run_state import RunState
 
@@ -123,28 +125,34 @@ def due_notifications(state: RunState, parked: Iterable[Parked], notified: Colle
 
 
 def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], config: NotifyConfig,
-               now: float) -> list[AgentWait]:
-    """Return the agents that wait for longer than `LONG_WAIT`, if a person is to be told of them.
+               now: float, read_queue: Callable[[], QueueState]) -> list[AgentWait]:
+    """Return the agents that wait for longer than `LONG_WAIT`, if a person is to be told of them, and of the nodes that
+    one cause holds up the first.
 
     Args:
         attempt_folder: folder of a node's attempt.
+        read_queue: read the queue of its nodes; called if any waits to land.
         now: seconds since 1970.
     """
     if "wait" not in config.on or not (config.command or config.webhook):
         return []
     from garrison.agents.claude.trouble import current_wait  # few homes have notifications
 
-    found = []
+    found, held_up = [], dict[str, AgentWait]()
     for name, node in state.nodes.items():
         wait = current_wait(attempt_folder(name, node.attempt)) if node.status == "active" else None
         hindered = next((path for each in HINDERED.values()
                          if (path := attempt_folder(name, node.attempt) / each).exists()), None)
         if node.status == "active" and hindered is not None:
             what, since = read_hindrance(hindered.parent), _changed_at(hindered)
-            found += [AgentWait(name, node.attempt, what, since)] if now - since > HINDRANCE_WAIT else []
+            held_up.setdefault(what, AgentWait(name, node.attempt, what, since))
         elif wait is not None and max(now, wait.until or 0.0) - wait.since > LONG_WAIT:
             found.append(AgentWait(name, node.attempt, wait.what, wait.since))
-    return found
+    landing = next((name for name, node in state.nodes.items() if node.status == "impl_complete"), None)
+    if landing is not None and (queue := read_queue()).hindrance:
+        held_up.setdefault(queue.hindrance, AgentWait(landing, state.nodes[landing].attempt, queue.hindrance,
+                                                      from_iso(queue.hindered_at)))
+    return found + [wait for wait in held_up.values() if now - wait.since > HINDRANCE_WAIT]
 
 
 def _changed_at(path: Path) -> float:

@@ -65,6 +65,7 @@ from garrison.system.terminal_choice import choose_terminal, end_lost_server
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from garrison.merge.state import QueueState
     from garrison.processes.launcher.progress import Progress
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
@@ -253,11 +254,21 @@ class Launcher:
         """Send the notifications that are due, by the user's own command."""
         config = self.notifier.config
         waits = notifications.find_waits(self.state, self.runtime.files(self.run).attempt, config,
-                                         self.runtime.clock.time()) if not ended else ()
+                                         self.runtime.clock.time(), self._read_queue) if not ended else ()
         for notification in notifications.due_notifications(self.state, self.facts.parked, self.facts.notified, config,
                                                             ended, waits):
             self.notifier.add(notification)
         self.notifier.poll(self.runtime.clock.monotonic())
+
+    def _read_queue(self) -> QueueState:
+        """Return the state of the queue of the run's nodes; an empty one if it cannot be read."""
+        from garrison.merge.state import QueueState  # few homes have notifications
+        from garrison.processes.run_branch import node_queue
+
+        try:
+            return node_queue(self.runtime, self.launch, self.incarnation.token).state
+        except GarrisonError:
+            return QueueState()
 
     def _record_notification(self, notification: notifications.Notification) -> None:
         self._record(NotificationSent(notification.key, notification.event, notification.text))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import list_troubles
 from garrison.errors import Hindered
+from garrison.merge.target import describe_gone
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.agent_activity import AgentActivity
@@ -343,8 +344,7 @@ class Runner:
     def _prepare_worktree(self, action: Action, view: RunnerView) -> None:
         tip = self.git.branch_tip(self.launch.onto)
         if tip is None:
-            raise Hindered(f"the target branch {self.launch.onto} is gone from {self.launch.repo}; put it back, or "
-                           "rename back what it has become")
+            raise Hindered(describe_gone(self.launch.onto, self.launch.repo))
         is_new_attempt = self.task.attempt > 1 and not self.facts.has_worktree
         is_first = self.task.attempt == 1 and view.phase == "planning" and not self.facts.incarnation
         self._log_notes(self.worktree.prepare(tip, is_new_attempt=is_new_attempt, is_first=is_first,

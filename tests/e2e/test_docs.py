@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from installed import FOLDER
 from markdown_blocks import Block, blocks
 from support import DEADLINE, Place, git
 
@@ -32,7 +33,7 @@ class Answers(unittest.TestCase):
 
 @pytest.fixture
 def reader(places: Callable[..., Place]) -> Place:
-    """Return a place with the scripts, `garrison` on PATH and a small project in ~/src/project."""
+    """Return a place with the scripts, an installed `garrison` on PATH and a small project in ~/src/project."""
     place = places()
     (place.root / "scripts").symlink_to(ROOT / "scripts")
     project = place.user / "src" / "project"
@@ -47,7 +48,8 @@ def reader(places: Callable[..., Place]) -> Place:
         git(project, "config", name, value)
     git(project, "add", "-A")
     git(project, "commit", "-qm", "Begin")
-    place.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{place.env['PATH']}"
+    folders = [str(FOLDER / "bin"), str(Path(sys.executable).parent), place.env["PATH"]]  # pytest is of this checkout
+    place.env["PATH"] = os.pathsep.join(folders)
     return place
 
 
@@ -81,7 +83,8 @@ def save(place: Place, block: Block) -> None:
 
 def run(place: Place, block: Block) -> subprocess.CompletedProcess[str]:
     """Run a block in the shell."""
-    return subprocess.run(["bash", "-e", "-c", block.text], env=place.env, cwd=place.root, capture_output=True,
+    env = place.for_scripts if "scripts/" in block.text else place.env
+    return subprocess.run(["bash", "-e", "-c", block.text], env=env, cwd=place.root, capture_output=True,
                           text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
 
 

@@ -81,6 +81,9 @@ class Queue:
         """Return the target's commit now."""
         return self.world.history[-1]
 
+    def notice_undone(self) -> None:
+        """Nobody moves the simulated target back."""
+
     def monotonic(self) -> float:
         """Return the seconds of this boot."""
         return self.world.mono
@@ -382,7 +385,7 @@ class SimulatedMergeProcessor(MergeProcessor):
         self.conflict_check = ConflictCheck(writer, self.builder)
         self.pairs = cast("PairConflicts", queue)
         self.touched, self.turn_clock = cast("TouchedFiles", queue), TurnClock()
-        self._setback, self._one_by_one, self._worked = Setback(), False, False
+        self._setback, self._one_by_one, self._worked, self._lacks_target = Setback(), False, False, False
         self._outlook, self._building = _Outlook(), ()
         self._unpinned: set[str] = set()
 

@@ -40,12 +40,12 @@ from garrison.processes.guardian.rebuild import AttemptEvidence, RunEvidence
 from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import log_line
 from garrison.processes.run_plan import graph_hash, latest_attempts, read_plan
-from garrison.processes.run_state import ENDED, LANDED, REFUSED, replay_run, to_snapshot
+from garrison.processes.run_state import LANDED, REFUSED, replay_run, to_snapshot
 from garrison.records import atomic, journal, record, signals
 from garrison.records import run as run_records
 from garrison.records.events import REPAIR, LandingChanged, LaunchRecorded, NoteWritten, decode, encode
 from garrison.records.hook import Hook
-from garrison.records.identity import Identity
+from garrison.records.identity import Departure, Identity
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.quarantine import quarantine
@@ -401,6 +401,6 @@ def _end_of_guardian(runtime: Runtime, key: Key) -> str:
     """Return the status of the run with which its last guardian ended, '' if it died."""
     with suppress(RecordError):
         identity = runtime.store.read(Identity, key)
-        if identity is not None and identity.status == "terminated" and identity.reason in ENDED:
+        if identity is not None and identity.departure not in (None, Departure.EARLY):
             return identity.reason
     return ""

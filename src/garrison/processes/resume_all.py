@@ -22,7 +22,7 @@ from garrison.processes.runtime import Runtime
 from garrison.processes.spawn import replace_dead, spawn_runner
 from garrison.records import run as run_records
 from garrison.records import signals
-from garrison.records.identity import Identity
+from garrison.records.identity import Departure, Identity
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import ResumeRun, parse, resume_id
 from garrison.supervise.decisions import ChildState
@@ -135,7 +135,7 @@ def decide_adhoc(launch: run_records.Launch, runner: ChildState, orchestrator: C
     if identity.status in ("held", "parked"):
         return ResumeResult(run, identity.status, f"its {role} is {identity.status}; {command} continues it")
     if identity.status == "terminated":
-        if identity.reason in ENDED and identity.reason != "stopped":
+        if identity.departure in (Departure.DONE, Departure.FAILED):
             return ResumeResult(run, "over", identity.reason)
         return ResumeResult(run, "stopped", f"its {role} ended ({identity.reason or 'terminated'}); {command} "
                             "continues it")

@@ -7,6 +7,7 @@ incarnations and ends them by force; a living process changes its own record, fe
 from __future__ import annotations
 
 from dataclasses import field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition
@@ -26,6 +27,19 @@ STATUSES: dict[str, frozenset[str]] = {
     "parked": frozenset({"starting", "active", "terminated", "crashed"}),
 }
 """Status → the statuses that may follow. `active` after an ended one is a successor made by hand, without a lease."""
+
+
+class Departure(StrEnum):
+    """How an incarnation ended by itself, as its record says."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """Its work has failed, and it has reported so."""
+    STOPPED = "stopped"
+    """It was asked to."""
+    EARLY = ""
+    """Before its work was done: it was orphaned, a person ended it, or its terminal closed. The reason is in words."""
+
 
 KEYBOARD = "keyboard"
 """Key of an orchestrator's metadata: true once what a person types into its session reaches the agent."""
@@ -81,6 +95,13 @@ class Identity:
     def reason(self) -> str:
         """Return why it ended (`done`, `failed`, `stopped`, `orphaned`, …), or ''."""
         return str(self.metadata.get("reason", ""))
+
+    @property
+    def departure(self) -> Departure | None:
+        """Return how it ended by itself; None if it has not, and after a crash."""
+        if self.status != "terminated":
+            return None
+        return next((each for each in Departure if each == self.reason), Departure.EARLY)
 
 
 def change_status(identity: Identity, status: str, **changes: Any) -> Identity:

@@ -14,6 +14,7 @@ from garrison.frozen import frozen
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.view import UNFINISHED
 from garrison.processes.run_state import HOLDABLE
+from garrison.records.identity import Departure
 from garrison.records.signals import ParkNode, Payload, ResumeRun, StopRun, UnparkNode
 from garrison.system.terminal_text import shorten
 
@@ -61,8 +62,7 @@ def _resume(state: RunState, view: GuardianView, payload: ResumeRun, event: Guar
 def stopped_runners(view: GuardianView, nodes: Collection[str]) -> dict[str, int]:
     """Return the runners of these nodes that were stopped, with their incarnations."""
     return {child.identity.key.full: child.identity.incarnation for name, child in view.runners.items()
-            if name in nodes and child.identity
-            and child.identity.status == "terminated" and child.identity.reason == "stopped"}
+            if name in nodes and child.identity and child.identity.departure is Departure.STOPPED}
 
 
 # ---- who is parked, and why ------------------------------------------------------------------------------------------

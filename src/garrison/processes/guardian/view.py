@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from garrison.frozen import frozen
 from garrison.processes.run_state import STOPPED_BY_PERSON
+from garrison.records.identity import Departure, Identity
 from garrison.supervise.decisions import ChildState
 
 if TYPE_CHECKING:
@@ -14,14 +15,13 @@ if TYPE_CHECKING:
     from garrison.processes.guardian.pull_request_policy import PullRequestView
     from garrison.processes.merge_client import MergeStatus
     from garrison.processes.run_state import RunState
-    from garrison.records.identity import Identity
     from garrison.records.run import Result
     from garrison.records.signals import PostedSignal
 
 UNFINISHED = frozenset({"active", "impl_complete"})
 """Statuses of a node that is under way."""
 
-FINISHED = frozenset({"done", "failed"})
+FINISHED = frozenset({Departure.DONE, Departure.FAILED})
 """Reasons of a runner that ended by itself, after it had reported the outcome of its node."""
 
 
@@ -98,7 +98,7 @@ def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
         return False
     if identity.status == "parked" and 1 <= state.circuit(identity.key.full).parks <= max(1, state.nodes[node].parks):
         return True
-    return identity.status != "parked" and (identity.status != "terminated" or identity.reason not in FINISHED)
+    return identity.status != "parked" and identity.departure not in FINISHED
 
 
 def may_start_again(state: RunState, identity: Identity) -> bool:
@@ -108,9 +108,9 @@ def may_start_again(state: RunState, identity: Identity) -> bool:
         return False
     if identity.role == "processor":
         return True
-    if identity.reason == "stopped":
+    if identity.departure is Departure.STOPPED:
         return state.lifted.get(identity.key.full, 0) >= identity.incarnation
-    return identity.reason not in FINISHED
+    return identity.departure not in FINISHED
 
 
 def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
@@ -122,7 +122,7 @@ def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
     identity = runner.identity
     if identity is None or identity.status != "terminated" or runner.precedes(state.nodes[node].attempt):
         return False
-    return identity.reason == "stopped" and not may_start_again(state, identity)
+    return identity.departure is Departure.STOPPED and not may_start_again(state, identity)
 
 
 def has_lost_report(state: RunState, view: GuardianView, node: str) -> bool:
@@ -130,6 +130,6 @@ def has_lost_report(state: RunState, view: GuardianView, node: str) -> bool:
     signal was lost or damaged, since a signal is observed after its sender's end."""
     runner = view.runner(node)
     identity = runner.identity
-    if identity is None or identity.status != "terminated" or identity.reason not in FINISHED:
+    if identity is None or identity.departure not in FINISHED:
         return False
     return state.nodes[node].status in UNFINISHED and runner.attempt == state.nodes[node].attempt

@@ -17,6 +17,7 @@ from garrison.records.events import (
     NotificationSent,
     ProbeHealthy,
 )
+from garrison.records.identity import Departure
 from garrison.records.signals import Escalation, parse_payload
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
@@ -172,7 +173,7 @@ def _supervise(view: LauncherView, policy: Policy) -> Decision:
     if view.guardian.leaving:
         return Decision(_await_end(view.guardian))
     identity = view.guardian.identity
-    has_ended_with_run = identity is not None and identity.status == "terminated" and identity.reason in ENDED
+    has_ended_with_run = identity is not None and identity.departure not in (None, Departure.EARLY)
     guardian = view.guardian if has_ended_with_run else _count_as_crashed(view.guardian)
     decision = decide_restart(guardian, view.deaths, view.now, view.boot_id, policy, view.circuit)
     if has_ended_with_run:  # the run was resumed since, or this would not be reached

@@ -39,6 +39,7 @@ from garrison.records.events import (
     RunnerSignal,
     decode,
 )
+from garrison.records.identity import Departure
 from garrison.records.names import branch_name
 from garrison.records.signals import (
     CancelNode,
@@ -487,7 +488,7 @@ def _last_ended(view: RunnerView) -> int:
 def _was_stopped(facts: RunnerFacts, orchestrator: ChildState) -> bool:
     """Return whether the last incarnation ended at its runner's request, which is not a death."""
     identity = orchestrator.identity
-    return (identity is not None and identity.status == "terminated" and identity.reason == "stopped"
+    return (identity is not None and identity.departure is Departure.STOPPED
             and facts.stop_requested >= identity.incarnation)
 
 

@@ -15,9 +15,11 @@ from garrison.errors import Refused
 from garrison.merge import commands
 from garrison.merge.config import QueueConfig
 from garrison.merge.queue import MergeQueue
+from garrison.merge.slots import acquire_slot
 from garrison.processes.run_status import RunStatus
 from garrison.processes.runtime import Runtime
 from garrison.records.life_lock import LifeLock
+from garrison.records.run import Launch
 from garrison.system.git import Git
 from support import Place, checkout_in, git, make_repository
 
@@ -122,6 +124,30 @@ def test_a_cleaned_run_leaves_no_pin_of_its_queue_and_its_only_work_is_saved(tmp
                            "refs/garrison/rescue/over/lost/1-queued"])
     assert git(repo, "rev-parse", "refs/garrison/rescue/over/lost/1-queued") == lost
     assert plan.rescued == ["refs/garrison/rescue/over/lost/1-queued"]
+
+
+@pytest.mark.parametrize(("options", "left"), [
+    (CleanupOptions(), ["archive/r/landed", "archive/r/open", "archive/r/open-2"]),
+    (CleanupOptions(archives=True), ["archive/r/open-2"]),
+    (CleanupOptions(archives=True, include_unlanded=True), [])])
+def test_branches_that_a_clean_up_archives_follow_its_options_too(tmp_path: Path, options: CleanupOptions,
+                                                                  left: list[str]) -> None:
+    """And an idle slot, which a killed launcher left, goes. `open` has an archive of other work, which has landed."""
+    repo, home = tmp_path / "repo", tmp_path / "home"
+    make_repository(repo)
+    git(repo, "branch", "garrison/r/landed")
+    git(repo, "update-ref", "refs/garrison/archive/r/open", "main")
+    unlanded = git(repo, "commit-tree", "4b825dc642cb6eb9a060e54bf8d69288fbee4904", "-p", "main", "-m", "x")
+    git(repo, "branch", "garrison/r/open", unlanded)
+    launch = Launch("r", "crew", str(repo), "main", "", str(tmp_path / "trees"))
+    slot = acquire_slot(Git(repo), tmp_path / "trees" / Git(repo).key)
+    slot.prepare(git(repo, "rev-parse", "main"))
+    slot.release()
+    plan = cleanup.plan_cleanup(Runtime.real(home), RunStatus("r", "failed", launch), options)
+    cleanup._clean_repository(Runtime.real(home), Git(repo), plan)
+    refs = git(repo, "for-each-ref", "--format=%(refname)", "refs/garrison", "refs/heads/garrison").splitlines()
+    assert [ref.removeprefix("refs/garrison/") for ref in refs] == left
+    assert not (tmp_path / "trees").exists() or not list((tmp_path / "trees").rglob("slot-*"))
 
 
 def test_the_command_lists_removes_and_refuses(home: Path, tmp_path: Path) -> None:

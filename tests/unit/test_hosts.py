@@ -19,7 +19,7 @@ from garrison.dispatch.ssh import TROUBLES, HostAccess, HostUnreachable, check_d
 from garrison.errors import UsageError
 from garrison.processes.remote import unpack, wheels
 from garrison.processes.remote.begin import configure, locked_clone, prepare_clone
-from garrison.processes.remote.setup import choose_python
+from garrison.processes.remote.setup import TREES, choose_python
 from garrison.records.hosts import Host, read_crew, write_host
 from garrison.system.git import Git
 
@@ -183,3 +183,17 @@ def test_wheels_are_unpacked_without_pip_only_if_all_of_them_fit(tmp_path: Path)
     assert unpacked() == 0
     subprocess.run([python, "-I", "-c", "import click, pip"], check=True)
     assert os.access(tmp_path / "env/bin/garrison", os.X_OK)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_removed_host_has_no_worktrees_of_its_clones_left(tmp_path: Path, others: bool) -> None:
+    """Those of other homes there stay, and with them the root of all."""
+    trees = tmp_path / ".cache/garrison"
+    for key, clone in (("ours", "base/clones/a.git"), *([("theirs", "elsewhere/b.git")] if others else [])):
+        tree = trees / key / "run/node"
+        tree.mkdir(parents=True)
+        (tree / ".git").write_text(f"gitdir: {tmp_path}/{clone}/worktrees/node\n")
+    subprocess.run(["sh", "-c", TREES, "sh", str(tmp_path / "base")], env={"HOME": str(tmp_path), "PATH": os.defpath},
+                   check=True)
+    assert [each.name for each in trees.parent.glob("garrison*/*")] == (["theirs"] if others else [])
+    assert trees.exists() == others

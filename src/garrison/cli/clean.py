@@ -129,8 +129,10 @@ def _print_plans(plans: list[CleanupPlan], runtime: Runtime) -> None:
             parts.append(f"{len(plan.worktrees)} worktrees")
         if plan.refs:
             parts.append(f"{len(plan.refs)} refs")
-        if plan.branches:
-            parts.append(f"{len(plan.branches)} branches archived")
+        if archived := len(plan.branches) - len(plan.dropped):
+            parts.append(f"{archived} branches archived")
+        if plan.dropped:
+            parts.append(f"{len(plan.dropped)} branches deleted")
         print_message(f"run {plan.run} ({plan.status.status}): {', '.join(parts)}")
         rescues = sum(ref.startswith(f"{RESCUES}/") for ref in plan.kept)
         if rescues and plan.status.launch is not None:

@@ -18,7 +18,7 @@ from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.frozen import frozen
 from garrison.merge import history
-from garrison.merge.queue import pin_ref
+from garrison.merge.queue import MergeQueue, pin_ref
 from garrison.processes.rescue_refs import has_landed
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, run_repository, save_and_remove
 from garrison.records import atomic
@@ -57,6 +57,8 @@ class CleanupPlan:
     worktrees: list[OrphanedWorktree] = field(default_factory=list)
     branches: list[str] = field(default_factory=list)
     """Branches that are archived."""
+    dropped: list[str] = field(default_factory=list)
+    """Those of them whose archive is deleted, too."""
     refs: list[str] = field(default_factory=list)
     """Archives and rescues that are deleted."""
     kept: list[str] = field(default_factory=list)
@@ -102,11 +104,15 @@ def plan_cleanup(runtime: Runtime, status: RunStatus, options: CleanupOptions) -
         plan.worktrees = find_worktrees(git, status.launch)
         plan.branches = [ref.removeprefix("refs/heads/") for ref in git.refs(f"refs/heads/garrison/{plan.run}/")]
         target = git.rev(f"refs/heads/{status.launch.base}")
+
+        def is_removable(commit: str, *, wanted: bool) -> bool:
+            return wanted and (options.include_unlanded or (target is not None and has_landed(git, commit, target)))
+
+        plan.dropped = [branch for branch in plan.branches if (tip := git.branch_tip(branch)) is not None
+                        and is_removable(tip, wanted=options.archives)]
         for prefix, wanted in ((ARCHIVE, options.archives), (RESCUES, options.rescues)):
             for ref, commit in git.rescue_refs(f"{prefix}/{plan.run}/").items():
-                removable = wanted and (options.include_unlanded
-                                        or (target is not None and has_landed(git, commit, target)))
-                (plan.refs if removable else plan.kept).append(ref)
+                (plan.refs if is_removable(commit, wanted=wanted) else plan.kept).append(ref)
     except GarrisonError as error:
         plan.note = f"what it left in {status.launch.repo} stays: {error}"
     return plan
@@ -166,16 +172,18 @@ def _clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
         ref = save_and_remove(git, worktree, runtime.files(plan.run).latest_attempt(worktree.node) or 1)
         if ref:
             plan.rescued.append(ref)
-    for branch in plan.branches:
-        archive_branch(git, branch)
+    archived = {branch: archive_branch(git, branch) for branch in plan.branches}
     _drop_pins(runtime, git, plan)
     locks = git.common / "garrison" / quote(integration_branch(plan.run), safe="")
     if locks.is_dir():
         _remove_folder(locks)
-    archived = [f"{ARCHIVE}/{branch.removeprefix('garrison/')}" for branch in plan.branches]
-    git.delete_rescues([ref for ref in plan.refs if ref not in archived])
-    if plan.status.launch is not None and plan.status.launch.holds_id:
-        git.delete_refs([f"{RUNS}/{plan.run}"])
+    kept = {ref for branch, ref in archived.items() if branch not in plan.dropped}
+    dropped = {ref for branch, ref in archived.items() if ref and branch in plan.dropped}
+    git.delete_rescues(sorted(dropped.union(plan.refs) - kept))
+    if (launch := plan.status.launch) is not None:
+        MergeQueue(runtime.home, git.root, launch.base, git=git).remove_idle_slots(Path(launch.trees))
+        if launch.holds_id:
+            git.delete_refs([f"{RUNS}/{plan.run}"])
 
 
 def _drop_pins(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:

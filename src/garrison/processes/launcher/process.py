@@ -376,17 +376,21 @@ class Launcher:
             self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)), how_to_push(self.state, launch))
         self._notify(status)
         self.notifier.finish()
+        self._remove_slots()
         self._record(LauncherEnded(status, reason))
-        from garrison.merge.queue import MergeQueue  # a launcher begins without git; only its end removes the slots
-
-        with contextlib.suppress(GarrisonError):  # the repository and its slots may be gone
-            queue = MergeQueue(self.runtime.home, Path(self.launch.repo), self.launch.base, clock=self.runtime.clock)
-            queue.remove_idle_slots(Path(self.launch.trees))
         terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
         terminal.shutdown()  # our own server, unless another run has a session in it
         remove_temp_files(self.runtime.home, self.runtime.clock.time())
         self.exit_code = exit_gracefully(self.incarnation, status, EXIT.get(status, 1))
         self.supervisor.journal.close()
+
+    def _remove_slots(self) -> None:
+        """Remove the gate slots that nobody needs any more, before the end is recorded: after that nobody would."""
+        from garrison.merge.queue import MergeQueue  # a launcher begins without git; only its end removes the slots
+
+        with contextlib.suppress(GarrisonError):  # the repository and its slots may be gone
+            queue = MergeQueue(self.runtime.home, Path(self.launch.repo), self.launch.base, clock=self.runtime.clock)
+            queue.remove_idle_slots(Path(self.launch.trees))
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Launcher, Action, LauncherView], None]]] = {
         ActionKind.APPLY_SIGNAL: _apply_signal,

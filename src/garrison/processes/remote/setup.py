@@ -105,6 +105,14 @@ find . -maxdepth 1 -name 'bundle-*' -mmin +60 -exec rm -f {} + || true
 """Makes the environment, which counts once its file `ready` is there: of the wheels that came along as they are, else
 by pip from these and the host's own index."""
 TIDY = 'cd "$1" && for old in env-*; do [ "$old" = "$2" ] || rm -rf "$old"; done'
+TREES = """\
+trees=${XDG_CACHE_HOME:-$HOME/.cache}/garrison
+for file in "$trees"/*/*/*/.git; do
+    case $(cat "$file" 2>/dev/null) in "gitdir: $1/"*) rm -rf -- "${file%/*/*/.git}" ;; esac
+done
+rmdir -- "$trees" 2>/dev/null || true
+"""
+"""Removes the worktrees of the clones below a folder, and the root of all worktrees if nobody else has one."""
 FREE_PORT = """\
 import socket, sys
 first, *taken = map(int, sys.argv[1:])
@@ -453,6 +461,7 @@ def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = 
             if host.is_set_up:
                 _stop_service(access, host)
             if "/.local/share/garrison-hosts/" in base:
+                access.run(["sh", "-c", TREES, "sh", base], timeout=INSTALL_SECONDS)
                 done = access.run(["rm", "-rf", "--", base], timeout=INSTALL_SECONDS)
                 if done.code:
                     raise GarrisonError(f"{access.place}: {base} cannot be removed: {done.last_error}")

@@ -74,6 +74,7 @@ class Driver:
 
     def __init__(self, root: Path, fault: Fault = lambda _: "", options: PullRequestOptions | None = None) -> None:
         pull_request_client.LISTED_SECONDS = 0.0  # the forge in memory lists at once what was made
+        pull_request_client.PAUSES = (0.0,) * 3  # type: ignore[assignment]
         self.bare, self.repo = repositories(root)
         self.world = World(self.bare)
         self.fault, self.options = fault, options or PullRequestOptions(poll=1.0, settle=1.5)

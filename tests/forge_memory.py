@@ -106,6 +106,9 @@ class MemoryForge:
                 raise errors.Unreachable(f"{name}: no answer")
         return act()
 
+    def read_anew(self, *, anew: bool) -> None:
+        self.anew = anew
+
     def read_login(self) -> str:
         return self._do("login", lambda: self.login)
 
@@ -141,6 +144,16 @@ class MemoryForge:
                 self.world.change(number, body=change.body)
             return self.world.pull(number)
         return self._do("update", act)
+
+    def mark_draft(self, number: int) -> model.PullRequest:
+        return self._do("draft", lambda: (self.world.change(number, draft=True), self.world.pull(number))[1])
+
+    def resolve(self, number: int, thread: str) -> bool:
+        def act() -> bool:
+            self.world.lines[:] = [replace(each, resolved=each.resolved or each.thread == thread)
+                                   for each in self.world.lines]
+            return True
+        return self._do("resolve", act)
 
     def mark_ready(self, number: int) -> model.PullRequest:
         return self._do("ready", lambda: (self.world.change(number, draft=False), self.world.pull(number))[1])

@@ -554,15 +554,15 @@ def _parse_path(where: str, key: str, value: Any) -> str:
 
 
 PULL_REQUEST_KEYS: dict[str, tuple[type[Any], ...]] = {
-    "merge": (str,), "approvals": (int,), "trust": (str,), "node": (str,), "labels": (list,), "poll": (int, float),
-    "settle": (int, float),
+    "merge": (str,), "approvals": (int,), "trust": (str, list), "node": (str,), "labels": (list,), "poll": (int, float),
+    "settle": (int, float), "check_limit": (int, float), "mention": (str,),
     "forge": (str,), "status": (str,)}
 """Keys of `[pull_requests]` and their types (`processes.pull_request_facts.PullRequestOptions`)."""
 _PULL_REQUEST_WORDS = {"merge": ("forge", "auto", "garrison", "person"), "trust": ("write", "all"),
                        "forge": ("", "github", "gitlab", "gitea", "forgejo")}
 
 
-_PULL_REQUEST_RANGES = {"poll": (1, 3600), "settle": (0, 86400), "approvals": (0, 100)}
+_PULL_REQUEST_RANGES = {"poll": (1, 3600), "settle": (0, 86400), "check_limit": (1, 604800), "approvals": (0, 100)}
 
 
 def parse_pull_requests(where: str, table: Any) -> dict[str, Any]:
@@ -575,7 +575,7 @@ def parse_pull_requests(where: str, table: Any) -> dict[str, Any]:
             raise UsageError(f"{where}: {key} is not known; there are {', '.join(PULL_REQUEST_KEYS)}")
         if isinstance(value, bool) or not isinstance(value, PULL_REQUEST_KEYS[key]):
             raise UsageError(f"{where}: {key} has the wrong type: {value!r}")
-        if key in _PULL_REQUEST_WORDS and value not in _PULL_REQUEST_WORDS[key]:
+        if key in _PULL_REQUEST_WORDS and not isinstance(value, list) and value not in _PULL_REQUEST_WORDS[key]:
             raise UsageError(f"{where}: {key} is {value!r}; use one of {', '.join(_PULL_REQUEST_WORDS[key])}")
         if key in _PULL_REQUEST_RANGES and not _PULL_REQUEST_RANGES[key][0] <= value <= _PULL_REQUEST_RANGES[key][1]:
             low, high = _PULL_REQUEST_RANGES[key]

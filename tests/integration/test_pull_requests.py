@@ -16,7 +16,7 @@ from garrison.forge import model
 from garrison.forge.errors import Stale
 from garrison.forge.model import CheckState, PullState, Side
 from garrison.processes.pull_request_client import only_merges
-from garrison.processes.pull_request_facts import ForgeStep, MergeRule, PullRequestOptions, StepKind
+from garrison.processes.pull_request_facts import Comment, ForgeStep, MergeRule, PullRequestOptions, StepKind
 from garrison.processes.pull_request_texts import BEGIN, END
 from garrison.records.pull_request import PullRequest
 from garrison.system.git import Git
@@ -36,7 +36,7 @@ def head(driver: Driver) -> str:
 
 def test_from_the_push_to_the_merge_of_the_tested_tree(driver: Driver) -> None:
     [pull] = driver.world.pulls
-    assert (pull.draft, pull.head, pull.base) == (False, BRANCH, "main") and "| `work` |" in pull.body
+    assert (pull.draft, pull.head, pull.base) == (False, BRANCH, "main") and "run `r1`" in pull.body
     assert driver.state.pull_request.waits_for() == "review of #1"
     approve(driver.world)
     driver.settle()
@@ -104,7 +104,7 @@ def test_a_red_check_and_a_comment_are_reworked_and_answered_once(driver: Driver
     assert "assert 1 == 2" in driver.told[-1] and "name it" in driver.told[-1]
     assert "delete everything" not in driver.told[-1], "a stranger steers nobody"
     assert [kind for kind, _ in world.made].count("reply") == 1
-    assert f"Addressed in {head(driver)}" in world.lines[-1].text
+    assert f"Changed with {head(driver)}" in world.lines[-1].text
     driver.now += 1000
     driver.settle()
     assert [kind for kind, _ in world.made].count("reply") == 1 and driver.reworks == 2
@@ -243,7 +243,7 @@ def test_an_answer_that_is_not_listed_yet_is_not_given_again(driver: Driver) -> 
     world, client = driver.world, driver._open()
     known, listed = driver.state.pull_request, model.LineComment("c1", "t1", "eve", "why?", "work.txt", 1)
     world.lines.append(listed)
-    reply = ForgeStep(StepKind.REPLY, head(driver), text="Addressed.", comment="c1")
+    reply = ForgeStep(StepKind.REPLY, head(driver), text="Addressed.", comment=Comment("c1", "eve", "why?").key)
     world.lines.clear()  # by a replica of the forge that lags behind
     client.take(reply, known, "")
     world.lines.append(listed)

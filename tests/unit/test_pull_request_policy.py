@@ -166,7 +166,7 @@ def test_a_red_check_and_comments_go_to_the_node_that_owns_the_lines_once() -> N
     facts = replace(GREEN, checks=(RED,), comments=(COMMENT, replace(COMMENT, id="c2", owner="b")))
     [back] = settle(state, facts)
     event = back.expect(PullRequestChanged)
-    assert (event.state, event.node, event.taken) == ("reworking", "a", [RED.id, "c1"])
+    assert (event.state, event.node, event.taken) == ("reworking", "a", [RED.id, COMMENT.key])
     assert event.flow is not None and event.flow.body["to"] == "a"
     told = event.flow.body["reason"]
     assert "E   assert 1 == 2" in told and "`eve` comments at calc.py:3" in told and "use a dict" in told
@@ -176,12 +176,12 @@ def test_a_red_check_and_comments_go_to_the_node_that_owns_the_lines_once() -> N
 
 
 def test_an_addressed_comment_is_answered_once_with_the_commit() -> None:
-    back = PullRequestChanged("reworking", 7, node="a", taken=["c1"])
+    back = PullRequestChanged("reworking", 7, node="a", taken=[COMMENT.key])
     again = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
     state = at(READY, back, *again, replace(READY, head="f1x", ready="f1x"))
     facts = replace(GREEN, head="f1x", comments=(COMMENT,))
     assert step(settle(state, facts, tip="f1x")) == ForgeStep(
-        StepKind.REPLY, "f1x", text="Addressed in f1x.", comment="c1")
+        StepKind.REPLY, "f1x", text="Changed with f1x.", comment=COMMENT.key)
     answered = replace(facts, comments=(replace(COMMENT, answered=True),))
     assert step(settle(state, answered, tip="f1x")) == ForgeStep(StepKind.MERGE, "f1x", BASE)
     deleted = replace(facts, comments=())
@@ -197,7 +197,7 @@ def test_strangers_and_settled_threads_steer_nobody(ignored: Comment) -> None:
 def test_strangers_are_heard_if_that_is_configured() -> None:
     facts = replace(GREEN, comments=(replace(COMMENT, can_write=False),))
     [back] = settle(at(READY), facts, options=PullRequestOptions(trust="all"))
-    assert back.expect(PullRequestChanged).taken == ["c1"]
+    assert back.expect(PullRequestChanged).taken == [COMMENT.key]
 
 
 def test_rework_is_bounded_and_then_waits_for_a_person() -> None:

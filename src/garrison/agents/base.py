@@ -40,6 +40,7 @@ class ReportedResult(Protocol):
 ANSWERED, MESSAGES = "answered.jsonl", "claude/messages.jsonl"
 """Files of an attempt's folder with what a person has said: each answer to its agent, each message to its session."""
 NOTES, RESULT, EXIT = "notes.txt", "agent-result.json", "exit"
+REPLIES, FEEDBACK = "replies.md", "feedback.md"
 """Files of the exchange that garrison reads."""
 WAITING = "waiting"
 """File, of an attempt and of its session, that says what its agent waits for."""
@@ -176,7 +177,7 @@ class Assignment:
         """Return what of the attempt's folder a confined agent sees, once the files are written; make `exchange`."""
         atomic.make_directory(self.exchange)
         shown = (path for path in (self.prompt_file, self.context_file, self.refusal_log, self.diff_file,
-                                   self.signals_file)
+                                   self.signals_file, self.folder / FEEDBACK)
                  if path.exists())
         return (*(Mount(path, path) for path in shown), Mount(self.exchange, self.exchange, writable=True))
 

@@ -129,6 +129,14 @@ class Refusal:
     """Commit of the target that is merged into the branch now (`Start.MERGE`)."""
     label: str = ""
     """Name of the target in the conflict markers."""
+    feedback: str = ""
+    """What people and checks said about the pull request, if the node was sent back for that; theirs is quoted."""
+    feedback_file: str = ""
+    """Path of all of it, which the agent can read, if it is long."""
+    comments: tuple[str, ...] = ()
+    """Ids of the comments that await an answer."""
+    replies_file: str = ""
+    """Path of the file for the answers."""
 
 
 @frozen

@@ -39,6 +39,8 @@ SHORT = 10
 MAX_PREAMBLE = 16_000
 """Characters of the account of the run so far; the pipeline bounds it before."""
 MAX_CLAIM = 4000
+MAX_FEEDBACK = 16_000
+"""Characters of what was said about a pull request that a prompt holds; longer feedback is in a file."""
 MAX_DECIDED, MAX_SAID = 40, 2000
 """The latest words of a person that are told, and the characters of each."""
 MAX_DIFF = 24_000
@@ -204,9 +206,9 @@ def _files(names: Sequence[str]) -> str:
 
 def lands(landing: Landing) -> str:
     """Return what becomes of the branch, and what its agent leaves to others."""
-    if not landing.target:
-        return "Your branch stays as you leave it, for a person: do not merge, push, rebase or switch branches."
-    return "Your branch is tested and merged when you are done: do not merge, push, rebase or switch branches."
+    what = "stays as you leave it, for a person" if not landing.target else "is tested and merged when you are done"
+    return (f"Your branch {what}: do not push or switch branches, and merge or rebase only where this task asks for "
+            "it.")
 
 
 def setting(lands: str, confinement: str = "") -> str:
@@ -250,7 +252,17 @@ def rework(task: Task, refusal: Refusal) -> str:
         landed=_changes(refusal.landed, refusal.more_landed),
         criteria="\n".join(quote(f"{each.text}\n{each.evidence}", MAX_CLAIM // 4) for each in refusal.criteria),
         conflicts=_conflicts(refusal.conflicts), advice=_advice(refusal), start=_start(refusal), left=_left(refusal)
-    ).rstrip() + _earlier(refusal)
+    ).rstrip() + _feedback(refusal) + _earlier(refusal)
+
+
+def _feedback(refusal: Refusal) -> str:
+    """Return what was said about the pull request, and how it is answered."""
+    if not refusal.feedback:
+        return ""
+    text = refusal.feedback if not refusal.feedback_file else f"{refusal.feedback[:MAX_FEEDBACK]}…"
+    ids = [mention(name) for name in refusal.comments]
+    return "\n\n" + fill("rework_feedback.md", feedback=text, file=refusal.feedback_file, ids=", ".join(ids),
+                         replies=refusal.replies_file if ids else "", first=refusal.comments[0] if ids else "").rstrip()
 
 
 def rework_message(task: Task, briefing: Briefing) -> str:

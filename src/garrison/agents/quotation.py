@@ -15,15 +15,21 @@ MAX_QUOTED = 6000
 """Characters of a quotation; a token is about four."""
 MAX_LINE = 500
 """Characters of a quoted line: a longer one is data that nobody reads."""
+WRAPPED = 120
+"""Columns of a wrapped line."""
 MAX_MENTIONED = 160
 """Characters of a title, a path or a name that an agent chose."""
 _PLAIN_PATH = re.compile(r"[\w./+-]*[\w]")
 _BACKTICKS = re.compile("`+")
 
 
-def quote(text: str, limit: int = MAX_QUOTED) -> str:
-    """Return `text` as a fenced block of at most about `limit` characters, '' for none; of a long one the end."""
-    lines = [_cut(spell_hidden(line), MAX_LINE) for line in clean_lines(text)]
+def quote(text: str, limit: int = MAX_QUOTED, *, wraps: bool = False) -> str:
+    """Return `text` as a fenced block of at most about `limit` characters, '' for none; of a long one the end.
+
+    Args:
+        wraps: long lines are wrapped, not cut: people write a paragraph in one line.
+    """
+    lines = [piece for line in clean_lines(text) for piece in _pieces(spell_hidden(line), wraps=wraps)]
     while lines and not lines[0].strip():
         lines.pop(0)
     if not lines:
@@ -50,6 +56,14 @@ def mention(text: str, limit: int = MAX_MENTIONED) -> str:
 def path_name(path: str) -> str:
     """Return a path as it is if it can be nothing else, else as `mention` does."""
     return path if len(path) <= MAX_MENTIONED and _PLAIN_PATH.fullmatch(path) else mention(path)
+
+
+def _pieces(line: str, *, wraps: bool) -> list[str]:
+    if not wraps or len(line) <= WRAPPED:
+        return [_cut(line, MAX_LINE)]
+    import textwrap  # few quotations have long lines
+
+    return textwrap.wrap(line, WRAPPED, break_on_hyphens=False, drop_whitespace=True) or [""]
 
 
 def _cut(line: str, limit: int) -> str:

@@ -14,9 +14,11 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.processes.forge_wake import wake
+from garrison.processes.forge_wake import read_wishes, wake
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
+from garrison.records.names import quote
+from garrison.records.pull_request import PullRequestState
 from garrison.records.run import LAND_PR, Launch, list_runs
 from garrison.system.terminal_text import clean
 
@@ -65,25 +67,33 @@ def show(run: str | None, home: str | None, *, as_json: bool) -> None:
         click.echo(clean(line))
 
 
-@pr.command(examples=(("garrison pr sync work-1", "instead of waiting for the next look"),))
+@pr.command(examples=(("garrison pr sync work-1", "instead of waiting for the next look"),
+                      ("garrison pr sync work-1 --base trunk", "the base was renamed")))
 @click.argument("run", required=False, shell_complete=completion.runs)
+@click.option("--base", metavar="BRANCH", help="Branch of the same remote that is the base from now on.")
 @home_option
-def sync(run: str | None, home: str | None) -> None:
-    """Have the guardian of RUN look at the forge at once."""
+def sync(run: str | None, base: str | None, home: str | None) -> None:
+    """Have the guardian of RUN look at the forge at once, and believe nothing that was kept from earlier looks."""
     runtime = Runtime.real(find_home(home))
     launch = _choose(runtime, run)
     if launch.land != LAND_PR:
         raise Refused(f"run {launch.run_id} has land={launch.land}, and so no pull request")
-    wake(runtime, launch.run_id)
+    wishes = read_wishes(runtime.files(launch.run_id).root)
+    if base is not None:
+        _check_base(runtime, launch, base)
+        wishes = replace(wishes, base=base)
+    wake(runtime, launch.run_id, wishes if base is not None else None)
     print_message(f"run {launch.run_id} looks at the forge at once, if its guardian works; `garrison pr show "
                   f"{launch.run_id}` shows what it finds")
 
 
-@pr.command("open", examples=(("garrison pr open work-1 --base origin:main", "a draft of what land=none left behind"),))
+@pr.command("open", examples=(("garrison pr open work-1 --base origin:main", "a draft of what land=none left behind"),
+                              ("garrison pr open --again work-1", "another one, after it was closed")))
 @click.argument("run", shell_complete=completion.runs)
 @click.option("--base", metavar="REMOTE:BRANCH", help="Base of the pull request (default: the upstream of the branch).")
+@click.option("--again", is_flag=True, help="Open another one in the place of one that was closed.")
 @home_option
-def open_(run: str, base: str | None, home: str | None) -> None:
+def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
     """Push the branch that RUN left (land=none, or a landing that failed) and open a draft of it; repeatable."""
     from garrison.processes.forge_access import connect, read_options
     from garrison.processes.pull_request_client import PullRequestClient
@@ -96,6 +106,9 @@ def open_(run: str, base: str | None, home: str | None) -> None:
 
     runtime = Runtime.real(find_home(home))
     launch = runtime.launch(run)
+    if launch.land == LAND_PR and again:
+        _open_again(runtime, launch)
+        return
     if launch.land == LAND_PR:
         raise Refused(f"run {run} opens its pull request itself; `garrison pr show {run}` shows it")
     git = Git(Path(launch.repo), home=runtime.home)
@@ -106,8 +119,16 @@ def open_(run: str, base: str | None, home: str | None) -> None:
     launch = replace(launch, land=LAND_PR, base=branch, remote=remote, base_oid=oid)
     options = read_options(runtime.home)
     forge, credentials = connect(git, remote, runtime.home, runtime.environ, options)
-    client = PullRequestClient(forge, git, launch, options, lambda *_: "", credentials)
+    wishes = read_wishes(runtime.files(run).root)
+    client = PullRequestClient(forge, git, launch, options, lambda *_: "", credentials, wishes.given_up)
     facts = client.look(PullRequest())
+    if again and facts.number and not facts.is_open and facts.merge is None:
+        wake(runtime, run, replace(wishes, given_up=facts.number))
+        client.given_up = facts.number
+        facts = client.look(PullRequest())
+    if facts.number and not facts.is_open and facts.merge is None:
+        raise Refused(f"pull request #{facts.number} of this branch was closed; `garrison pr open --again {run}` opens "
+                      "another one")
     if facts.relation in (Relation.REWRITTEN, Relation.AHEAD, Relation.DIVERGED):
         raise Refused(f"{remote} has a branch {launch.onto} with other commits ({facts.head[:10]}); remove it there")
     if facts.relation is not Relation.SAME:
@@ -118,7 +139,29 @@ def open_(run: str, base: str | None, home: str | None) -> None:
 
         text = runtime.files(run).graph.read_text(encoding="utf-8")
         state = read_run_state(runtime, run)
-        summary = summarize(runtime, launch, plan_launch(parse(text, run)), state)
+        summary = summarize(runtime, launch, plan_launch(parse(text, run)), state, git, name=options.mention)
         client.take(ForgeStep(StepKind.OPEN, tip, text=write_section(summary)), PullRequest(), write_title(summary))
         facts = client.look(PullRequest())
     click.echo(facts.url)
+
+
+def _check_base(runtime: Runtime, launch: Launch, base: str) -> None:
+    """Raise Refused unless the run's remote has a branch of that name."""
+    from garrison.processes.forge_access import connect, read_options
+    from garrison.processes.pull_request_client import PullRequestClient
+    from garrison.system.git import Git
+
+    git = Git(Path(launch.repo), home=runtime.home)
+    _, credentials = connect(git, launch.remote, runtime.home, runtime.environ, read_options(runtime.home))
+    if not PullRequestClient.fetch(git, launch.remote, base, credentials):
+        raise Refused(f"{launch.remote} has no branch {quote(base)}; name one that is there")
+
+
+def _open_again(runtime: Runtime, launch: Launch) -> None:
+    """Have a run give up its closed request and open another one when it goes on."""
+    run, pull = launch.run_id, read_run_state(runtime, launch.run_id).pull_request
+    if pull.state != PullRequestState.CLOSED:
+        raise Refused(f"the pull request of run {run} was not closed: {pull.describe() or 'it is not open yet'}; "
+                      f"`garrison pr show {run}` shows it")
+    wake(runtime, run, replace(read_wishes(runtime.files(run).root), given_up=pull.number))
+    print_message(f"run {run} opens another one than #{pull.number} once it goes on: `garrison resume {run}`")

@@ -69,6 +69,10 @@ class Gitea:
         """Requests sent so far."""
         return self._session.requests
 
+    def read_anew(self, *, anew: bool) -> None:
+        """Send reads without a condition, or no longer."""
+        self._session.is_anew = anew
+
     def read_login(self) -> str:
         """Return the user of the token."""
         return text(as_object(self._session.get("/user")), "login")

@@ -136,6 +136,10 @@ class GitHub:
         """Requests sent so far."""
         return self._session.requests
 
+    def read_anew(self, *, anew: bool) -> None:
+        """Send reads without a condition, or no longer."""
+        self._session.is_anew = anew
+
     def read_login(self) -> str:
         """Return the user of the token."""
         return text(as_object(self._session.get("/user")), "login")
@@ -369,19 +373,21 @@ class GitHub:
         with self._session.deadline():
             repository = as_object(self._session.get(self._root))
             branch = as_object(self._session.get(f"{self._root}/branches/{quote(base, safe='/')}"))
-            checks, approvals, known = _classic_checks(branch), 0, True
+            checks, approvals, known, resolved = _classic_checks(branch), 0, True, False
             for rule in as_objects(self._session.get(f"{self._root}/rules/branches/{quote(base, safe='')}")):
                 checks |= {text(each, "context") for each in objects(rule, "parameters", "required_status_checks")}
                 approvals = max(approvals, optional_number(rule, "parameters", "required_approving_review_count") or 0)
+                resolved |= flag(rule, "parameters", "required_review_thread_resolution")
             if flag(branch, "protected"):
                 classic, known = self._protection(base)
+                resolved |= flag(classic, "required_conversation_resolution", "enabled")
                 checks |= _classic_checks({"protection": classic})
                 approvals = max(approvals, optional_number(classic, "required_pull_request_reviews",
                                                            "required_approving_review_count") or 0)
             return BaseRules(flag(branch, "protected") or bool(checks), flag(repository, "permissions", "push"),
                              tuple(sorted(checks)), approvals,
                              flag(repository, "allow_auto_merge") if "allow_auto_merge" in repository else None,
-                             _methods(repository), known)
+                             _methods(repository), known, resolved)
 
     def _protection(self, base: str) -> tuple[dict[str, Any], bool]:
         """Return classic branch protection, which only administrators may read, and whether it could be read."""

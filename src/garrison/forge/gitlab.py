@@ -99,6 +99,10 @@ class GitLab:
         """Requests sent so far."""
         return self._session.requests
 
+    def read_anew(self, *, anew: bool) -> None:
+        """Send reads without a condition, or no longer."""
+        self._session.is_anew = anew
+
     def read_login(self) -> str:
         """Return the user of the token."""
         return text(as_object(self._session.get("/user")), "username")
@@ -329,7 +333,8 @@ class GitLab:
             # `rebase_merge` and `ff` merge without a merge commit or only after a rebase
             methods = {"merge": (MergeMethod.MERGE, MergeMethod.SQUASH)}.get(
                 text(project, "merge_method"), (MergeMethod.REBASE, MergeMethod.SQUASH))
-            return BaseRules(flag(branch, "protected"), max(levels) >= _DEVELOPER, (), approvals, True, methods, known)
+            return BaseRules(flag(branch, "protected"), max(levels) >= _DEVELOPER, (), approvals, True, methods, known,
+                             flag(project, "only_allow_merge_if_all_discussions_are_resolved"))
 
 
 def _title(title: str, *, draft: bool) -> str:

@@ -25,6 +25,11 @@ def attach(body: str, marker: str) -> str:
     return body if has_marker(body, marker) else f"{body.rstrip()}\n\n{marker}"
 
 
+def is_marked(body: str) -> bool:
+    """Return whether a text has any marker: then garrison wrote it, if its author is the token's user."""
+    return any(line.strip().startswith("<!-- garrison:") for line in body.splitlines())
+
+
 def has_marker(body: str, marker: str) -> bool:
     """Return whether a line of `body` is the marker. Quoted in a reply it does not count."""
     return any(line.strip() == marker for line in body.splitlines())

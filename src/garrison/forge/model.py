@@ -224,6 +224,9 @@ class BaseRules:
     """Methods that the repository allows; empty if the forge does not tell."""
     known: bool = True
     """False if the token may not read the rules: then the other fields are what it could read."""
+    requires_resolved: bool = False
+    """True if every conversation has to be resolved before a merge; Gitea has no such rule."""
+
 
 @frozen
 class PullDraft:

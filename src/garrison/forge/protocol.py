@@ -48,6 +48,10 @@ class Forge(Protocol):
         """Requests that this client has sent."""
         ...
 
+    def read_anew(self, *, anew: bool) -> None:
+        """Send reads without a condition from now on, or no longer: a forge may lie about what has not changed."""
+        ...
+
     def read_login(self) -> str:
         """Return the user of the token: the author of what garrison writes."""
         ...

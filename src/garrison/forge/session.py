@@ -76,6 +76,8 @@ class Session:
         self._secret = token.reveal()
         self._end: float | None = None
         self.requests = RequestCount()
+        self.is_anew = False
+        """True while no read is conditional."""
 
     @contextmanager
     def deadline(self) -> Iterator[None]:
@@ -124,7 +126,7 @@ class Session:
 
     def _read(self, path: str, query: Query) -> tuple[Any, str]:
         address = f"{path}?{urlencode(sorted(query.items()))}"
-        known = self._cache.find(address) if self._cache else None
+        known = self._cache.find(address) if self._cache and not self.is_anew else None
         headers = {"If-None-Match": known.etag} if known else {}
         answer = self._send(Request("GET", path, query, None, headers))
         if answer.status == 304 and known is not None:

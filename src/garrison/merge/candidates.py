@@ -25,7 +25,7 @@ from garrison.errors import GarrisonError, UsageError
 from garrison.frozen import frozen
 from garrison.merge import union
 from garrison.merge.config import BATCH_HISTORY
-from garrison.merge.entry import BRANCH_TRAILER, STRAIGHT, TRAILER
+from garrison.merge.entry import BRANCH_TRAILER, FAST_FORWARD, STRAIGHT, TRAILER
 from garrison.merge.queue import Progress, pin_ref
 from garrison.merge.records import EntryCancelled, EntryLanded, StatusChanged
 from garrison.merge.turns import TURN, is_free_loss
@@ -339,10 +339,10 @@ class CandidateBuilder:
         """Return the commit that merges a batch whose last commit is `top` into the target, with the tested tree."""
         count = len(names)
         entries, tree = chain.entries[:count], chain.trees[count]
-        *_, batch, tested = self._trailers(entries[-1], tuple(names), count)(tree)
+        common = [line for line in self._trailers(entries[-1], tuple(names), count)(tree) if line.startswith(_OF_BATCH)]
         message = "\n".join([f"Merge {count} branches into {self.queue.target}", "",
                              *(f"* {entry.branch}" for entry in entries)])
-        trailers = [*(f"{TRAILER}: {name}" for name in names), batch, tested]
+        trailers = [*(f"{TRAILER}: {name}" for name in names), *common]
         return self.git.commit_tree(tree, [chain.base, top], append_trailers(message, trailers),
                                     date=_date(entries[-1]))
 
@@ -371,11 +371,11 @@ class CandidateBuilder:
         batch = f"{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]} {position}/{len(names)}"
 
         def lines(tree: str) -> list[str]:
-            tested = "none" if config is None or config.no_gate else \
+            tested = "" if config is None or config.no_gate else \
                 f"{tree} gate {config.command_key}" if position == len(names) else f"with {len(names)}/{len(names)}"
             return [*([f"Garrison-Node: {entry.node}", f"Garrison-Run: {entry.run}"] if entry.run else []),
-                    f"{TRAILER}: {entry.id}", f"{BRANCH_TRAILER}: {entry.branch}", f"Merge-Queue-Batch: {batch}",
-                    f"Merge-Queue-Tested: {tested}"]
+                    f"{TRAILER}: {entry.id}", f"{BRANCH_TRAILER}: {entry.branch}", f"{_OF_BATCH[0]}: {batch}",
+                    *([f"{_OF_BATCH[1]}: {tested}"] if tested else [])]
 
         return lines
 
@@ -392,6 +392,8 @@ if TYPE_CHECKING:
     Merge = Callable[[str, str], MergeResult]
     """Merge of two commits: ours, theirs."""
 
+_OF_BATCH = ("Merge-Queue-Batch", "Merge-Queue-Tested")
+"""Trailers that all entries of a batch have in common; the latter only where there is a gate."""
 _TRAILER = re.compile(r"[A-Za-z0-9-]+: \S")
 
 
@@ -511,8 +513,15 @@ def _ff_only(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: 
     return Candidate(git.tree_of(entry.oid), entry.oid)
 
 
+def _fast_forward(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: Merge) -> Candidate:
+    """Build no commit where the branch continues the target: that of a run which nobody else works on."""
+    build = _ff_only if git.is_ancestor(base, entry.oid) else _merge
+    return build(git, entry, base, trailers, merge)
+
+
 _STRATEGIES: dict[str, Callable[[Git, MergeEntry, str, Trailers, Merge], Candidate]] = {
-    "merge": _merge, "squash": _squash, "rebase": _rebase, "ff-only": _ff_only}
+    "merge": _merge, "squash": _squash, "rebase": _rebase, "ff-only": _ff_only,
+    FAST_FORWARD: _fast_forward}
 
 
 def _date(entry: MergeEntry) -> int:

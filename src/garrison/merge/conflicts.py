@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import Refused
 from garrison.frozen import frozen
 from garrison.merge import union
+from garrison.merge.entry import FAST_FORWARD
 from garrison.merge.queue import PINS, pin_ref
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from garrison.merge.touched import TouchedFiles
     from garrison.system.git import Git
 
-_MERGED = ("merge", "squash")
+_MERGED = ("merge", "squash", FAST_FORWARD)
 """Strategies whose conflict with the tip a merge shows; the others are tried in their turn."""
 MAX_PAIRS = 5000
 """Compared pairs that are remembered."""

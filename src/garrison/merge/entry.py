@@ -60,6 +60,8 @@ WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if 
 """Statuses in which a person may still cancel or hold an entry: all before its landing begins."""
 STRATEGIES = ("merge", "squash", "rebase", "ff-only")
 """Ways in which a branch becomes commits of the target (see `candidates`); the first is the default."""
+FAST_FORWARD = "ff"
+"""Strategy of the branch on which a run gathers its work for a pull request: a merge only where one is needed."""
 STRAIGHT = frozenset({"squash", "rebase", "ff-only"})
 """Strategies that promise a history without merges."""
 TRAILER = "Merge-Queue-Entry"

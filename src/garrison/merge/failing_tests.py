@@ -24,6 +24,19 @@ _PACKAGE = re.compile(r"(?:FAIL|---)\t(?P<package>[\w./~-]{1,200})(?:\t|$)")
 """Package of Go in which a test failed."""
 
 
+_COUNTS = re.compile(r"(?P<pytest>\d+) passed\b.* in [\d.]+ ?s|Ran (?P<unittest>\d+) tests? in "
+                     r"|Tests:.*\b(?P<jest>\d+) passed|test result: ok\. (?P<rust>\d+) passed"
+                     r"|Tests run: (?P<java>\d+),|# pass (?P<node>\d+)")
+"""What test runners say at their end of how many tests passed."""
+
+
+def count_tests(output: str) -> int:
+    """Return how many tests a green run had, by the end of its output; 0 if that does not tell."""
+    counts = [int(next(filter(None, found.groups()))) for line in clean_lines(output)
+              if (found := _COUNTS.search(line)) is not None]
+    return sum(counts)
+
+
 @frozen
 class Failures:
     """What a red run named: failing tests, files, and packages (of Go), each once, in the order of the output."""

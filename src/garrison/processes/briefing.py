@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import prompt
-from garrison.agents.base import ANSWERED, MESSAGES, REFUSAL_LOG, VALIDATOR, read_notes
+from garrison.agents.base import ANSWERED, FEEDBACK, MESSAGES, REFUSAL_LOG, REPLIES, VALIDATOR, read_notes
 from garrison.agents.briefing import (
     NO_PROGRESS,
     Briefing,
@@ -46,7 +46,7 @@ from garrison.records.failover import read_failovers, session_holders
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key, branch_name
 from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, Task, read_result
-from garrison.sandbox.place import Role
+from garrison.sandbox.place import EXCHANGE, Role
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
 from garrison.system.clock import from_iso
@@ -219,8 +219,9 @@ class Briefer:
         tip, base = entry.base if entry else "", self._base(entry, rescue)
         refusal = Refusal(by, previous, self.task.rework_reason, target=self.launch.onto, tip=tip, base=base,
                           claim=self._claim(previous), rescue=rescue, stat=self._stat(base, rescue), start=start)
-        refusal = replace(refusal, notes=read_notes(self.files.attempt(self.task.node, previous)),
-                          earlier=self._earlier_refusals(previous))
+        refusal = self._with_feedback(replace(
+            refusal, notes=read_notes(self.files.attempt(self.task.node, previous)),
+            earlier=self._earlier_refusals(previous)))
         if start is Start.MERGE:
             refusal = self._with_merge(refusal)
         elif entry is not None and by is RefusedBy.CONFLICT:
@@ -246,6 +247,32 @@ class Briefer:
         can_mend = bool(AttemptFiles(folder).find_mender()) or (
             refusal.by is not RefusedBy.FAILED and bool(find_mender(folder)))
         return folder if can_mend else None
+
+    def _with_feedback(self, refusal: Refusal) -> Refusal:
+        """Add what was said about the pull request when the node was sent back for it last, whole: each attempt since
+        then has to answer it."""
+        from garrison.records.events import PullRequestChanged, decode
+
+        if self.launch.land != LAND_PR:
+            return refusal
+        sent: PullRequestChanged | None = None
+        with suppress(GarrisonError, OSError, ValueError):
+            for entry in journal.read_all(self.files.journal):
+                if entry.kind == PullRequestChanged.kind and isinstance(event := decode(entry), PullRequestChanged) \
+                        and event.node == self.task.node and event.flow is not None:
+                    sent = event
+        if sent is None or sent.flow is None:
+            return refusal
+        said = str(sent.flow.body.get("reason") or "")
+        text, is_cause = said.removeprefix(sent.reason).strip(), refusal.reason == said
+        path = self.folder / FEEDBACK
+        is_long = len(text) > prompt.MAX_FEEDBACK
+        if is_long and self.copies:
+            atomic.write(path, text.encode(errors="replace"), durable=False)
+        return replace(refusal, reason=sent.reason if is_cause else refusal.reason, feedback=text,
+                       feedback_file=str(path) if is_long else "",
+                       comments=tuple(key.split("@")[0] for key in sent.taken if not key.startswith("check:")),
+                       replies_file=str(self.folder / EXCHANGE / REPLIES))
 
     def decided(self, *, by_all: bool = False) -> tuple[PersonsWord, ...]:
         """Return what the person in charge has said about the task, oldest first.

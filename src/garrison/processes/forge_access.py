@@ -42,8 +42,9 @@ def read_options(home: Path) -> PullRequestOptions:
                                                  config.tables.get("pull_requests", {}))
     if "merge" in values:
         values["merge"] = MergeRule(values["merge"])
-    if "labels" in values:
-        values["labels"] = tuple(values["labels"])
+    for key in ("labels", "trust"):
+        if isinstance(values.get(key), list):
+            values[key] = tuple(values[key])
     return PullRequestOptions(**values)
 
 

@@ -51,6 +51,7 @@ class LaunchRequest:
     allow_foreign_imports: bool = False
     land: str | None = None
     issue: int = 0
+    issue_label: str = ""
     """Issue that the run is taken from (`garrison take`), 0 for none."""
     approve: bool = False
     gate_from_target: list[str] = field(default_factory=list)

@@ -7,14 +7,16 @@ marker by which the forge's client looks for it first, and a push carries the ti
 
 from __future__ import annotations
 
+import re
 import time
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
 from garrison.forge.checks import mark_required
-from garrison.forge.errors import Refused, Stale
-from garrison.forge.marker import attach, has_marker
+from garrison.forge.errors import NotFound, Refused, Stale, Unauthorized, Unreachable
+from garrison.forge.marker import attach, has_marker, is_marked
 from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChange, PullDraft, PullState, Verdict
 from garrison.processes.pull_request_facts import (
     Check,
@@ -26,7 +28,13 @@ from garrison.processes.pull_request_facts import (
     Relation,
     StepKind,
 )
-from garrison.processes.pull_request_texts import answer_marker, marker_of, put_section
+from garrison.processes.pull_request_texts import (
+    answer_marker,
+    failure_marker,
+    marker_of,
+    put_section,
+    write_failure,
+)
 from garrison.records.pull_request import NO_AUTO
 from garrison.records.run import REMOTES
 from garrison.system import failpoint
@@ -52,6 +60,12 @@ YOUNG_SECONDS = 10.0
 """Age up to which a client looks twice for what its predecessor may have made."""
 LISTED_SECONDS = 2.0
 """Seconds within which a forge lists what was made."""
+PAUSES = (0.2, 0.5, 1.0)
+"""Seconds before a read that got no answer is repeated within its look."""
+SWIFT_SECONDS = 5.0
+"""Seconds after which an answer that fails came too late to be asked for again in the same look."""
+KEPT_SECONDS = 60.0
+"""Seconds for which a look that failed leaves what it had read to the next one."""
 GENERAL, REVIEW = "comment-", "review-"
 WHOLE = (GENERAL, REVIEW)
 """Beginnings of the ids of comments that are on no line."""
@@ -65,14 +79,19 @@ class PullRequestClient:
     """Forge and repository of one run's pull request."""
 
     def __init__(self, forge: Forge, git: Git, launch: Launch, options: PullRequestOptions,
-                 own: Callable[[str, int, str, str], str], credentials: Mapping[str, str] | None = None) -> None:
+                 own: Callable[[str, int, str, str], str], credentials: Mapping[str, str] | None = None,
+                 given_up: int = 0) -> None:
         """Prepare.
 
         Args:
             own: returns the node that owns a line of a file at a commit (path, line or 0, commit, log).
             credentials: environment with which git may use the remote.
+            given_up: number of the request that another one takes the place of; 0: this is the run's first.
         """
         self.forge, self.git, self.launch, self.options, self.own = forge, git, launch, options, own
+        self.given_up = given_up
+        self._kept: dict[tuple[Any, ...], Any] = {}
+        self._kept_until = 0.0
         self.credentials = dict(credentials or {})
         self._trust: dict[str, tuple[float, bool]] = {}
         self._login = ""
@@ -86,35 +105,88 @@ class PullRequestClient:
 
     # --- a look -------------------------------------------------------------------------------------------------------
 
-    def look(self, known: PullRequest) -> Facts:
-        """Read everything about the pull request."""
-        launch, git = self.launch, self.git
-        head = self.fetch(git, launch.remote, launch.onto, self.credentials)
-        base = self.fetch(git, launch.remote, launch.base, self.credentials)
+    def look(self, known: PullRequest, *, anew: bool = False) -> Facts:
+        """Read everything about the pull request.
+
+        Args:
+            anew: believe no answer that was kept, nor a forge that says that one has not changed.
+        """
+        if anew or time.monotonic() > self._kept_until:
+            self._kept.clear()
+            self._kept_until = time.monotonic() + KEPT_SECONDS
+        self.forge.read_anew(anew=anew)
+        facts = self._look(known)
+        self._kept.clear()
+        return facts
+
+    def _read(self, read: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Read something, a few times if the forge does not answer; what was read is kept until the look succeeds."""
+        key = (getattr(read, "__name__", ""), *given, *named.items())
+        if key not in self._kept:
+            self._kept[key] = _repeatedly(lambda: read(*given, **named))
+        return self._kept[key]
+
+    def _look(self, known: PullRequest) -> Facts:
+        launch, git, forge = self.launch, self.git, self.forge
+        head = _repeatedly(lambda: self.fetch(git, launch.remote, launch.onto, self.credentials))
+        base = _repeatedly(lambda: self.fetch(git, launch.remote, launch.base, self.credentials))
         tip = git.branch_tip(launch.onto) or ""
         relation = relate(git, tip, head, known.head)
-        pull = self.forge.read_pull(known.number) if known.number else \
-            self.forge.find_pull(marker_of(launch.run_id), launch.onto)
+        pull = self._read(forge.read_pull, known.number) if known.number > self.given_up else \
+            self._read(forge.find_pull, marker_of(launch.run_id, self.given_up), launch.onto)
+        if pull is not None and pull.number <= self.given_up:
+            pull = None
+        is_merged = pull is not None and pull.state is PullState.MERGED
+        facts = Facts(relation, head, base, tip=tip, renamed="" if base else self._renamed(pull),
+                      issue_gone="" if is_merged else self._issue_gone())
         if pull is None:
-            return Facts(relation, head, base, tip=tip)
-        facts = Facts(relation, head, base, pull.number, pull.url, pull.state is PullState.OPEN, pull.draft,
-                      body=pull.body.replace("\r\n", "\n"), tip=tip,
-                      is_on_base=bool(tip and base) and _is_ancestor(git, tip, base),
-                      other_base=pull.base if pull.base != launch.base else "")
-        if pull.state is PullState.MERGED:
-            return replace(facts, merge=self._merge_facts(pull, base, tip))
-        if pull.state is not PullState.OPEN:
             return facts
-        rules = self.forge.read_rules(launch.base)
-        checks = mark_required(self.forge.list_checks(head), head, rules) if head else []
+        facts = replace(facts, number=pull.number, url=pull.url, is_open=pull.state is PullState.OPEN,
+                        is_draft=pull.draft, body=pull.body.replace("\r\n", "\n"),
+                        is_on_base=bool(tip and base) and _is_ancestor(git, tip, base),
+                        other_base=pull.base if pull.base != launch.base else "")
+        if is_merged:
+            return replace(facts, merge=self._merge_facts(pull, base, tip))
+        if pull.state is not PullState.OPEN or not base:
+            return facts
+        rules = self._read(forge.read_rules, launch.base)
+        checks = mark_required(self._read(forge.list_checks, head), head, rules) if head else []
         published = next((_PUBLISHED.get(check.state, "") for check in checks if check.name == self.options.status), "")
-        reviews = sorted(self.forge.list_reviews(pull.number), key=lambda each: each.at)  # stable, as they came
+        # stable, as they came
+        reviews = sorted(self._read(forge.list_reviews, pull.number), key=lambda each: each.at)
         approvals, outdated, objections = self._judge(reviews, head, base)
+        lines = self._read(forge.list_line_comments, pull.number)
+        open_threads = {line.thread for line in lines if not line.resolved} if rules.requires_resolved else set()
         return replace(facts, published=published, approvals=approvals, outdated=outdated, objections=objections,
                      requires_checks=any(check.required and check.name != self.options.status for check in checks),
                      required_approvals=rules.required_approvals, auto_merge=self._is_scheduled(pull.number, known),
                      checks=tuple(self._check(check, head) for check in checks if check.name != self.options.status),
-                     comments=tuple(self._comments(pull.number, reviews, head)))
+                     comments=tuple(self._comments(pull.number, reviews, lines, head)),
+                     unresolved=len(open_threads), requires_resolved=rules.requires_resolved)
+
+    def _renamed(self, pull: model.PullRequest | None) -> str:
+        """Return what the base that is gone is called now: where the request was moved, else the remote's default."""
+        if pull is not None and pull.base != self.launch.base:
+            return pull.base
+        answer = self.git.run("ls-remote", "--symref", "--", self.launch.remote, "HEAD", timeout=NETWORK_SECONDS,
+                              check=False, extra=_as_parameters(self.credentials))
+        found = re.match(r"ref: refs/heads/(\S+)\tHEAD$", answer.out, re.MULTILINE)
+        return found[1] if found is not None else ""
+
+    def _issue_gone(self) -> str:
+        """Return what happened to the issue of the run; '' if it is open, and as it was taken."""
+        number, label = self.launch.issue, self.launch.issue_label
+        if not number:
+            return ""
+        try:
+            issue = self._read(self.forge.read_issue, number)
+        except NotFound:
+            return f"issue #{number} was removed"
+        except (Refused, Unauthorized):  # the token may not read issues: nothing is known about it
+            return ""
+        if not issue.open:
+            return f"issue #{number} was closed"
+        return f"issue #{number} lost its label" if label and label not in issue.labels else ""
 
     @staticmethod
     def fetch(git: Git, remote: str, branch: str, credentials: Mapping[str, str]) -> str:
@@ -143,13 +215,13 @@ class PullRequestClient:
         believed = self._is_auto if self._is_auto is not None else known.auto not in ("", NO_AUTO)
         if self.options.merge is not MergeRule.AUTO or not (believed or known.auto):
             return False
-        told = self.forge.is_merge_scheduled(number)
+        told = self._read(self.forge.is_merge_scheduled, number)
         return told if told is not None else believed
 
     def _can_write(self, login: str) -> bool:
         at, answer = self._trust.get(login, (float("-inf"), False))
         if time.monotonic() - at > TRUST_SECONDS:
-            answer = self.forge.can_write(login)
+            answer = self._read(self.forge.can_write, login)
             self._trust[login] = (time.monotonic(), answer)
         return answer
 
@@ -166,7 +238,7 @@ class PullRequestClient:
                 tuple(sorted(review.author for review in counted if review.verdict is Verdict.CHANGES)))
 
     def _own_login(self) -> str:
-        self._login = self._login or self.forge.read_login()
+        self._login = self._login or self._read(self.forge.read_login)
         return self._login
 
     def _check(self, check: model.Check, head: str) -> Check:
@@ -175,34 +247,48 @@ class PullRequestClient:
             return Check(check.name, result, check.commit or head, url=check.url)
         key = f"{check.name}@{head}"
         if key not in self._logs:  # a red check keeps its log while it is red on this commit
-            self._logs[key] = self.forge.read_check_log(check)
+            self._logs[key] = self._read(self.forge.read_check_log, check)
         log = self._logs[key] or check.summary
         return Check(check.name, result, head, log, url=check.url, owner=self._owner("", 0, head, log))
 
-    def _comments(self, number: int, reviews: Sequence[model.Review], head: str) -> list[Comment]:
+    def _comments(self, number: int, reviews: Sequence[model.Review], lines: Sequence[model.LineComment], head: str,
+                  ) -> list[Comment]:
         """Return what people wrote: on lines (the first of a thread, and what was said after garrison's answer), on the
-        whole, and as a review."""
+        whole, and as a review. What has a marker is garrison's: the token may be that of a person who reviews."""
         own, run = self._own_login(), self.launch.run_id
-        lines, general = self.forge.list_line_comments(number), self.forge.list_comments(number, pull=True)
-        written = [each.text for each in lines if each.author == own]
-        written += [each.text for each in general if each.author == own]
-        found = []
+        general = self._read(self.forge.list_comments, number, pull=True)
+        names = "|".join(re.escape(name) for name in {self.options.mention, own} if name)
+        named = re.compile(rf"(?<![\w@/.-])@(?:{names})(?![\w-])", re.IGNORECASE)
+
+        def is_own(author: str, text: str) -> bool:
+            return author == own and is_marked(text)
+
+        def is_addressed(text: str) -> bool:
+            return any(named.search(line) for line in text.splitlines() if not line.lstrip().startswith(">"))
+
+        written = [each.text for each in (*lines, *general) if is_own(each.author, each.text)]
+        found, reviewed = [], set[str]()
         for line in lines:
-            if line.author != own:
+            if not is_own(line.author, line.text):
                 number_ = line.line or 0
+                reviewed.add(line.review)
                 found.append(Comment(line.id, line.author, line.text, self._can_write(line.author), line.path, number_,
                                      resolved=line.resolved, owner=self._owner(line.path, number_, head, "")))
-        found += [Comment(f"{GENERAL}{each.id}", each.author, each.text, self._can_write(each.author))
-                  for each in general if each.author != own]
+        found += [Comment(f"{GENERAL}{each.id}", each.author, each.text, self._can_write(each.author),
+                          is_addressed=is_addressed(each.text))
+                  for each in general if not is_own(each.author, each.text)]
         latest = {review.author: review for review in reviews if review.verdict is not Verdict.COMMENT}
         for review in reviews:
             asks = review.verdict is Verdict.CHANGES and latest.get(review.author) is review
-            if review.author != own and (asks or (review.text.strip() and review.verdict is Verdict.COMMENT)):
+            if review.author == own or (not review.text.strip() and (not asks or review.id in reviewed)):
+                continue
+            if asks or review.verdict in (Verdict.COMMENT, Verdict.APPROVED):
                 found.append(Comment(f"{REVIEW}{review.id}", review.author, review.text, self._can_write(review.author),
-                                     requests_changes=asks))
+                                     requests_changes=asks, is_addressed=is_addressed(review.text)))
         unique = {each.id: each for each in found}  # pages that shift between two requests repeat some
-        return [replace(each, answered=each.id in self._answered or any(
-            has_marker(text, answer_marker(run, each.id)) for text in written)) for each in unique.values()]
+        return [replace(each, answered=each.key in self._answered or any(
+            has_marker(text, answer_marker(run, name)) for text in written for name in (each.key, each.id)))
+            for each in unique.values()]
 
     def _owner(self, path: str, line: int, commit: str, log: str) -> str:
         key = f"{path}:{line}@{commit}:{hash(log)}"
@@ -215,11 +301,12 @@ class PullRequestClient:
     def take(self, step: ForgeStep, known: PullRequest, title: str) -> None:
         """Take one step; ForgeError or GitError if it was not, or may not have been, taken."""
         launch, forge, number = self.launch, self.forge, known.number
+        self._kept.clear()
         match step.kind:
             case StepKind.PUSH:
                 self._push(step)
             case StepKind.OPEN:
-                marker = marker_of(launch.run_id)
+                marker = marker_of(launch.run_id, self.given_up)
                 forge.open_pull(PullDraft(launch.onto, launch.base, title, attach(step.text, marker),
                                           self.options.labels), marker)
             case StepKind.EDIT:
@@ -235,19 +322,23 @@ class PullRequestClient:
                 words = {"success": "the merge with the base passed the gate", "pending": "the gate runs",
                          "failure": "the gate failed"}
                 forge.publish_status(step.head, self.options.status, _STATES[step.text], words[step.text])
-            case StepKind.MERGE | StepKind.AUTO_MERGE:
+            case StepKind.LEAVE:
+                self._leave(number, step)
+            case StepKind.MERGE | StepKind.AUTO_MERGE | StepKind.NO_AUTO_MERGE:
                 self._merge(number, step)
-            case StepKind.NO_AUTO_MERGE:
-                forge.cancel_auto_merge(number)
-                self._is_auto = False
 
     def _merge(self, number: int, step: ForgeStep) -> None:
-        """Merge the tested commit into the tested base, or have the forge merge it; the forge checks the commit alone.
+        """Merge the tested commit into the tested base, or have the forge merge it, or no longer; the forge checks the
+        commit alone.
 
         Raises:
             Stale: a merge now would not be the one that was tested.
         """
         launch, is_auto = self.launch, step.kind is StepKind.AUTO_MERGE
+        if step.kind is StepKind.NO_AUTO_MERGE:
+            self.forge.cancel_auto_merge(number)
+            self._is_auto = False
+            return
         base = self.fetch(self.git, launch.remote, launch.base, self.credentials)
         if base != step.lease or self.forge.read_pull(number).base != launch.base:
             raise Stale(step.lease, base)
@@ -304,15 +395,26 @@ class PullRequestClient:
         if is_answered:
             self._answered.add(step.comment)
 
+    def _leave(self, number: int, step: ForgeStep) -> None:
+        """Say why the run failed, and make it a draft again; where the forge takes neither, the end does not wait."""
+        marker = failure_marker(self.launch.run_id, step.comment)
+        with suppress(Refused):
+            self.forge.comment(number, attach(write_failure(self.launch.run_id, step.text), marker), marker, pull=True)
+        with suppress(Refused):
+            self.forge.mark_draft(number)
+
     def _answer(self, number: int, step: ForgeStep, marker: str) -> bool:
         """Answer a comment; return whether it was there: one that a server does not list yet is, at the next look."""
-        forge = self.forge
+        forge, comment = self.forge, step.comment.split("@")[0]
         if step.comment.startswith(WHOLE):
             forge.comment(number, attach(step.text, marker), marker, pull=True)
         else:
-            thread = next((line.thread for line in forge.list_line_comments(number) if line.id == step.comment), "")
+            thread = next((line.thread for line in forge.list_line_comments(number) if line.id == comment), "")
             if not thread:
                 return False
+            if step.resolves:  # before the answer, which says that all of this is done
+                with suppress(Refused, NotFound):
+                    forge.resolve(number, thread)
             forge.reply(number, thread, attach(step.text, marker), marker)
         return True
 
@@ -348,6 +450,19 @@ def only_merges(git: Git, seen: str, head: str, base: str) -> bool:
             return False
         tip = parents[0]
     return False
+
+
+def _repeatedly(read: Callable[[], Any]) -> Any:
+    """Return what a read returns, after a few more tries if it fails swiftly and without an answer."""
+    for pause in (*PAUSES, None):
+        began = time.monotonic()
+        try:
+            return read()
+        except (Unreachable, GitError):
+            if pause is None or time.monotonic() - began > SWIFT_SECONDS:
+                raise
+            time.sleep(pause)
+    raise AssertionError  # the last pause is none
 
 
 def _is_ancestor(git: Git, old: str, new: str) -> bool:

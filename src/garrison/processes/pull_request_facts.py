@@ -6,6 +6,7 @@ the journal, and after each step the forge is asked again. So every step is look
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 
 from garrison.frozen import frozen
@@ -54,6 +55,11 @@ class Check:
         """Identifies this result: a check that fails again on another commit is another one."""
         return f"check:{self.name}@{self.commit}"
 
+    @property
+    def key(self) -> str:
+        """Identify what it says: the same as its result."""
+        return self.id
+
 
 @frozen
 class Comment:
@@ -71,6 +77,18 @@ class Comment:
     answered: bool = False
     """True if garrison has answered it."""
     owner: str = ""
+    is_addressed: bool = False
+    """True if it names garrison (`@garrison`)."""
+
+    @property
+    def key(self) -> str:
+        """Identify its present text: an edited comment is another one."""
+        return f"{self.id}@{hashlib.sha256(' '.join(self.text.split()).encode()).hexdigest()[:8]}"
+
+    @property
+    def asks(self) -> bool:
+        """Return whether it asks for work: others are shown to an agent, and send nobody back."""
+        return bool(self.path) or self.requests_changes or self.is_addressed
 
 
 @frozen
@@ -127,6 +145,13 @@ class Facts:
     """Branch that somebody made the base instead of the run's."""
     auto_merge: bool = False
     """True if the forge merges it by itself once its rules are met; only with `MergeRule.AUTO`."""
+    renamed: str = ""
+    """With no `base`: what its branch is called now, as far as the forge tells."""
+    issue_gone: str = ""
+    """What happened to the issue of the run, which is no longer to be worked on; '' for nothing."""
+    unresolved: int = 0
+    """Conversations that somebody has to resolve, where the base requires that; else 0."""
+    requires_resolved: bool = False
 
 
 class MergeRule(StrEnum):
@@ -148,8 +173,12 @@ class PullRequestOptions:
     merge: MergeRule = MergeRule.FORGE
     approvals: int = 1
     """Approvals without which garrison does not merge."""
-    trust: str = "write"
-    """Whose comments reach agents: of people with `write` permission, or of `all`."""
+    trust: str | tuple[str, ...] = "write"
+    """Whose comments reach agents: of people with `write` permission, of `all`, or of those named."""
+    mention: str = "garrison"
+    """Name by which a comment on the whole asks for work (`@garrison`)."""
+    check_limit: float = 3600.0
+    """Seconds without news after which a check that has not ended is told to a person."""
     node: str = ""
     """Node that mends what no node's commits own; '' for the one that a refused run returns to."""
     labels: tuple[str, ...] = ()
@@ -177,6 +206,8 @@ class StepKind(StrEnum):
     MERGE = "merge"
     AUTO_MERGE = "auto-merge"
     NO_AUTO_MERGE = "no auto-merge"
+    LEAVE = "leave"
+    """Say why the run failed, and make it a draft again."""
 
 
 @frozen
@@ -192,4 +223,6 @@ class ForgeStep:
     text: str = ""
     """garrison's section of the body, answer, or state of a status."""
     comment: str = ""
-    """Id of the comment that is answered."""
+    """Key of the comment that is answered, or of the failure that is told."""
+    resolves: bool = False
+    """True if the answer settles its conversation."""

@@ -1,16 +1,19 @@
-"""Texts of a run's pull request: title, garrison's section of the body, markers. Pure.
+"""Texts of a run's pull request: title, garrison's section of the body, answers, markers. Pure.
 
 garrison writes between two markers and never outside them, so what people add stays; if they remove the markers, it
-writes no more. Names and summaries come from agents, and are quoted: they cannot end the section.
+writes no more. Names, reports and answers come from agents, and are made inert (`tame`): they read as Markdown, and
+address nobody, close nothing, fetch nothing and command nothing, whatever the forge. Paths of the machine stay here.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from garrison.agents.quotation import MAX_MENTIONED, mention, quote
+from garrison.agents.quotation import mention, quote
 from garrison.forge.marker import make_marker
 from garrison.frozen import frozen
+from garrison.system.terminal_text import clean_lines, spell_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +22,20 @@ BEGIN, END = "<!-- garrison:begin -->", "<!-- garrison:end -->"
 MAX_TITLE = 120
 MAX_ROWS = 60
 """Nodes that the section lists."""
-MAX_NOTE = 1500
+MAX_NOTE = 4000
 """Characters of a node's own report."""
+MAX_REPLY = 4000
+MAX_STAT = 4000
+_CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_LIVE = re.compile(r"(?<![\w`])(?:@[\w/.-]*\w|(?:[\w.-]+/[\w./-]+)?[#!&%$~]\w+|(?:GH|gh)-\d+|(?:https?|ftp|mailto):\S+"
+                   r"|www\.\S+)")
+"""What a forge makes a link or a notification of: mentions, references in their forms, addresses."""
+_SPECIAL = str.maketrans({"\\": "\\\\", "<": "&lt;", "&": "&amp;", "[": "\\[", "`": "\\`", "$": "\\$"})
+_COMMAND = re.compile(r"(\s*)([/#]|={3,}\s*$|-{3,}\s*$)")
+"""Beginning of a line that is a heading, a rule, or a command of the forge's (`/merge`)."""
+_PLACE = re.compile(r"(?<![\w.:/~-])~?/(?:[\w.+@-]+/)+(?=[\w.+@-])")
+_DRAFT = re.compile(r"\s*(?:\[?(?:draft|wip)\]?\s*[:\-]?\s+|\[(?:draft|wip)\]|\(draft\)|(?:draft|wip):)", re.IGNORECASE)
 
 
 @frozen
@@ -32,7 +47,7 @@ class NodeSummary:
     status: str
     attempt: int
     notes: str = ""
-    """Report and evidence of its agent."""
+    """What its agent reported of what it changed and why."""
 
 
 @frozen
@@ -47,46 +62,158 @@ class RunSummary:
     calls: int = 0
     closes: str = ""
     """Line that links an issue, '' for none."""
+    title: str = ""
+    """Title of the issue that it was taken from, '' for none."""
+    stat: str = ""
+    """Diffstat of the whole change."""
+    base: str = ""
+    tests: int = 0
+    """Tests that the gate counted, as far as its output tells."""
+    seconds: float = 0.0
+    """Time that the gate took."""
+    is_tested: bool = False
+    """True if the gate has passed on what is there."""
+    name: str = ""
+    """Name by which a comment addresses garrison."""
 
 
-def marker_of(run: str) -> str:
-    """Return the marker of a run's pull request."""
-    return make_marker("pull-request", run)
+def marker_of(run: str, given_up: int = 0) -> str:
+    """Return the marker of a run's request, or of the one that takes the place of number `given_up`."""
+    return make_marker("pull-request", run, *([f"after-{given_up}"] if given_up else []))
 
 
 def answer_marker(run: str, comment: str) -> str:
-    """Return the marker of the answer to a comment."""
+    """Return the marker of the answer to a comment, by its key."""
     return make_marker("answer", run, comment)
 
 
+def failure_marker(run: str, key: str) -> str:
+    """Return the marker of the comment that tells of a failure."""
+    return make_marker("failed", run, key)
+
+
+# ---- hostile text ----------------------------------------------------------------------------------------------------
+
+
+def tame(text: str, limit: int = MAX_NOTE) -> str:
+    """Return Markdown of an agent, inert: its paragraphs, lists, emphasis and code stay, nothing of it acts."""
+    lines, fence, left = list[str](), "", limit
+    for raw in clean_lines(text):
+        line = spell_hidden(raw).rstrip()
+        left -= len(line) + 1
+        if left < 0:
+            lines += [*([fence] if fence else []), "", "…"]
+            return "\n".join(lines).strip("\n")
+        found = _FENCE.match(line)
+        if fence:
+            closes = found is not None and line.strip() == found[1] and found[1].startswith(fence)
+            lines.append(fence if closes else line)
+            fence = "" if closes else fence
+        elif found is not None:
+            fence = found[1]
+            lines.append(fence)  # without a language: some are drawn, as diagrams or maps
+        else:
+            lines.append(_tame_line(line))
+    return "\n".join([*lines, *([fence] if fence else [])]).strip("\n")
+
+
+def _tame_line(line: str) -> str:
+    """Return a line outside of a block of code: code stays, what would act becomes code, the rest is escaped."""
+    line, parts, at = _without_places(line), [], 0
+    for code in _CODE.finditer(line):
+        parts += [_escape(line[at:code.start()]), code[0]]
+        at = code.end()
+    text = "".join([*parts, _escape(line[at:])])
+    heading = re.match(r"\s*#{1,6}\s+(.*?)\s*#*$", text)
+    if heading is not None:
+        return f"**{heading[1]}**" if heading[1] else ""
+    return _COMMAND.sub(r"\1\\\2", text, count=1) if _COMMAND.match(text) else text
+
+
+def _escape(text: str) -> str:
+    parts, at = [], 0
+    for live in _LIVE.finditer(text):
+        parts += [text[at:live.start()].translate(_SPECIAL), f"`{live[0].replace('`', '')}`"]
+        at = live.end()
+    return "".join([*parts, text[at:].translate(_SPECIAL)])
+
+
+def _without_places(text: str) -> str:
+    """Return a text without the folders of absolute paths: they are of the machine that the run was on."""
+    return _PLACE.sub("", text)
+
+
+# ---- what is written -------------------------------------------------------------------------------------------------
+
+
 def write_title(summary: RunSummary) -> str:
-    """Return the title: the first line of the goal, else the label of the only node, else the run's id."""
+    """Return the title: the issue's, else the first line of the goal, else the label of the only node, else the run's
+    id."""
     labels = [node.label for node in summary.nodes]
-    text = summary.goal.strip().partition("\n")[0] or (labels[0].partition("\n")[0] if len(labels) == 1 else "")
-    return mention(text, MAX_TITLE).strip("`") or f"Run {summary.run}"
+    text = summary.title or summary.goal.strip().partition("\n")[0] or (
+        labels[0].partition("\n")[0] if len(labels) == 1 else "")
+    text = _DRAFT.sub("", text, count=1) if _DRAFT.match(text) else text  # a forge would keep it a draft
+    return mention(text.strip(), MAX_TITLE).strip("`") or f"Run {summary.run}"
 
 
 def write_section(summary: RunSummary) -> str:
-    """Return garrison's section, with its markers."""
-    goal = quote(summary.goal, MAX_NOTE)
-    lines = [f"Made by garrison, run `{summary.run}`.", *([goal] if goal else []),
-             *([summary.closes] if summary.closes else []), "",
-             "| node | task | attempts | state |", "| --- | --- | --- | --- |",
-             *(f"| `{each.node}` | {_cell(each.label)} | {each.attempt} | {each.status} |"
-               for each in summary.nodes[:MAX_ROWS]), ""]
-    for each in summary.nodes[:MAX_ROWS]:
-        if notes := quote(each.notes, MAX_NOTE):
-            lines += [f"<details><summary>Report of <code>{each.node}</code></summary>\n", notes, "", "</details>", ""]
-    lines.append(f"Tested by {mention(summary.gate)} on the merge with the base." if summary.gate else
-                 "This run has no gate: nothing of it was tested by garrison.")
-    if summary.calls:
-        lines.append(f"{summary.calls} model calls, ${summary.usd:.2f}.")
-    text = "\n".join(lines).replace("<!--", "&lt;!--")  # a quoted marker must not end the section
-    return f"{BEGIN}\n{text.rstrip()}\n{END}"
+    """Return garrison's section, with its markers: what changed and why, how it was tested, how to go on."""
+    nodes = summary.nodes[:MAX_ROWS]
+    lines = list[str]()
+    if len(summary.nodes) == 1:
+        lines += [tame(nodes[0].notes), ""]
+    for each in nodes if len(summary.nodes) > 1 else ():
+        again = f", attempt {each.attempt}" if each.attempt > 1 else ""
+        lines += [f"- **{_words(each.label)}** (`{each.node}`{again}, {each.status})", ""]
+        if notes := tame(each.notes):
+            lines += ["\n".join(f"  {line}".rstrip() for line in notes.split("\n")), ""]
+    first, _, more = summary.goal.strip().partition("\n")
+    if not summary.closes and (more.strip() or len(first) > MAX_TITLE):
+        lines += ["<details><summary>The task</summary>", "", tame(summary.goal), "", "</details>", ""]
+    lines += [summary.closes, ""] if summary.closes else []
+    lines += [quote(summary.stat, MAX_STAT), ""] if summary.stat else []
+    lines += [_tested(summary), "", _how_to_talk(summary), "", f"<sub>Made by garrison, run `{summary.run}`" + (
+        f": {summary.calls} model call{'s' * (summary.calls != 1)}, ${summary.usd:.2f}" if summary.calls else "")
+        + ".</sub>"]
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n").replace("<!--", "&lt;!--")
+    return f"{BEGIN}\n{text}\n{END}"  # a quoted marker must not end the section
 
 
-def _cell(text: str) -> str:
-    return mention(text.partition("\n")[0], MAX_MENTIONED).replace("|", "\\|")
+def _words(label: str) -> str:
+    return _escape(" ".join(_without_places(label.partition("\n")[0])[:MAX_TITLE].split())) or "a task"
+
+
+def _tested(summary: RunSummary) -> str:
+    if not summary.gate:
+        return "**Tests**: none, this run has no gate."
+    if not summary.is_tested:
+        return f"**Tests**: {mention(_without_places(summary.gate))} runs; until it has passed, this is a draft."
+    figures = [*([f"{summary.tests} tests"] if summary.tests else []),
+               *([f"{summary.seconds:.0f} s"] if summary.seconds >= 1 else [])]
+    how = f" ({', '.join(figures)})" if figures else ""
+    base = f" with `{summary.base}`" if summary.base else ""
+    return f"**Tests**: {mention(_without_places(summary.gate))} passed{how} on the merge{base}."
+
+
+def _how_to_talk(summary: RunSummary) -> str:
+    name = f", or write `@{summary.name} …`" if summary.name else ""
+    return (f"**To have it changed**: comment on a line, request changes{name}. An agent works on it and answers; your "
+            "own commits on this branch are welcome, too. Other comments are shown to the agents, and start nothing.")
+
+
+def write_failure(run: str, why: str) -> str:
+    """Return the comment that tells reviewers that the run failed."""
+    return (f"The run failed, so this is a draft again; nobody needs to review it now.\n\n{tame(why, MAX_NOTE)}\n\n"
+            f"What helps: push a commit that mends it onto this branch, or say in the task what is wanted; then "
+            f"`garrison resume {run}`, where the run was started, goes on.")
+
+
+def write_reply(words: str, commit: str) -> str:
+    """Return the answer to a comment: what the agent says, and the commit that has the change, '' for none."""
+    text = tame(words, MAX_REPLY)
+    if commit:
+        return "\n\n".join(filter(None, (text, f"Changed with {commit}.")))
+    return text or "Nothing was changed for it, and the agent gave no reason."
 
 
 def put_section(body: str, section: str) -> str:
@@ -96,3 +223,19 @@ def put_section(body: str, section: str) -> str:
     if begin < 0 or end < begin:
         return body
     return body[:begin] + section + body[end + len(END):]
+
+
+_REPLY = re.compile(r"#{1,4}\s+(?:comment\s+)?`?([\w.-]+)`?\s*:?\s*", re.IGNORECASE)
+
+
+def parse_replies(text: str) -> dict[str, str]:
+    """Return an agent's answers by the comment's id: each under a heading with the id."""
+    found, current = dict[str, list[str]](), ""
+    for line in text.splitlines():
+        heading = _REPLY.fullmatch(line)
+        if heading is not None:
+            current = heading[1]
+            found[current] = []
+        elif current:
+            found[current].append(line)
+    return {name: words for name, lines in found.items() if (words := "\n".join(lines).strip())}

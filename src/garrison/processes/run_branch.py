@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.merge.config import QueueConfig, read_signer
+from garrison.merge.entry import FAST_FORWARD, STRATEGIES
 from garrison.merge.queue import MergeQueue
 from garrison.records.names import INTEGRATION, tested_branch
 from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN, list_runs
@@ -76,7 +77,8 @@ def configure(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
     """Record the gate of the run's own branch."""
     queue.configure(QueueConfig(launch.node_gate, launch.setup, launch.node_gate is None, gate_timeout,
                                 tuple(launch.lock_files), gate_from_target=tuple(launch.gate_from_target),
-                                committer=launch.committer, signer=read_signer(launch.signer)))
+                                committer=launch.committer, signer=read_signer(launch.signer),
+                                strategy=FAST_FORWARD if launch.land == LAND_PR else STRATEGIES[0]))
 
 
 def rebuild_queue(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:

@@ -326,10 +326,14 @@ class RunState:
         taken = {**before.taken, **dict.fromkeys(event.taken, self.landing.attempt)}
         returns = {**before.returns, event.node: before.returns.get(event.node, 0) + 1} if event.node \
             else before.returns
+        if event.number and before.number and event.number != before.number:  # another request takes its place
+            before = replace(before, ready="", auto="")
         self.pull_request = PullRequest(
             event.state, event.number or before.number, event.url or before.url, event.head or before.head,
             event.ready or before.ready, event.auto or before.auto, event.reason,
-            before.since if event.state == before.state else at, taken, returns)
+            before.since if event.state == before.state else at, taken, returns,
+            {**before.owners, **dict.fromkeys(event.taken, event.node)} if event.node else before.owners,
+            {**before.heads, **dict.fromkeys(event.taken, before.head)}, event.told or before.told)
         if event.flow is not None:  # its branch is tested anew when the flow is at its exit again
             self.landing = replace(self.landing, status=REFUSED, reason=event.reason)
             self._apply_flow(event.flow, at)

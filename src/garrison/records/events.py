@@ -299,6 +299,7 @@ class PullRequestChanged:
     node: str = sparse("")
     taken: list[str] = sparse([])
     flow: FlowAdvanced | None = nested(FlowAdvanced)
+    told: str = sparse("")
 
 
 @frozen

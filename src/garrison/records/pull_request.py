@@ -58,7 +58,8 @@ def check_transition(old: str, new: str) -> None:
         raise ForbiddenTransition("the pull request", old, new, TRANSITIONS[PullRequestState(old)])
 
 
-NO_AUTO = "none"
+NO_AUTO = NOT_READY = "none"
+"""In a record, what takes back `auto` or `ready`: an empty field stays as it was."""
 
 
 @frozen
@@ -71,7 +72,7 @@ class PullRequest:
     head: str = ""
     """Commit that was last seen as the tip of the branch on the forge, pushed by garrison or taken in."""
     ready: str = ""
-    """Tested commit for which it was marked as ready for review."""
+    """Tested commit for which it was marked as ready for review; `NOT_READY` once garrison made it a draft again."""
     auto: str = ""
     """Tested commit for which the forge's auto-merge was seen on; `NO_AUTO` once garrison has withdrawn it."""
     reason: str = ""
@@ -81,6 +82,12 @@ class PullRequest:
     """Id of a check or comment that a node was sent back for → the landing's attempt at that time."""
     returns: dict[str, int] = field(default_factory=dict)
     """Node → number of times it was sent back since a person resumed the run."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """Key of a comment → the node that was sent back for it."""
+    heads: dict[str, str] = field(default_factory=dict)
+    """Key of a comment → the head at that time."""
+    told: str = ""
+    """The failure of the run that was told at the forge last."""
 
     def describe(self) -> str:
         """Return what it waits for, in words; '' before the first step."""
@@ -89,6 +96,15 @@ class PullRequest:
         name = f"pull request #{self.number}" if self.number else "the pull request"
         return f"{name}: {_WORDS.get(PullRequestState(self.state), self.state)}" + (
             f" ({self.reason})" if self.reason else "")
+
+    def awaits_answers(self, node: str, landing: int) -> bool:
+        """Return whether a node answers comments in its present attempt: it need not change anything then.
+
+        Args:
+            landing: number of the landing that was tested last.
+        """
+        return any(owner == node and self.taken.get(key) == landing and not key.startswith("check:")
+                   for key, owner in self.owners.items())
 
     @property
     def needs_person(self) -> bool:

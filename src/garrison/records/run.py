@@ -86,6 +86,8 @@ class Launch:
     """Remote that has the base of the run's pull request, '' without one; `base` is the branch's name there."""
     issue: int = 0
     """Number of the issue that the run was taken from, 0 for none."""
+    issue_label: str = ""
+    """Label by which that was taken, '' for none."""
     sandbox_mode: str = ""
     """Mode that GARRISON_SANDBOX stated at the launch, '' for none: cron resumes the run without that variable."""
     hosts: list[str] = field(default_factory=list)

@@ -12,10 +12,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
-from garrison.processes.forge_wake import forge_folder, wake_file
+from garrison.processes.forge_wake import Wishes, forge_folder, read_wishes, wake_file
 from garrison.processes.guardian.forge_worker import ForgeCount, ForgeWorker
 from garrison.processes.guardian.pull_request_policy import PullRequestView
-from garrison.processes.run_state import REQUESTED, TESTED
+from garrison.processes.run_state import NOT_LANDED, REQUESTED, TESTED
 from garrison.records import atomic
 from garrison.records.json_io import read_json
 from garrison.system.clock import iso
@@ -62,10 +62,13 @@ class ForgeClient:
         self.worker = ForgeWorker(self._open, self.options.poll, self.options.settle)
         self.worker.count = read_count(self.root)
         self._woken = self._stamp()
-        self._closes = ""
+        self._closes = self._title = ""
+        self._wishes, self._given = Wishes(), launch
+        self._wish()
+        self._replies: tuple[object, dict[str, str]] = (None, {})
         self._section: tuple[object, str, str] = (None, "", "")
         """State of the nodes for which the section was written, section and title."""
-        self._is_on = False
+        self._is_on = self._is_leaving = False
         self._looked_for: tuple[str, int] = ("", 0)
         """Status and attempt of the landing that the facts belong to."""
 
@@ -80,8 +83,14 @@ class ForgeClient:
         forge, credentials = connect(git, self.launch.remote, self.runtime.home, self.runtime.environ, self.options)
         if self.launch.issue:
             self._closes = forge.closing_words(self.launch.issue)
+            with suppress(GarrisonError):
+                self._title = forge.read_issue(self.launch.issue).title
         return PullRequestClient(forge, git, self.launch, self.options,
-                                 OwnerFinder(self.runtime, self.launch, git).find, credentials)
+                                 OwnerFinder(self.runtime, self.launch, git).find, credentials, self._wishes.given_up)
+
+    def _follow_wishes(self) -> None:
+        """Take the base that a person has named since the launch."""
+        self.launch = replace(self._given, base=self._wishes.base or self._given.base)
 
     def _stamp(self) -> int:
         try:
@@ -96,13 +105,19 @@ class ForgeClient:
             self._save()
         self._is_on = landing is not None and landing.is_new and state.status == "running" \
             and state.landing.status in (REQUESTED, TESTED)
+        if (stamp := self._stamp()) != self._woken and not worker.is_busy:
+            self._woken = stamp
+            self._wish()
+            worker.wake()
         if landing is None or not self._is_on:
             worker.facts = None
-            worker.due = 0.0
-            return None
-        if (stamp := self._stamp()) != self._woken:
-            self._woken = stamp
-            worker.wake()
+            self._is_leaving = _fails(state)
+            if not self._is_leaving:
+                worker.due = 0.0
+                return None
+            return PullRequestView("", self.options, problem=worker.problem, refused=worker.refused, done=worker.done,
+                                   is_busy=worker.is_busy or (bool(worker.wait) and now < worker.due),
+                                   gives_up=worker.gives_up(now))
         if (at := (state.landing.status, state.landing.attempt)) != self._looked_for:
             self._looked_for = at  # reviews and checks may have changed while the gate ran
             worker.facts, worker.due = None, 0.0
@@ -117,16 +132,36 @@ class ForgeClient:
             body = put_section(facts.body, section)
         tree = self.git.tree_of(state.landing.commit) if state.landing.status == TESTED and state.landing.commit else ""
         return PullRequestView(landing.tip, self.options, facts, tree, worker.problem, worker.refused, worker.wait,
-                               section, body, worker.silence, landing.pause)
+                               section, body, worker.silence, landing.pause, self._read_replies(state))
+
+    def _wish(self) -> None:
+        """Follow what a person wants of the request since the last time."""
+        with suppress(GarrisonError):  # a damaged file says nothing
+            if (wishes := read_wishes(self.root)) != self._wishes:
+                self._wishes = wishes
+                self._follow_wishes()
+                self.worker.reopen()
+
+    def _read_replies(self, state: RunState) -> dict[str, str]:
+        """Return the agents' answers to comments; they are read once for each landing."""
+        known = state.pull_request
+        key = (len(known.owners), state.landing.status, state.landing.attempt)
+        if self._replies[0] != key:
+            from garrison.processes.pull_request_work import read_replies
+
+            self._replies = (key, read_replies(self.runtime, self.launch, state, self.git))
+        return self._replies[1]
 
     def _texts(self, state: RunState) -> tuple[str, str]:
         """Return section and title; they are written anew when a node has changed."""
-        key = tuple((name, node.status, node.attempt) for name, node in state.nodes.items()), self._closes
+        nodes = tuple((name, node.status, node.attempt) for name, node in state.nodes.items())
+        key = (nodes, self._closes, self._title, state.landing.status, state.landing.oid, self.launch.base)
         if self._section[0] != key:
             from garrison.processes.pull_request_texts import write_section, write_title
             from garrison.processes.pull_request_work import summarize
 
-            summary = summarize(self.runtime, self.launch, self.plan, state, self._closes)
+            summary = summarize(self.runtime, self.launch, self.plan, state, self.git, closes=self._closes,
+                                title=self._title, name=self.options.mention)
             self._section = (key, write_section(summary), write_title(summary))
         return self._section[1], self._section[2]
 
@@ -151,9 +186,16 @@ class ForgeClient:
 
     def seconds_to_look(self) -> float | None:
         """Return the seconds until the next look; None if none is due."""
-        if not self._is_on or self.worker.is_busy:
+        if not (self._is_on or self._is_leaving) or self.worker.is_busy:
             return None
         return max(0.0, self.worker.due - self.runtime.clock.time())
+
+
+def _fails(state: RunState) -> bool:
+    """Return whether the run ends without a landing although reviewers were asked to look at its request."""
+    is_over = state.flow is not None and state.flow.over not in ("", "done")
+    return state.status == "running" and bool(state.pull_request.number) and (
+        state.landing.status == NOT_LANDED or is_over)
 
 
 def _encode(count: ForgeCount) -> bytes:

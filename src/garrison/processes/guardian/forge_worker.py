@@ -31,6 +31,11 @@ IDLE_FACTOR = 10
 """Times the poll interval that the pause between two looks grows to while nothing changes."""
 _BY_GIT = (StepKind.PUSH, StepKind.MERGE, StepKind.AUTO_MERGE)
 """Steps in which git talks to the remote."""
+ANEW_EVERY = 20
+"""Looks of which one believes no kept answer: a forge that says wrongly that nothing has changed would hide it for
+ever."""
+PATIENCE = 120.0
+"""Seconds without an answer after which nothing waits for the forge any more at the end of a failed run."""
 _REJECTED = 1
 """Exit code of `git push` if the remote answered, and took a ref not; of a transport that failed it is 128."""
 REFUSED_SECONDS = 300.0
@@ -71,7 +76,7 @@ class ForgeWorker:
 
     def __init__(self, open_client: Callable[[], PullRequestClient], poll: float, settle: float = 0.0) -> None:
         self._open_client, self.poll, self._settle = open_client, poll, settle
-        self._jobs: queue.SimpleQueue[tuple[ForgeStep | None, PullRequest, str]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[ForgeStep | None, PullRequest, str, bool]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.descriptor, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread: threading.Thread | None = None
@@ -89,6 +94,12 @@ class ForgeWorker:
         self._last: Facts | None = None
         self._last_step: ForgeStep | None = None
         """The last step, until a look shows something new: it is not repeated without a pause."""
+        self.done: ForgeStep | None = None
+        """The step that was taken last."""
+        self._is_asked = False
+        """True if a person asked for the next look: it believes nothing that was kept."""
+        self._looks = 0
+        self._unanswered_since: float | None = None
         self.silence = 0.0
         """Seconds from the first to the last look of this guardian's that found the same head with the same checks."""
         self._silent_since: tuple[object, float] = (None, 0.0)
@@ -100,7 +111,7 @@ class ForgeWorker:
 
     def wake(self) -> None:
         """Look at once, and try again what was refused: something may have changed."""
-        self._refused_until = 0.0
+        self._refused_until, self._is_asked = 0.0, True
         if not self.wait:  # a rate limit is waited for
             self.due, self._pause = 0.0, self.poll
 
@@ -111,8 +122,19 @@ class ForgeWorker:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="forge", daemon=True)
             self._thread.start()
-        self.is_busy, self.facts = True, None
-        self._jobs.put((step, known, title))
+        self.is_busy, self.facts, self.done = True, None, None
+        is_anew = step is None and (self._is_asked or self._looks % ANEW_EVERY == ANEW_EVERY - 1)
+        if step is None:
+            self._is_asked, self._looks = False, self._looks + 1
+        self._jobs.put((step, known, title, is_anew))
+
+    def reopen(self) -> None:
+        """Open the client anew for the next job; not while one is under way."""
+        self._spent, self._client = self._requests(), None
+
+    def gives_up(self, now: float) -> bool:
+        """Return whether the forge has not answered for long."""
+        return self._unanswered_since is not None and now - self._unanswered_since > PATIENCE
 
     def receive(self, now: float) -> bool:
         """Take in what the thread has found; return whether it has found anything."""
@@ -125,6 +147,11 @@ class ForgeWorker:
         self.is_busy = False
         self._count(answer)
         self.wait = answer.wait
+        self.done = None if answer.problem or answer.wait else answer.step
+        if not answer.wait:
+            self._unanswered_since = None
+        elif self._unanswered_since is None:
+            self._unanswered_since = now
         if answer.problem:
             self.problem, self.refused, self._refused_until = answer.problem, answer.step, now + REFUSED_SECONDS
             self.due = now if answer.step is not None else max(answer.until, now + self._slower())
@@ -172,9 +199,9 @@ class ForgeWorker:
 
     def _work(self) -> None:
         while True:
-            step, known, title = self._jobs.get()
+            step, known, title, is_anew = self._jobs.get()
             try:
-                answer = self._do(step, known, title)
+                answer = self._do(step, known, title, is_anew=is_anew)
             except Exception as error:  # a client's library may raise anything, and the loop must learn of it
                 answer = Answer(step=step, problem=f"asking the forge failed: {type(error).__name__}: {error}")
             sent, not_modified = self._requests()
@@ -190,14 +217,14 @@ class ForgeWorker:
         now = self._client.forge.requests
         return sent + now.sent, not_modified + now.not_modified
 
-    def _do(self, step: ForgeStep | None, known: PullRequest, title: str) -> Answer:
+    def _do(self, step: ForgeStep | None, known: PullRequest, title: str, *, is_anew: bool = False) -> Answer:
         from garrison.forge import errors
 
         try:
             if self._client is None:
                 self._client = self._open_client()
             if step is None:
-                return Answer(self._client.look(known))
+                return Answer(self._client.look(known, anew=is_anew))
             self._client.take(step, known, title)
             return Answer(step=step)
         except errors.RateLimited as error:

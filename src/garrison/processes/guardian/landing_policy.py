@@ -71,7 +71,8 @@ def follow(state: RunState, view: GuardianView, max_rework: int) -> list[Action]
     if entry.status in HAS_LANDED:
         return [_change(LandingChanged(LANDED, landing.attempt, commit=entry.commit))]
     if entry.status in _REFUSED:
-        return [_change(_refusal(state, view.run, entry, max_rework))]
+        return [_change(_refusal(state, view.run, entry, max_rework,
+                                 landing.base if observed.base else ""))]
     if entry.status in _WITHDRAWN:
         return [_change(_failure(state, view.run, f"its landing was withdrawn: {entry.reason}"))]
     return []
@@ -82,12 +83,12 @@ def _entry_of(state: RunState, view: LandingView) -> MergeStatus | None:
     return view.merge if view.merge is not None and view.merge.attempt == state.landing.attempt else None
 
 
-def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int) -> LandingChanged:
+def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int, base: str) -> LandingChanged:
     """Return the record that sends the run back, if there is a node to return to and the limit allows it."""
     landing = state.landing
     assert state.flow is not None
     node = state.flow.node_to_return_to()
-    reason = explain_refusal(entry, run)
+    reason = explain_refusal(entry, run, base or None)
     if state.pull_request.state == PullRequestState.MERGED:
         return LandingChanged(NOT_LANDED, landing.attempt, reason=(
             f"pull request #{state.pull_request.number} is merged, but its gate is red on what was merged, so nothing "
@@ -101,9 +102,19 @@ def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int) -> 
     return LandingChanged(REFUSED, landing.attempt, reason=reason, failure_kind=entry.status, flow=flow)
 
 
-def explain_refusal(entry: MergeStatus, run: str) -> str:
-    """Return why a run did not land, as its next agent is told."""
+def explain_refusal(entry: MergeStatus, run: str, base: str | None = None) -> str:
+    """Return why a run did not land, as its next agent is told.
+
+    Args:
+        base: commit of the base with which its pull request was tested; None for a run without one.
+    """
     reason = entry.reason or entry.status
+    if base is not None and entry.status != "conflict":
+        return f"the pull request is not ready: merged with its base, {reason}"
+    if base is not None:
+        return (f"the pull request conflicts with its base: {reason.replace(entry.target, 'the base')}\n"
+                f"`git merge {base}` in your worktree shows both sides; this merge is wanted: resolve the conflict and "
+                "commit it")
     if entry.status != "conflict":
         return f"the run did not land: {reason}"
     return (f"the run did not land: its branch {integration_branch(run)} conflicts with {entry.target}: {reason}\n"

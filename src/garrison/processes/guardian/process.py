@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -543,6 +544,8 @@ class Guardian:
             context, carried = flow_policy.task_context(self.state, node, planned.kind)
             landed = flow_policy.landed_upstream(self.plan, self.state, node)
             task = build_task(planned, self.launch, self.plan, self.state.nodes[node], context, carried, landed)
+            if self.state.pull_request.awaits_answers(node, self.state.landing.attempt):
+                task = replace(task, allow_empty=True)
             run_records.save(path, task)
         return task
 

@@ -225,6 +225,12 @@ class _Check:
         gathers = launch.get("land", "node") != "node" and launch.get("node_gate") is None
         return f"garrison/{launch.get('run_id', '')}/integration" if gathers else ""
 
+    def _tested_branch(self) -> str:
+        """Return the branch on which a pull request is tested, which is set to the base before each test; '' for none.
+        """
+        launch = self.launch
+        return f"garrison/{launch.get('run_id', '')}/tested" if launch.get("land") == "pr" else ""
+
     def _landing_tested(self, entry: _Entry, event: Event) -> Iterator[str]:
         new, old = str(event.data["new"]), str(event.data["old"])
         passed = self._passed(event)
@@ -283,7 +289,7 @@ class _Check:
     def _in_the_history(self) -> Iterator[str]:
         """Git has on each target's line exactly what the queue says has landed."""
         rewritten = any(event.data.get("rewritten") for event in self.history.of("foreign", journal=GUARDIAN))
-        for target in {entry.target for entry in self.entries.values()}:
+        for target in {entry.target for entry in self.entries.values()} - {self._tested_branch()}:
             ref, base = self.repository.ref_of(target), self._base(target)
             if not ref or not base:
                 continue

@@ -32,6 +32,7 @@ This is the only module that reads garrison's environment variables for itself. 
     refuse = ["*.sqlite"]
     allow = ["tests/fixtures/*.pem"]
     hooks = "agent"                                 # where the repository's own commit hooks run: agent, gate, none
+    gate = "ask"                                    # what a change of the gate's own files does: tell, ask, refuse
 
 A repository may have a `garrison.toml` with the tables `[launch]` and `[guard]` alone: its own gate and set-up, and
 which files belong into it. Agents can change that file, so nothing in it gives them rights.
@@ -45,8 +46,9 @@ from dataclasses import field, fields
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from garrison.ends import ChangeKind, Effect
 from garrison.errors import RecordUnreadable, UsageError
 from garrison.frozen import frozen
 from garrison.plugins import Group, offered
@@ -66,7 +68,7 @@ SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""
 NOTIFY_KEYS = ("command", "webhook", "on", "timeout")
 SETUP_KEYS = ("keep_days", "keep_gb", "keep_free", "caches")
-GUARD_KEYS = ("max_file", "max_files", "refuse", "allow", "hooks")
+GUARD_KEYS = ("max_file", "max_files", "refuse", "allow", "hooks", *ChangeKind)
 PROJECT_FILE = "garrison.toml"
 """A repository's own configuration, in its top directory."""
 PROJECT_TABLES = ("launch", "guard")
@@ -311,9 +313,16 @@ class GuardHooks(StrEnum):
     NONE = "none"
 
 
+DEFAULT_EFFECTS: Mapping[ChangeKind, Effect] = {
+    **dict.fromkeys(ChangeKind, Effect.TELL), ChangeKind.GATE: Effect.ASK, ChangeKind.INSTRUCTIONS: Effect.ASK,
+    ChangeKind.SECRETS: Effect.REFUSE, ChangeKind.SIZE: Effect.REFUSE, ChangeKind.NESTED: Effect.REFUSE}
+"""What happens to a change of each kind where `[guard]` does not say it."""
+
+
 @frozen
 class GuardConfig:
-    """The table `[guard]`: limits of what garrison commits for an agent that left it uncommitted; None: no limit."""
+    """The table `[guard]`: what may be in the work that is to land, and what garrison commits for an agent that left it
+    uncommitted; None: no limit."""
 
     max_file: int | None = 10_000_000
     """Bytes of a file."""
@@ -324,6 +333,12 @@ class GuardConfig:
     allow: tuple[str, ...] = ()
     """Patterns of files that no limit and no name refuses."""
     hooks: GuardHooks = GuardHooks.AGENT
+    effects: Mapping[ChangeKind, Effect] = field(default_factory=dict)
+    """Those that are stated."""
+
+    def effect(self, kind: ChangeKind) -> Effect:
+        """Return what happens to a change of that kind."""
+        return self.effects.get(kind, DEFAULT_EFFECTS[kind])
 
     def with_project(self, table: Any, where: str) -> GuardConfig:
         """Return it with what a repository's own table states: its limits count, its patterns are added."""
@@ -333,7 +348,8 @@ class GuardConfig:
                              "config.toml of the home (`garrison home`)")
         return GuardConfig(own.max_file if "max_file" in table else self.max_file,
                            own.max_files if "max_files" in table else self.max_files,
-                           (*self.refuse, *own.refuse), (*self.allow, *own.allow), self.hooks)
+                           (*self.refuse, *own.refuse), (*self.allow, *own.allow), self.hooks,
+                           {**self.effects, **own.effects})
 
 
 @frozen
@@ -611,6 +627,7 @@ def parse_guard(where: str, table: Any) -> GuardConfig:
     if not isinstance(table, dict):
         raise UsageError(f"{where} should be a table with {', '.join(GUARD_KEYS)}")
     values: dict[str, Any] = {}
+    effects: dict[ChangeKind, Effect] = {}
     for key, value in table.items():
         if key.startswith("x_"):
             continue
@@ -618,19 +635,32 @@ def parse_guard(where: str, table: Any) -> GuardConfig:
             near = nearest(key, GUARD_KEYS)
             raise UsageError(f"{where}: {key} is not known; "
                              + (f"did you mean {near}?" if near else f"there are {', '.join(GUARD_KEYS)}"))
-        if key == "hooks":
-            if value not in list(GuardHooks):
-                raise UsageError(f"{where}: {key}={value!r} should be one of {', '.join(GuardHooks)}")
-            values[key] = GuardHooks(value)
-        elif key == "max_file":
-            values[key] = _parse_size(where, key, value)
-        elif key == "max_files":
-            values[key] = None if value == "none" else value
-            if value != "none" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise UsageError(f'{where}: {key}={value!r} should be a whole number, or "none"')
+        if key in list(ChangeKind):
+            effects[ChangeKind(key)] = _guard_word(Effect, where, key, value)
         else:
-            values[key] = string_list(where, key, value)
-    return GuardConfig(**values)
+            values[key] = _guard_value(where, key, value)
+    return GuardConfig(**values, effects=effects)
+
+
+def _guard_value(where: str, key: str, value: Any) -> Any:
+    if key == "hooks":
+        return _guard_word(GuardHooks, where, key, value)
+    if key == "max_file":
+        return _parse_size(where, key, value)
+    if key != "max_files":
+        return string_list(where, key, value)
+    if value != "none" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise UsageError(f'{where}: {key}={value!r} should be a whole number, or "none"')
+    return None if value == "none" else value
+
+
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+def _guard_word(words: type[_Word], where: str, key: str, value: Any) -> _Word:
+    if value not in list(words):
+        raise UsageError(f"{where}: {key}={value!r} should be one of {', '.join(words)}")
+    return words(value)
 
 
 def _parse_size(where: str, key: str, value: Any) -> int | None:

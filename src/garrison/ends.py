@@ -11,12 +11,12 @@ from __future__ import annotations
 import signal
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.frozen import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 NOT_FOUND = 127
 """Exit code of a shell whose command was not found; of one that could not be run it is one less."""
@@ -148,7 +148,7 @@ class RefusedBy(StrEnum):
     UNFINISHED = "unfinished"
     """An open merge, conflict markers, or work that is not on the branch."""
     GUARD = "guard"
-    """Files left uncommitted that garrison does not commit for an agent."""
+    """What `[guard]` refuses, left uncommitted or committed: secrets, nested repositories, large files …"""
     HOOK = "hook"
     """A commit hook of the repository."""
     LOST = "lost"
@@ -161,6 +161,68 @@ class RefusedBy(StrEnum):
 
 KEPT = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.GATE})
 """What refuses finished work (as kinds: a validator and a review, too): the next attempt mends it."""
+
+
+class ChangeKind(StrEnum):
+    """What about the work that is to land a person should know: the keys of `[guard]` that say what happens then."""
+
+    TESTS = "tests"
+    """Tests were added or changed."""
+    DELETED_TESTS = "deleted_tests"
+    SKIPPED_TESTS = "skipped_tests"
+    """Tests are skipped, expected to fail, or left out for others to run alone, that were not before."""
+    SHADOWED_TESTS = "shadowed_tests"
+    """Files that a test runner or Python itself loads before any test, or in place of a module of that name."""
+    GATE = "gate"
+    """The gate's own programs, scripts and settings."""
+    CI = "ci"
+    GIT_HOOKS = "git_hooks"
+    DEPENDENCIES = "dependencies"
+    """Manifests and lock files."""
+    INSTRUCTIONS = "instructions"
+    """What agents are told, and what they may do, by files of the repository."""
+    SECRETS = "secrets"
+    SIZE = "size"
+    """Too large or too many files, and what nobody wants in a history: core dumps, installed modules."""
+    NESTED = "nested_repositories"
+    """A commit of another repository in place of a folder, without `.gitmodules`."""
+    REVERTS = "reverts"
+    """Files are put back to what they were before something landed."""
+    OUTSIDE = "outside_files"
+    """Files outside those that the node's `files` names."""
+
+
+class Effect(StrEnum):
+    """What happens to a change of some kind."""
+
+    TELL = "tell"
+    ASK = "ask"
+    """It is held until a person approves it."""
+    REFUSE = "refuse"
+    """It is sent back."""
+
+
+class Told(NamedTuple):
+    """Something about the work that is to land, as records hold it."""
+
+    kind: str
+    """A `ChangeKind`, or one that a later version knows."""
+    effect: str
+    number: int
+    """Files in question."""
+    names: Sequence[str] = ()
+    """The first of them, each with what is wrong with it where that differs."""
+
+
+def with_effect(changes: Iterable[Told] | None, effect: Effect) -> list[Told]:
+    """Return those of the changes that have an effect."""
+    return [each for each in changes or () if each.effect == effect]
+
+
+def read_told(items: Iterable[Sequence[Any]]) -> tuple[Told, ...]:
+    """Return what a record holds of a change, as JSON has it."""
+    return tuple(Told(str(kind), str(effect), int(number), tuple(map(str, names)))
+                 for kind, effect, number, names in items)
 
 
 class RefusalKind(StrEnum):

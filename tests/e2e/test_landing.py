@@ -242,6 +242,52 @@ def test_work_lands_when_a_person_has_approved_it_and_a_rejection_reaches_the_ne
     assert late.returncode == 1 and "only an entry that waits for approval can be rejected" in late.stderr
 
 
+@pytest.mark.parametrize("points", [(), pytest.param(
+    tuple(f"runner:{action}.{when}" for action in ("inspect", "enqueue", "say-NEEDS_REVIEW")
+          for when in ("before", "after")), id="killed")])
+def test_what_lands_is_looked_at_the_gate_is_asked_about_a_secret_refused_and_the_rest_told(place, points):
+    """At default settings. A kill at any point of it asks no second time; the approved script is the one that tests."""
+    commit(place, {"check.sh": "test ! -e broken", "pyproject.toml": "[project]\nname = 'x'"})
+    token = "ghp_" + "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8vW0xY2zA4"
+    place.env |= {"GARRISON_FAILPOINT": ",".join(points), "GARRISON_FAILPOINT_TIMES": "1"} if points else {}
+    graph = place.graph(
+        Node("script", command="echo 'test -e broken' > check.sh; echo x > broken"),
+        Node("secret", command=f"echo {token} > k.py; git add -A; git commit -qm k; git rm -q k.py; echo x > x",
+             attributes="rework=none"),
+        Node("plain", command="echo \"dependencies = ['six']\" >> pyproject.toml; echo x > test_a.py; echo x > b.txt",
+             attributes='files="pyproject.toml test_*"'))
+    child = place.launch(graph, "r1", gate="sh check.sh")
+    asked = "it changes the gate's own files: check.sh"
+    wait_for("the script waits for a person", lambda: asked in place.command("status", "r1").stdout)
+    wait_for("the others end", lambda: [place.nodes()[name]["status"] for name in ("secret", "plain")] == [
+        "failed", "validated"])
+    assert asked in place.command("review", "script").stdout
+    assert "waits for your approval, since it changes the gate's own files: check.sh" in place.command("status").stdout
+    assert place.nodes()["secret"]["reason"].startswith(
+        "[guard] refuses it: it may hold secrets: k.py (a GitHub token)")
+    told = "changes 1 test: test_a.py; changes dependencies: pyproject.toml"
+    outside = "changes files that its node's files= does not name: b.txt"
+    assert f"{told}; {outside}" in place.command("status", "r1").stdout
+    reviews = [record for record in place.journal() if record["data"].get("type") == "NEEDS_REVIEW"]
+    assert len(reviews) == 1
+    assert place.command("review", "script", "--approve").returncode == 0
+    assert place.finish(child) == 1, place.logs()
+    assert git(place.repo, "show", "main:check.sh") == "test -e broken"
+    assert not git(place.repo, "log", "main", "--oneline", "--", "k.py")
+    assert f": landed ({git(place.repo, 'rev-parse', 'main')[:10]}); changes the gate's own files: check.sh" in (
+        place.root / "out").read_text()
+    assert not points or set(place.failpoint_kills()) == set(points)
+
+
+def commit(place: Place, files: dict[str, str]) -> None:
+    """Commit files on main."""
+    for name, text in files.items():
+        (place.repo / name).write_text(f"{text}\n")
+    git(place.repo, "add", "-A")
+    git(place.repo, "commit", "-qm", "more")
+    place.start = git(place.repo, "rev-parse", "main")
+
+
 def test_all_nodes_wait_for_approval_if_the_launch_says_so(place):
     graph = dot(place, node("work", "echo work > work.txt"), "start -> work -> exit;")
     child = place.launch(graph, "r1", "--approve")

@@ -56,7 +56,7 @@ ROWS = {
                    "it changed only files that git ignores, which never land: dist/", "app.js"),
     "guard": Row("head -c 11000000 /dev/zero > core.77; head -c 11000000 /dev/zero > big.bin; echo A=1 > .env; "
                  "mkdir -p web/node_modules/x; touch web/node_modules/x/a.js; git add .env; echo x > fine.txt",
-                 "it must commit itself or add to .gitignore: web/node_modules/ (1 installed file), .env (may hold "
+                 "it must remove or add to .gitignore: web/node_modules/ (1 installed file), .env (may hold "
                  "secrets), big.bin (11 MB, over max_file = 10 MB), core.77 (a core dump, 11 MB)", "fine.txt"),
     "many": Row("mkdir out; touch $(seq -f out/%g 1001)",
                 "1,001 new files, most in out/ (over max_files = 1,000)", "1001"),

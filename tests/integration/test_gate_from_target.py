@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from merge_support import World, git
 
+from garrison.ends import Told
 from garrison.merge import commands
+from garrison.merge.entry import EntryOptions
+from garrison.merge.queue import MergeQueue
 
 
 def gate(world, *patterns):
@@ -63,6 +66,31 @@ def test_a_set_up_of_the_branch_changes_no_file_of_the_target_s_gate(tmp_path, m
         assert world.entry(name).status == status, world.entry(name).reason
         assert "tested with the target's ci/" in world.entry(name).reason
     assert "ci/planted" in world.entry("fine").reason
+
+
+@pytest.mark.parametrize(("changes", "status"), [
+    ((), "rejected"), ((Told("gate", "ask", 1, ("check.sh",)),), "landed"), (None, "landed")])
+def test_a_gate_s_scripts_are_the_target_s_unless_a_person_let_the_branch_change_them(tmp_path, changes, status):
+    """They were found to be changed, and a person approved that; what a person enqueued is the person's. Where nobody
+    found it, since the gate was another one then, they are the target's."""
+    world = World(tmp_path, gate=None)
+    world.branch("main", {"check.sh": "sh ci/more.sh\n", "ci/more.sh": "test ! -e bad\n"})
+    git(world.repo, "reset", "-q", "--hard")
+    commands.reconfigure(world.queue, gate="sh check.sh", no_gate=False)
+    world.branch("cheat", {"check.sh": "exit 0\n", "ci/more.sh": "exit 0\n", "bad": "x\n"})
+    world.queue.enqueue("r", "cheat", 1, "cheat", recipient="runner-cheat@r",
+                        options=EntryOptions(approval=bool(changes), changes=changes))
+    if changes:
+        assert world.entry("cheat").awaits_approval
+        commands.approve(world.queue, world.entry("cheat").id)
+    world.drain()
+    entry = world.entry("cheat")
+    assert (entry.status, entry.changes) == (status, changes), entry.reason
+    if changes == ():
+        assert "tested with the target's check.sh, ci/more.sh, which the branch changes" in entry.reason
+    with world.queue.lock():
+        world.queue.compact()
+    assert MergeQueue(world.home, world.repo).entry(entry.id) == entry
 
 
 def test_a_verdict_counts_only_with_the_files_of_the_target_that_it_was_given_with(tmp_path):

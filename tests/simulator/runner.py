@@ -59,7 +59,7 @@ class Runner(SimulatedProcess):
         self.orchestrator_key = key_of("orchestrator", self.node, self.run.id)
         self.guardian_key = guardian_key(self.run.id)
         self.merge_client = MergeClient(cast("MergeQueue", Queue(world)), self.task, self.node, self.key.full)
-        self.facts = RunnerFacts()
+        self.facts = RunnerFacts(inspected="not simulated")
         self.policy = Policy(total=10)
         self.phase = "planning"
         self.job: Process | None = None

@@ -138,7 +138,7 @@ BUILT = {
     "rework_unfinished": lambda: again(replace(
         REFUSED, by=RefusedBy.UNFINISHED, reason="it left a merge open with conflicts in calc.py: resolve them")),
     "rework_guard": lambda: again(replace(
-        REFUSED, by=RefusedBy.GUARD, reason="it left files that it must commit itself or add to .gitignore: core.77")),
+        REFUSED, by=RefusedBy.GUARD, reason="it left files that it must remove or add to .gitignore: core.77")),
     "rework_failed": lambda: again(replace(REFUSED, by=RefusedBy.FAILED, reason="exit 3: no network")),
     "rework_run": lambda: again(Refusal(RefusedBy.RUN, 1, "check failed: 2 tests are red", target="main")),
     "resume_command": lambda: command(interruption=DIED),

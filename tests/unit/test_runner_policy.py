@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from garrison.agents.result import parse_report
+from garrison.ends import Told
 from garrison.processes.actions import Decision, SendSignal
 from garrison.processes.guardian.policy import REWORKABLE
 from garrison.processes.merge_client import MergeStatus
@@ -35,6 +36,9 @@ from policy_support import (
 
 TASK = Task(RUN, "a", 1)
 DONE = Result(RUN, "a", 1, 1, "success", AT)
+LOOKED_AT, ASKED, REFUSED = (RunnerFacts(change="yes", inspected="c0ffee", changes=changes) for changes in (
+    (), (Told("gate", "ask", 1, ("run.sh",)), Told("tests", "tell", 1, ("test_a.py",))),
+    (Told("secrets", "refuse", 1, (".env",)),)))
 
 
 def run(facts: RunnerFacts | None = None, phase: str = "executing", job: Task = TASK, **seen: Any) -> Decision:
@@ -55,14 +59,22 @@ def run(facts: RunnerFacts | None = None, phase: str = "executing", job: Task = 
     ("executing", {"result": DONE, "orchestrator": life("orchestrator", "a", state="dead")}, [("replace", "")]),
     ("executing", {"result": DONE, "orchestrator": life("orchestrator", "a", "terminated", reason="done")},
      [("compare", "")]),
-    ("executing", {"result": DONE, "facts": RunnerFacts(change="yes")}, [("move", "impl_complete")]),
+    ("executing", {"result": DONE, "facts": RunnerFacts(change="yes")}, [("inspect", "")]),
+    ("executing", {"result": DONE, "facts": RunnerFacts(change="no")}, [("move", "impl_complete")]),
+    ("executing", {"result": DONE, "facts": LOOKED_AT}, [("move", "impl_complete")]),
+    ("executing", {"result": DONE, "facts": ASKED}, [("move", "impl_complete")]),
+    ("executing", {"result": DONE, "facts": REFUSED, "needs_validation": True}, [("fact", "failed")]),
+    ("executing", {"result": DONE, "facts": LOOKED_AT, "needs_validation": True}, [("job", "validator")]),
     ("executing", {"result": DONE, "facts": RunnerFacts(change="yes"), "job": Task(RUN, "a", 1, acceptance="t")},
      [("job", "acceptance")]),
     ("executing", {"result": replace(DONE, status="fail", reason="no")}, [("fact", "failed")]),
-    ("impl_complete", {}, [("say", "NODE_COMPLETE"), ("enqueue", ""), ("say", "MERGE_READY"), ("move", "validating")]),
-    ("impl_complete", {"job": Task(RUN, "a", 1, approve=True)},
-     [("say", "NODE_COMPLETE"), ("enqueue", ""), ("say", "MERGE_READY"), ("say", "NEEDS_REVIEW"),
-      ("move", "validating")]),
+    ("impl_complete", {}, [("inspect", "")]),
+    ("impl_complete", {"facts": LOOKED_AT},
+     [("say", "NODE_COMPLETE"), ("enqueue", ""), ("say", "MERGE_READY"), ("move", "validating")]),
+    *(("impl_complete", seen, [("say", "NODE_COMPLETE"), ("enqueue", ""), ("say", "MERGE_READY"),
+                               ("say", "NEEDS_REVIEW"), ("move", "validating")])
+      for seen in ({"job": Task(RUN, "a", 1, approve=True), "facts": LOOKED_AT}, {"facts": ASKED})),
+    ("validating", {"facts": REFUSED}, [("fact", "failed")]),
     ("validating", {}, [("enqueue", "")]),
     ("validating", {"merge": MergeStatus(1, "testing")}, []),
     ("validating", {"merge": MergeStatus(1, "landed")}, [("move", "merged")]),

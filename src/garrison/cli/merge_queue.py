@@ -26,7 +26,7 @@ from garrison.merge import commands, hooks
 from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import BATCH_HISTORY, CLEANING, QueueConfig
 from garrison.merge.entry import STRATEGIES, MergeEntry
-from garrison.merge.explanation import describe_union
+from garrison.merge.explanation import describe_changes, describe_union
 from garrison.merge.preflight import identify
 from garrison.merge.queue import QueueReader, list_queues, notice_undone, target_of_folder
 from garrison.merge.state import QueueState
@@ -126,6 +126,8 @@ def describe_entry(state: QueueState, entry: MergeEntry) -> str:
         reasons.append(f"green together with {', '.join(entry.together)}")
     if entry.status == "landed" and entry.united:
         reasons.append(describe_union(entry.united))
+    if changes := describe_changes(entry.changes, most=2):
+        reasons.append(changes)
     if entry.waits_for:
         reasons = [describe_wait(entry.waits_for[1], entry.files)]
     if unmet:

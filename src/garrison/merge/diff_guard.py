@@ -1,21 +1,28 @@
-"""Classifier of a change: files that a project hardly ever wants in its history. Pure.
+"""Classifier of a change: what a person should know of it, and files that a project hardly ever wants. Pure.
 
-It knows names, sizes and the beginning of each file, whoever made the change. `processes.unfinished` asks it about what
-an agent left uncommitted, before garrison commits that for it.
+`classify` knows names, sizes and the beginning of each file, whoever made the change: `processes.unfinished` asks it
+about what an agent left uncommitted, before garrison commits that for it. `inspect_diff` looks at what is to land, as
+git tells it (`processes.diff_check`): tests, the gate, instructions of agents, secrets … It goes by names, by blobs
+compared before and after, and by marks in them; it judges no intent. `[guard]` says what each kind of change does.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from garrison.ends import ChangeKind, Told
 from garrison.frozen import frozen
+from garrison.merge.gate_files import GateFiles, is_same_section
+from garrison.system.git.commits import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from garrison.config import GuardConfig
 
@@ -132,8 +139,10 @@ def _is_secret(last: str, head: bytes) -> bool:
     return is_named or is_variables or bool(_PRIVATE_KEY.search(head))
 
 
-def matches(name: str, patterns: Iterable[str]) -> bool:
+def matches(name: str, patterns: Sequence[str]) -> bool:
     """Return whether a path matches a pattern: with a slash the whole path or a folder above, else any part of it."""
+    if not patterns:
+        return False
     parts = name.split("/")
     above = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
     return any(fnmatchcase(candidate, pattern.strip("/"))
@@ -153,3 +162,379 @@ def count_conflicts(content: bytes) -> int:
         elif step == 2 and line.startswith(b">>>>>>> "):
             count, step = count + 1, 0
     return count
+
+
+# ---- what is to land -------------------------------------------------------------------------------------------------
+
+SHOWN = 5
+"""Names that are told of each kind."""
+MAX_READ = 1 << 20
+"""Bytes of a file that is looked into."""
+_NOTHING, _NESTED, _LINK = "000000", "160000", "120000"
+"""Modes of git: no file, a commit of another repository, a symbolic link."""
+ReadBlobs = Callable[[Iterable[str]], Mapping[str, bytes]]
+"""Returns the content of blobs by their names; those that are missing or too large are left out."""
+
+
+@frozen
+class Landed:
+    """Something that landed before, and what it changed."""
+
+    commit: str
+    changes: Sequence[Change]
+
+
+@frozen
+class Diff:
+    """Work that is to land, as git tells it, and what it is looked at with."""
+
+    changes: Sequence[Change]
+    """What differs from the commit at which it began."""
+    read: ReadBlobs
+    gate: GateFiles = field(default_factory=GateFiles)
+    history: Sequence[Change] = ()
+    """What its commits changed, one after the other: what one added and another removed lands in the history, too."""
+    landed: Sequence[Landed] = ()
+    """What landed last before it began, newest first."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of its new blobs."""
+    files: tuple[str, ...] = ()
+    """Patterns of the files that the node may change; empty: all."""
+
+
+def inspect_diff(diff: Diff, limits: GuardConfig) -> list[Told]:
+    """Return what a person should know about work that is to land, in the order of `ChangeKind`. Pure but for `read`.
+
+    What `limits.allow` matches is no secret, not too large and no nested repository.
+    """
+    moved = {change.old_blob for change in diff.changes if change.status == "D"} & {
+        change.blob for change in diff.changes if change.status == "A"}
+    changes = diff.changes
+    history = _without(diff.history, changes)
+    names = _by_name(changes)
+    names[ChangeKind.GATE] = _gate(changes, diff)
+    tests = set(names[ChangeKind.TESTS])
+    deleted, skipped = _compare_tests([change for change in changes if change.name in tests
+                                       or change.name.endswith(".rs")], tests, diff.read, moved)
+    names[ChangeKind.DELETED_TESTS] = deleted
+    names[ChangeKind.SKIPPED_TESTS] = skipped
+    gone = {*deleted, *(change.name for change in changes if change.status == "D" and change.old_blob in moved)}
+    names[ChangeKind.TESTS] = [name for name in names[ChangeKind.TESTS] if name not in gone]
+    names[ChangeKind.SHADOWED_TESTS] = [change.name for change in changes if _shadows(change, diff.gate)]
+    names[ChangeKind.NESTED] = _nested(changes, diff.read, limits)
+    names[ChangeKind.SECRETS], names[ChangeKind.SIZE] = _unwanted((*changes, *history), diff.sizes, limits, moved)
+    names[ChangeKind.SECRETS] += _secrets(changes, history, diff.read, limits, moved)
+    names[ChangeKind.REVERTS] = _reverts(changes, diff.landed)
+    names[ChangeKind.OUTSIDE] = [change.name for change in changes if not matches(change.name, diff.files)] \
+        if diff.files else []
+    return [Told(kind.value, limits.effect(kind).value, len(found), tuple(found[:SHOWN]))
+            for kind in ChangeKind if (found := list(dict.fromkeys(names.get(kind, ()))))]
+
+
+def _without(history: Sequence[Change], changes: Sequence[Change]) -> list[Change]:
+    """Return what the history has and the whole does not: what a commit changed, and a later one changed again."""
+    known = {(change.name, change.blob) for change in changes}
+    return [change for change in history if (change.name, change.blob) not in known]
+
+
+def parse_log(text: str) -> list[Landed]:
+    """Read the output of `git log -z --raw --no-abbrev --no-renames --format=%H`."""
+    commits: list[tuple[str, list[Change]]] = []
+    parts = iter(text.split("\0"))
+    for part in parts:
+        line = part.strip("\n")
+        if line.startswith(":"):
+            old_mode, mode, old_blob, blob, status = line[1:].split(" ")
+            commits[-1][1].append(Change(next(parts, ""), mode, blob, status, old_mode, old_blob))
+        elif line:
+            commits.append((line, []))
+    return [Landed(commit, changes) for commit, changes in commits]
+
+
+# ---- by names
+
+_PROSE = frozenset({"md", "rst", "adoc"})
+_TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec", "specs", "testing", "testdata", "__snapshots__",
+                           "e2e"})
+_TEST_NAME = re.compile(r"test_.*\.pyi?|.*_tests?\.(?:py|go|rb|exs|dart|c|cc|cpp|clj)|tests?\.(?:py|js|ts|rs|sh)|"
+                        r".*[._-](?:test|tests|spec|e2e|cy)\.[cm]?[jt]sx?|.*_spec\.(?:rb|lua)|.*Tests?\.(?:java|kt|scala|"
+                        r"groovy|php|cs|swift)|.*(?:IT|Spec)\.(?:java|kt|scala|groovy)|.*\.(?:bats|snap)", re.DOTALL)
+_CI_FOLDERS = re.compile(r"(?:^|/)\.(?:github/(?:workflows|actions)|circleci|buildkite|gitea/workflows|forgejo/"
+                         r"workflows|woodpecker|gitlab/ci|azure-pipelines|teamcity)(?:/|$)", re.IGNORECASE)
+_CI = re.compile(r"\.gitlab-ci\.ya?ml|Jenkinsfile.*|azure-pipelines.*\.ya?ml|\.travis\.ya?ml|bitbucket-pipelines\.yml|"
+                 r"\.drone\.ya?ml|\.woodpecker\.ya?ml|\.?appveyor\.ya?ml|cloudbuild\.ya?ml|\.cirrus\.ya?ml|"
+                 r"\.github/(?:dependabot\.ya?ml|codeowners)|codeowners|\.?codecov\.ya?ml|\.?buildspec\.ya?ml",
+                 re.IGNORECASE)
+_HOOK_FOLDERS = re.compile(r"(?:^|/)\.(?:husky|githooks|git-hooks|hooks)(?:/|$)", re.IGNORECASE)
+_HOOKS = frozenset({".pre-commit-config.yaml", ".pre-commit-config.yml", ".pre-commit-hooks.yaml", "lefthook.yml",
+                    ".lefthook.yml", "lefthook.yaml", ".overcommit.yml", ".gitattributes", ".lfsconfig", ".huskyrc",
+                    ".huskyrc.json", ".lintstagedrc", ".lintstagedrc.json"})
+_MANIFESTS = re.compile(r"(?:.*[-_])?requirements(?:[-_].*)?\.(?:txt|in)|constraints.*\.txt|pyproject\.toml|setup\.(?:"
+                        r"py|cfg)|pipfile(?:\.lock)?|environment\.ya?ml|package(?:-lock)?\.json|npm-shrinkwrap\.json|yarn\."
+                        r"lock|pnpm-(?:lock|workspace)\.yaml|bun\.lockb?|deno\.(?:jsonc?|lock)|cargo\.(?:toml|lock)|go\."
+                        r"(?:mod|sum|work)|gemfile(?:\.lock)?|.*\.gemspec|composer\.(?:json|lock)|pom\.xml|(?:build|"
+                        r"settings)\.gradle(?:\.kts)?|gradle\.lockfile|libs\.versions\.toml|.*\.(?:cs|fs|vb)proj|"
+                        r"packages\.lock\.json|mix\.(?:exs|lock)|pubspec\.(?:yaml|lock)|package\.(?:swift|resolved)|"
+                        r"vcpkg\.json|conanfile\..*|flake\.(?:nix|lock)|(?:uv|poetry|pdm|pixi)\.lock|\.gitmodules|"
+                        r"\.npmrc", re.IGNORECASE)
+_INSTRUCTION_FOLDERS = re.compile(r"(?:^|/)\.(?:claude|cursor|codex|gemini|opencode|agents|windsurf|clinerules|roo|"
+                                  r"kiro|junie|amazonq|continue|github/(?:instructions|prompts|agents|chatmodes))(?:/|$)",
+                                  re.IGNORECASE)
+_INSTRUCTIONS = re.compile(r"agents(?:\.override|\.local)?\.md|claude(?:\.local)?\.md|gemini\.md|qwen\.md|warp\.md|"
+                           r"\.mcp\.json|mcp\.json|\.cursorrules|\.windsurfrules|\.clinerules|\.roorules|\.goosehints|"
+                           r"\.aider\.conf\.ya?ml|opencode\.jsonc?|copilot-instructions\.md", re.IGNORECASE)
+_LOADED = frozenset({"unittest", "pytest", "_pytest", "pluggy", "nose", "nose2", "tox", "nox", "coverage", "doctest"})
+_ALWAYS_LOADED = frozenset({"conftest", "sitecustomize", "usercustomize"})
+
+
+def is_test(name: str) -> bool:
+    """Return whether a path is a test, or belongs to tests."""
+    *folders, last = name.split("/")
+    return bool(_TEST_NAME.fullmatch(last)) or (
+        not _TEST_FOLDERS.isdisjoint(folder.lower() for folder in folders)
+        and last.rpartition(".")[2].lower() not in _PROSE)
+
+
+def _by_name(changes: Sequence[Change]) -> dict[ChangeKind, list[str]]:
+    """Return the kinds of change that names alone tell."""
+    names: dict[ChangeKind, list[str]] = {kind: [] for kind in ChangeKind}
+    for change in changes:
+        name, last = change.name, change.name.rpartition("/")[2]
+        if is_test(name):
+            names[ChangeKind.TESTS].append(name)
+        if _CI_FOLDERS.search(name) or _CI.fullmatch(last) or _CI.fullmatch(name):
+            names[ChangeKind.CI].append(name)
+        if _HOOK_FOLDERS.search(name) or last in _HOOKS:
+            names[ChangeKind.GIT_HOOKS].append(name)
+        if _MANIFESTS.fullmatch(last):
+            names[ChangeKind.DEPENDENCIES].append(name)
+        if _INSTRUCTION_FOLDERS.search(name) or _INSTRUCTIONS.fullmatch(last):
+            names[ChangeKind.INSTRUCTIONS].append(name)
+    return names
+
+
+def _shadows(change: Change, gate: GateFiles) -> bool:
+    """Return whether Python would load a new file in place of a test runner, or before all tests."""
+    folder, _, last = change.name.rpartition("/")
+    stem = last.partition(".")[0] if last.endswith((".py", ".pyc", ".so")) else ""
+    if stem in _ALWAYS_LOADED or (last.endswith(".pth") and change.status != "D"):
+        return True
+    if change.status != "A":
+        return False
+    if last == "__init__.py" or (not stem and change.mode == _LINK):
+        folder, _, stem = (folder if last == "__init__.py" else change.name).rpartition("/")
+    return stem in {*_LOADED, *gate.modules} and folder in ("", "src", "lib", "test", "tests")
+
+
+def _gate(changes: Sequence[Change], diff: Diff) -> list[str]:
+    """Return the changed files of the gate, with what is shared only if its own sections of it differ."""
+    patterns = [name for name in diff.gate.files if "*" in name]
+    found: list[str] = []
+    shared: dict[str, Change] = {}
+    manifests = diff.gate.manifests
+    for change in changes:
+        if change.name in diff.gate.files or any(fnmatchcase(change.name, pattern) for pattern in patterns):
+            found.append(change.name)
+        elif change.name in manifests:
+            shared[change.name] = change
+        elif change.mode in (_LINK, _NESTED):  # in place of a folder with files of the gate
+            above = f"{change.name}/"
+            found += [change.name for name in (*diff.gate.files, *manifests) if name.startswith(above)][:1]
+    blobs = diff.read({oid for change in shared.values() for oid in (change.blob, change.old_blob)}) if shared else {}
+    for section in sorted(diff.gate.sections, key=lambda each: (each.file, each.form)):
+        if section.file not in shared:
+            continue
+        change = shared[section.file]
+        before = None if change.old_mode == _NOTHING else blobs.get(change.old_blob, b"")
+        after = None if change.mode == _NOTHING else blobs.get(change.blob, b"")
+        if change.mode in (_LINK, _NESTED) or not is_same_section(section, before, after):
+            found.append(change.name)
+    return sorted(found)
+
+
+# ---- tests
+
+_SKIPS = re.compile(
+    rb"(?m)@(?:\w+\.)*(?:skip|skip_?[Ii]f|skip_?[Uu]nless|xfail|expectedFailure)\b|\bpytest\.(?:skip|xfail|importorskip)\(|"
+    rb"\bmark\.(?:skip|skipif|xfail)\b|\.skipTest\(|\bSkipTest\b|^\s*collect_ignore|\b__test__\s*=\s*False|"
+    rb"\b(?:it|test|describe|context|suite|specify)(?:\.\w+)*\.(?:skip|only|todo|fixme|failing)\b|"
+    rb"\b(?:xit|xdescribe|xtest|xcontext|fit|fdescribe)\s*\(|\bthis\.skip\(|\b[tb]\.Skip(?:f|Now)?\(|#\[ignore\b|"
+    rb"//go:build\s+ignore|@(?:Disabled|Ignore)\b|\[Ignore\b|\bSkip\s*=\s*\"|markTestSkipped\(|markTestIncomplete\(|"
+    rb"\bGTEST_SKIP\(|\bDISABLED_\w|^\s*skip\s+['\"]|^\s*xit\s|@tag\s+:skip|\bskip\s*:\s*true\b")
+"""Marks of tests that do not run, or whose failure does not count, in pytest, unittest, Jest, Mocha, Vitest,
+Playwright, Go, Rust, JUnit, NUnit, xUnit, PHPUnit, GoogleTest, RSpec, Minitest and ExUnit."""
+_SKIP_WORDS = (b"skip", b"Skip", b"SKIP", b"xfail", b"Failure", b"failing", b"only", b"todo", b"fixme", b"xit", b"fit",
+               b"xdescribe", b"fdescribe", b"xtest", b"xcontext", b"__test__", b"ignore", b"Ignore", b"Disabled",
+               b"DISABLED_", b"Incomplete")
+_TEST_CASES = re.compile(
+    rb"(?m)^[ \t]*(?:async[ \t]+)?def[ \t]+test|^[ \t]*(?:it|test)(?:\.\w+)*[ \t]*[(`]|^func[ \t]+Test|"
+    rb"#\[(?:\w+::)?test\b|@(?:Test|ParameterizedTest|RepeatedTest)\b|function[ \t]+test|"
+    rb"^[ \t]*(?:it|test|specify)[ \t]+['\"]|"
+    rb"^[ \t]*\[(?:Fact|Theory|Test|TestMethod)\b|^@test\b|^[ \t]*TEST(?:_F|_P)?\(")
+
+
+def _compare_tests(changes: Sequence[Change], tests: Collection[str], read: ReadBlobs,
+                   moved: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the tests that are gone, and those that are skipped, by marks in the lines that are gone and new."""
+    blobs = read({oid for change in changes for oid in (change.blob, change.old_blob) if oid.strip("0")})
+    deleted, fewer, skipped, balance = [], [], [], 0
+    for change in changes:
+        before, after = _differing_lines(*(blobs.get(oid, b"") for oid in (change.old_blob, change.blob)))
+        cases = len(_TEST_CASES.findall(after)) - len(_TEST_CASES.findall(before))
+        is_gone = change.status in "DT" and change.mode in (_NOTHING, _LINK, _NESTED)
+        if change.old_blob in moved and change.status == "D":
+            continue
+        balance += cases
+        if is_gone and change.name in tests:
+            deleted.append(change.name)
+        elif cases < 0:
+            fewer.append(f"{change.name} ({-cases} fewer)")
+        is_moved = change.status == "A" and change.blob in moved
+        if not is_moved and any(word in after for word in _SKIP_WORDS) and \
+                len(_SKIPS.findall(after)) > len(_SKIPS.findall(before)):
+            skipped.append(change.name)
+    return [*deleted, *(fewer if balance < 0 else [])], skipped
+
+
+def _differing_lines(before: bytes, after: bytes) -> tuple[bytes, bytes]:
+    """Return the lines that only one of two texts has, or has more often."""
+    if not before or not after:
+        return before, after
+    old, new = Counter(before.split(b"\n")), Counter(after.split(b"\n"))
+    return b"\n".join((old - new).elements()), b"\n".join((new - old).elements())
+
+
+# ---- what nobody wants
+
+_MODULE_PATH = re.compile(rb"(?m)^\s*path\s*=\s*\"?(.*?)\"?\s*$")
+
+
+def _nested(changes: Sequence[Change], read: ReadBlobs, limits: GuardConfig) -> list[str]:
+    """Return new links to commits of other repositories, if the diff has no entry of `.gitmodules` for them."""
+    links = [change.name for change in changes if change.mode == _NESTED and change.old_mode != _NESTED]
+    if not links:
+        return []
+    modules = next((change.blob for change in changes if change.name == ".gitmodules"), "")
+    known = {path.decode(errors="replace") for path in _MODULE_PATH.findall(read([modules]).get(modules, b""))} \
+        if modules else set()
+    return [name for name in links if name not in known and not matches(name, limits.allow)]
+
+
+def _unwanted(changes: Sequence[Change], sizes: Mapping[str, int], limits: GuardConfig,
+              moved: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return files whose names say that they hold secrets, and what is too large, too many or installed."""
+    most = limits.max_file
+    files = [ChangedFile(change.name, sizes.get(change.blob, 0), change.status == "A")
+             for change in changes
+             if change.status != "D" and change.mode not in (_NESTED, _LINK) and change.blob not in moved
+             and (change.status == "A" or (most is not None and sizes.get(change.old_blob, 0) <= most
+                                           < sizes.get(change.blob, 0)))]
+    findings = classify(dict.fromkeys(files), limits)
+    secrets = [finding.name for finding in findings if finding.kind is FindingKind.SECRET]
+    return secrets, [describe_finding(finding, limits) for finding in findings
+                     if finding.kind is not FindingKind.SECRET]
+
+
+def describe_finding(finding: Finding, limits: GuardConfig) -> str:
+    """Return a finding as people read it: the name, and what is wrong with it."""
+    match finding.kind:
+        case FindingKind.SIZE:
+            return f"{finding.name} ({_size(finding.size)}, over max_file = {_size(limits.max_file or 0)})"
+        case FindingKind.MANY:
+            return f"{finding.count:,} new files, most in {finding.name} (over max_files = {limits.max_files:,})"
+        case FindingKind.INSTALLED:
+            return f"{finding.name} ({finding.count:,} installed file{'s' * (finding.count != 1)})"
+        case FindingKind.SECRET:
+            return f"{finding.name} (may hold secrets)"
+        case FindingKind.DUMP:
+            return f"{finding.name} (a core dump, {_size(finding.size)})"
+    return f"{finding.name} (refused by [guard])"
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} bytes"
+
+
+_KEYS: Sequence[tuple[str, tuple[bytes, ...], bytes]] = (
+    ("a private key", (b"PRIVATE KEY",),
+     rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----\s*(?:\\[nr])?[^-]{0,400}?[A-Za-z0-9+/=]{40,}"),
+    ("an AWS access key", (b"AKIA", b"ASIA"), rb"\b(?:AKIA|ASIA)[A-Z2-7]{16}\b"),
+    ("a GitHub token", (b"ghp_", b"gho_", b"ghs_"), rb"\bgh[pos]_[A-Za-z0-9]{36,}\b"),
+    ("a GitHub token", (b"github_pat_",), rb"\bgithub_pat_\w{60,}"),
+    ("a GitLab token", (b"glpat-",), rb"\bglpat-[\w-]{20,}"),
+    ("a Slack token", (b"xoxb-", b"xoxp-"), rb"\bxox[bp]-(?:[0-9A-Za-z]+-)+[0-9A-Za-z]{16,}"),
+    ("a Slack webhook", (b"hooks.slack.com",), rb"hooks\.slack\.com/(?:services|workflows)/[\w+/]{40,}"),
+    ("a Stripe key", (b"k_live_",), rb"\b[rs]k_live_[0-9a-zA-Z]{16,}"),
+    ("a Google API key", (b"AIza",), rb"\bAIza[\w-]{35}\b"),
+    ("an OpenAI key", (b"T3BlbkFJ",), rb"\bsk-[\w-]*T3BlbkFJ[\w-]{20,}"),
+    ("an Anthropic key", (b"sk-ant-",), rb"\bsk-ant-[a-z0-9]+-[\w-]{40,}"),
+    ("an npm token", (b"npm_",), rb"\bnpm_[A-Za-z0-9]{36}\b"),
+    ("a PyPI token", (b"pypi-AgE",), rb"\bpypi-AgE[\w-]{50,}"),
+    ("a SendGrid key", (b"SG.",), rb"\bSG\.[\w-]{16,32}\.[\w-]{39,50}"),
+    ("a Hugging Face token", (b"hf_",), rb"\bhf_[A-Za-z]{34}\b"),
+    ("a DigitalOcean token", (b"dop_v1_",), rb"\bdop_v1_[a-f0-9]{64}\b"),
+    ("a Docker Hub token", (b"dckr_",), rb"\bdckr_(?:pat|oat)_[\w-]{27,}"),
+    ("a Shopify token", (b"shpat_",), rb"\bshpat_[a-fA-F0-9]{32}\b"),
+    ("a Linear key", (b"lin_api_",), rb"\blin_api_[A-Za-z0-9]{40}\b"),
+    ("a Grafana token", (b"glsa_",), rb"\bglsa_[A-Za-z0-9]{32}_[a-f0-9]{8}\b"),
+    ("a HashiCorp Vault token", (b"hvs.",), rb"\bhvs\.[\w-]{90,}"),
+    ("a Telegram bot token", (b":AA",), rb"\b[0-9]{8,10}:AA[\w-]{33}\b"),
+)
+"""What a secret is, words without which none is there, and its form. The forms are those that the providers document,
+as in the rules of gitleaks (`config/gitleaks.toml`); no rule goes by entropy or by a name such as `password` alone."""
+_FORMS = tuple((what, words, re.compile(form)) for what, words, form in _KEYS)
+_MADE_UP = re.compile(rb"(?i)example|xxxx|placeholder|redacted|changeme|your[_-]|dummy|fake|sample|"
+                      rb"012345|123456|abcdef")
+_MIN_LETTERS = 9
+"""Different characters of a real secret; the shortest of them have sixteen characters at random."""
+
+
+def find_secrets(content: bytes) -> dict[str, set[bytes]]:
+    """Return what secrets some text holds: what it is → the texts. Pure."""
+    found: dict[str, set[bytes]] = {}
+    for what, words, form in _FORMS:
+        if any(word in content for word in words):
+            for match in form.finditer(content):
+                text = match[0]
+                if len(set(text)) >= _MIN_LETTERS + len(words[0]) // 2 and not _MADE_UP.search(text):
+                    found.setdefault(what, set()).add(text)
+    return found
+
+
+def _secrets(changes: Sequence[Change], history: Sequence[Change], read: ReadBlobs, limits: GuardConfig,
+             moved: Collection[str]) -> list[str]:
+    """Return the files to which a secret was added, by any of the commits that are to land."""
+    added = {change.blob: change for change in (*history, *changes)
+             if change.status != "D" and change.mode not in (_NESTED, _NOTHING) and change.blob not in moved
+             and not matches(change.name, limits.allow)}
+    blobs = read(added)
+    joined = b"\n".join(blobs.values())  # one pass over all: few diffs hold a word of the table
+    if not any(word in joined for _what, words, _form in _FORMS for word in words):
+        return []
+    found = {oid: secrets for oid, data in blobs.items() if (secrets := find_secrets(data))}
+    if not found:
+        return []
+    before = b"\n".join(read({change.old_blob for change in changes if change.old_blob.strip("0")}).values())
+    lines = []
+    for oid, secrets in found.items():
+        new = [what for what, texts in secrets.items() if any(text not in before for text in texts)]
+        if new:
+            lines.append(f"{added[oid].name} ({', '.join(new)})")
+    return lines
+
+
+def _reverts(changes: Sequence[Change], landed: Sequence[Landed]) -> list[str]:
+    """Return what landed before and is undone: each of its files that differs is put back to what it was before."""
+    now = {change.name: change for change in changes}
+    found = []
+    for each in landed:
+        undone = [change for change in each.changes if (mine := now.get(change.name)) is not None
+                  and (mine.blob, mine.mode) == (change.old_blob, change.old_mode)
+                  and (change.blob, change.mode) != (change.old_blob, change.old_mode)]
+        is_whole = len(undone) == len(each.changes) > 0
+        if is_whole or any(change.status == "M" for change in undone):
+            found.append(f"{each.commit[:10]} in {', '.join(change.name for change in undone[:SHOWN])}")
+    return found

@@ -13,6 +13,7 @@ import hashlib
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from garrison.ends import ChangeKind, Told
 from garrison.errors import ForbiddenTransition, UsageError
 from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
@@ -118,6 +119,9 @@ class MergeEntry:
     strategy: str = STRATEGIES[0]
     approval: bool = False
     """Set if it is held, from the first, until a person approves it."""
+    changes: tuple[Told, ...] | None = None
+    """What a person should know of it, as its node's runner found it; None if nobody looked: a person enqueued it, or
+    it is the whole of a run."""
     together: tuple[str, ...] = ()
     """Once landed: the other entries whose common tree passed the gate, and which landed with it."""
     agent: str = ""
@@ -131,6 +135,11 @@ class MergeEntry:
     """With `conflict`: the branch was fine, only the target had moved; another attempt costs no rework."""
     waits_for: tuple[str, ...] = ()
     """Run and node whose turn it waits for (see `turns`), in order to land on `files`; empty: none."""
+
+    @property
+    def keeps_gate(self) -> bool:
+        """Return whether it leaves the gate's own files alone: they are then taken from the target."""
+        return self.changes is not None and all(change.kind != ChangeKind.GATE for change in self.changes)
 
     @property
     def is_final(self) -> bool:
@@ -156,7 +165,8 @@ class MergeEntry:
         """Return it for JSON; `node_id` repeats `node` for readers that know it by that name."""
         body: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**body, "files": list(self.files), "united": list(self.united),
-                "waits_for": list(self.waits_for), "depends_on": list(self.depends_on), "node_id": self.node}
+                "waits_for": list(self.waits_for), "depends_on": list(self.depends_on), "node_id": self.node,
+                "changes": [change._asdict() for change in self.changes or ()]}
 
 
 def entry_id(queue: str, run: str, node: str, attempt: int, oid: str) -> str:
@@ -186,6 +196,8 @@ class EntryOptions:
     depends_on: tuple[str, ...] | None = None
     strategy: str | None = None
     approval: bool = False
+    changes: tuple[Told, ...] | None = None
+    """What a person should know of the work."""
 
     def check(self) -> EntryOptions:
         """Return itself; UsageError for a value that does not exist."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from garrison.ends import ChangeKind, Effect
 from garrison.frozen import frozen
 from garrison.merge import records, suspects
 from garrison.merge.records import GateStarted, VerdictGiven
+from garrison.system.terminal_text import spell_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from garrison.ends import Told
     from garrison.merge.beliefs import Estimate
     from garrison.merge.entry import MergeEntry
     from garrison.records.journal import Entry as Stored
@@ -47,6 +50,41 @@ class GateRunOf:
 def describe_union(files: Sequence[str]) -> str:
     """Return that a landing kept the lines of both sides in these files, where git alone finds a conflict."""
     return f"both sides' lines kept in {', '.join(files)}"
+
+
+_CHANGES: Mapping[str, str] = {
+    ChangeKind.TESTS: "changes {number} test{s}", ChangeKind.DELETED_TESTS: "deletes tests",
+    ChangeKind.SKIPPED_TESTS: "skips tests", ChangeKind.SHADOWED_TESTS: "changes what test runners load first",
+    ChangeKind.GATE: "changes the gate's own files", ChangeKind.CI: "changes CI",
+    ChangeKind.GIT_HOOKS: "changes git hooks", ChangeKind.DEPENDENCIES: "changes dependencies",
+    ChangeKind.INSTRUCTIONS: "changes agents' instructions", ChangeKind.SECRETS: "may hold secrets",
+    ChangeKind.SIZE: "has files that hardly belong in a history",
+    ChangeKind.NESTED: "has nested repositories without .gitmodules", ChangeKind.REVERTS: "undoes what landed as",
+    ChangeKind.OUTSIDE: "changes files that its node's files= does not name"}
+_REMEDIES: Mapping[str, str] = {
+    ChangeKind.SECRETS: "leave them out of every commit, or, if it is none, name the file in `[guard] allow`",
+    ChangeKind.SIZE: "leave them out of every commit, or name them in `[guard] allow`",
+    ChangeKind.NESTED: "add their files (remove the `.git` in them first), or `git submodule add` them"}
+
+
+def describe_change(change: Told, *, most: int = 5) -> str:
+    """Return what a person should know of work, in a few words: `changes 2 tests: a.py, b.py`."""
+    words = _CHANGES.get(change.kind, f"{change.kind}").format(number=change.number, s="s" * (change.number != 1))
+    more = change.number - len(change.names[:most])
+    names = ", ".join(map(spell_name, change.names[:most]))
+    return f"{words}: {names}" + (f" and {more:,} more" if more > 0 else "") if names else words
+
+
+def describe_changes(changes: Iterable[Told] | None, *, most: int = 3) -> str:
+    """Return all that a person should know of work, on one line; what was asked about first, '' for nothing."""
+    ordered = sorted(changes or (), key=lambda each: each.effect != Effect.ASK)
+    return "; ".join(describe_change(change, most=most) for change in ordered)
+
+
+def describe_refused(changes: Iterable[Told]) -> str:
+    """Return why `[guard]` sends work back, and what helps, for its next attempt and for people."""
+    parts = [f"it {describe_change(change)} ({_REMEDIES.get(change.kind, 'leave that out')})" for change in changes]
+    return f"[guard] refuses it: {'; '.join(parts)}"
 
 
 def find_runs(journal: Iterable[Stored], entry: str) -> list[GateRunOf]:

@@ -16,6 +16,7 @@ import contextlib
 import os
 import select
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from garrison.errors import Fenced, GarrisonError, Refused, Shortage
 from garrison.frozen import frozen
 from garrison.merge.attestations import open_attestations
 from garrison.merge.failing_tests import MAX_NAMES, find_failures
+from garrison.merge.gate_files import find_gate_files
 from garrison.merge.junit import read_reports
 from garrison.merge.queue import Progress
 from garrison.merge.records import GateStarted, QueueHindered, VerdictGiven
@@ -63,6 +65,8 @@ from garrison.system import disk_space, failpoint, hindrance, kill_tree, process
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.event_loop import FolderChanges
 from garrison.system.exit_info import quote_command
+from garrison.system.git import GitError
+from garrison.system.git.excludes import literal_pattern
 from garrison.system.jobs import read_tail
 
 if TYPE_CHECKING:
@@ -76,6 +80,8 @@ if TYPE_CHECKING:
     from garrison.supervise.hang_detector import Hang
     from garrison.system.git import Git
 
+MAX_SCRIPT = 1 << 20
+"""Bytes of a script that is read for what else it calls."""
 WRAPPER = r"""
 folder=$1 limit=$2 attestations=$3 tree=$4
 shift 4
@@ -173,7 +179,9 @@ class GateRun:
     """Option of the command that set the time limits; '' if the environment or the queue did."""
     child: processes.Child | None = None
     target: str = ""
-    """Commit of the target, from which the files of `gate_from_target` are taken."""
+    """Commit of the target, from which the files of `from_target` are taken."""
+    from_target: tuple[str, ...] = ()
+    """Patterns of files that the gate sees as the target has them."""
     attestations: Path | None = None
     """File to which the gate's wrapper appends what it tested (`garrison.testing.checker.attestations`)."""
     tree: str = ""
@@ -290,13 +298,13 @@ class GateRun:
         setups.sweep(store, setups.read_limits(self.home))
 
     def _restore_from_target(self, commit: str) -> None:
-        if not (self.target and self.config.gate_from_target):
+        if not (self.target and self.from_target):
             return
-        self._note_restored(self.slot.restore_from(self.target, commit, self.config.gate_from_target))
+        self._note_restored(self.slot.restore_from(self.target, commit, self.from_target))
 
     def _restore_after_setup(self) -> None:
-        if self.target and self.config.gate_from_target and not self.is_base:
-            self._note_restored(self.slot.restore_after_setup(self.target, self.config.gate_from_target, self.layer))
+        if self.target and self.from_target and not self.is_base:
+            self._note_restored(self.slot.restore_after_setup(self.target, self.from_target, self.layer))
 
     def _note_restored(self, names: Sequence[str]) -> None:
         if names:
@@ -649,7 +657,7 @@ class GateRuns:
         config = require_config(self.queue.state)
         first, number = entries[0], entries[0].tests + 1
         slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
-        run = self._gate_run(config, slot, f"{first.id}.{number}", first, number)
+        run = self._gate_run(config, slot, f"{first.id}.{number}", entries, number, base)
         job, key = run.folder.name, self.verdict_key(config)
         self._runs[job] = run
         log_retention.remove_old_logs(run.log.parent,
@@ -694,12 +702,32 @@ class GateRuns:
                 return str(error)
         return ""
 
-    def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entry: MergeEntry, number: int) -> GateRun:
-        marker = gate_marker(self.queue.home, entry.run, entry.id, number)
+    def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entries: Sequence[MergeEntry], number: int,
+                  base: str) -> GateRun:
+        marker = gate_marker(self.queue.home, entries[0].run, entries[0].id, number)
         return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
                        marker, self.environment, self.queue.home, self.held_back, target=self.writer.tip() or "",
                        attestations=open_attestations(self.queue.folder, self.queue.clock.utc()),
-                       is_run_branch=is_run_branch(self.queue.target))
+                       is_run_branch=is_run_branch(self.queue.target),
+                       from_target=(*config.gate_from_target, *self._scripts(config, entries, base)))
+
+    def _scripts(self, config: QueueConfig, entries: Sequence[MergeEntry], base: str) -> tuple[str, ...]:
+        """Return patterns of the scripts that the gate names and the target has, unless the work of these entries, or
+        of those in `base`, may change them: a person approved it, or `[guard]` lets it. A set-up, which is the
+        branch's, may not."""
+        tip = self.writer.tip()
+        if not (config.gate and tip and all(entry.keeps_gate for entry in entries)):
+            return ()
+
+        def read(name: str) -> bytes | None:
+            with suppress(GitError):  # it is not there, or too large for a script
+                return self.git.run("cat-file", "blob", f"{tip}:{name}", exact=True, most=MAX_SCRIPT).out.encode(
+                    errors="surrogateescape")
+            return None
+
+        scripts = find_gate_files(config.gate, read).scripts
+        is_other = bool(scripts) and base not in ("", tip) and not scripts.isdisjoint(self.git.changed_paths(tip, base))
+        return () if is_other else tuple(map(literal_pattern, sorted(scripts)))
 
     def adopt(self, state: QueueState) -> None:
         """Adopt the gate runs in the journal, and end those that cannot be adopted."""
@@ -713,7 +741,8 @@ class GateRuns:
             slot = acquire_slot(self.git, self.folder, gate.slot)
         except Refused:
             return  # its slot is taken: the run is ended with the others
-        run = self._gate_run(config, slot, gate.job, state.entry(gate.first), gate.number)
+        run = self._gate_run(config, slot, gate.job, [state.entry(name) for name in gate.entries], gate.number,
+                             gate.base)
         run.tree = gate.tree
         if run.adopt(self.writer.clock.monotonic()):
             self._runs[gate.job] = run

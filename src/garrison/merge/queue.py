@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from garrison.ends import Effect, with_effect
 from garrison.errors import Fenced, GarrisonError, NotFound, RecordError, Refused
 from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
@@ -301,7 +302,7 @@ class MergeQueue:
                 name, run, node, attempt, branch, oid, self.target, str(self.repo), recipient, resolved.priority,
                 resolved.depends_on, resolved.strategy,
                 "held" if approval or any(entry.status == "held" for entry in waiting) else "queued",
-                tuple(entry.id for entry in waiting), approval, agent, title)
+                tuple(entry.id for entry in waiting), approval, agent, title, options.changes)
             stored = self._write(record)
         failpoint.here("enq_written")
         return new_entry(record, stored)
@@ -408,7 +409,8 @@ def resolve_options(state: QueueState, options: EntryOptions, run: str, node: st
 def needs_approval(state: QueueState, run: str, node: str) -> bool:
     """Return whether a new entry of (run, node) has to be approved since its predecessor had to, and did not land."""
     earlier = state.entries_of(run, node)
-    return bool(earlier) and earlier[-1].approval and earlier[-1].status != "landed"
+    return bool(earlier) and earlier[-1].approval and earlier[-1].status != "landed" and \
+        not with_effect(earlier[-1].changes, Effect.ASK)  # then it was for what that one changed
 
 
 def apply_options(state: QueueState, options: EntryOptions, before: ResolvedOptions, run: str, node: str,

@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
+from garrison.ends import Told, read_told
 from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import STRATEGIES
@@ -38,6 +39,8 @@ def from_data(kind: type[T], data: dict[str, Any]) -> T:
     keys = _keys(kind)  # type: ignore[arg-type]
     values = {each.name: data[keys[each.name]] for each in fields(kind)  # type: ignore[arg-type]
               if keys[each.name] in data or each.default is MISSING}
+    if values.get("changes") is not None:
+        values["changes"] = read_told(values["changes"])
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
@@ -212,6 +215,8 @@ class EntryEnqueued(EntryRecord):
     """Agent that the run's graph names for the node; '' if a person enqueued it."""
     title: str = ""
     """Words of its task, in a line; '' where it has none."""
+    changes: tuple[Told, ...] | None = None
+    """What a person should know of it; None if nobody looked."""
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:

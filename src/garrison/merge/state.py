@@ -413,7 +413,7 @@ def new_entry(record: EntryEnqueued, stored: Stored) -> MergeEntry:
         record.recipient, record.status, _reason_to_hold(record) if record.status == "held" else "",
         enqueued_at=stored.at, updated_at=stored.at, seq=stored.seq, priority=record.priority,
         depends_on=record.depends_on, strategy=record.strategy, approval=record.approval, agent=record.agent,
-        title=record.title)
+        title=record.title, changes=record.changes)
 
 
 def _reason_to_hold(record: EntryEnqueued) -> str:

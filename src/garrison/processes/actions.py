@@ -71,6 +71,7 @@ class ActionKind(StrEnum):
     # runner
     PREPARE_WORKTREE = "tree"
     COMPARE_TREE = "compare"
+    INSPECT_CHANGE = "inspect"
     START_JOB = "job"
     STOP_JOB = "stop_job"
     RECORD_FACT = "fact"  # FactRecorded

@@ -20,6 +20,8 @@ CHANGED_DEFAULTS = (
     "hosts = [...] is refused and named",
     "a goal gate takes a partial success; allow_partial=false on its node wants the whole, as before",
     "rework goes on in the refused session, once; rework=fresh on the node begins a fresh one, as before",
+    "work that changes the gate's own files or agents' instructions waits for your approval, and secrets, nested "
+    "repositories and large files that it commits are refused; [guard] gate = \"tell\" and so on land it as before",
 )
 """Changes of defaults since version 0.1, oldest first; docs/upgrading.md has them all. Lines are only added."""
 

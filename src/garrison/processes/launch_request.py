@@ -90,8 +90,11 @@ def read_guard(home: Path, repo: Path) -> GuardConfig:
 def read_project_tables(repo: Path) -> dict[str, Any]:
     """Read the tables of a repository's garrison.toml, none without one; UsageError if it has others."""
     path, data = repo / PROJECT_FILE, untrusted.read(repo, PROJECT_FILE)
-    if data is None:
-        return {}
+    return {} if data is None else parse_project_tables(path, data)
+
+
+def parse_project_tables(path: Path | str, data: bytes) -> dict[str, Any]:
+    """Return the tables of a garrison.toml; UsageError names `path`."""
     try:
         tables = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.ends import RefusedBy
+from garrison.ends import Effect, RefusedBy, with_effect
 from garrison.frozen import frozen
-from garrison.merge.entry import HAS_LANDED, NO_OPTIONS, EntryOptions
+from garrison.merge.entry import HAS_LANDED, EntryOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from garrison.ends import Told
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.records.run import Task
@@ -47,6 +48,8 @@ class MergeStatus:
     target: str = ""
     moved: bool = False
     """With `conflict`: only the target had moved."""
+    changes: tuple[Told, ...] = ()
+    """What a person should know of it."""
 
     @property
     def failure_kind(self) -> str:
@@ -56,7 +59,8 @@ class MergeStatus:
     @classmethod
     def of(cls, entry: MergeEntry) -> MergeStatus:
         """Return the status of an entry."""
-        return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "", entry.target, entry.moved)
+        return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "", entry.target, entry.moved,
+                   entry.changes or ())
 
 
 MAX_TITLE = 72
@@ -84,10 +88,11 @@ class MergeClient:
         """Return the queue's folder; a file in it changes whenever the queue does."""
         return self.queue.path.parent
 
-    def enqueue(self) -> None:
-        """Enqueue the branch; it is held if a person has to approve it."""
+    def enqueue(self, changes: tuple[Told, ...]) -> None:
+        """Enqueue the branch, of which a person should know `changes`; it is held if a person has to approve it."""
         self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient,
-                           options=EntryOptions(approval=True) if self.task.approve else NO_OPTIONS,
+                           options=EntryOptions(approval=self.task.approve or bool(with_effect(changes, Effect.ASK)),
+                                                changes=changes),
                            agent=self.task.agent, title=title_of(self.task))
 
     def read_status(self, phase: str) -> MergeStatus | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from garrison.ends import Refusal, RefusalKind
 from garrison.errors import GarrisonError, UsageError
-from garrison.merge.diff_guard import HEAD_BYTES, ChangedFile, FindingKind, classify, count_conflicts, matches
+from garrison.merge.diff_guard import HEAD_BYTES, ChangedFile, classify, count_conflicts, describe_finding, matches
 from garrison.processes.launch_request import read_guard
 from garrison.processes.worktree import BEGUN, CONFLICTS, MERGED
 from garrison.records import atomic
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.config import GuardConfig
-    from garrison.merge.diff_guard import Finding
     from garrison.records.run import Launch, Task
     from garrison.system.git import Git
 
@@ -80,7 +79,7 @@ class WorkInspector:
         names = self.git.uncommitted(self.worktree)
         findings = classify(self._describe_files(names, limits), limits)
         if findings:
-            return _refuse(RefusalKind.GUARD, [_name(finding, limits) for finding in findings])
+            return _refuse(RefusalKind.GUARD, [describe_finding(finding, limits) for finding in findings])
         marked = [name for name, is_new in names.items() if len(names) <= _MAX_READ
                   and not matches(name, limits.allow) and self._is_marked(name, is_new=is_new)]
         return _refuse(RefusalKind.MARKERS, marked) if marked else None
@@ -254,7 +253,7 @@ def _ignored_words(refusal: Refusal, _branch: str) -> str:
 
 
 def _guard(refusal: Refusal, _branch: str) -> str:
-    return f"it left files that it must commit itself or add to .gitignore: {_names(refusal)}"
+    return f"it left files that it must remove or add to .gitignore: {_names(refusal)}"
 
 
 def _hook(refusal: Refusal, _branch: str) -> str:
@@ -272,26 +271,3 @@ def _names(refusal: Refusal) -> str:
 _WORDS = {RefusalKind.OPERATION: _operation, RefusalKind.UNMERGED: _unmerged_words, RefusalKind.MARKERS: _markers,
           RefusalKind.STASH: _stash, RefusalKind.OTHER_BRANCH: _other_branch, RefusalKind.REWRITTEN: _rewritten,
           RefusalKind.IGNORED: _ignored_words, RefusalKind.GUARD: _guard, RefusalKind.HOOK: _hook}
-
-
-def _name(finding: Finding, limits: GuardConfig) -> str:
-    """Return a finding of the guard, as a refusal names it."""
-    match finding.kind:
-        case FindingKind.SIZE:
-            return f"{finding.name} ({_size(finding.size)}, over max_file = {_size(limits.max_file or 0)})"
-        case FindingKind.MANY:
-            return f"{finding.count:,} new files, most in {finding.name} (over max_files = {limits.max_files:,})"
-        case FindingKind.INSTALLED:
-            return f"{finding.name} ({finding.count:,} installed file{'s' * (finding.count != 1)})"
-        case FindingKind.SECRET:
-            return f"{finding.name} (may hold secrets)"
-        case FindingKind.DUMP:
-            return f"{finding.name} (a core dump, {_size(finding.size)})"
-    return f"{finding.name} (refused by [guard])"
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count} bytes"

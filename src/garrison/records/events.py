@@ -211,6 +211,8 @@ class NodeChanged:
     steer: str = sparse("")
     steered_by: str = sparse("")
     landing: str = sparse("")
+    changes: list[list[Any]] = sparse([])
+    """What a person should know of what landed (`ends.Told`)."""
 
 
 @frozen

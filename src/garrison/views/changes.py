@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, NotFound
 from garrison.frozen import frozen
+from garrison.merge.explanation import describe_change
 from garrison.processes.run_branch import node_queue
 from garrison.records import run as run_records
 from garrison.records.events import FactRecorded, read_attempt
@@ -223,7 +224,8 @@ def read_changes(runtime: Runtime, run: str, node: str, attempt: int | None = No
         change, read_commits(git, span), max(0, git.count_commits(span) - COMMITS),
         changed_files(git, change.base, change.head), _conflicts(git, entry),
         read_checks(queue, entry, files, node, change.attempt),
-        read_evidence(folder, run, node, change.attempt), _artefacts(folder), str(folder),
+        [*(f"it {describe_change(each)}" for each in (entry.changes if entry is not None else None) or ()),
+         *read_evidence(folder, run, node, change.attempt)], _artefacts(folder), str(folder),
         entry.reason if entry is not None and not entry.awaits_approval else "",
         list(range(1, files.latest_attempt(node) + 1)))
 

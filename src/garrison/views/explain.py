@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import Any
 
+from garrison.ends import read_told
 from garrison.errors import RecordError
 from garrison.frozen import frozen
-from garrison.merge.explanation import describe_union
+from garrison.merge.explanation import describe_changes, describe_union
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, shown
 from garrison.records.events import (
@@ -286,7 +287,8 @@ def _verdict(data: Mapping[str, Any], runs: int = 1) -> str:
 
 
 _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "enq": lambda data: f"queued {data['branch']} at {data['oid'][:10]} for {data['target']}",
+    "enq": lambda data: "; ".join(filter(None, (f"queued {data['branch']} at {data['oid'][:10]} for {data['target']}",
+                                                describe_changes(read_told(data.get("changes") or ()))))),
     "verdict": _verdict,
     "state": lambda data: _with_reason(f"merge entry {data['status']}", data.get("reason", "")),
     "cancel": lambda data: _with_reason("merge entry cancelled", data.get("reason", "")),

@@ -17,8 +17,10 @@ from garrison.agents.base import NO_REPORT
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import current_trouble
 from garrison.config import config_path
+from garrison.ends import Effect, with_effect
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
+from garrison.merge.explanation import describe_changes
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
@@ -616,11 +618,17 @@ def _landed(facts: NodeFacts) -> str:
         return f"undone: {first_line(facts.landed.reason)}"
     where = f" on {facts.run_branch}" if facts.run_branch else ""
     commit = (facts.landed.commit if facts.landed is not None else "") or facts.commit
-    return f"landed as {commit[:10]}{where}" if commit else "landed before this run"
+    changes = describe_changes(facts.entry.changes) if facts.entry is not None else ""
+    return f"landed as {commit[:10]}{where}{f'; {changes}' if changes else ''}" if commit else "landed before this run"
 
 
 def _failed(facts: NodeFacts) -> str:
     return first_line(facts.reason) or "no reason was recorded"
+
+
+def _why_asked(entry: MergeEntry) -> str:
+    why = describe_changes(with_effect(entry.changes, Effect.ASK))
+    return f": it {why}" if why else ""
 
 
 def _queued(entry: MergeEntry, ahead: int) -> str:
@@ -653,7 +661,8 @@ _QUEUE: Mapping[str, Callable[[MergeEntry, int], str]] = {
     "testing": lambda entry, ahead: "the gate is testing its merge candidate" + _retry(entry.reason),
     "landing": lambda entry, ahead: "landing",
     "landing_blocked": _blocked,
-    "held": lambda entry, ahead: f"waiting for approval (garrison review {entry.node})" if entry.approval
+    "held": lambda entry, ahead: f"waiting for approval (garrison review {entry.node}){_why_asked(entry)}"
+    if entry.approval
     else "held in the merge queue by a person",
     "landed": lambda entry, ahead: "landed", "undone": _refused,
     "conflict": _refused, "rejected": _refused, "cancelled": _refused, "superseded": _refused,

@@ -11,8 +11,9 @@ import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from garrison.ends import Wait, WaitKind
+from garrison.ends import Effect, Wait, WaitKind, with_effect
 from garrison.merge.entry import MergeEntry
+from garrison.merge.explanation import describe_changes
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
@@ -34,7 +35,8 @@ def describe_wait(wait: Wait, run: str) -> str:
         case WaitKind.RUN | WaitKind.HINDERED:
             return way
         case WaitKind.GATE if _is_review(wait):
-            return f"{wait.node} waits for your approval: {way}"
+            why = wait.gate.get("why", "") if wait.gate else ""
+            return f"{wait.node} waits for your approval{f', since it {why}' if why else ''}: {way}"
         case WaitKind.GATE | WaitKind.ASKS:
             return f"{wait.node} asks you: {text if len(text) <= QUESTION else f'{text[:QUESTION]}…'} {way}"
         case WaitKind.PARKED:
@@ -127,7 +129,8 @@ def gate_json(gate: OpenGate) -> dict[str, Any]:
 
 def review_json(entry: MergeEntry) -> dict[str, Any]:
     """Return a merge entry that waits for approval, as a gate for the page."""
-    question = (f"Land attempt {entry.attempt} ({entry.oid[:10]})? `garrison review {entry.node}` shows commits, "
-                "diff and evidence.")
+    why = describe_changes(with_effect(entry.changes, Effect.ASK))
+    question = (f"Land attempt {entry.attempt} ({entry.oid[:10]})? {f'It {why}. ' if why else ''}"
+                f"`garrison review {entry.node}` shows commits, diff and evidence.")
     return {"gate": f"{REVIEW}{entry.id}", "node": entry.node, "kind": "review", "question": question, "signal": "",
-            "deadline": None, "free": False, "default": "", "choices": [{"label": "Approve", "key": "A"}]}
+            "deadline": None, "free": False, "default": "", "choices": [{"label": "Approve", "key": "A"}], "why": why}

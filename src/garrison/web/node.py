@@ -66,7 +66,7 @@ def node_detail(home: Path, run: str, node: str) -> dict[str, Any]:
             "why": [_line_json(line) for line in lines[-LINES:]],
             "transcripts": [{"attempt": number, "name": "session"} for number in range(1, last + 1)
                             if AttemptFiles(files.attempt(node, number)).stream.exists()],
-            "review": _review(home, run, node) if task is not None and task.approve else None,
+            "review": _review(home, run, node) if last else None,
             "problems": sorted(log.problems)}
 
 

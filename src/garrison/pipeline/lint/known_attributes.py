@@ -82,7 +82,7 @@ NODE_TYPES: Mapping[str, Reader] = {
     # what a node is, and its task
     **_texts("label", "shape", "type", "handler", "class", "status", "prompt", "agent", "worker_type", "command",
              "tool_command", "script", "acceptance", "validator", "setup", "rework", "signal", "bead_id", "prd_ref",
-             "failover", "hosts", "host"),
+             "failover", "files", "hosts", "host"),
     # where a run goes from it
     **_texts("retry_target", "fallback_retry_target", "on_error", "on_resume", "fidelity", "thread_id"),
     # people and inner pipelines

@@ -245,7 +245,8 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
             actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
         elif merge.status in entry.HAS_LANDED:
             actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
-                                               landing="" if merge.commit else Landing.NO_CHANGE)))
+                                               landing="" if merge.commit else Landing.NO_CHANGE,
+                                               changes=[list(each) for each in merge.changes])))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
             actions.append(_change(_after_failure(name, node, merge.failure_kind, merge.reason or merge.status,
                                                   _max_rework(plan, name, max_rework))))

@@ -13,8 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.ends import read_told
 from garrison.errors import GarrisonError
 from garrison.merge.entry import WAITING_FOR_APPROVAL
+from garrison.merge.explanation import describe_changes
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import Landing, shown
 from garrison.processes.run_state import (
@@ -146,7 +148,9 @@ def _node(event: NodeChanged) -> str:
     if event.status == "impl_complete" and event.landing == Landing.NO_CHANGE:
         return ""  # it is not queued
     commit = f" ({event.commit[:10]})" if event.commit else ""
-    return f"{event.node}: {shown(event.status, event.landing)}{commit}" + (f": {reason}" if reason else "")
+    told = describe_changes(read_told(event.changes))
+    return f"{event.node}: {shown(event.status, event.landing)}{commit}" + (f": {reason}" if reason else "") + (
+        f"; {told}" if told else "")
 
 
 def _signal(event: GuardianSignal) -> str:

@@ -5,7 +5,7 @@ The state of a node's work is the phase of the runner's hook, which a successor 
     phase            what the runner does                                                     next phase
     planning         begin the attempt, create the worktree, set it up, start the agent       executing
     executing        supervise the orchestrator until its result; require a change;
-                     acceptance; validation                                                   impl_complete
+                     acceptance; look at what is to land (`[guard]`); validation              impl_complete
     impl_complete    report NODE_COMPLETE, enqueue the branch, report MERGE_READY             validating
     validating       wait until the merge queue has landed it                                 merged
     merged           clean up, report RUNNER_EXITED, end
@@ -20,13 +20,15 @@ the reason. A runner that stops ends its job and its orchestrator and keeps the 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.result import NOTHING_TO_DO
-from garrison.ends import RefusedBy
+from garrison.ends import Effect, RefusedBy, read_told, with_effect
 from garrison.frozen import frozen
 from garrison.merge.entry import HAS_LANDED
+from garrison.merge.explanation import describe_refused
 from garrison.pipeline.node_status import Landing
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.records import signals
@@ -71,6 +73,7 @@ from garrison.system.terminal_text import shorten
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from garrison.ends import Told
     from garrison.processes.merge_client import MergeStatus
     from garrison.records.events import Event
     from garrison.records.journal import Entry
@@ -110,6 +113,9 @@ class RunnerFacts:
     validator: str = ""
     change: str = ""
     """Result of the comparison with the target: '' (not compared), or one of `CHANGED` and `UNCHANGED`."""
+    inspected: str = ""
+    """Commit of the branch that was looked at, '' before; `changes` is what a person should know of it."""
+    changes: tuple[Told, ...] = ()
     has_worktree: bool = False
     """True if a later attempt has its own worktree; until then an existing one is the earlier attempt's."""
     has_begun: bool = False
@@ -165,12 +171,15 @@ class RunnerFacts:
         if event.attempt == attempt and not is_counted:
             self.deaths.append(Death.of(event))
 
-    def _apply_fact(self, event: FactRecorded, attempt: int) -> None:
+    def _apply_fact(self, event: FactRecorded, attempt: int) -> None:  # noqa: C901  # a table of names
         if event.attempt != attempt:
             return
         match event.name:
             case "setup" | "setup_key" | "acceptance" | "validator" | "change":
                 setattr(self, event.name, str(event.value))
+            case "changes":
+                found = json.loads(str(event.value))
+                self.inspected, self.changes = found["tip"], read_told(found["changes"])
             case "tree":
                 self.has_worktree = bool(event.value)
             case "begun":
@@ -409,6 +418,10 @@ def _examine(facts: RunnerFacts, view: RunnerView) -> Decision:
         return Decision([Action(ActionKind.START_JOB, "acceptance")])
     if facts.acceptance not in ("", "ok"):
         return Decision([_failure(view, facts.acceptance, RefusedBy.ACCEPTANCE)])
+    if facts.change != UNCHANGED and not facts.inspected:
+        return Decision([Action(ActionKind.INSPECT_CHANGE)])
+    if refused := with_effect(facts.changes, Effect.REFUSE):
+        return Decision([_failure(view, describe_refused(refused), RefusedBy.GUARD)])
     if view.needs_validation and not facts.validator:
         return Decision([Action(ActionKind.START_JOB, "validator")])
     if facts.validator not in ("", "ok"):
@@ -530,12 +543,15 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
     if facts.change == UNCHANGED:
         return Decision([_send(NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE)),
                          Action(ActionKind.MOVE_HOOK, "validating")])
+    if not facts.inspected:  # a run that an earlier version began, or a damaged journal
+        return Decision([Action(ActionKind.INSPECT_CHANGE)])
     # An existing entry is not enqueued again: after a late commit on the branch that would be a second one.
     is_enqueued = view.merge is not None and view.merge.attempt == view.task.attempt
     node, branch = view.task.node, _branch(view)
+    needs_person = view.task.approve or bool(with_effect(facts.changes, Effect.ASK))
     return Decision([_send(NodeComplete(node, branch)), *([] if is_enqueued else [Action(ActionKind.ENQUEUE)]),
                      _send(MergeReady(node, branch)),
-                     *([_send(NeedsReview(node, branch))] if view.task.approve else []),
+                     *([_send(NeedsReview(node, branch))] if needs_person else []),
                      Action(ActionKind.MOVE_HOOK, "validating")])
 
 
@@ -547,6 +563,8 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
     merge = view.merge
     if facts.change == UNCHANGED:
         return Decision([Action(ActionKind.MOVE_HOOK, "merged")])
+    if refused := with_effect(facts.changes, Effect.REFUSE):  # it was committed after the first look
+        return Decision([_failure(view, describe_refused(refused), RefusedBy.GUARD)])
     if view.adhoc and merge is not None:
         return Decision([Action(ActionKind.TIDY_UP), Action(ActionKind.END, why="done")])
     if merge is None or merge.attempt != view.task.attempt:

@@ -6,6 +6,7 @@ facts and result on disk and adopts it.
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import list_troubles
+from garrison.ends import Effect, with_effect
 from garrison.errors import Hindered
 from garrison.merge.target import describe_gone
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.agent_activity import AgentActivity
 from garrison.processes.attempt_result import read_attempt_result
+from garrison.processes.diff_check import inspect_branch
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeClient
 from garrison.processes.runner import policy
@@ -360,6 +363,13 @@ class Runner:
             self._log_notes(self.worktree.restore_branch(view.result.head))
         self._record_fact("change", policy.CHANGED if self.worktree.has_change() else policy.UNCHANGED)
 
+    def _inspect_change(self, action: Action, view: RunnerView) -> None:
+        """Look at what is to land, and record what a person should know of it: what happens then is decided once."""
+        config = self.merge_client.queue.state.config
+        found = inspect_branch(self.git, self.runtime.home, self.launch, self.task, self.branch,
+                               (self.launch.gate or "", self.launch.node_gate or "", (config and config.gate) or ""))
+        self._record_fact("changes", json.dumps({"tip": found.tip, "changes": found.changes}))
+
     def _start_job(self, action: Action, view: RunnerView) -> None:
         self.jobs.require_room(view.now)
         self._record(JobStarted(action.target, self.jobs.command(action.target), self.task.attempt))
@@ -372,7 +382,10 @@ class Runner:
         """Enqueue the branch, on which an acceptance command may have committed; put back one that was replaced."""
         if view.result is not None and view.result.head:
             self._log_notes(self.worktree.restore_branch(view.result.head, allow_more=True))
-        self.merge_client.enqueue()
+        if self.git.branch_tip(self.branch) != self.facts.inspected:  # somebody committed since, or it was not recorded
+            self._inspect_change(action, view)
+        if not with_effect(self.facts.changes, Effect.REFUSE):
+            self.merge_client.enqueue(self.facts.changes)
 
     def _log_notes(self, notes: list[str]) -> None:
         for note in notes:
@@ -499,6 +512,7 @@ class Runner:
         ActionKind.REOPEN_HOOK: _reopen_hook,
         ActionKind.PREPARE_WORKTREE: _prepare_worktree,
         ActionKind.COMPARE_TREE: _compare_tree,
+        ActionKind.INSPECT_CHANGE: _inspect_change,
         ActionKind.START_JOB: _start_job,
         ActionKind.STOP_JOB: _stop_job,
         ActionKind.START: _start,

@@ -66,6 +66,9 @@ class Change(NamedTuple):
     mode: str
     blob: str
     status: str
+    old_mode: str = ""
+    """Its mode and blob in the older one, as `mode` and `blob`: zeros if it was not there."""
+    old_blob: str = ""
 
 
 class Commit(NamedTuple):
@@ -255,8 +258,8 @@ class Commits(Repository):
             parts = self.run("diff-tree", "-r", "-z", "--no-renames", *key).out.split("\0")
             changes = []
             for meta, name in zip(parts[::2], parts[1::2], strict=False):
-                _, mode, _, blob, status = meta.split(" ")
-                changes.append(Change(name, mode, blob, status))
+                old_mode, mode, old_blob, blob, status = meta.split(" ")
+                changes.append(Change(name, mode, blob, status, old_mode.removeprefix(":"), old_blob))
             if not all(map(OID.fullmatch, key)):
                 return changes
             if len(self._changes) >= _CACHED_DIFFS:

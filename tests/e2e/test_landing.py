@@ -268,10 +268,14 @@ def test_what_lands_is_looked_at_the_gate_is_asked_about_a_secret_refused_and_th
     told = "changes 1 test: test_a.py; changes dependencies: pyproject.toml"
     outside = "changes files that its node's files= does not name: b.txt"
     assert f"{told}; {outside}" in place.command("status", "r1").stdout
-    reviews = [record for record in place.journal() if record["data"].get("type") == "NEEDS_REVIEW"]
-    assert len(reviews) == 1
+
+    def reviews() -> list[dict[str, object]]:
+        return [record for record in place.journal() if record["data"].get("type") == "NEEDS_REVIEW"]
+
+    wait_for("a person is told once", reviews)
     assert place.command("review", "script", "--approve").returncode == 0
     assert place.finish(child) == 1, place.logs()
+    assert len(reviews()) == 1
     assert git(place.repo, "show", "main:check.sh") == "test -e broken"
     assert not git(place.repo, "log", "main", "--oneline", "--", "k.py")
     assert f": landed ({git(place.repo, 'rev-parse', 'main')[:10]}); changes the gate's own files: check.sh" in (

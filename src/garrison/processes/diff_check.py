@@ -2,13 +2,14 @@
 
 `merge.diff_guard.inspect_diff` decides what a person should know of it. What an agent committed is read as bytes by
 git, outside any worktree, within bounds: what is beyond them counts as too large. The settings are those of the home,
-and of the garrison.toml that the target has; the branch's own has no say.
+and of the garrison.toml that the target has, or else your checkout; the branch's own has no say.
 """
 
 from __future__ import annotations
 
 import shlex
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.config import PROJECT_FILE, GuardConfig, read_config
@@ -16,12 +17,12 @@ from garrison.ends import ChangeKind, Told
 from garrison.errors import UsageError
 from garrison.merge.diff_guard import MAX_READ, Diff, inspect_diff, is_test, parse_log
 from garrison.merge.gate_files import find_gate_files
-from garrison.processes.launch_request import parse_project_tables
+from garrison.processes.launch_request import parse_project_tables, read_guard
+from garrison.system import untrusted
 from garrison.system.git import GitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from garrison.merge.diff_guard import Landed
     from garrison.records.run import Launch, Task
@@ -61,7 +62,7 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     tests = {oid for change in changes if is_test(change.name) for oid in (change.blob, change.old_blob)}
     blobs.read([*(change.blob for change in (*changes, *done)), *tests, f"{settings}:{PROJECT_FILE}",
                 *(f"{target}:{name}" for name in _named_in(command))])
-    limits = _limits(home, blobs.read_one(f"{settings}:{PROJECT_FILE}"))
+    limits = _limits(home, launch, blobs.read_one(f"{settings}:{PROJECT_FILE}"))
     landed = _read_log(git, f"-{_LANDINGS}", "--first-parent", "-m", base)[0] if changes else []
     gate = find_gate_files(command, lambda name: blobs.read_one(f"{target}:{name}"))
     found = inspect_diff(Diff(changes, blobs.read, gate, done, landed, blobs.sizes, _patterns(task)), limits)
@@ -84,12 +85,14 @@ def _patterns(task: Task) -> tuple[str, ...]:
     return tuple(str(task.attributes.get("files") or "").replace(",", " ").split())
 
 
-def _limits(home: Path, project: bytes | None) -> GuardConfig:
+def _limits(home: Path, launch: Launch, project: bytes | None) -> GuardConfig:
+    """Return the settings; a garrison.toml that the target does not have yet is the person's own, in the checkout."""
     try:
-        limits = read_config(home).guard()
-        tables = parse_project_tables(PROJECT_FILE, project) if project is not None else {}
-        return limits.with_project(tables.get("guard", {}), f"{PROJECT_FILE}, [guard]")
-    except UsageError:  # it was well-formed at the launch
+        if project is None:
+            return read_guard(home, Path(launch.repo))
+        tables = parse_project_tables(PROJECT_FILE, project)
+        return read_config(home).guard().with_project(tables.get("guard", {}), f"{PROJECT_FILE}, [guard]")
+    except (UsageError, untrusted.UnsafeFile):  # it was well-formed at the launch
         return GuardConfig()
 
 

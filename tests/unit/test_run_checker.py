@@ -15,6 +15,7 @@ import pytest
 from garrison.testing.checker import (
     Promise,
     Repository,
+    UnreadableAttestations,
     UnreadableHistory,
     UnreadableSpending,
     check,
@@ -432,9 +433,22 @@ def test_a_run_in_progress_is_not_blamed_for_what_its_end_must_bring(story: Stor
     assert story.findings() == []
 
 
-def test_torn_attestations_are_skipped_and_a_line_that_is_no_event_is_named() -> None:
-    attested = read_attestations([f"since {SINCE}\nabc def 0 0\nabc de", "x\n"])
-    assert len(attested.runs) == 1
+@pytest.mark.parametrize("spoil", [
+    lambda lines, tree: [line[:len(line) // 2] for line in lines],
+    lambda lines, tree: ["\0" * len(line) for line in lines],
+    lambda lines, tree: [line.replace(f" {tree}", f" {'1' if tree[0] == '0' else '0'}{tree[1:]}") for line in lines],
+    lambda lines, tree: [line.replace(tree, tree[:20]) for line in lines]],
+    ids=["halved", "zeros", "a letter", "a name"])
+def test_damaged_attestations_accuse_nobody(story: Story, spoil: Callable[[list[str], str], list[str]]) -> None:
+    texts = ["\n".join(spoil([f"since {SINCE}", *story.attested], story.tree("merge a")))]
+    damaged = read_attestations([*texts, f"since {SINCE}\n"])
+    with pytest.raises(UnreadableAttestations, match="is damaged and cannot tell whether"):
+        check(read_events(map(json.dumps, story.lines)), Repository(story.repo), damaged)
+
+
+def test_torn_attestations_are_told_apart_and_a_line_that_is_no_event_is_named() -> None:
+    attested = read_attestations([f"since {SINCE}\n{'a' * 40} {'b' * 40} 0 0\nabc de", f"since {SINCE}\nx\n"])
+    assert (len(attested.runs), attested.damaged) == (1, ("abc de", "x"))
     assert attested.since == SINCE
     with pytest.raises(UnreadableHistory, match="line 2"):
         read_events(['{"at":"","journal":"","by":"","seq":1,"kind":"","node":"","data":{}}', "{}"])

@@ -30,6 +30,7 @@ from garrison.testing.checker import (
     History,
     Promise,
     Repository,
+    UnreadableAttestations,
     UnreadableHistory,
     UnreadableSpending,
     check,
@@ -92,6 +93,8 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         if not place.is_there:
             raise UsageError(f"{place.path} is no git repository; name the run's with --repository")
         findings = settle(lambda: check(history, place, attestations, home=root, spending=spending))
+    except UnreadableAttestations as error:
+        raise UsageError(f"{error} (`attestations` in a queue's folder of {root})" if root else str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{events_file or root}: an event lacks what its kind has, or has another form "
                          f"({type(error).__name__}: {error}); docs/proof.md describes the form") from error

@@ -8,11 +8,12 @@ import-linter holds this. Each `Finding` names the `Promise` that was broken. do
     findings = check(read_events(lines), Repository(path), read_attestations(texts), spending=read_spending(costs))
 """
 
-from garrison.testing.checker.attestations import Attestation, Attestations, read_attestations
+from garrison.testing.checker.attestations import Attestation, Attestations, UnreadableAttestations, read_attestations
 from garrison.testing.checker.history import Event, History, UnreadableHistory, read_events
 from garrison.testing.checker.promises import Finding, Promise, check
 from garrison.testing.checker.repository import Repository
 from garrison.testing.checker.spending import Call, UnreadableSpending, read_spending
 
 __all__ = ["Attestation", "Attestations", "Call", "Event", "Finding", "History", "Promise", "Repository",
-           "UnreadableHistory", "UnreadableSpending", "check", "read_attestations", "read_events", "read_spending"]
+           "UnreadableAttestations", "UnreadableHistory", "UnreadableSpending", "check", "read_attestations",
+           "read_events", "read_spending"]

@@ -7,12 +7,20 @@ The first line of the file says since when they are written; landings before tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 SINCE = "since"
 """First word of the first line; a time in the form of the events follows."""
-_FIELDS = 4
+_LINE = re.compile(r"([0-9a-f]{40,64}|ref: \S+|) [0-9a-f]{40,64} [0-9]+ [01]")
+"""A gate that took its worktree apart has a branch, or nothing, in the place of the commit: that attests nothing."""
+_MOST_FLIPPED = 2
+"""Letters of a name in which a damaged one differs from what it was, at most."""
+
+
+class UnreadableAttestations(ValueError):
+    """They are damaged, and what they say is needed."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +46,38 @@ class Attestations:
 
     runs: tuple[Attestation, ...] = ()
     since: str = ""
+    damaged: tuple[str, ...] = ()
+    """Lines that are no attestation."""
+
+    def require(self, tree: str) -> None:
+        """Raise UnreadableAttestations if damage may be why nothing attests that a tree passed."""
+        near = next((run.tree for run in self.runs if run.tree != tree and is_flipped(run.tree, tree)), "")
+        if near or self.damaged:
+            what = f"it names {near}, which is nearly that" if near else f"it has {self.damaged[0][:80]!r}"
+            raise UnreadableAttestations(f"a file of attestations is damaged and cannot tell whether {tree} passed "
+                                         f"({what}); move it away to check by the queue's own verdicts")
+
+
+def is_flipped(name: str, other: str) -> bool:
+    """Return whether two names of objects differ in hardly anything, as no two that git made do."""
+    return len(name) == len(other) and 0 < sum(map(str.__ne__, name, other)) <= _MOST_FLIPPED
 
 
 def read_attestations(texts: Iterable[str]) -> Attestations:
-    """Read attestations, one text for each queue; lines that are no attestation, such as torn ones, are skipped."""
+    """Read attestations, one text for each queue; of lines that are no attestation, such as torn ones, it is noted that
+    they are there."""
     runs: list[Attestation] = []
     starts: list[str] = []
+    damaged: list[str] = []
     for text in texts:
-        lines = [line.split() for line in text.splitlines()]
-        runs += [Attestation(words[0], words[1], int(words[2]), words[3] == "1") for words in lines
-                 if len(words) == _FIELDS and words[2].isdigit()]
-        starts += [words[1] for words in lines if words[:1] == [SINCE] and len(words) > 1][:1]
-    return Attestations(tuple(runs), max(starts, default=""))
+        lines = text.splitlines()
+        begun = [line.partition(" ")[2] for line in lines if line.startswith(f"{SINCE} ")]
+        starts += begun[:1]
+        for line in lines:
+            if _LINE.fullmatch(line):
+                commit, tree, code, timed_out = line.rsplit(" ", 3)
+                runs += [Attestation(commit, tree, int(code), timed_out == "1")] if commit.isalnum() else []
+            elif not line.startswith(f"{SINCE} "):
+                damaged.append(line)
+        damaged += [] if begun or not text else [lines[0]]
+    return Attestations(tuple(runs), max(starts, default=""), tuple(damaged))

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from garrison.testing.checker import machine
-from garrison.testing.checker.attestations import Attestations
+from garrison.testing.checker.attestations import Attestations, is_flipped
 from garrison.testing.checker.history import GUARDIAN, QUEUE, Event, History
 from garrison.testing.checker.repository import Commit, Repository
 from garrison.testing.checker.spending import Call, overdrawn
@@ -243,22 +243,29 @@ class _Check:
             line = [Commit(new, tree, (), ())]
         for commit in line[-1:] if entry.strategy in STRAIGHT else line:
             if commit.tree not in passed:
+                if commit.tree in self._green(event):
+                    self.attestations.require(commit.tree)
                 yield f"{commit.oid} landed with {entry.name}, and its tree {commit.tree} had not passed the gate"
 
     def _passed(self, landing: Event) -> set[str]:
         """Return the trees that had passed before a landing."""
-        green = [event for event in self.history.of("verdict", journal=QUEUE)
-                 if event.data["result"] == "green" and event.seq < landing.seq]
         since = self.attestations.since
         attested = {run.tree for run in self.attestations.runs if run.passed}
-        return {str(event.data["tree"]) for event in green
+        return {tree for tree, event in self._green(landing).items()
                 if event.data["tree"] in attested or not since or event.at < since}
+
+    def _green(self, landing: Event) -> dict[str, Event]:
+        """Return the trees that passed before a landing, as the queue's verdicts say."""
+        return {str(event.data["tree"]): event for event in self.history.of("verdict", journal=QUEUE)
+                if event.data["result"] == "green" and event.seq < landing.seq}
 
     def _attested(self) -> Iterator[str]:
         """A gate run found the tree checked out that the queue meant to test."""
         for run in self.attestations.runs:
             tree = self.repository.tree(run.commit)
             if tree and tree != run.tree:
+                if is_flipped(tree, run.tree):
+                    self.attestations.require(tree)
                 yield f"a gate run that was to test {run.tree} found {run.commit} checked out, whose tree is {tree}"
 
     # --- once -------------------------------------------------------------------------------------------------------

@@ -244,6 +244,8 @@ class RefusalKind(StrEnum):
     """Only files that git ignores were changed."""
     GUARD = "guard"
     """Files were left uncommitted that garrison does not commit for an agent."""
+    EXCESS = "excess"
+    """Its history is beyond all bounds; `files` says in what."""
     HOOK = "hook"
     """A commit hook of the repository refused what was left uncommitted; `files` are the last lines of its output."""
 

@@ -8,7 +8,7 @@ from garrison.errors import GarrisonError
 from garrison.sandbox import collect as collecting
 from garrison.sandbox.collect import collect, enter
 from garrison.sandbox.git_view import REPOSITORY, GitView, restore_link
-from garrison.system.git import Git
+from garrison.system.git import Git, bounds
 from sandbox_support import missing, run_inside
 from support import git, make_repository
 
@@ -341,7 +341,7 @@ def test_an_index_that_names_a_folder_has_no_repository_below_it_asked(repo, tre
 
 
 def test_a_collection_is_bounded(repo, tree, view, monkeypatch):
-    monkeypatch.setattr(collecting, "MAX_BYTES", 1 << 16)
+    monkeypatch.setattr(bounds, "MAX_BYTES", 1 << 16)
     run_inside(tree, view.prepare(), "head -c 200000 /dev/urandom > big; git add big; git commit -qm big")
     with pytest.raises(GarrisonError, match=r"larger than|more than"):
         collect(view)

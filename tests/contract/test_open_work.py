@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from garrison.ends import Refusal, RefusalKind, from_fields, to_fields
-from garrison.processes.unfinished import WorkInspector
+from garrison.processes.unfinished import WorkInspector, describe
 from garrison.processes.worktree import BEGUN, CONFLICTS, MERGED, Worktree
 from garrison.records.run import Task
 from garrison.sandbox.collect import OpenWork, collect, enter, find_side_work, read_open_work
 from garrison.sandbox.git_view import GitView
 from garrison.system.git import Git
+from garrison.system.git.bounds import Excess
 from sandbox_support import missing, run_inside
 from support import git, make_repository
 
@@ -100,6 +101,17 @@ def test_work_in_a_stash_or_on_another_branch_is_found_and_what_others_did_is_no
     assert stashed is not None and stashed.kind is RefusalKind.STASH
     scene.work("git merge -q side")
     assert scene.inspect() is None, "what is on the branch is enough"
+
+
+def test_a_history_beyond_all_bounds_is_refused_before_it_is_looked_into(scene: Scene) -> None:
+    scene.work("echo x > x; git add x; head -c 2000000 /dev/zero | tr '\\0' x | git commit -qF -")
+    if scene.is_confined:
+        with pytest.raises(Excess, match=r"the commit .* has 1\.9 MiB, more than 1 MiB"):
+            scene.inspect()
+        return
+    refusal = scene.inspect()
+    assert refusal is not None and refusal.kind is RefusalKind.EXCESS
+    assert describe(refusal, "node").startswith("its commits are too large to be taken over: the commit ")
 
 
 def test_a_merge_that_the_attempt_began_with_is_concluded_unless_markers_are_left(scene: Scene) -> None:

@@ -81,6 +81,11 @@ def grew(world: World, node: str) -> bool:
     return world.most_memory > TOO_MUCH
 
 
+def taken(world: World, node: str) -> bool:
+    """Return whether garrison took over what is too large for every repository, or was held up by it."""
+    return grew(world, node) or world.nodes(RUN).get(node, {}).get("status") != "failed"
+
+
 def naps(number: int) -> Callable[[World, str], bool]:
     """Return a watch for programs of the agent that outlive the run."""
     def watch(world: World, node: str) -> bool:
@@ -111,6 +116,7 @@ PLANT = "p=$ROOT/ran-$NODE; printf '#!/bin/sh\\ntouch %s\\ncat\\n' $p > $PWD/evi
 SHOW = "echo '*.txt filter=evil' > .gitattributes; echo $NODE > $NODE.txt; "
 """Shell that leaves what makes garrison's git use a filter."""
 UNTRUSTED = "garrison reads only regular files of bounded size, without following links"
+BOUNDS = "what is taken over of a history is bounded"
 OWN = "garrison works in no repository below a worktree but the worktree's own"
 NEUTRAL = "garrison's own git runs nothing that was planted"
 HOOKS = "pre-commit post-commit reference-transaction post-checkout post-index-change post-merge"
@@ -191,6 +197,13 @@ TRAPS = (
          refused_by="the reaper of its incarnation", always=True),
     Trap("leaves two hundred programs", "for n in $(seq 200); do env -i setsid -f sleep 31338; done", naps(31338),
          refused_by="the reaper of its incarnation", always=True),
+    Trap("commits ten million files of seventy objects",
+         "t=$(echo hi | git hash-object -w --stdin); k=blob; m=100644; for n in 1 2 3 4 5 6 7; do "
+         "t=$(for i in 0 1 2 3 4 5 6 7 8 9; do printf '%s %s %s\\td%s\\n' $m $k $t $i; done | git mktree); "
+         "k=tree; m=040000; done; git update-ref HEAD $(git commit-tree -p HEAD -m bomb $t)", taken,
+         refused_by=BOUNDS),
+    Trap("commits a message of 100 MB", "echo x > $NODE.txt; git add $NODE.txt; head -c 100000000 /dev/zero | "
+         "tr '\\0' x | git commit -qF -", taken, refused_by=BOUNDS),
     Trap("has the gate run its code", "printf 'touch %s\\ncp %s/.netrc %s\\n' $ROOT/ran-$NODE $U $ROOT/ran-$NODE "
          "> check.sh", touched),
     Trap("has the acceptance run its code", "printf 'touch %s\\n' $ROOT/ran-$NODE > accept.sh; exit 0", touched),

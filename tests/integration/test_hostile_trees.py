@@ -69,6 +69,14 @@ def deep(world: World, levels: int = 3000) -> None:
     commit(world, tree(world, ("40000", "d", content)))
 
 
+def many(world: World, levels: int = 7) -> None:
+    content, mode = blob(world, b"x"), b"100644"
+    for _ in range(levels):
+        content = raw(world, "tree", b"".join(b"%s %d\0" % (mode, n) + bytes.fromhex(content) for n in range(10)))
+        mode = b"40000"
+    commit(world, content)
+
+
 def missing_blob(world: World) -> None:
     commit(world, tree(world, ("100644", "gone", "1" * 40)))
 
@@ -129,6 +137,9 @@ HOSTILE: dict[str, Callable[[World], object]] = {
     "mode that git does not know": entry("odd", "100600"),
     "mode of a socket": entry("odd", "140000"),
     "3,000 levels": deep,
+    "ten million files": many,
+    "a message of 20 MB": lambda world: commit(world, tree(world, ("100644", "x", blob(world, b"x"))),
+                                               message=b"\n" + b"x" * 20_000_000),
     "a name twice": doubled,
     "blob missing": missing_blob,
     "tree missing": missing_tree,
@@ -161,8 +172,8 @@ LANDS = {"gitmodules is a folder", "gitmodules is a submodule", "gitmodules is h
          "a submodule for a folder", "a folder for a file"}
 """Those that harm nobody: the rest must be refused."""
 UNREADABLE = {"name with a slash", "name with a slash up", "name without letters", "tree missing", "a blob as a tree",
-              "parent missing", "parent is a blob"}
-"""Those that git cannot read or merge at all."""
+              "parent missing", "parent is a blob", "ten million files", "a message of 20 MB"}
+"""Those that git cannot read or merge at all, or that it is not asked to."""
 HARMLESS_AND_SLOW = {"gitattributes is huge", "gitmodules is huge"}
 
 
@@ -189,8 +200,10 @@ def impatient(monkeypatch):
 
 def test_entries_at_which_git_fails_hold_up_none_of_those_behind_them(tmp_path, impatient):
     world = World(tmp_path, gate="true")
-    refused = {"update is a command": "gitmodulesUpdate", "name with a slash": "Aborted", "tree missing": "unable to",
-               "blob missing": "unable to read"}
+    refused = {"update is a command": "gitmodulesUpdate", "name with a slash": "Aborted",
+               "tree missing": "bad tree object", "blob missing": "unable to read",
+               "ten million files": "too large to be tested",
+               "a message of 20 MB": "has 19.1 MiB, more than 1 MiB", "3,000 levels": "more than 200 levels"}
     for number, name in enumerate(refused):
         HOSTILE[name](world)
         world.enqueue(f"bad{number}", branch="hostile")

@@ -33,6 +33,7 @@ from garrison.plugins import Group, load, offered
 from garrison.system import failpoint
 from garrison.system.clock import from_iso
 from garrison.system.git import GitError
+from garrison.system.git.bounds import explain_excess
 from garrison.system.git.commits import MergeResult
 from garrison.system.git.landable import explain_refusal
 from garrison.system.git.repository import EMAIL, NAME
@@ -182,12 +183,19 @@ class CandidateBuilder:
         """
         while True:
             try:
+                if excess := self._explain_excess(entry, target=tip):
+                    return Candidate("", None, (), excess)
                 candidate = build_candidate(self.git, entry, parent, self._trailers(entry, names, position), target=tip)
                 why = self._explain_refusal(parent, candidate, foreign=candidate.commit == entry.oid)
                 return Candidate("", None, (), why) if why else candidate
             except GitError as error:
                 if not self.git.drop_damaged_named(error.stderr):  # each time there are fewer of them
                     raise
+
+    def _explain_excess(self, entry: MergeEntry, target: str) -> str:
+        """Return in what an entry's history is beyond the bounds, '' if it is not; before git lists or merges it."""
+        excess = explain_excess(self.git, self.git.merge_base(target, entry.oid) or "", entry.oid)
+        return f"{entry.branch} is too large to be tested: {excess}" if excess else ""
 
     def _explain_refusal(self, parent: str, candidate: Candidate, *, foreign: bool) -> str:
         """Return why git itself refuses a candidate's tree, '' if it does not."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
+from garrison.system.git.bounds import explain_excess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +57,7 @@ class TouchedFiles:
     def _read(self, oid: str, tip: str) -> Touched:
         try:
             base = self.git.merge_base(tip, oid)
-            if base is None:
+            if base is None or explain_excess(self.git, base, oid):
                 return UNKNOWN
             paths = self.git.changed_paths(base, oid)
         except GarrisonError:  # what git says of it is judged when it is built

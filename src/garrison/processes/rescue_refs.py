@@ -113,8 +113,8 @@ _REASONS = {LIVE: "at an interval, all of it committed", "other": "in its stash,
 def inspect_rescue(repository: RescueRepository, name: RescueName) -> RescuedWork:
     """Return the saved work of one rescue ref; GitError if its objects are damaged or gone."""
     git = repository.git
-    lines = git.run("show", "-s", "--format=%H%n%cI%n%s", name.ref, "--").out.splitlines()
-    commit, when, subject = lines[0], lines[1], lines[2] if len(lines) > 2 else ""
+    lines = git.run("show", "-s", "--format=%H%n%cI%n%<(300,trunc)%s", name.ref, "--").out.splitlines()
+    commit, when, subject = lines[0], lines[1], lines[2].rstrip() if len(lines) > 2 else ""
     tip = git.rev(f"refs/heads/{repository.bases.get(name.run, '')}") or git.rev("HEAD")
     parent = git.rev(f"{name.ref}^")
     base = git.run("merge-base", tip, commit, check=False).out.strip() if tip else ""

@@ -22,7 +22,9 @@ from garrison.processes.launch_request import read_guard
 from garrison.processes.worktree import BEGUN, CONFLICTS, MERGED
 from garrison.records import atomic
 from garrison.sandbox.collect import find_side_work, read_open_work
+from garrison.sandbox.git_view import GitView
 from garrison.system import untrusted
+from garrison.system.git import bounds
 from garrison.system.git.rescues import rescue_stem
 
 if TYPE_CHECKING:
@@ -55,11 +57,18 @@ class WorkInspector:
     # ---- before garrison commits the rest
 
     def inspect_worktree(self) -> Refusal | None:
-        """Return what keeps garrison from committing what the agent left uncommitted."""
+        """Return what keeps garrison from committing what the agent left uncommitted, or from looking at it."""
+        if not GitView(self.git, self.worktree).exists and (excess := self._excess()):  # else it was when collected
+            return _refuse(RefusalKind.EXCESS, [excess])
         begun_with = _lines(self.folder / CONFLICTS)
         if marked := [name for name in begun_with if b"\n<<<<<<< " in b"\n" + self._content(name)]:
             return _refuse(RefusalKind.MARKERS, marked)
         return self._open_operation(begun_with) or self._uncommitted()
+
+    def _excess(self) -> str:
+        begun = "".join(_lines(self.folder / BEGUN)[:1])
+        head = self.git.head(self.worktree)
+        return bounds.explain_excess(self.git, begun if self.git.has_object(begun) else "", head) if head else ""
 
     def _open_operation(self, begun_with: Sequence[str]) -> Refusal | None:
         try:
@@ -263,6 +272,10 @@ def _hook(refusal: Refusal, _branch: str) -> str:
     return f"the repository's own {name} refuses what it left uncommitted: {last}{more}"
 
 
+def _excess_words(refusal: Refusal, _branch: str) -> str:
+    return f"its commits are too large to be taken over: {_names(refusal)}; commit less, in a history without that"
+
+
 def _names(refusal: Refusal) -> str:
     more = refusal.count - len(refusal.files)
     return ", ".join(refusal.files) + (f" and {more:,} more" if more > 0 else "")
@@ -270,4 +283,5 @@ def _names(refusal: Refusal) -> str:
 
 _WORDS = {RefusalKind.OPERATION: _operation, RefusalKind.UNMERGED: _unmerged_words, RefusalKind.MARKERS: _markers,
           RefusalKind.STASH: _stash, RefusalKind.OTHER_BRANCH: _other_branch, RefusalKind.REWRITTEN: _rewritten,
-          RefusalKind.IGNORED: _ignored_words, RefusalKind.GUARD: _guard, RefusalKind.HOOK: _hook}
+          RefusalKind.IGNORED: _ignored_words, RefusalKind.GUARD: _guard, RefusalKind.HOOK: _hook,
+          RefusalKind.EXCESS: _excess_words}

@@ -16,16 +16,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import resource
 import shutil
-import subprocess
-import tempfile
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from garrison.errors import GarrisonError, Hindered
 from garrison.frozen import frozen
@@ -37,27 +31,15 @@ from garrison.sandbox.git_view import (
     ViewState,
     checkout_path,
     find_git_dir,
-    quote_in_list,
     restore_link,
 )
 from garrison.sandbox.place import Mode, Mount, Rights, Role
 from garrison.sandbox.probe import mode_here
 from garrison.system import failpoint, untrusted
-from garrison.system.git import Git, GitError
+from garrison.system.git import Git, GitError, bounds
 from garrison.system.git.commits import OID
-from garrison.system.git.repository import environment, is_gc_running
+from garrison.system.git.repository import is_gc_running
 
-MAX_BYTES = 2 << 30
-"""Bytes of new objects in one collection."""
-MAX_SECONDS = 300.0
-"""Seconds that one call of git may take."""
-MAX_MEMORY = 2 << 30
-"""Bytes of memory of its own that one call of git may take."""
-MAX_FILES, MAX_CHECKOUT, MAX_LEVELS = 500_000, 8 << 30, 200
-"""Files that commits may change, bytes of their contents in a checkout, and folders above one: 70 objects can be ten
-million files."""
-MAX_OBJECT = {"commit": 1 << 20, "tag": 1 << 20, "tree": 64 << 20}
-"""Bytes of an object that git reads as a whole, wherever it looks at it."""
 _TRIES = 5
 """Imports of what a `git gc` took again before its ref was there."""
 MAX_SIDE = 20
@@ -76,9 +58,6 @@ _LOOSE = re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
 _LFS = re.compile(r"[0-9a-f]{64}")
 _PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
-_LIMITS = tuple(part for setting in (
-    "pack.threads=1", "core.bigFileThreshold=32m", "gc.auto=0", "core.fsync=committed,loose-object,reference",
-    "core.fsmonitor=false", f"core.hooksPath={os.devnull}") for part in ("-c", setting))
 
 
 @frozen
@@ -222,7 +201,7 @@ def read_open_work(git: Git, worktree: Path) -> OpenWork:
         listing = ""
         with suppress(GitError):  # torn, or split over several files
             if copy := _copy_index(view, folder, state.part):
-                listing = _git(folder, "ls-files", "--unmerged", "-z", extra={"GIT_INDEX_FILE": str(copy)},
+                listing = bounds.run_git(folder, "ls-files", "--unmerged", "-z", extra={"GIT_INDEX_FILE": str(copy)},
                                ).decode(errors="surrogateescape")
         return OpenWork(*_read_operation(view.common, state.part), _unmerged(listing))
 
@@ -313,7 +292,6 @@ def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str 
     if role is Role.AGENT:
         return enter(view, owner, push=rights.push, checkout=checkout, hooks=hooks, is_direct=is_direct)
     return view.prepare(checkout=checkout, hooks=hooks, is_direct=is_direct)
-    return view.prepare(checkout=checkout, hooks=hooks)
 
 
 def _is_current(view: GitView, state: ViewState) -> bool:
@@ -429,7 +407,7 @@ class _Collection:
         if untrusted.read_text(git_dir, "HEAD").strip() == commit:
             return
         if not objects.is_dir():
-            _make_git_directory(git_dir, [self.git.common / "objects"], is_sha256=len(commit) == 64)
+            bounds.make_git_directory(git_dir, [self.git.common / "objects"], is_sha256=len(commit) == 64)
         with _import_directory(self.view, objects) as folder:
             roots = [line for line in untrusted.read_text(self.view.common, f"{path}/shallow").split()
                      if OID.fullmatch(line)]
@@ -443,8 +421,8 @@ class _Collection:
             if _find_no_commits(folder, [commit]):
                 raise GarrisonError(f"{commit[:10]}, which a submodule of {self.view.worktree} has checked out, "
                                     "is no commit")
-            _git(git_dir, "read-tree", "--reset", commit)
-            _git(git_dir, "update-ref", "--no-deref", "HEAD", commit)
+            bounds.run_git(git_dir, "read-tree", "--reset", commit)
+            bounds.run_git(git_dir, "update-ref", "--no-deref", "HEAD", commit)
 
     def _link_modules(self) -> None:
         """Have the `.git` files of submodules that were added inside, which name paths there, lead to what was
@@ -667,7 +645,7 @@ def _side_refs(common: Path, folder: str = "refs/heads", depth: int = 0) -> list
 
 def collect_lfs(view: GitView) -> None:
     """Bring over the objects of git-lfs, whose names are the hashes of their contents."""
-    store, room = view.git.common / "lfs" / "objects", MAX_BYTES
+    store, room = view.git.common / "lfs" / "objects", bounds.MAX_BYTES
     for first in untrusted.list_names(view.common, "lfs/objects"):
         for second in untrusted.list_names(view.common, f"lfs/objects/{first}") if _FOLDER.fullmatch(first) else ():
             with untrusted.open_directory(view.common, f"lfs/objects/{first}/{second}") as directory:
@@ -705,7 +683,7 @@ def _list_index(view: GitView, folder: Path, part: str) -> dict[str, bool] | Non
     if copy is None:
         return None
     try:
-        listing = _git(folder, "ls-files", "-z", "-t", extra={"GIT_INDEX_FILE": str(copy)})
+        listing = bounds.run_git(folder, "ls-files", "-z", "-t", extra={"GIT_INDEX_FILE": str(copy)})
     except GitError:
         return None  # torn, or split over several files: HEAD says enough
     return {line[2:]: line.startswith("S ") for line in _split(listing.decode(errors="surrogateescape"))}
@@ -731,19 +709,9 @@ def _find_no_commits(folder: Path, oids: Sequence[str]) -> list[str]:
     """Return those of the names that are not names of commits."""
     if not oids:
         return []
-    found = _git(folder, "cat-file", "--batch-check=%(objecttype)", text="".join(f"{oid}\n" for oid in oids).encode())
+    found = bounds.run_git(folder, "cat-file", "--batch-check=%(objecttype)",
+                           text="".join(f"{oid}\n" for oid in oids).encode())
     return [oid for oid, kind in zip(oids, found.decode().splitlines(), strict=True) if kind != "commit"]
-
-
-def _make_git_directory(folder: Path, borrowed: Sequence[Path], *, is_sha256: bool, settings: str = "") -> None:
-    """Make a git directory without a ref, which borrows objects."""
-    for name in ("refs", "objects/info", "objects/pack"):
-        (folder / name).mkdir(parents=True)
-    (folder / "HEAD").write_text("ref: refs/heads/none\n")
-    extension = "[extensions]\n\tobjectFormat = sha256\n" if is_sha256 else ""
-    core = f"[core]\n\trepositoryformatversion = {int(is_sha256)}\n{settings}"
-    (folder / "config").write_text(core + extension)
-    (folder / "objects" / "info" / "alternates").write_text("".join(f"{quote_in_list(path)}\n" for path in borrowed))
 
 
 @contextmanager
@@ -755,7 +723,7 @@ def _import_directory(view: GitView, store: Path) -> Iterator[Path]:
     state = view.read_state()
     assert state is not None
     permissions = f"\tsharedRepository = {state.permissions}\n" if re.fullmatch(r"\w+", state.permissions) else ""
-    _make_git_directory(folder, [store], is_sha256=len(state.tip) == 64, settings=f"\tbare = true\n{permissions}")
+    bounds.make_git_directory(folder, [store], is_sha256=len(state.tip) == 64, settings=f"\tbare = true\n{permissions}")
     try:
         yield folder
     finally:
@@ -769,16 +737,16 @@ def import_objects(common: Path, private: str, folder: Path, store: Path, wanted
 
     `folder`: as `_import_directory` makes it; `known`: commits of the repository from which little is missing. `whole`:
     also what the store has of them now, as one pack that is held.
-    GarrisonError if git refuses them, or if they are beyond the limits.
+    GitError if git refuses them, Excess if they are beyond the bounds.
     """
-    _check_objects(folder, _link_objects(common, private, folder, None if whole else store))
+    bounds.check_objects(folder, _link_objects(common, private, folder, None if whole else store))
     for commit in wanted:
-        _check_checkout(folder, known[0] if known else "", commit)
+        bounds.check_checkout(folder, known[0] if known else "", commit)
     revisions = "".join(f"{line}\n" for line in [*wanted, *(["--not", *known] if known else [])])
     pack = folder / "import.pack"
     with pack.open("w+b") as file:
-        _git(folder, "pack-objects", "--quiet", "--revs", *(() if whole else ("--local", "--thin")),
-             "--delta-base-offset", "--stdout", text=revisions.encode(), output=file)
+        bounds.run_git(folder, "pack-objects", "--quiet", "--revs", *(() if whole else ("--local", "--thin")),
+                       "--delta-base-offset", "--stdout", text=revisions.encode(), output=file)
         file.seek(8)
         count = int.from_bytes(file.read(4), "big")
         file.seek(0)
@@ -786,69 +754,9 @@ def import_objects(common: Path, private: str, folder: Path, store: Path, wanted
             return []
         receive = ("unpack-objects", "-q") if count <= FEW and not whole else (
             "index-pack", "--stdin", "--fix-thin", *(("--keep=garrison",) if whole else ()))
-        told = _git(folder, *receive, "--strict", f"--max-input-size={MAX_BYTES}", source=file,
-                    extra={"GIT_OBJECT_DIRECTORY": str(store)}).decode().split()
+        told = bounds.run_git(folder, *receive, "--strict", f"--max-input-size={bounds.MAX_BYTES}", source=file,
+                              extra={"GIT_OBJECT_DIRECTORY": str(store)}).decode().split()
     return [store / "pack" / f"pack-{told[1]}.keep"] if told[:1] == ["keep"] else []
-
-
-def _check_objects(folder: Path, names: Sequence[str]) -> None:
-    """Refuse an object of which git makes more in memory than any honest one needs."""
-    listing = _git(folder, "cat-file", "--batch-check=%(objecttype) %(objectsize)",
-                   text="".join(f"{name}\n" for name in names).encode()) if names else b""
-    for name, line in zip(names, listing.decode().splitlines(), strict=True):
-        kind, _, size = line.partition(" ")
-        if kind in MAX_OBJECT and int(size) > MAX_OBJECT[kind]:
-            raise GarrisonError(f"what was committed in {folder.parent} cannot be imported: the {kind} {name[:10]} has "
-                                f"{int(size) >> 20} MiB, more than {MAX_OBJECT[kind] >> 20} MiB")
-
-
-def _check_checkout(folder: Path, base: str, commit: str) -> None:
-    """Refuse a commit whose checkout has more files, levels or content than a repository may gain at once."""
-    tree = _Tally(MAX_FILES)
-    try:
-        _git(folder, "ls-tree", "-r", "-z", "--name-only", commit, output=tree)
-    except _TooManyFiles:
-        before = _Tally(1 << 62)
-        if base:
-            with suppress(_TooManyFiles):
-                _git(folder, "ls-tree", "-r", "-z", "--name-only", base, output=before)
-        tree = _Tally(before.files + MAX_FILES)
-        with suppress(_TooManyFiles):
-            _git(folder, "ls-tree", "-r", "-z", "--name-only", commit, output=tree)
-    content = _content_of(folder, base, commit) if tree.files <= tree.most else 0
-    for what, found, most in (("files", tree.files, tree.most), ("levels of folders", tree.levels, MAX_LEVELS),
-                              ("MiB of new content", content >> 20, MAX_CHECKOUT >> 20)):
-        if found > most:
-            raise GarrisonError(f"what was committed in {folder.parent} cannot be imported: {commit[:10]} has more "
-                                f"than {most:,} {what}")
-
-
-def _content_of(folder: Path, base: str, commit: str) -> int:
-    """Return the bytes of the files that a commit adds or changes, each counted where it is checked out."""
-    base = base or _git(folder, "mktree").decode().strip()
-    fields = _git(folder, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", base, commit).split(b"\0")
-    blobs = Counter(about.split(b" ")[3] for about in fields[:-1:2] if not about.endswith(b" D"))
-    sizes = _git(folder, "cat-file", "--batch-check=%(objectsize)", text=b"".join(oid + b"\n" for oid in blobs))
-    return sum(int(size) * times for size, times in zip(sizes.split(b"\n"), blobs.values(), strict=False)
-               if size.isdigit())  # a submodule's commit is not there
-
-
-class _TooManyFiles(Exception):
-    """A tree has more files than are counted."""
-
-
-class _Tally:
-    """Counts the names that git lists, and the levels of their folders; _TooManyFiles beyond `most`."""
-
-    def __init__(self, most: int) -> None:
-        self.files, self.levels, self.most, self._rest = 0, 0, most, b""
-
-    def write(self, chunk: bytes) -> None:
-        *names, self._rest = (self._rest + chunk).split(b"\0")
-        self.files += len(names)
-        self.levels = max(self.levels, max((name.count(b"/") for name in names), default=0), self._rest.count(b"/"))
-        if self.files > self.most or self.levels > MAX_LEVELS:
-            raise _TooManyFiles
 
 
 def _link_objects(common: Path, private: str, folder: Path, store: Path | None) -> list[str]:
@@ -857,7 +765,7 @@ def _link_objects(common: Path, private: str, folder: Path, store: Path | None) 
 
     Return the names of the objects.
     """
-    room, left = MAX_BYTES, _FILES_LIMIT
+    room, left = bounds.MAX_BYTES, _FILES_LIMIT
     found: list[str] = []
     for name in untrusted.list_names(common, private):
         if not _FOLDER.fullmatch(name):
@@ -883,61 +791,9 @@ def _link_objects(common: Path, private: str, folder: Path, store: Path | None) 
                 size = untrusted.link_regular(directory, name, target, room)
                 if size >= 0:
                     room -= size
-                    _git(folder, "index-pack", str(target))
+                    bounds.run_git(folder, "index-pack", str(target))
                     with target.with_suffix(".idx").open("rb") as index:
                         kind = "sha256" if (folder / "config").read_text().count("sha256") else "sha1"
-                        listed = _git(folder, "show-index", f"--object-format={kind}", source=index)
+                        listed = bounds.run_git(folder, "show-index", f"--object-format={kind}", source=index)
                     found += [line.split(" ")[1] for line in listed.decode().splitlines()]
     return found
-
-
-def _git(folder: Path, *arguments: str, text: bytes | None = None, source: IO[bytes] | None = None,
-         output: IO[bytes] | _Tally | None = None, extra: Mapping[str, str] | None = None) -> bytes:
-    """Run git in a git directory of garrison's own, without any configuration but its own, within the limits."""
-    env = {**environment(), "GIT_DIR": str(folder), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
-           "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", **(extra or {})}
-    excess: list[str] = []
-    with tempfile.TemporaryFile() as error_file, subprocess.Popen(
-            ["git", *_LIMITS, *arguments], env=env, cwd=folder, stderr=error_file, stdout=subprocess.PIPE,
-            stdin=subprocess.PIPE if text is not None else source or subprocess.DEVNULL) as child:
-
-        def end(why: str) -> None:
-            excess.append(why)
-            child.kill()
-
-        with suppress(ProcessLookupError, PermissionError):
-            resource.prlimit(child.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))  # the files it maps count not
-        timer = threading.Timer(MAX_SECONDS, end, [f"more than {MAX_SECONDS:g} s"])
-        timer.start()
-        try:
-            data = _exchange(child, text, output, end)
-            child.wait()
-        finally:
-            timer.cancel()
-        if excess:
-            raise GarrisonError(f"what was committed in {folder.parent} cannot be imported: it takes {excess[0]}")
-        if child.returncode:
-            error_file.seek(0)
-            raise GitError(arguments, child.returncode, error_file.read(1 << 16).decode(errors="replace"))
-        return data
-
-
-def _exchange(child: subprocess.Popen[bytes], text: bytes | None, output: IO[bytes] | _Tally | None,
-              end: Callable[[str], None]) -> bytes:
-    """Send the input, then read all output: into `output`, else returned. `end` is called if there is too much."""
-    if child.stdin is not None:
-        with suppress(BrokenPipeError):
-            child.stdin.write(text or b"")
-            child.stdin.close()
-    assert child.stdout is not None
-    size, chunks = 0, []
-    while chunk := child.stdout.read(1 << 16):
-        size += len(chunk)
-        if size > MAX_BYTES:
-            end(f"more than {MAX_BYTES >> 20} MiB of new objects")
-            break
-        if output is None:
-            chunks.append(chunk)
-        else:
-            output.write(chunk)
-    return b"".join(chunks)

@@ -35,7 +35,7 @@ from garrison.sandbox import git_config
 from garrison.sandbox.file_system import SYSTEM, home_inside, is_within
 from garrison.sandbox.place import Mount
 from garrison.system import untrusted
-from garrison.system.git import excludes
+from garrison.system.git import bounds, excludes
 from garrison.system.git.commits import OID
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ class ObjectStores:
         """Return the content of `info/alternates` for a private store in place of `objects`, which are added."""
         self.add(objects)
         if self._is_direct:
-            return "".join(f"{quote_in_list(real)}\n" for real in _closure(objects))
+            return "".join(f"{bounds.quote_in_list(real)}\n" for real in _closure(objects))
         return "".join(f"{STORES}/{self._places[real]}/objects\n" for real in _closure(objects))
 
     @property
@@ -343,14 +343,6 @@ def store_mounts(stores: Sequence[Path], empty: Path) -> list[Mount]:
             if (real.parent / "lfs").is_dir():  # where git-lfs looks beside an alternate
                 mounts.append(Mount(real.parent / "lfs", place / "lfs"))
     return mounts
-
-
-def quote_in_list(path: Path) -> str:
-    """Return a path as git reads it in a list of alternates: quoted if it has more than one line, say."""
-    text = str(path)
-    if "\n" not in text and not text.startswith(('"', "#")):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def _closure(objects: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from garrison.agents.failover import START, find_trouble
 from garrison.agents.registry import agent, excluded_by
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.config import GuardHooks
-from garrison.ends import End, Refusal, RefusedBy, to_fields
+from garrison.ends import End, Refusal, RefusalKind, RefusedBy, to_fields
 from garrison.errors import GarrisonError, Refused
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
@@ -66,6 +66,7 @@ from garrison.system import disk_space, failpoint, reaper, shortage
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_end, oom_counter, oom_kills
 from garrison.system.git import Git
+from garrison.system.git.bounds import Excess
 from garrison.system.git.excludes import write_excludes
 from garrison.system.jobs import read_tail
 from garrison.system.processes import probe
@@ -583,6 +584,8 @@ class Orchestrator:
         """Bring everything that the agent did to its branch; return why that cannot be, and why its work is refused."""
         try:
             reason = self._collect()
+        except Excess as error:
+            return "", Refusal(RefusalKind.EXCESS, (error.what,), 1)
         except GarrisonError as error:
             if is_hindered(self.git, self.worktree, error):
                 raise

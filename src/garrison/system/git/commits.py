@@ -149,9 +149,11 @@ class Commits(Repository):
         return answer.out.strip() or None
 
     def log_oneline(self, revisions: str, limit: int = 20, path: Path | None = None) -> list[str]:
-        """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
-        return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--",
-                        cwd=path).out.splitlines()
+        """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first; of a long
+        subject its beginning."""
+        lines = self.run("log", "--no-decorate", "--format=%h %<(300,trunc)%s", f"-n{limit}", revisions, "--",
+                         cwd=path).out.splitlines()
+        return [line.rstrip() for line in lines]
 
     def count_commits(self, revisions: str) -> int:
         """Return how many commits a revision or range has."""
@@ -242,6 +244,11 @@ class Commits(Repository):
                 return tree  # a ref: it may name another commit the next time
             self._trees[commit] = tree
         return self._trees[commit]
+
+    @cached_property
+    def excesses(self) -> dict[str, str]:
+        """Commit → in what its history is beyond the bounds (`bounds.explain_excess`)."""
+        return {}
 
     @cached_property
     def _trees(self) -> dict[str, str]:

@@ -26,6 +26,7 @@ from garrison.system.git.repository import EMAIL, NAME, TIMED_OUT, GitError, att
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+_MAX_LOG_LINE = 1 << 16
 _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
 _INDEX = "garrison-snapshot-"
 """Prefix of a temporary index beside the worktree's own; the pid follows."""
@@ -436,8 +437,14 @@ class Worktrees(Commits):
 
 
 def _read_log(path: Path) -> list[Move]:
-    lines = [line.split(" ", 2) for line in path.read_text(errors="replace").splitlines()]
-    return [Move(line[0], line[1]) for line in lines if len(line) > 1 and OID.fullmatch(line[1])]
+    """Return the moves that a log tells; what else stands in a line is as long as an agent wants."""
+    moves, is_begin = [], True
+    with path.open("rb") as file:
+        while part := file.readline(_MAX_LOG_LINE):
+            words = part.decode(errors="replace").split(" ", 2) if is_begin else []
+            moves += [Move(words[0], words[1])] if len(words) > 1 and OID.fullmatch(words[1]) else []
+            is_begin = part.endswith(b"\n")
+    return moves
 
 
 def find_last_own_commit(head: Sequence[Move], branch: Sequence[Move]) -> str | None:

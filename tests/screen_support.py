@@ -10,6 +10,7 @@ import select
 import struct
 import termios
 import time
+from collections.abc import Sequence
 
 from support import DEADLINE, PROGRAM, Place
 
@@ -17,14 +18,15 @@ from support import DEADLINE, PROGRAM, Place
 class Screen:
     """A command on a terminal of its own."""
 
-    def __init__(self, place: Place, *arguments: str, columns: int = 100, rows: int = 30, **env: str) -> None:
+    def __init__(self, place: Place, *arguments: str, columns: int = 100, rows: int = 30,
+                 program: Sequence[str] = PROGRAM, **env: str) -> None:
         self.seen = b""
         self.code: int | None = None
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             with contextlib.suppress(BaseException):
                 os.chdir(place.root)
-                os.execve(PROGRAM[0], [*PROGRAM, *arguments], {**place.env, "TERM": "xterm", **env})
+                os.execve(program[0], [*program, *arguments], {**place.env, "TERM": "xterm", **env})
             os._exit(127)
         self.resize(columns, rows)
 

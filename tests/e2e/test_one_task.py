@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
 import subprocess
 
-from support import DEADLINE, PROGRAM, Place, git, wait_for
+from screen_support import Screen
+from support import DEADLINE, PROGRAM, Place, git, processes, wait_for
 
 
 def start(place: Place, *words: str) -> subprocess.Popen[str]:
@@ -97,3 +99,83 @@ def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place)
                               capture_output=True)
         assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
     assert git(place.repo, "diff", "--name-status", tip, "main") == "D\ttune_up.txt"
+
+
+def test_what_has_landed_is_ticked_by_one_tested_commit_whatever_was_written_meanwhile(place: Place) -> None:
+    """A failed task is not ticked, a commit to the list meanwhile is kept, and so is an edit without one."""
+    mended, todo = place.root / "mended", place.repo / "TODO.md"
+    configure(place, f"grep -q tune $GARRISON_PROMPT_FILE && {{ {place.hold('tune')}; }}; "
+                     f"grep -q rest $GARRISON_PROMPT_FILE && ! test -e {mended} && exit 3; "
+                     'echo it >"$(basename "$(git branch --show-current)").txt"')
+    todo.write_text("# To do\n- [ ] sing a song\n- [ ] tune up\n  - well\n- take a rest\n")
+    git(place.repo, "add", "TODO.md")
+    git(place.repo, "commit", "-qm", "plan")
+    options = ("--tasks", "TODO.md", "--tick", "--yes", "--terminal", "process", "--max-rework", "0", "--run")
+    child = start(place, *options, "r1")
+    place.wait_until_held("tune")
+    todo.write_text(todo.read_text() + "- another\n")
+    git(place.repo, "commit", "-qam", "plan more")
+    place.release("tune")
+    out, _ = child.communicate(timeout=DEADLINE)
+    assert child.returncode == 1, out
+    assert "TODO.md: 2 tasks ticked by " in out.splitlines()[-2], out
+    ticked = "# To do\n- [x] sing a song\n- [x] tune up\n  - well\n- take a rest\n- another\n"
+    assert git(place.repo, "show", "main:TODO.md") + "\n" == ticked == todo.read_text()
+    assert git(place.repo, "log", "-1", "--format=%s", "main") == "Tick 2 tasks of TODO.md"
+    assert git(place.repo, "diff", "--name-only", "main^", "main") == "TODO.md"
+
+    mended.touch()
+    todo.write_text(ticked.replace("- another\n", "- another one\n"))
+    out, _ = start(place, *options, "r2").communicate(timeout=DEADLINE)
+    assert "TODO.md: 2 tasks ticked, beside changes of yours that are not committed; `git commit TODO.md` keeps both" \
+        in out, out
+    assert todo.read_text() == ticked.replace("- take", "- [x] take").replace("- another", "- [x] another one")
+    assert git(place.repo, "show", "main:TODO.md") + "\n" == ticked
+    place.edits = " M TODO.md\n?? garrison.toml"
+
+
+def test_a_launcher_that_dies_while_it_ticks_is_followed_by_one_that_does(place: Place) -> None:
+    """What was written before is done once, not twice."""
+    configure(place, 'echo it >"$(basename "$(git branch --show-current)").txt"')
+    (place.repo / "garrison.toml").write_text(
+        f'[launch]\ngate = "if grep -q x.*tune TODO.txt; then {place.hold("gate")}; fi"\n')
+    todo = place.repo / "TODO.txt"
+    todo.write_bytes(b"\xef\xbb\xbftune up\r\n")
+    git(place.repo, "add", "TODO.txt")
+    git(place.repo, "commit", "-qm", "plan")
+    start(place, "--tasks", "TODO.txt", "--tick", "--yes", "--terminal", "process", "--run", "r1", "--detach").wait()
+    place.wait_until_held("gate")
+    [ticker] = [process.pid for process in processes("tick\0r1\0")]
+    place.kill("launch")
+    os.kill(ticker, signal.SIGKILL)
+    place.release("gate")
+    assert place.command("up").stdout == "r1\n"
+    wait_for("the launcher ends", lambda: place.identity("launch")["status"] == "terminated")
+    assert todo.read_bytes() == b"\xef\xbb\xbf[x] tune up\r\n"
+    assert git(place.repo, "log", "--format=%s", "--", "TODO.txt").splitlines() == ["Tick 1 task of TODO.txt", "plan"]
+    assert type_hint(place, "`garrison tick`").stdout == "TODO.txt: nothing to tick\n"
+
+
+def test_the_questions_about_a_list_reach_a_person_even_if_the_list_was_piped(place: Place) -> None:
+    """Which of its sections, and whether to start; without a terminal, the line that says what to pass."""
+    configure(place, 'echo it >"$(basename "$(git branch --show-current)").txt"')
+    (place.repo / "TODO.md").write_text("# Now\n- tune up\n# Later\n- take a rest\n")
+    place.edits += "\n?? TODO.md"
+    out, _ = (child := start(place, "--tasks", "TODO.md")).communicate(timeout=DEADLINE)
+    assert (child.returncode, out) == (2, "garrison: TODO.md has tasks under several headings; pass --section \"Now\" "
+                                          "(1) or --section \"Later\" (1)\n")
+    line = f"cd {place.repo} && cat TODO.md | {shlex.join(PROGRAM)} run --tasks - --terminal process"
+    screen = Screen(place, "-c", line, program=["/bin/sh"])
+    screen.until("1. Now (1)", "2. Later (1)", "which? [number] ")
+    screen.type("3\r")
+    screen.until("3 is none of them")
+    screen.type("later\r")
+    screen.until("take a rest", "start them? [y/N] ")
+    screen.type("y\r")
+    code, shown = screen.end()
+    assert code == 0 and "run done: 1 of 1 landed" in shown, shown
+    screen = Screen(place, "-c", line + " --section Now", program=["/bin/sh"])
+    screen.until("start them? [y/N] ")
+    screen.type("\x04")
+    code, shown = screen.end()
+    assert code == 0 and "nothing was started" in shown, shown

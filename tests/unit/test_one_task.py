@@ -20,6 +20,7 @@ from garrison.cli.task_list import (
     read_list,
     task_graph,
     task_name,
+    tick_tasks,
 )
 from garrison.config import LaunchConfig, parse_launch
 from garrison.errors import GarrisonError, UsageError
@@ -189,6 +190,20 @@ def test_without_a_list_each_line_is_a_task_whatever_ends_it() -> None:
     assert [(task.text, task.line, task.after) for task in read_list(text)] == [
         ("fix\tit", 1, ()), ("test it", 4, ("1",))]
     assert [task.text for task in read_list("-\tone\n-\ttwo\n\t- nested\n")] == ["one", "two\n- nested"]
+
+
+@pytest.mark.parametrize(("text", "ticked"), [
+    ("\ufeff\r\n- [ ] fix it\r\n- test it\r\n", "\ufeff\r\n- [x] fix it\r\n- [x] test it\r\n"),
+    ("fix it\n\n[ ]  test it\nother", "[x] fix it\n\n[x] test it\nother"),
+    ("# a\n 1.\t[ ]\tfix it (after 2)\n 2)  Test   it\n", "# a\n 1.\t[x] fix it (after 2)\n"
+     " 2)  [x] Test   it\n"),
+    ("- [x] fix it\n* test\n  it\n", "- [x] fix it\n* [x] test\n  it\n"),
+    ("- nothing\r- of it\r", "- nothing\r- of it\r"),
+])
+def test_a_tick_changes_the_box_and_nothing_else(text: str, ticked: str) -> None:
+    landed = {"fix it", "test it"}
+    assert tick_tasks(text.encode(), landed, "x")[0].decode() == ticked
+    assert tick_tasks(ticked.encode(), landed, "x") == (ticked.encode(), [])
 
 
 def test_a_list_is_one_graph_whose_nodes_have_the_tasks_words() -> None:

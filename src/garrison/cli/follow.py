@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from garrison.cli import resolve
 from garrison.cli.output import INTERRUPTED, print_message
 from garrison.errors import GarrisonError
-from garrison.processes.launcher.progress import Progress, how_to_push
+from garrison.processes.launcher.progress import Progress, closing_lines
 from garrison.processes.run_state import EXIT, RunState, describe_landed
 from garrison.records.journal import Reader
 from garrison.records.names import launcher_key
@@ -56,7 +56,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
                             f"{'; '.join(why) or f'`garrison status {run}` shows it'}")
     progress.end(state.status, state.reason, state,
                  describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes)),
-                 how_to_push(state, launch))
+                 closing_lines(state, launch, runtime.files(run).process_log("tick")))
     return EXIT[state.status]
 
 

@@ -31,6 +31,7 @@ SECTIONS = {
         "pr": ("pull_request", "pr", "Show, sync or open the pull request of a run."),
         "tell": ("tell", "tell", "Tell a session something at its next turn."),
         "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
+        "tick": ("tick", "tick", "Tick in its list of tasks what a run has landed."),
         "undo": ("undo", "undo", "Take back what a node or a run has landed."),
         "prompt": ("prompt", "prompt", "Print what a node's agent was told, or would be told."),
         "cost": ("cost", "cost", "Show what calls of models have cost."),

@@ -328,6 +328,15 @@ def _failure(entry: MergeEntry | None, reason: str) -> dict[str, Any]:
     return {"success": False, "entry": entry.to_dict() if entry else None, "error": reason}
 
 
+def process_entry(queue: MergeQueue, entry: MergeEntry, report: Callable[[str], None]) -> MergeEntry:
+    """Process a queue until an entry is landed or refused, or nothing goes on; return the entry as it is then."""
+    for _ in process(queue.repo, target=queue.target, home=queue.home, report=report):
+        entry = queue.entry(entry.id)
+        if entry.is_final:
+            break
+    return entry
+
+
 # ------------------------------------------------------------------------------------------- clean up after ad-hoc runs
 
 

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from garrison.errors import GarrisonError
 
@@ -96,11 +96,17 @@ def guard_terminal() -> None:
         sys.stderr = TerminalStream(sys.stderr)
 
 
-def ask(prompt: str = "") -> str:
-    """Read a line from the terminal, after a prompt."""
+def ask(prompt: str = "", terminal: BinaryIO | None = None) -> str:
+    """Read a line from standard input, or from a terminal if that is something else, after a prompt; EOFError if it
+    ends."""
     from garrison.system.terminal_text import spell_obeyed
 
-    return input(spell_obeyed(prompt))
+    if terminal is None:
+        return input(spell_obeyed(prompt))
+    print(spell_obeyed(prompt), end="", file=sys.stderr, flush=True)
+    if not (line := terminal.readline()):
+        raise EOFError
+    return line.decode(errors="replace")
 
 
 def trusted_stdout() -> TextIO:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +24,23 @@ from garrison.cli.task_list import (
     choose_tasks,
     decode_text,
     name_tasks,
+    offer_sections,
     order_tasks,
     read_list,
     task_graph,
     task_name,
     words_of,
 )
+from garrison.cli.tick import landed_words, tick_landed
 from garrison.config import find_home
-from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.pipeline.parser import parse_file
+from garrison.errors import RecordError, Refused, UsageError
 from garrison.processes.launch_request import read_defaults
-from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records.run import list_runs
 from garrison.system.git import validate_repository
 
 _TASK = {"Task": ("file", "command", "acceptance", "allow_empty"),
-         "List of tasks": ("tasks", "section", "in_order", "yes")}
+         "List of tasks": ("tasks", "section", "in_order", "tick", "yes")}
 
 
 @click.command(cls=Command, option_groups={**_TASK, **OPTION_GROUPS}, everyday=(
@@ -60,6 +60,8 @@ _TASK = {"Task": ("file", "command", "acceptance", "allow_empty"),
 @click.option("--section", multiple=True, metavar="HEADING", help="Take the list below this heading only (repeatable).")
 @click.option("--in-order", is_flag=True,
               help="Do one task after the other; without it, only `(after 2)` at the end of a task makes it wait.")
+@click.option("--tick", is_flag=True,
+              help="Tick in FILE what has landed, at the end: by a tested commit if git tracks it, else in place.")
 @click.option("--yes", is_flag=True, help="Start the list of tasks without asking.")
 @click.option("--command", metavar="CMD", help="Command that does the task, in place of an agent.")
 @click.option("--acceptance", metavar="CMD", help="Command that accepts the work before it is queued.")
@@ -67,15 +69,15 @@ _TASK = {"Task": ("file", "command", "acceptance", "allow_empty"),
 @launch_options
 def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: tuple[str, ...], command: str | None,
         acceptance: str | None, home: str | None, target_dir: Path | None, agent: str | None, *, in_order: bool,
-        yes: bool, allow_empty: bool, detach: bool, dry_run: bool, serve: bool, as_json: bool, **options: Any
-        ) -> int | None:
+        tick: bool, yes: bool, allow_empty: bool, detach: bool, dry_run: bool, serve: bool, as_json: bool,
+        **options: Any) -> int | None:
     """Let one agent do TASK on the repository you are in, in a worktree of its own; land it if it passes the gate.
 
     Prints progress until the task has landed (exit code 0) or failed (1). Ctrl-C leaves the run in the background.
     With --tasks, every open task of a list is a node of one run: at once, as far as --max-agents allows. Run again, it
     takes what is neither ticked nor landed.
     """
-    listed = _read_tasks(tasks, words, file, section, in_order=in_order)
+    listed = _read_tasks(tasks, words, file, section, in_order=in_order, tick=tick, yes=yes or dry_run)
     task = "" if tasks else read_task(words, file)
     if serve and detach:
         raise UsageError("--serve ends with this command; with --detach, run `garrison serve` afterwards")
@@ -88,15 +90,16 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     if tasks:
         texts, waits = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order)
         if not texts:
-            return None
+            return _tick_done(runtime, target, tasks, listed, wanted=tick and not dry_run)
         _announce(texts, waits, f"{len(texts)} task{'s' * (len(texts) != 1)} of {_name_of(tasks)}, done by {who}")
         for line in describe_limits([(name, who, {})], runtime.home):
             print_message(line)
-        if not (yes or dry_run or _agrees()):
+        if not (yes or dry_run or _agrees(tasks)):
             return None
-        name = "tasks" if str(tasks) == "-" else task_name(tasks.stem)
+        name = task_name(tasks.stem if tasks.stem != "-" else "tasks")
     text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty)
-    created = create(runtime, make_request(Path(name), target, text=text, agent=agent, **options),
+    created = create(runtime, make_request(Path(name), target, text=text, agent=agent,
+                                           tick=str(tasks.absolute()) if tasks and tick else "", **options),
                      dry_run=dry_run, as_json=as_json)
     if created is None:
         return None
@@ -111,15 +114,21 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
 
 
 def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, section: tuple[str, ...], *,
-                in_order: bool) -> list[ListedTask]:
+                in_order: bool, tick: bool, yes: bool) -> list[ListedTask]:
     """Return the list of tasks, ticked ones too; UsageError for none, and for options that do not go together."""
     if tasks is None:
-        if section or in_order:
-            raise UsageError(f"{'--section' if section else '--in-order'} is for a list of tasks: pass --tasks FILE")
+        if section or in_order or tick:
+            option = "--section" if section else "--tick" if tick else "--in-order"
+            raise UsageError(f"{option} is for a list of tasks: pass --tasks FILE")
         return []
+    if tick and str(tasks) == "-":
+        raise UsageError("--tick needs the file of the list: pass --tasks FILE")
     if words or file is not None:
         raise UsageError("give the tasks in words, with --file or with --tasks, not several of these")
-    listed = choose_tasks(read_list(read_text(tasks)), section, _name_of(tasks))
+    every = read_list(read_text(tasks))
+    if not section and not yes and (offers := offer_sections(every)):
+        section = _ask_section(tasks, offers)
+    listed = choose_tasks(every, section, _name_of(tasks))
     if not listed:
         raise UsageError(f"{_name_of(tasks)} holds no task; write one a line, or a list in Markdown: - fix the parser")
     check_tasks(listed, _name_of(tasks))
@@ -144,6 +153,8 @@ def read_text(source: Path) -> str:
     """Return the text of a file, or of standard input for `-`; UsageError if it cannot be read or is no text."""
     try:
         if str(source) == "-":
+            if sys.stdin.isatty():
+                print_message("type it here; Ctrl-D on a line of its own ends it")
             data = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             with source.open("rb") as file:
@@ -160,7 +171,7 @@ def _name_of(source: Path) -> str:
 def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], source: str, *, in_order: bool
                  ) -> tuple[list[str], list[tuple[int, ...]]]:
     """Return the texts of the tasks to do, none if all are done, and the places of those that each waits for."""
-    landed = _landed_words(runtime, target)
+    landed = landed_words(runtime, str(target))
     places = [place for place, task in enumerate(listed) if not task.ticked and words_of(task.text) not in landed]
     if not places:
         print_message(f"nothing to do: all tasks of {source} are ticked or have landed")
@@ -172,18 +183,15 @@ def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], sourc
             [tuple(places.index(other) for other in waits[place]) for place in places])
 
 
-def _landed_words(runtime: Runtime, target: Path) -> set[str]:
-    """Return the words of all tasks that runs of this home have landed, or found done, in the repository."""
-    words: set[str] = set()
-    for run in list_runs(runtime.home):
-        with suppress(GarrisonError, OSError):  # a damaged run is doctor's
+def _tick_done(runtime: Runtime, target: Path, tasks: Path, listed: list[ListedTask], *, wanted: bool) -> int:
+    """Tick, if that is wanted, what earlier runs have landed of a list of which nothing is left to do."""
+    for run in reversed(list_runs(runtime.home)) if wanted and not all(task.ticked for task in listed) else ():
+        with suppress(RecordError):  # a damaged run is doctor's
             launch = runtime.launch(run)
             if launch.repo == str(target) and not launch.adhoc:
-                nodes, graph = read_run_state(runtime, run).nodes, parse_file(runtime.files(run).graph)
-                words |= {words_of(graph.nodes[name].attrs.get("prompt", ""))
-                          for name, node in nodes.items()
-                          if name in graph.nodes and (node.has_landed or node.is_unchanged)}
-    return words
+                print_message(tick_landed(runtime, launch, tasks.absolute()))
+                break
+    return 0
 
 
 def _announce(texts: list[str], waits: list[tuple[int, ...]], head: str) -> None:
@@ -194,14 +202,48 @@ def _announce(texts: list[str], waits: list[tuple[int, ...]], head: str) -> None
         print_message(f"{number:4}. {text.partition(chr(10))[0][:60]}{after}  [{name}]")
 
 
-def _agrees() -> bool:
+def _agrees(tasks: Path) -> bool:
     """Ask a person whether to start the list; Refused where nobody can answer."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    answer = _ask(tasks, "start them? [y/N] ")
+    if answer is None:
         raise Refused("nothing was started, since nobody can be asked here; pass --yes to start the list")
-    agrees = ask("start them? [y/N] ").strip().casefold() in ("y", "yes")
+    agrees = answer.casefold() in ("y", "yes")
     if not agrees:
         print_message("nothing was started")
     return agrees
+
+
+def _ask_section(tasks: Path, offers: dict[str, int]) -> tuple[str, ...]:
+    """Ask a person which list of a file is meant; return its heading, nothing where nobody can answer."""
+    headings = list(offers)
+    lines = [f"{number:4}. {words} ({offers[words]})" for number, words in enumerate(headings, 1)]
+    prompt = "\n".join([f"{_name_of(tasks)} has tasks under several headings:", *lines, "which? [number] "])
+    while (answer := _ask(tasks, prompt)) is not None:
+        if answer.isdecimal() and 0 < int(answer) <= len(headings):
+            return (headings[int(answer) - 1],)
+        if answer.casefold() in map(str.casefold, headings):
+            return (answer,)
+        if not answer:
+            raise Refused("nothing was started; --section HEADING names the list")
+        prompt = f"{answer} is none of them; which? [number] "
+    return ()
+
+
+def _ask(tasks: Path, prompt: str) -> str | None:
+    """Return a person's answer, '' for an end of input; None where nobody can be asked.
+
+    A list on standard input has used that up, so that the answer comes from the terminal itself.
+    """
+    if not sys.stderr.isatty() or not (sys.stdin.isatty() or str(tasks) == "-"):
+        return None
+    try:
+        with Path("/dev/tty").open("rb", buffering=0) if str(tasks) == "-" else nullcontext() as terminal:
+            return ask(prompt, terminal).strip()
+    except EOFError:
+        print(file=sys.stderr)
+        return ""
+    except OSError:  # no terminal is its own
+        return None
 
 
 def _installed(runtime: Runtime) -> str:

@@ -24,12 +24,18 @@ MAX_TASKS = 500
 """Tasks of one run."""
 MAX_BYTES = 4 << 20
 """Bytes of a file with tasks."""
+_MOST_OFFERS = 8
+"""Headings that a message names."""
 _TERMINALS = ("start", "exit")
 _ITEM = re.compile(r"(?P<indent> *)(?:[-*+]|(?P<number>\d{1,6})[.)])(?: +|$)(?:\[(?P<tick>.)\](?: +|$))?(?P<text>.*)")
 _HEADING = re.compile(r" {0,3}(#{1,6})(?: +(.*?))?(?: +#+)? *$")
 _FENCE = re.compile(r" *(```|~~~)")
 _ID = re.compile(r"(?:\*\*|`)?([A-Z][A-Z]{0,7}-?\d{1,6})\b(?:\*\*|`)?[:.]?")
 _AFTER = re.compile(r"\s*\((?:after|depends on|needs)\s+([^()]+)\)\s*[.;]?\s*$", re.IGNORECASE)
+_TICK = re.compile(r"\[(.)\](?: +|$)")
+"""Box before a task of a list that is no list of Markdown."""
+_BEFORE_TICK = re.compile(r"(?P<item>\s*(?:(?:[-*+]|\d{1,6}[.)])(?:[ \t]+|$))?)(?:\[\s\][ \t]*)?")
+"""What stands before a task's words, up to and with an empty box."""
 _NESTED = 2
 """Columns by which an item or line is further in than the item that it belongs to."""
 
@@ -76,7 +82,7 @@ def decode_text(data: bytes, source: str) -> str:
     if len(data) > MAX_BYTES:
         raise UsageError(f"{source} is larger than {MAX_BYTES >> 20} MiB; split it, or name the file with the tasks")
     try:
-        text = data.decode("utf-8-sig").strip("\r\n")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{source} is not text in UTF-8") from error
     if "\0" in text:
@@ -87,10 +93,27 @@ def decode_text(data: bytes, source: str) -> str:
 def read_list(text: str) -> list[ListedTask]:
     """Return the tasks of a text, ticked ones too: the items of the outermost lists, else one a line."""
     return _read_items(text) or [
-        _finish(ListedTask(line.strip(), number), [line.strip()], str(place))
-        for place, (number, line) in enumerate(
-            ((number, line) for number, line in enumerate(text.splitlines(), 1)
+        _finish(ListedTask("", number, ticked=tick is not None and not tick[1].isspace()),
+                [line[tick.end() if tick else 0:]], str(place))
+        for place, (number, line, tick) in enumerate(
+            ((number, line.strip(), _TICK.match(line.strip())) for number, line in enumerate(text.splitlines(), 1)
              if line.strip() and not line.lstrip().startswith(("#", "<!--"))), 1)]
+
+
+def tick_tasks(data: bytes, landed: Collection[str], source: str) -> tuple[bytes, list[str]]:
+    """Return a list with a tick at each open task whose words (`words_of`) have landed, and the titles of these. Pure.
+
+    Everything else stays as it is, to the byte. UsageError if the list is no text.
+    """
+    text = decode_text(data, source)
+    lines, titles = text.splitlines(keepends=True), []
+    for task in read_list(text):
+        if not task.ticked and words_of(task.text) in landed:
+            line = lines[task.line - 1]
+            before = _BEFORE_TICK.match(line)
+            lines[task.line - 1] = f"{before['item']}[x] {line[before.end():]}" if before else line
+            titles.append(task.title)
+    return (data[:len(data) - len(text.encode())] + "".join(lines).encode() if titles else data), titles
 
 
 def _read_items(text: str) -> list[ListedTask]:
@@ -159,13 +182,27 @@ def choose_tasks(tasks: Sequence[ListedTask], sections: Sequence[str], source: s
             there = ", ".join(dict.fromkeys(f'"{words}"' for task in tasks for words in task.headings)) or "no heading"
             raise UsageError(f"{source} has no list under \"{min(missing)}\"; there is {there}")
         return chosen
-    open_ = Counter(task.headings[-1] if task.headings else "" for task in tasks if not task.ticked)
-    if len(open_) > 1:
-        top = {task.headings[0] if task.headings else "" for task in tasks}
-        offers = [f'--section "{words}" ({count})' for words, count in open_.items() if words]
-        whole = f', or all with --section "{min(top)}"' if len(top) == 1 and min(top) not in open_ else ""
-        raise UsageError(f"{source} has tasks under several headings; pass {' or '.join(offers[:8])}{whole}")
+    offers = offer_sections(tasks)
+    if len(offers) > 1:
+        named = [f'--section "{words}" ({count})' for words, count in offers.items()]
+        more = f", or another of its {len(offers)} headings" * (len(offers) > _MOST_OFFERS)
+        raise UsageError(f"{source} has tasks under several headings; pass {' or '.join(named[:_MOST_OFFERS])}{more}")
     return list(tasks)
+
+
+def offer_sections(tasks: Sequence[ListedTask]) -> dict[str, int]:
+    """Return the headings that open tasks stand directly under, and last one above all of them if there is such a
+    one, each with the number of its open tasks; nothing where there is no choice. Pure.
+
+    A task above the first heading belongs to none of them.
+    """
+    open_ = [task for task in tasks if not task.ticked]
+    own = Counter(task.headings[-1] if task.headings else "" for task in open_)
+    if len(own) < 2:
+        return {}
+    top = {task.headings[0] if task.headings else "" for task in open_}
+    whole = {min(top): len(open_)} if len(top) == 1 else {}
+    return {words: count for words, count in ({**own, **whole}).items() if words}
 
 
 def check_tasks(tasks: Sequence[ListedTask], source: str) -> None:

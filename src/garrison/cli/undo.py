@@ -8,7 +8,7 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.merge_queue_process import process
+from garrison.cli.merge_queue_process import process_entry
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
 from garrison.cli.sandbox import settle_mode
@@ -56,10 +56,7 @@ def undo(name: str, run: str | None, home: str | None) -> None:
         raise Refused(f"{name} has landed nothing; `garrison status {of}` shows what it did")
     entry = enqueue_revert(queue, landed, name)
     print_message(f"undoing {name}: {entry.id} waits for the gate")
-    for _ in process(launch.repo, target=queue.target, home=runtime.home, report=print_message):
-        entry = queue.entry(entry.id)
-        if entry.is_final:
-            break
+    entry = process_entry(queue, entry, print_message)
     if entry.status != "landed":
         raise GarrisonError(f"{name} is not undone: {entry.reason or f'the revert is {entry.status}'}; "
                             f"`garrison merge-queue show {entry.id}` says more")

@@ -50,6 +50,8 @@ class LaunchRequest:
     max_steps: int | None = None
     allow_foreign_imports: bool = False
     land: str | None = None
+    tick: str = ""
+    """File with the list of tasks in which the run ticks what has landed, or ''."""
     issue: int = 0
     issue_label: str = ""
     """Issue that the run is taken from (`garrison take`), 0 for none."""

@@ -130,6 +130,9 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     if what := operation_in_progress(git.git_dir(repo)):
         report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
     land = _land(request, plan, report)
+    if request.tick and land not in (LAND_NODE, LAND_RUN):
+        raise UsageError(f"--tick is for work that lands here, and this run's does not (--land {land}); leave out "
+                         "--tick, or pass --land node")
     report_land(plan, land, defaults, report)
     base, remote, base_oid = _base(runtime, request, git, land, report)
     committer, signer = ("", None) if land == LAND_NONE else identify(git, runtime.environ, report)
@@ -145,7 +148,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
         graph_source=str(request.pipeline.resolve()) if request.text is None else "", prd_ref=plan.prd_ref or "",
         auto_approve=request.auto_approve, max_steps=request.max_steps, land=land, remote=remote,
-        issue=request.issue, issue_label=request.issue_label,
+        issue=request.issue, issue_label=request.issue_label, tick=request.tick,
         node_gate=plan.node_gate, approve=request.approve,
         failover=_stated_failover(request.failover, plan), hosts=_stated_hosts(request),
         committer=committer, signer=asdict(signer) if signer is not None else {})

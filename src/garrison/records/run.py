@@ -102,6 +102,8 @@ class Launch:
     """How what lands is signed, as the merge queue records it; empty: not at all."""
     holds_id: bool = False
     """True if its home made the ref that holds its id in the repository; False in older runs."""
+    tick: str = ""
+    """File with the list of tasks that it was begun from, and in which it ticks at its end what has landed, or ''."""
     programs: list[str] = field(default_factory=list)
     """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
     waited for, since an update puts it back."""

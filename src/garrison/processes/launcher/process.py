@@ -15,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import select
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
+    from garrison.system.processes import Child
 
 
 class Launcher:
@@ -108,6 +111,8 @@ class Launcher:
         """True if this incarnation has sent the request to resume; the guardian may not have applied it yet."""
         self._stopping_since: float | None = None
         self._is_hurried = False
+        self._ticker: Child | None = None
+        """The `garrison tick` of a run that is over."""
         self._stop_guardians = 0
         self._view: LauncherView | None = None
         self._decision = Decision([])
@@ -184,12 +189,28 @@ class Launcher:
         self._check_machine()
         self._view = self.observe()
         self._decision = policy.decide(self._view, self.policy)
+        if self._is_ticking():
+            self._decision = Decision([])
         for action in self._decision.actions:
             perform(self, action, self._view)
         self._notify()
         if self.exit_code is None:
             self.incarnation.advance_hook(self.state.phase)
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
+
+    def _is_ticking(self) -> bool:
+        """Return whether the run is over but for the ticks in its list of tasks, which are made before its end is told.
+
+        If this launcher is killed meanwhile, its successor makes them: `garrison tick` may be repeated.
+        """
+        is_over = any(action.kind is ActionKind.END for action in self._decision.actions)
+        if not self.launch.tick or not is_over or self.stopping or self.state.status not in ("done", "failed"):
+            return False
+        if self._ticker is None:
+            argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(self.runtime.home), "tick", self.run]
+            self._ticker = self.runtime.processes.spawn(argv, env=self.runtime.environ, cwd=self.launch.repo,
+                                                        log=self.files.process_log("tick"))
+        return self._ticker.pidfd >= 0 and not select.select([self._ticker.pidfd], [], [], 0)[0]
 
     def fingerprint(self) -> Fingerprint | None:
         """Return a fingerprint of the guardian's record, the inbox, the run's journal and full disks, while the
@@ -216,7 +237,7 @@ class Launcher:
 
     def next_wake(self) -> float | None:
         """Return a short time while a person watches progress, else the seconds until a restart is due."""
-        due = [0.2] if self._is_polling or self.notifier.busy else []
+        due = [0.2] if self._is_polling or self.notifier.busy or self._ticker is not None else []
         if self._decision.wake_at is not None:
             due.append(self._decision.wake_at - self.runtime.clock.monotonic())
         return min(due, default=None)
@@ -370,10 +391,11 @@ class Launcher:
         self.incarnation.advance_hook(self.state.phase)
         reason = action.why or self.state.reason
         launch = self.launch
-        from garrison.processes.launcher.progress import how_to_push  # with git, as below
+        from garrison.processes.launcher.progress import closing_lines  # with git, as below
 
         self.progress.end(status, reason, self.state, describe_landed(
-            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)), how_to_push(self.state, launch))
+            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)),
+            closing_lines(self.state, launch, self.files.process_log("tick")))
         self._notify(status)
         self.notifier.finish()
         self._remove_slots()

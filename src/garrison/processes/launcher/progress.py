@@ -98,8 +98,8 @@ class Progress:
         if self.watched and not self.as_json:
             self._print(f"          {clean(describe_event(event))}")
 
-    def end(self, status: str, reason: str, state: RunState, landed: str, push: str = "") -> None:
-        """Show how the run ended, what has `landed`, and last the one command that helps; before it how to `push`."""
+    def end(self, status: str, reason: str, state: RunState, landed: str, closing: str = "") -> None:
+        """Show how the run ended, what has `landed`, and last the one command that helps, after the `closing`."""
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "foreign_moves": [asdict(move) for move in state.foreign_moves],
@@ -111,14 +111,24 @@ class Progress:
         why = f"; {clean(reason)}" if reason else ""
         for warning in state.told:
             self._print(f"warning: {clean(warning.describe())}")
-        if push:
-            self._print(push)
+        if closing:
+            self._print(closing)
         helps = describe_next(self._run, status, over=state.over)
         self._print(f"run {status}: {landed}{why}{helps and f'; next: {helps}'}")
 
     def _print(self, line: str) -> None:
         with contextlib.suppress(OSError):
             print(line, file=sys.stdout, flush=True)
+
+
+def closing_lines(state: RunState, launch: Launch, ticked: Path) -> str:
+    """Return the lines before the last of a run that is over: what became of its list of tasks, as the log of its
+    `garrison tick` ends, and how to publish what landed."""
+    last = ""
+    if launch.tick:
+        with contextlib.suppress(OSError):
+            last = (ticked.read_text(errors="replace").splitlines() or [""])[-1]
+    return "\n".join(line for line in (clean(last), how_to_push(state, launch)) if line)
 
 
 def how_to_push(state: RunState, launch: Launch) -> str:

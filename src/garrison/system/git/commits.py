@@ -32,7 +32,7 @@ OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """Full name of an object."""
 _CACHED_DIFFS = 16
 """Differences of trees that are cached."""
-_SCRATCH = re.compile(r"(?:objects|ref|union)-(\d+)-")
+_SCRATCH = re.compile(r"(?:objects|ref|tick|union)-(\d+)-")
 """Names in `scratch`, with the pid of their creator."""
 _MERGE = ("merge-tree", "--write-tree", "-z", "--no-messages")
 _CONFLICT_SUFFIX = re.compile(r"~([0-9a-f]{40}|[0-9a-f]{64})\Z")

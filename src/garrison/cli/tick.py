@@ -1,0 +1,194 @@
+"""`garrison tick`: tick in its list of tasks what a run has landed. Its launcher calls it at the run's end.
+
+A list that the target branch tracks is ticked by a commit through the merge queue, tested like any entry. Other lists,
+and one that its user has changed without a commit, are ticked where they are. Every step can be repeated: what is
+ticked is not ticked again, and a commit that lost to another change of the list is made again on top of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from garrison.cli import completion, resolve
+from garrison.cli.commands import Command
+from garrison.cli.merge_queue_process import process_entry
+from garrison.cli.options import home_option
+from garrison.cli.output import print_message
+from garrison.cli.sandbox import settle_mode
+from garrison.cli.task_list import task_name, tick_tasks, words_of
+from garrison.config import find_home
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.merge import commands
+from garrison.merge.entry import WITHDRAWABLE, EntryOptions
+from garrison.pipeline.parser import parse_file
+from garrison.processes.run_status import read_run_state
+from garrison.processes.runtime import Runtime
+from garrison.records import atomic
+from garrison.records.run import LAND_NODE, LAND_RUN, list_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from garrison.merge.queue import MergeQueue
+    from garrison.records.run import Launch
+
+_TRIES = 5
+"""Changes of a list by others, one after another, after which it is left as it is."""
+_FILES = ("100644", "100755")
+"""Modes of git for what is a file; a link is not followed to what an agent made it name."""
+
+
+@click.command(cls=Command, examples=(
+    ("garrison tick", "what the latest run with a list has landed, if it ended without ticking it"),
+))
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=completion.runs)
+@home_option
+def tick(run: str | None, home: str | None) -> None:
+    """Tick what has landed in the list of tasks that RUN (default: the latest) was begun from with --tick.
+
+    A run does this by itself at its end. A list that git tracks is ticked by a commit that the gate tests.
+    """
+    runtime = Runtime.real(find_home(home))
+    settle_mode(runtime.home)
+    launch = runtime.launch(run or resolve.latest_run(runtime.store, None))
+    if not launch.tick:
+        raise Refused(f"run {launch.run_id} was begun without --tick; `garrison run --tasks FILE --tick` ticks what "
+                      "has landed")
+    click.echo(tick_landed(runtime, launch, Path(launch.tick)))
+
+
+def landed_words(runtime: Runtime, repo: str, base: str = "") -> set[str]:
+    """Return the words of all tasks that runs of this home have landed, or found done, in a repository.
+
+    With a `base`, only what is on that branch counts, not what waits on a run's own.
+    """
+    words: set[str] = set()
+    for run in list_runs(runtime.home):
+        with contextlib.suppress(GarrisonError, OSError):  # a damaged run is doctor's
+            launch = runtime.launch(run)
+            if launch.repo != repo or launch.adhoc:
+                continue
+            state, graph = read_run_state(runtime, run), parse_file(runtime.files(run).graph)
+            is_there = launch.base == base and (launch.land == LAND_NODE or (
+                launch.land == LAND_RUN and state.status == "done"))
+            if is_there or not base:
+                words |= {words_of(graph.nodes[name].attrs.get("prompt", "")) for name, node in state.nodes.items()
+                          if name in graph.nodes and (node.has_landed or node.is_unchanged)}
+    return words
+
+
+def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:
+    """Tick in a list what has landed in the repository of a run; return what was done, in a line.
+
+    GarrisonError if the list is gone, is no text any more, or its commit does not pass the gate.
+    """
+    words, name = landed_words(runtime, launch.repo, launch.base), path.name
+    queue = resolve.open_queue(launch.repo, launch.base, str(runtime.home))
+    again = f"`garrison tick {launch.run_id}` tries again"
+    for _ in range(_TRIES):
+        rest = _tracked_name(queue, path)
+        if not rest or _is_edited(queue, rest):
+            beside = f", beside changes of yours that are not committed; `git commit {rest}` keeps both" if rest else ""
+            titles = _tick_in_place(path, words)
+            return f"{name}: {_count(titles)} ticked{beside if titles else ''}"
+        made = _commit_ticks(queue, rest, words)
+        if made is None:
+            return f"{name}: nothing to tick"
+        commit, titles = made
+        subject = f"Tick {_count(titles)} of {rest}"
+        entry = queue.enqueue_by_hand(f"tick_{task_name(path.stem)}", f"tick/{launch.run_id}", oid=commit,
+                                      title=subject, options=EntryOptions(strategy="squash"))
+        entry = process_entry(queue, entry, print_message)
+        if entry.status == "landed":
+            return f"{name}: {_count(titles)} ticked by {entry.commit[:10]} on {queue.target}"
+        if entry.status in WITHDRAWABLE:  # the checkout cannot be moved: somebody edits the list
+            commands.cancel(queue, entry.id, "its list was changed meanwhile")
+            if not _is_edited(queue, rest):
+                raise GarrisonError(f"{name} is not ticked: {entry.reason or 'its commit waits'}; {again}")
+        elif entry.status != "conflict":
+            raise GarrisonError(f"{name} is not ticked: {entry.reason or entry.status}; {again}")
+    raise GarrisonError(f"{name} is not ticked, since others keep changing it; {again}")
+
+
+def _count(titles: Collection[str]) -> str:
+    return f"{len(titles)} task{'s' * (len(titles) != 1)}"
+
+
+def _tracked_name(queue: MergeQueue, path: Path) -> str:
+    """Return a file's name in the repository if the target branch has it as a file, else ''."""
+    path = path.resolve()
+    if not path.is_relative_to(queue.repo):
+        return ""
+    name = str(path.relative_to(queue.repo))
+    listed = queue.git.run("ls-tree", "-z", "--full-tree", f"refs/heads/{queue.target}", "--", name).out
+    return name if listed.startswith(_FILES) else ""
+
+
+def _is_edited(queue: MergeQueue, name: str) -> bool:
+    """Return whether the checkout of the target has the file otherwise than its commit."""
+    tree = next((tree.path for tree in queue.git.worktrees() if tree.branch == queue.target), None)
+    return tree is not None and (tree / name).is_relative_to(queue.repo) and bool(queue.git.run(
+        "status", "--porcelain", "--", f":(literal){name}", cwd=tree).out)
+
+
+def _commit_ticks(queue: MergeQueue, name: str, words: Collection[str]) -> tuple[str, list[str]] | None:
+    """Return a commit on top of the target that ticks a list, and what it ticks; None if there is nothing to tick.
+
+    The same call on the same tip makes the same commit, so that one that was killed can be repeated.
+    """
+    git = queue.git
+    tip = git.branch_tip(queue.target)
+    listed = git.run("ls-tree", "-z", "--full-tree", str(tip), "--", name).out.split()
+    if tip is None or len(listed) < 3:
+        raise Refused(f"{queue.target} has no {name} any more; nothing is ticked")
+    text = git.run("cat-file", "blob", listed[2], exact=True).out
+    data, titles = tick_tasks(text.encode(errors="surrogateescape"), words, name)
+    if not titles:
+        return None
+    git.scratch.mkdir(exist_ok=True)
+    index = {"GIT_INDEX_FILE": str(git.scratch / f"tick-{os.getpid()}-index")}
+    try:
+        git.run("read-tree", tip, extra=index)
+        blob = git.run("hash-object", "-w", "--stdin", text=data.decode(), durable=True).out.strip()
+        git.run("update-index", "--cacheinfo", f"{listed[0]},{blob},{name}", extra=index)
+        tree = git.run("write-tree", extra=index, durable=True).out.strip()
+    finally:
+        Path(index["GIT_INDEX_FILE"]).unlink(missing_ok=True)
+    date = int(git.run("log", "-1", "--format=%ct", tip, "--").out)
+    body = "\n".join(f"- {title}" for title in titles)
+    return git.commit_tree(tree, [tip], f"Tick {_count(titles)} of {name}\n\n{body}\n", date=date), titles
+
+
+def _tick_in_place(path: Path, words: Collection[str]) -> list[str]:
+    """Tick a list where it is, and return what was ticked; a change by somebody else is read again, never replaced."""
+    path = path.resolve()
+    for _ in range(_TRIES):
+        try:
+            before = path.stat()
+            data, titles = tick_tasks(read := path.read_bytes(), words, path.name)
+            if not titles:
+                return titles
+            with atomic.replacing(path) as descriptor:
+                atomic.write_all(descriptor, data)
+                os.fchmod(descriptor, before.st_mode & 0o777)
+                with contextlib.suppress(PermissionError):
+                    os.fchown(descriptor, before.st_uid, before.st_gid)
+                os.fsync(descriptor)
+                os.close(descriptor)
+                if path.read_bytes() != read:
+                    raise _ChangedError
+        except _ChangedError:
+            continue
+        except OSError as error:
+            raise UsageError(f"{path} cannot be ticked: {error.strerror}") from error
+        return titles
+    raise GarrisonError(f"{path} is not ticked, since others keep changing it")
+
+
+class _ChangedError(Exception):
+    """Somebody wrote a list while it was being ticked."""

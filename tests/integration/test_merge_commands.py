@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.entry import EntryOptions
 from garrison.merge.records import LandingStarted, StatusChanged
 from garrison.processes.runtime import Runtime
-from garrison.records.run import RunFiles
+from garrison.records.events import FactRecorded, encode
+from garrison.records.journal import Writer
+from garrison.records.run import RunFiles, Task, save
 from garrison.views.review import read_review
 
 
@@ -240,6 +243,20 @@ def test_work_whose_task_is_lost_with_the_queues_journal_has_to_be_approved(worl
     world.queue.path.unlink()
     recovery.rebuild(world.queue)
     assert [(entry.status, entry.awaits_approval) for entry in world.queue.entries()] == [("held", True)]
+
+
+@pytest.mark.parametrize(("effect", "status"), [("ask", "held"), ("tell", "queued")])
+def test_work_that_its_runner_found_to_need_approval_needs_it_without_the_queues_journal(world, effect, status):
+    files = RunFiles(world.queue.home, "r")
+    files.attempt("one", 1).mkdir(parents=True)
+    save(files.attempt("one", 1) / "task.json", Task("r", "one", 1))
+    found = json.dumps({"tip": "", "changes": [["gate", effect, 1, ["run.sh"]]]})
+    fact = FactRecorded("changes", found, 1)
+    Writer(files.process_journal("runner-one"), "test").append(fact.kind, encode(fact), "2026-01-01T00:00:00.000000Z")
+    world.queue.enqueue("r", "one", 1, "one")
+    world.queue.path.unlink()
+    recovery.rebuild(world.queue)
+    assert [entry.status for entry in world.queue.entries()] == [status]
 
 
 def test_a_review_shows_what_the_work_itself_changes_before_and_after_it_has_landed(world):

@@ -8,12 +8,10 @@ runner's sections count, compared as parsed values: a dependency more is no chan
 
 from __future__ import annotations
 
-import configparser
 import json
 import posixpath
 import re
 import shlex
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -399,6 +397,9 @@ _UNREADABLE: Any = object()
 
 
 def _parse(form: Form, data: bytes | None) -> Any:
+    import configparser  # late, as tomllib: few gates have sections of a manifest
+    import tomllib
+
     if data is None:
         return {}
     text = data.decode(errors="surrogateescape")

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from garrison.ends import Effect, read_told, with_effect
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
 from garrison.frozen import frozen
 from garrison.merge import guard, records
@@ -29,6 +30,7 @@ from garrison.merge.queue import PINS, Progress, pin_ref
 from garrison.merge.records import EntriesRecord, EntryEnqueued, EntryLanded, LandingStarted, QueueRecord, StatusChanged
 from garrison.merge.state import QueueState, move_entry, moves_entries, snapshot
 from garrison.records import atomic, journal
+from garrison.records.events import FactRecorded, read_attempt
 from garrison.records.life_lock import LifeLock
 from garrison.records.run import RunFiles, Task, load
 from garrison.system import failpoint
@@ -334,12 +336,17 @@ def _find_approvals(home: Path, pins: Iterable[Trace], identity: Traces) -> set[
 
 
 def _needs_approval(files: RunFiles, entry: MergeEntry) -> bool:
-    """Return whether a task of the node says so, or that of the entry's attempt is lost: it must not land unseen.
+    """Return whether a task of the node says so, or what its runner found in it, or whether the task of the entry's
+    attempt is lost: it must not land unseen.
 
     An entry that a person enqueued again has an attempt of its own, without a task.
     """
     own = files.attempt(entry.node, entry.attempt)
     is_lost = own.is_dir()
+    for _, event in read_attempt(files.process_journal(f"runner-{entry.node}"), entry.attempt):
+        if isinstance(event, FactRecorded) and event.name == "changes" and \
+                with_effect(read_told(json.loads(str(event.value))["changes"]), Effect.ASK):
+            return True
     for path in own.parent.glob("*/task.json"):
         with suppress(GarrisonError):
             task = load(Task, path)

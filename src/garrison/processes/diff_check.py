@@ -56,13 +56,12 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     changes = git.changes(base, tip)
     history, is_cut = _read_log(git, f"{base}..{tip}")
     done = [change for each in history for change in each.changes]
-    settings = git.rev(launch.base_ref) or launch.base_oid or target
-    blobs = _Blobs(git)
+    blobs, settings = _Blobs(git), f"{launch.base_ref}:{PROJECT_FILE}"
     command = "\n".join(dict.fromkeys(filter(None, gates)))
     tests = {oid for change in changes if is_test(change.name) for oid in (change.blob, change.old_blob)}
-    blobs.read([*(change.blob for change in (*changes, *done)), *tests, f"{settings}:{PROJECT_FILE}",
+    blobs.read([*(change.blob for change in (*changes, *done)), *tests, settings,
                 *(f"{target}:{name}" for name in _named_in(command))])
-    limits = _limits(home, launch, blobs.read_one(f"{settings}:{PROJECT_FILE}"))
+    limits = _limits(home, launch, blobs.read_one(settings))
     landed = _read_log(git, f"-{_LANDINGS}", "--first-parent", "-m", base)[0] if changes else []
     gate = find_gate_files(command, lambda name: blobs.read_one(f"{target}:{name}"))
     found = inspect_diff(Diff(changes, blobs.read, gate, done, landed, blobs.sizes, _patterns(task)), limits)

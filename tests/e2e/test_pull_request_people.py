@@ -21,9 +21,9 @@ pytestmark = pytest.mark.slow
 class Story:
     """A run whose pull request is ready, with a green check."""
 
-    def __init__(self, place: Place, there: ForgePlace) -> None:
+    def __init__(self, place: Place, there: ForgePlace, node: Node | None = None) -> None:
         self.place, self.there = place, there
-        graph = place.graph(Node("work", command=rework("work")))
+        graph = place.graph(node or Node("work", command=rework("work")))
         self.child = place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", "--max-rework", "9")
         wait_for("it is ready", there.is_ready)
         there.report("success")
@@ -39,6 +39,10 @@ class Story:
         """Wait until an attempt's work is pushed and tested."""
         there = self.there
         wait_for("it is pushed", lambda: f"work {attempt}" in git(there.bare, "show", f"{there.branch()}:work.txt"))
+
+    def answers(self) -> list[str]:
+        """Return what garrison has answered on lines."""
+        return [each.body for each in self.there.repository.lines if each.author == OWN_LOGIN]
 
     def sync(self) -> None:
         self.place.command("pr", "sync", "r1")
@@ -296,4 +300,117 @@ def test_the_status_as_json_says_what_it_waits_for(place: Place) -> None:
         run.waits("review of #1")
         body = json.loads(place.command("status", "r1", "--json").stdout)
         assert "review of #1" in json.dumps(body)
+        run.merges()
+
+
+ANSWERS = r"""set -e; cp "$GARRISON_PROMPT_FILE" told.txt; echo "work $GARRISON_ATTEMPT" > work.txt
+f=$(grep -o '/[^`]*/feedback.md' told.txt || true); test -z "$f" || cat "$f" > told.txt
+for id in $(grep -o '(comment `[^`]*' told.txt | tr -d '`' | cut -d' ' -f2); do
+printf '## %s\nDone for %s, see @eve and #1.\n' "$id" "$id"; done > "$(dirname "$GARRISON_NOTES_FILE")/replies.md"
+git add -A; git commit -qm "work $GARRISON_ATTEMPT"
+"""
+"""A node that keeps what it was told, and answers each comment."""
+
+
+@pytest.mark.parametrize(("kind", "size"), [("github", 60), ("gitlab", 60), ("gitea", 60), ("github", 500)])
+def test_each_word_that_asks_is_heard_whole_and_answered_in_the_agents_own(place: Place, kind: str, size: int) -> None:
+    """15 comments on lines, each a paragraph in one line; praise, a bot and a stranger beside them; then one is edited.
+
+    The longer ones do not fit into a prompt.
+    """
+    with ForgePlace(place, kind) as there:
+        run = Story(place, there, Node("work", command=ANSWERS))
+        state, number = there.server.state, there.pulls[-1].number
+        state.comment(there.repository, number, "LGTM, thanks!", "eve")
+        state.comment(there.repository, number, "Deploy preview ready!", "preview-bot")
+        run.sync()
+        run.waits("review of #1")
+        assert "work 1" in git(there.bare, "show", f"{there.branch()}:work.txt"), "nobody was sent back"
+        words = {there.comment_line(f"why {each}? {'abcd ' * size}and the end of {each}", "work.txt"): each
+                 for each in range(15)}
+        run.reworked(2)
+        there.report("success")
+        wait_for("all are answered", lambda: len(run.answers()) == 15)
+        told = " ".join(git(there.bare, "show", f"{there.branch()}:told.txt").split())
+        assert [each for each in words.values() if f"and the end of {each}" not in told] == []
+        assert "LGTM" in told and "Deploy preview" not in told
+        assert [each for each in words if not any(f"Done for {each}, see `@eve` and `#1`." in body
+                                                  for body in run.answers())] == []
+        with state.lock:
+            there.repository.lines[0].body = "rather do this"
+        there.report("success")
+        run.reworked(3)
+        wait_for("it is answered again", lambda: len(run.answers()) == 16)
+        verify = place.command("verify", "r1")
+        assert verify.returncode == 0, verify.stdout  # it was tested three times
+        run.merges()
+        body = there.pulls[-1].body
+        assert str(place.root) not in body and " work.txt " in body and "passed" in body
+        log = git(there.bare, "log", "--format=%s%n%b", f"{there.head()}^2")
+        assert "Merge-Queue" not in log and "Merge " not in log
+
+
+def test_a_run_that_fails_says_so_once_at_the_forge_and_is_a_draft_again(place: Place) -> None:
+    """Its guardian is killed before and after each of the two requests for that."""
+    with ForgePlace(place, "gitea") as there:
+        run = Story(place, there, Node("work", command=f"test $GARRISON_ATTEMPT = 1 || exit 1; {rework('work')}"))
+        kills = []
+
+        def disturb(method: str, path: str) -> str:
+            tells = path.rstrip("0123456789").endswith(("/comments", "/pulls/", "/issues/1"))
+            if method in ("POST", "PATCH") and tells and len(kills) < 3 and there.kill("guardian-crew"):
+                kills.append(path)
+                return "drop-before" if len(kills) % 2 else ""
+            return ""
+
+        there.server.disturb = disturb
+        state = there.server.state
+        state.comment(there.repository, 1, "@garrison please mend it", "eve")
+        run.sync()
+        assert place.finish(run.child) == 1, place.logs()
+        assert len(kills) >= 2
+        own = [each.body for each in there.repository.comments if each.author == OWN_LOGIN]
+        assert len(own) == 1 and "The run failed" in own[0] and "garrison resume r1" in own[0]
+        assert there.pulls[-1].title.startswith("WIP:") and str(place.root) not in own[0]
+
+
+def test_a_closed_request_whose_branch_is_gone_is_given_up_for_another_one(place: Place) -> None:
+    with story(place, "github") as run:
+        there, pull = run.there, run.there.pulls[-1]
+        run.waits("review of #1")
+        pull.last_head, pull.state = there.head(pull.head), "closed"
+        git(there.bare, "update-ref", "-d", f"refs/heads/{pull.head}")
+        assert place.finish(run.child) == 1
+        assert "`garrison pr open --again r1`" in " ".join(run.status.split()) and "gone at the forge" in run.status
+        again = place.command("pr", "open", "--again", "r1")
+        assert again.returncode == 0 and "garrison resume r1" in again.stderr + again.stdout, again.stderr
+        run.child = place.resume()
+        wait_for("another one is ready", lambda: len(there.pulls) == 2 and there.is_ready())
+        there.report("success")
+        there.approve()
+        assert place.finish(run.child) == 0, place.logs()
+        assert there.pulls[1].merged and not there.pulls[0].merged
+
+
+def test_a_base_that_is_renamed_is_named_with_the_command_that_continues(place: Place) -> None:
+    with story(place, "github") as run:
+        there = run.there
+        run.waits("review of #1")
+        git(there.bare, "branch", "-m", "main", "trunk")
+        there.pulls[-1].base = "trunk"
+        run.waits("`garrison pr sync r1 --base trunk`")
+        assert place.command("pr", "sync", "r1", "--base", "nowhere").returncode == 1
+        assert place.command("pr", "sync", "r1", "--base", "trunk").returncode == 0
+        run.waits("review of #1")
+        there.approve()
+        assert place.finish(run.child) == 0, place.logs()
+        assert there.pulls[-1].merged and "Merge #1" in git(there.bare, "log", "-1", "--format=%s", "trunk")
+
+
+def test_a_check_that_never_ends_is_told(place: Place) -> None:
+    with story(place, "gitlab", check_limit=3) as run:
+        run.there.report("pending", name="slow")
+        run.sync()
+        run.waits("has not ended")
+        run.there.report("success", name="slow")
         run.merges()

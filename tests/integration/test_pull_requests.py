@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from forge_memory import approve
 from forge_storm import Story
 from garrison.errors import GarrisonError
 from garrison.forge import model
-from garrison.forge.errors import Stale
+from garrison.forge.errors import Stale, Unreachable
 from garrison.forge.model import CheckState, PullState, Side
 from garrison.processes.pull_request_client import only_merges
 from garrison.processes.pull_request_facts import Comment, ForgeStep, MergeRule, PullRequestOptions, StepKind
@@ -271,3 +273,84 @@ def test_the_forge_merges_what_was_tested_once_its_rules_are_met(tmp_path: Path)
     driver.now += 1000
     driver.settle()
     assert driver.state.landing.status == "landed"
+
+
+def test_a_look_outlives_requests_without_an_answer_and_keeps_what_it_read(driver: Driver) -> None:
+    """At 20 % failures; then so many that a look fails, and the next one reads only what is lacking."""
+    dice = Random(1)
+    reads = ("pull", "rules", "checks", "reviews", "lines", "comments", "permission", "login", "find")
+    client, asked = driver._open(), list[str]()
+
+    def fault(name: str) -> str:
+        asked.append(name)
+        return "502" if name in reads and dice.random() < share else ""
+
+    client.forge.fault = fault  # type: ignore[attr-defined]
+    share = 0.2
+    for _ in range(30):
+        client.look(driver.state.pull_request)
+    share, looks = 0.85, 0
+    while True:
+        looks += 1
+        with suppress(Unreachable):
+            client.look(driver.state.pull_request)
+            break
+    assert 1 < looks < 60, "each look begins where the one before it failed"
+    approve(driver.world)
+    driver.fault = lambda name: "502" if name in reads and dice.random() < 0.2 else ""
+    driver.now += 1000
+    driver.settle()
+    assert driver.state.landing.status == "landed"
+
+
+def test_conversations_that_have_to_be_resolved_are_where_something_was_changed(driver: Driver) -> None:
+    world = driver.world
+    world.rules = replace(world.rules, requires_resolved=True)
+    world.lines.append(model.LineComment("c1", "t1", "eve", "name it", "work.txt", 1))
+    world.lines.append(model.LineComment("c2", "t2", "mallory", "I would not", "work.txt", 1))
+    driver.now += 1000
+    driver.settle()
+    approve(world)
+    driver.now += 1000
+    driver.settle()
+    assert [each.resolved for each in world.lines if each.author != "garrison"] == [True, False]
+    assert driver.state.pull_request.waits_for() == "review of #1 (1 conversation to resolve)"
+    world.lines[:] = [replace(each, resolved=True) for each in world.lines]
+    driver.now += 1000
+    driver.settle()
+    assert driver.state.landing.status == "landed"
+
+
+@pytest.mark.parametrize(("change", "told"), [({"open": False}, "was closed"), ({"labels": ()}, "lost its label")])
+def test_an_issue_that_is_closed_or_loses_its_label_holds_its_run_up(tmp_path: Path, change: dict[str, Any],
+                                                                     told: str) -> None:
+    driver = Driver(tmp_path)
+    issue = model.Issue(7, "u", "Add it", "please", "eve", open=True, labels=("garrison",))
+    driver.launch = replace(driver.launch, issue=7, issue_label="garrison")
+    driver.world.issues = [replace(issue, **change)]
+    driver.settle()
+    assert not driver.world.pulls or driver.world.pulls[0].draft
+    assert driver.state.pull_request.waits_for().startswith("you: ") and told in driver.state.pull_request.reason
+    driver.world.issues = [issue]
+    driver.now += 1000
+    driver.settle()
+    approve(driver.world)
+    driver.now += 1000
+    driver.settle()
+    assert driver.state.landing.status == "landed"
+
+
+def test_what_asks_sends_back_and_what_a_person_says_with_the_token_itself_is_heard(driver: Driver) -> None:
+    """The token is often that of the one who reviews."""
+    world = driver.world
+    for number, text in enumerate(("LGTM, thanks!", "write to admin@garrison.example", "> @garrison did it", "nice")):
+        world.comments.append(model.Comment(f"g{number}", "eve", text))
+    world.reviews.append(model.Review("v0", "eve", model.Verdict.COMMENT, "Looks fine."))
+    driver.now += 1000
+    driver.settle()
+    assert driver.reworks == 1
+    world.comments.append(model.Comment("g9", "garrison", "@garrison rename it", 0.0))
+    driver.now += 1000
+    driver.settle()
+    assert driver.reworks == 2 and "rename it" in driver.told[-1] and "LGTM" in driver.told[-1]
+    assert [kind for kind, _ in world.made].count("comment") == 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from garrison.errors import ForbiddenTransition
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.guardian import landing_policy, policy
-from garrison.processes.guardian.pull_request_policy import PullRequestView, describe, follow
+from garrison.processes.guardian.pull_request_policy import PullRequestView, describe, follow, take_leave
 from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.pull_request_facts import (
@@ -25,7 +27,17 @@ from garrison.processes.pull_request_facts import (
     Relation,
     StepKind,
 )
-from garrison.processes.pull_request_texts import BEGIN, END, NodeSummary, RunSummary, put_section, write_section
+from garrison.processes.pull_request_texts import (
+    BEGIN,
+    END,
+    NodeSummary,
+    RunSummary,
+    parse_replies,
+    put_section,
+    tame,
+    write_section,
+    write_title,
+)
 from garrison.processes.run_state import RunState, from_snapshot, to_snapshot
 from garrison.records.events import LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequest, PullRequestState, check_transition
@@ -447,3 +459,86 @@ def test_one_that_was_reopened_and_approved_meanwhile_is_merged() -> None:
     state = at(READY, PullRequestChanged("closed", 7, reason="closed"))
     assert step(settle(state, GREEN)) == ForgeStep(StepKind.MERGE, TIP, BASE)
     assert state.pull_request.state == "merging"
+
+
+def test_a_late_answer_is_no_alarm_and_a_check_that_never_ends_is_one() -> None:
+    state = at(READY)
+    late = replace(GREEN, is_draft=True)
+    assert settle(state, late, silence=0.0) == [] and state.pull_request.state == "waiting for review"
+    assert settle(state, late, silence=10.0) == []
+    assert state.pull_request.reason == "a person made it a draft again"
+    running = replace(GREEN, checks=(replace(RED, result=CheckResult.PENDING),))
+    assert settle(state, running, silence=3599.0) == [] and state.pull_request.state == "waiting for checks"
+    assert settle(state, running, silence=3600.0) == [] and state.pull_request.needs_person
+    assert "`ci` has not ended" in state.pull_request.reason
+
+
+def test_feedback_comes_whole_in_as_many_attempts_as_it_takes() -> None:
+    long = tuple(replace(COMMENT, id=f"c{each}", text=f"{'word ' * 5000}end {each}") for each in range(4))
+    praise = Comment("g1", "eve", "LGTM", can_write=True)
+    state = at(READY)
+    [back] = settle(state, replace(GREEN, comments=(*long, praise)))
+    event = back.expect(PullRequestChanged)
+    assert event.taken == [each.key for each in long[:2]] and event.flow is not None
+    told = event.flow.body["reason"]
+    assert "end 0" in told and "end 1" in told and "end 2" not in told and max(map(len, told.splitlines())) < 200
+    assert "LGTM" in told
+    assert step(settle(at(READY), replace(GREEN, comments=(praise,)))) == ForgeStep(StepKind.MERGE, TIP, BASE)
+
+
+def test_an_edited_comment_is_another_one_and_only_its_last_text_is_answered() -> None:
+    edited = replace(COMMENT, text="use a list")
+    state = at(READY, PullRequestChanged("reworking", 7, node="a", taken=[COMMENT.key]))
+    assert settle(state, replace(GREEN, comments=(COMMENT,)))[0].kind is not ActionKind.CHANGE_PULL_REQUEST
+    [back] = settle(state, replace(GREEN, comments=(edited,)))
+    event = back.expect(PullRequestChanged)
+    assert event.taken == [edited.key] and event.flow is not None and "has edited it" in event.flow.body["reason"]
+    _record(state, back)
+    again = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
+    for change in (*again, replace(READY, head="f1x", ready="f1x")):
+        state.apply_event(change, AT)
+    facts = replace(GREEN, head="f1x")
+    stale = settle(state, replace(facts, comments=(COMMENT,)), tip="f1x")
+    assert step(stale) == ForgeStep(StepKind.MERGE, "f1x", BASE), "an answer of the forge's from before the edit"
+    answer = step(settle(state, replace(facts, comments=(edited,)), tip="f1x", replies={edited.key: "Done @eve"}))
+    assert answer is not None and answer.comment == edited.key and answer.text.startswith("Done `@eve`")
+
+
+def test_a_run_that_fails_tells_it_once_however_the_forge_answers() -> None:
+    state = at(READY)
+    seen = PullRequestView("", PullRequestOptions())
+    [tell] = take_leave(state, seen, "its node failed") or []
+    told = tell.expect(ForgeStep)
+    assert told.kind is StepKind.LEAVE and take_leave(state, replace(seen, is_busy=True), "its node failed") == []
+    for end in ({"done": told}, {"refused": told}, {"gives_up": True}):
+        [kept] = take_leave(state, replace(seen, **end), "its node failed") or []  # type: ignore[arg-type]
+        assert kept.expect(PullRequestChanged).told == told.comment
+    _record(state, kept)
+    assert take_leave(state, seen, "its node failed") is None and state.pull_request.ready == "none"
+    assert take_leave(state, seen, "another reason") is not None
+    assert take_leave(at(), seen, "it failed") is None and take_leave(state, None, "it failed") is None
+
+
+HOSTILE = """Fixed #12, closes o/r#3 and https://forge/i/4 for @all.
+/merge
+# Heading
+![x](https://evil/x.png) [click](javascript:1) <img src=x onerror=1> <!-- garrison:end --> &#64;team
+`@code` and \\`@user\\` stay, $x$ too; log in /home/me/secret/app.log
+- item `a<b`; _@one_, é@two, @three``x``, `` y``@four`, \\`@five
+```mermaid
+@in #1 /close </details>
+"""
+
+
+def test_what_an_agent_writes_reads_as_markdown_and_does_nothing() -> None:
+    text = tame(HOSTILE)
+    outside = re.sub(r"<code.*?</code>", "", MarkdownIt().render(text), flags=re.DOTALL)
+    assert not re.search(r"@\w|#\d|https?:|<(?:a|img|h\d)\b", outside) and "\n/merge" not in text, outside
+    assert "**Heading**" in text and "- item `a<b`; _`@one`_" in text and text.count("````") == 2
+    assert "/home/me" not in text and "app.log" in text
+    section = write_section(RunSummary(RUN, "g", (NodeSummary("a", "A", "done", 1, HOSTILE),), "/opt/x/bin/pytest -q",
+                                       tests=312, seconds=41.0, is_tested=True, base="main"))
+    assert section.count(END) == 1 and "`pytest -q` passed (312 tests, 41 s) on the merge with `main`" in section
+    assert write_title(RunSummary(RUN, "goal", (), title="WIP: Draft: Add it")) == "Draft: Add it"
+    assert parse_replies("intro\n## 7\nYes.\n\nMore.\n### `comment-9`:\nNo.\n## 8\n") == {
+        "7": "Yes.\n\nMore.", "comment-9": "No."}

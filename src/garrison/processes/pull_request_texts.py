@@ -28,9 +28,9 @@ MAX_REPLY = 4000
 MAX_STAT = 4000
 _CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
-_LIVE = re.compile(r"(?<![\w`])(?:@[\w/.-]*\w|(?:[\w.-]+/[\w./-]+)?[#!&%$~]\w+|(?:GH|gh)-\d+|(?:https?|ftp|mailto):\S+"
-                   r"|www\.\S+)")
-"""What a forge makes a link or a notification of: mentions, references in their forms, addresses."""
+_LIVE = re.compile(r"@\w|[#!&%$]\d|~[A-Za-z]|\bGH-\d|://|\bmailto:|\bwww\.", re.IGNORECASE)
+"""In a word, what makes a forge link or notify: mentions, references in their forms, addresses."""
+_WORD = re.compile(r"(?<!\S)([(\[{*_\"'>]*)(\S*?)([.,;:!?)\]}*_\"']*)(?!\S)")
 _SPECIAL = str.maketrans({"\\": "\\\\", "<": "&lt;", "&": "&amp;", "[": "\\[", "`": "\\`", "$": "\\$"})
 _COMMAND = re.compile(r"(\s*)([/#]|={3,}\s*$|-{3,}\s*$)")
 """Beginning of a line that is a heading, a rule, or a command of the forge's (`/merge`)."""
@@ -98,23 +98,24 @@ def failure_marker(run: str, key: str) -> str:
 def tame(text: str, limit: int = MAX_NOTE) -> str:
     """Return Markdown of an agent, inert: its paragraphs, lists, emphasis and code stay, nothing of it acts."""
     lines, fence, left = list[str](), "", limit
+    mark = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # ~~~ is no code to each forge's commands
     for raw in clean_lines(text):
         line = spell_hidden(raw).rstrip()
         left -= len(line) + 1
         if left < 0:
-            lines += [*([fence] if fence else []), "", "…"]
+            lines += [*([mark] if fence else []), "", "…"]
             return "\n".join(lines).strip("\n")
         found = _FENCE.match(line)
         if fence:
             closes = found is not None and line.strip() == found[1] and found[1].startswith(fence)
-            lines.append(fence if closes else line)
+            lines.append(mark if closes else line)
             fence = "" if closes else fence
         elif found is not None:
             fence = found[1]
-            lines.append(fence)  # without a language: some are drawn, as diagrams or maps
+            lines.append(mark)  # without a language: some are drawn, as diagrams or maps
         else:
             lines.append(_tame_line(line))
-    return "\n".join([*lines, *([fence] if fence else [])]).strip("\n")
+    return "\n".join([*lines, *([mark] if fence else [])]).strip("\n")
 
 
 def _tame_line(line: str) -> str:
@@ -123,7 +124,7 @@ def _tame_line(line: str) -> str:
     for code in _CODE.finditer(line):
         parts += [_escape(line[at:code.start()]), code[0]]
         at = code.end()
-    text = "".join([*parts, _escape(line[at:])])
+    text = _join([*parts, _escape(line[at:])])
     heading = re.match(r"\s*#{1,6}\s+(.*?)\s*#*$", text)
     if heading is not None:
         return f"**{heading[1]}**" if heading[1] else ""
@@ -131,11 +132,21 @@ def _tame_line(line: str) -> str:
 
 
 def _escape(text: str) -> str:
-    parts, at = [], 0
-    for live in _LIVE.finditer(text):
-        parts += [text[at:live.start()].translate(_SPECIAL), f"`{live[0].replace('`', '')}`"]
-        at = live.end()
-    return "".join([*parts, text[at:].translate(_SPECIAL)])
+    """Return a piece without code, escaped; a word that would act becomes code, with all that is joined to it."""
+    parts, at = list[str](), 0
+    for word in _WORD.finditer(text):
+        if _LIVE.search(word[2]):
+            parts += [text[at:word.start(2)].translate(_SPECIAL), f"`{word[2].replace('`', '')}`"]
+            at = word.end(2)
+    return _join([*parts, text[at:].translate(_SPECIAL)])
+
+
+def _join(parts: Sequence[str]) -> str:
+    """Join pieces of a line: backticks of two pieces must not become one run, which would open what was code."""
+    joined = ""
+    for part in filter(None, parts):
+        joined += (" " if joined.endswith("`") and part.startswith("`") else "") + part
+    return joined
 
 
 def _without_places(text: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 
 from garrison.forge.credentials import Token
 from garrison.forge.errors import RateLimited, Refused
+from garrison.forge.etag_cache import EtagCache
 from garrison.forge.session import Answer, Request, Session
 
 NOW = 1_800_000_000.0
@@ -66,3 +68,22 @@ def test_a_wrong_clock_here_does_not_matter(skew: float) -> None:
 def test_a_repository_that_was_renamed_is_told_and_not_followed() -> None:
     with pytest.raises(Refused, match="the repository has moved; change the remote's URL"):
         session(301, location="https://elsewhere.example/repositories/1").get("/x")
+
+
+def test_a_forge_that_lies_about_what_has_not_changed_is_not_asked_for_that(tmp_path: Path) -> None:
+    """Each read but those that are to be anew gets a 304 for what it has an ETag of."""
+    class Liar:
+        answers = iter(range(9))
+
+        def send(self, request: Request, timeout: float) -> Answer:
+            if "If-None-Match" in request.headers:
+                return Answer(304, {}, b"")
+            return Answer(200, {"etag": "e"}, f'{{"n": {next(self.answers)}}}'.encode())
+
+    token = Token("t" * 20)
+    reads = Session(Liar(), token, EtagCache(tmp_path, token), clock=lambda: NOW)
+    assert [reads.get("/x")["n"] for _ in range(3)] == [0, 0, 0]
+    reads.is_anew = True
+    assert reads.get("/x")["n"] == 1
+    reads.is_anew = False
+    assert reads.get("/x")["n"] == 1, "what was read anew is kept"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import select
 from dataclasses import replace
 
 from garrison.processes.guardian.forge_worker import Answer, ForgeWorker
 from garrison.processes.pull_request_facts import Check, CheckResult, Facts, ForgeStep, Relation, StepKind
+from garrison.records.pull_request import PullRequest
 
 FACTS = Facts(Relation.SAME, "c0ffee", "ba5e", 7, is_open=True)
 
@@ -60,3 +62,15 @@ def test_a_step_that_shows_no_effect_is_not_repeated_without_a_pause() -> None:
     assert take(1003.0) > 1030.0
     hear(worker, replace(FACTS, approvals=1), 1050.0)
     assert take(1051.0) == 1051.0, "something else has changed"
+
+
+def test_a_look_that_a_person_asks_for_and_each_twentieth_believe_nothing_that_was_kept() -> None:
+    worker, asked = ForgeWorker(lambda: None, poll=30.0), list[bool]()  # type: ignore[arg-type, return-value]
+    worker._do = lambda *_, is_anew: asked.append(is_anew) or Answer(FACTS)  # type: ignore[method-assign, assignment, func-returns-value]
+    for look in range(45):
+        if look == 5:
+            worker.wake()
+        worker.begin(None, PullRequest())
+        select.select([worker.descriptor], [], [], 10)
+        assert worker.receive(1000.0 + look)
+    assert [look for look, is_anew in enumerate(asked) if is_anew] == [5, 19, 39]

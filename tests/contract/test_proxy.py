@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from garrison.records import costs
+from garrison.records.api_answers import read_answer
 from garrison.records.costs import Limits
 from garrison.sandbox.proxy import upstream
 from garrison.sandbox.proxy.apis import APIS, ApiName
@@ -417,6 +418,35 @@ def test_a_failed_call_costs_nothing(tmp_path: Path) -> None:
     with Web(plain(b'{"type": "error"}', 529)) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
         assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}")) == 529
         assert proxy.usage == []
+
+
+ERROR = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+STREAM = {"content-type": "text/event-stream"}
+
+
+@pytest.mark.parametrize(("status", "headers", "body", "seen", "wait"), [
+    (529, {}, ERROR, (529, "overloaded_error", "Overloaded"), None),
+    (503, {"retry-after": "120"}, b"<html>upstream  down</html>", (503, "", "<html>upstream down</html>"), 120),
+    (429, {"retry-after-ms": "1500"}, b'{"error":{"code":"insufficient_quota","type":"x","message":"m"}}',
+     (429, "insufficient_quota", "m"), 1.5),
+    (429, {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s",
+           "x-ratelimit-remaining-requests": "9", "x-ratelimit-reset-requests": "24h"}, b"", (429, "", ""), 360),
+    (200, STREAM, b"event: error\ndata: " + ERROR + b"\n\n", (200, "overloaded_error", "Overloaded"), None),
+])
+def test_the_last_failure_of_an_api_is_kept_until_it_answers(
+        tmp_path: Path, status: int, headers: dict[str, str], body: bytes, seen: tuple[object, ...],
+        wait: float | None) -> None:
+    answers = [(status, headers, [body])] * 2 + [(200, {}, [b"{}"])]
+    with Web(lambda _asked: answers.pop(0)) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
+        for count in (1, 2):
+            proxy.ask("POST", "/anthropic/v1/messages", b"{}")
+            known = read_answer(proxy.folder)
+            assert known is not None
+            assert (known.status, known.error, known.message, known.count) == (*seen, count)
+            assert (known.resets_at and round(known.resets_at - known.at, 1)) == wait
+        assert known.since < known.at
+        proxy.ask("POST", "/anthropic/v1/messages", b"{}")
+        assert read_answer(proxy.folder) is None
 
 
 def test_an_api_that_is_away_is_an_error_in_its_own_form(tmp_path: Path) -> None:

@@ -23,9 +23,11 @@ from garrison.agents.trouble import (
     TroubleKind,
     classify,
     find_witness,
+    judge,
     read_reset,
     read_told,
 )
+from garrison.records.api_answers import ApiAnswer
 
 NOW = datetime(2026, 11, 28, 13, 0, tzinfo=UTC)  # a Saturday
 
@@ -143,6 +145,25 @@ def test_one_table_reads_what_all_agents_say() -> None:
             found.append(witness.kind if witness else "none")
         wrong += [(each["source"], text, found)] if set(found) != {kind} else []
     assert wrong == [] and len(CORPUS) >= 100 and len({each["kind"] for each in CORPUS}) >= 10
+
+
+@pytest.mark.parametrize(("kind", "status", "error", "message", "seen"), [
+    ("crash", 503, "", "<html>down</html>", "server"),
+    ("server", 429, "rate_limit_error", "wait", "rate_limit"),
+    ("rate_limit", 429, "insufficient_quota", "check your plan", "quota"),
+    ("crash", 400, "invalid_request_error", "You have reached your specified API usage limits.", "quota"),
+    ("hang", 529, "overloaded_error", "Overloaded", "overloaded"),
+    ("network", 401, "authentication_error", "invalid x-api-key", "authentication"),
+    ("server", 400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum", "context"),
+    ("crash", 402, "", "garrison: budget used up: $1 of $1", "budget"),
+    ("rate_limit", None, "", "garrison: the Anthropic API cannot be reached: no connection", "network"),
+    ("crash", 200, "overloaded_error", "Overloaded", "overloaded"),
+    (policy.SILENT, 503, "", "", "server"), (policy.SILENT, 404, "not_found_error", "model: x", None),
+    ("max_turns", 503, "", "", None), ("unknown_session", 503, "", "", None),
+])
+def test_the_api_s_own_answer_is_the_first_witness(kind: str, status: int | None, error: str, message: str,
+                                                   seen: str | None) -> None:
+    assert judge(kind, ApiAnswer(1.0, 1.0, 1, status, error, message)) == seen
 
 
 def test_only_a_known_agent_or_a_line_about_a_model_speaks_of_its_network() -> None:

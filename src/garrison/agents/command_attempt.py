@@ -5,7 +5,8 @@ nothing about the task. How it ended is recorded as a session's endings are (`cl
 killed meanwhile, the wait goes on where it was; `claude.policy.decide_program` says until when, from the table of
 `agents.trouble`. Nothing runs while it waits, and no attempt, rework or restart is spent.
 
-Only a failed run counts, and of that only its last words, or the error event that ends its stream. A program that
+Only a failed run counts, and of that only how the API has answered its last call, as the run's proxy has seen it; else
+its last words, or the error event that ends its stream. A program that
 reports its own status is believed.
 """
 
@@ -29,12 +30,14 @@ from garrison.agents.trouble import (
     Witness,
     find_witness,
     hosts_of,
+    judge,
     local_zone,
     read_reset,
     read_told,
 )
 from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError
+from garrison.records.api_answers import NETWORK, read_answer
 from garrison.system.terminal_text import clean
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from garrison.agents.base import Assignment
     from garrison.agents.claude.policy import Decision
     from garrison.agents.program_stream import Told
+    from garrison.records.api_answers import ApiAnswer
 
 PROGRESS_AFTER = 60.0
 """Seconds of work after which the next trouble is a new one: its pauses begin anew."""
@@ -101,7 +105,9 @@ class CommandAttempt(SuspendableAttempt):
 
     def __init__(self, agent: Program, assignment: Assignment, now: float, *,
                  wall: Callable[[], float] = time.time) -> None:
-        self._agent, self._begun = agent, now
+        self._agent, self._begun, self._begun_at = agent, now, wall()
+        self._answer: ApiAnswer | None = None
+        """How the API has refused the last call of the run that has ended, as the run's proxy has seen it."""
         self._ran: Run | None = None
         """The run that works, or worked last."""
         self._trouble: Trouble | None = None
@@ -118,7 +124,7 @@ class CommandAttempt(SuspendableAttempt):
 
     def _start(self, decision: Decision, now: float) -> Work:
         """Start the program, unless it is still gone."""
-        self._begun = now
+        self._begun, self._begun_at, self._answer = now, self._wall(), None
         if self.endings and not self._agent.is_own_command:
             self._tell_why(self.endings[-1])
         self._gone = self._missing() if self.endings and self.endings[-1].kind == TroubleKind.VANISHED else ""
@@ -140,11 +146,12 @@ class CommandAttempt(SuspendableAttempt):
         if witness.kind not in TRANSIENT:
             self._trouble = Trouble(witness.kind, reason, at, given_up=True)
             return ended
-        told = self._ran.told if self._ran is not None else None
-        resets_at = (told.resets_at if told is not None else None) or \
-            read_reset(witness.around, at, local_zone())
+        told, answer = self._ran.told if self._ran is not None else None, self._answer
+        resets_at = (answer.resets_at if answer is not None else None) or \
+            (told.resets_at if told is not None else None) or read_reset(witness.around, at, local_zone())
         ending = Ending(witness.kind, at, reason, resets_at=resets_at if witness.kind != TroubleKind.VANISHED else None,
-                        progress=time.monotonic() - self._begun >= PROGRESS_AFTER)
+                        progress=time.monotonic() - self._begun >= PROGRESS_AFTER,
+                        status=answer.status if answer is not None else None)
         if self._ran is not None:
             self._ran.forget()  # it will be run again
         self.files.make()
@@ -166,6 +173,10 @@ class CommandAttempt(SuspendableAttempt):
             return None
         if gone := self._find_gone(ended, work):
             return Witness(TroubleKind.VANISHED, gone, "")
+        answer = read_answer(self.assignment.folder / NETWORK, self._begun_at)
+        if answer is not None and (seen := judge(TroubleKind.CRASH, answer)) is not None:
+            self._answer = answer
+            return Witness(seen, answer.describe(), answer.words)
         told = work.told
         if told is not None and told.failure:
             return read_told(told.status, told.error, told.failure)

@@ -2,7 +2,8 @@
 
 A class says whether its end is waited for, and with which pauses; when another agent goes on instead (`failover`); what
 it means for the restart policy; and its words in `status`. Sessions (`claude.policy`) and programs (`command`) act on
-the table; which class a failure has is told by a status, by the name that an API or a CLI gives it, or by its text.
+the table. Which class a failure has is told by the API's own answer where the run's proxy has seen it (`judge`), else
+by a status, by the name that an API or a CLI gives it, or by its text.
 
 Of a *program* only its last words count, and only of a run that has failed: its output is an agent's, which may speak
 about limits for a hundred reasons (its task is a rate limiter, a test has `429` in its name). `find_witness` therefore
@@ -22,6 +23,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from garrison.frozen import frozen
+from garrison.records.api_answers import ApiAnswer
 from garrison.supervise import death_classes
 
 
@@ -134,6 +136,11 @@ TRANSIENT: Mapping[str, Backoff] = {kind: each.backoff for kind, each in TABLE.i
 """Classes that pass without help, with their pauses."""
 LIMITS = frozenset({TroubleKind.RATE_LIMIT, TroubleKind.QUOTA})
 """Classes that end at a time that may be known."""
+OUTAGES = LIMITS | {TroubleKind.OVERLOADED, TroubleKind.SERVER, TroubleKind.NETWORK}
+"""Classes that keep every agent of an account from working (`agents.outages`)."""
+_WITNESSED = OUTAGES | {TroubleKind.AUTHENTICATION, TroubleKind.BILLING, TroubleKind.CONTEXT, TroubleKind.HISTORY,
+                        TroubleKind.INVALID, TroubleKind.CRASH, TroubleKind.HANG}
+"""Classes of which the API's own answer knows more than the agent's program."""
 MAX_WAIT = 8 * 86_400.0
 """Longest wait for a reset that a record names, in seconds: a weekly limit plus one day."""
 MAX_RESET = 7 * 86_400.0
@@ -244,6 +251,21 @@ def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
             return by_text or TroubleKind.SERVER
         kind = _STATUSES.get(status) or (TroubleKind.SERVER if status >= 500 else TroubleKind.INVALID)
     return by_text if by_text is not None and by_text in _REFINED.get(kind, ()) else kind
+
+
+def judge(kind: str, answer: ApiAnswer | None) -> TroubleKind | None:
+    """Return the class of a failure by the API's own last answer; None if that says nothing about it.
+
+    Args:
+        kind: class by what the agent's program has said, or an ending that is no failure: then only what passes by
+            itself counts.
+    """
+    if answer is None:
+        return None
+    is_refused = answer.status is not None and answer.status >= 300
+    seen = TroubleKind.NETWORK if answer.status is None else \
+        classify(answer.status if is_refused else None, answer.words, answer.error)
+    return seen if kind in _WITNESSED or (kind not in set(TroubleKind) and seen in TRANSIENT) else None
 
 
 def _find_status(text: str) -> int | None:

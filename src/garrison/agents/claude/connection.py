@@ -248,12 +248,10 @@ class Connection(SessionConnection):
         self._write(event)
         self._show_trouble(f"the API answered {event['status'] or event['error'] or 'nothing'}; it tries again "
                            f"(attempt {event['attempt']})")
-        kind, reason = failures.classify(event["status"], event["error"]), f"{event['status'] or ''} {event['error']}"
-        if kind in policy.NEEDS_PERSON:
-            return self._ending(kind, reason)
-        if event["delay"] > _MAX_RETRY_DELAY:
-            return self._ending(kind, reason, resets_at=time.time() + event["delay"])
-        return None
+        told = failures.classify(event["status"], event["error"])
+        ending = self._ending(told, f"{event['status'] or ''} {event['error']}", resets_at=time.time() + event["delay"])
+        is_long = ending.resets_at is not None and ending.resets_at - time.time() > _MAX_RETRY_DELAY
+        return ending if {told, ending.kind} & policy.NEEDS_PERSON or is_long else None
 
     def _rate_limit(self, event: RateLimit) -> None:
         self._write(event)
@@ -282,6 +280,7 @@ class Connection(SessionConnection):
     # ---- endings
 
     def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
+        """Return how the connection ends: by its report, if there is one that no tool call may change."""
         report = read_json(self.files.report)
         if report and not self._client.tool_running and kind not in (policy.STOPPED, failures.CRASH):
             return self._reported(report)  # a failure after the report is no reason to repeat the work
@@ -297,7 +296,8 @@ class Connection(SessionConnection):
         if end.kind is EndKind.NOT_RUN:
             return self._ending(failures.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
         if end.kind is EndKind.SIGNAL:
-            return self._ending(failures.CRASH, f"the CLI was killed (exit code {end.code})")
+            return Ending(failures.CRASH, time.time(), f"the CLI was killed (exit code {end.code})",
+                          progress=self._answered)
         return self._ending(*_start_failure(f"exit code {end.code}: {self._stderr_tail() or error}"))
 
     def _stderr_tail(self) -> str:

@@ -36,6 +36,8 @@ class Ending:
     """Of a rate limit: when it ends, in seconds since 1970, if known."""
     progress: bool = False
     """Set if the model answered in this connection, which ends a series of failures."""
+    status: int | None = None
+    """HTTP status with which the API refused the last call, if the run's proxy has seen it."""
 
 
 class Step(StrEnum):

@@ -20,8 +20,9 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.stream import render
 from garrison.agents.result import LANDING
-from garrison.agents.trouble import LIMITS, local_zone, read_reset
+from garrison.agents.trouble import LIMITS, TRANSIENT, judge, local_zone, read_reset
 from garrison.records import atomic, costs
+from garrison.records.api_answers import NETWORK, ApiAnswer, read_answer
 from garrison.records.json_io import append_line
 from garrison.records.life_lock import LifeLock
 from garrison.system.terminal_text import clean_lines
@@ -38,6 +39,7 @@ class SessionConnection:
         self.files = AttemptFiles(attempt)
         self._incarnation = incarnation
         self._stop = asyncio.Event()
+        self._began = time.time()
         self._lock: LifeLock | None = None
         """Held until this process ends: no other may run the session."""
 
@@ -64,10 +66,20 @@ class SessionConnection:
     # ---- endings
 
     def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
-        now = time.time()
-        if resets_at is None and kind in LIMITS:
+        """Return how the connection ends: by the API's own answer if seen by the proxy, else as the program says."""
+        now, status, answer = time.time(), None, self._api_answer()
+        if answer is not None and (seen := judge(kind, answer)) is not None:
+            reason = reason if kind == seen and reason else answer.describe()
+            kind, status, resets_at = seen, answer.status, answer.resets_at or resets_at
+        if kind not in LIMITS:
+            resets_at = resets_at if kind in TRANSIENT else None
+        elif resets_at is None:
             resets_at = read_reset(reason, now, local_zone())
-        return Ending(kind, now, shorten(reason), False, resets_at, self._answered)
+        return Ending(kind, now, shorten(reason), False, resets_at, self._answered, status)
+
+    def _api_answer(self) -> ApiAnswer | None:
+        """Return how the API has refused this connection's last call, as the run's proxy has seen it."""
+        return read_answer(self.files.attempt / NETWORK, self._began)
 
     def _reported(self, report: Mapping[str, Any]) -> Ending:
         return Ending(policy.REPORTED, time.time(), shorten(str(report["summary"])), report["status"] in LANDING, None,

@@ -2,16 +2,17 @@
 
 Costs are lines of `usage.jsonl`, as a Claude session writes them. A call that another program of the attempt reports
 too is marked, so that it is not counted twice, but it counts here against the budget: a
-program that claims to report may not.
+program that claims to report may not. How the API has answered last is kept, too (`records.api_answers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from garrison.records import atomic, costs
+from garrison.records import api_answers, atomic, costs
 from garrison.records.json_io import write_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.reservations import SESSION_LOCK, Grant, Reservation, Shortfall
@@ -53,6 +54,8 @@ class Ledger:
     registration: Registration
     now: Callable[[], str] = costs.now
     _refused: dict[str, RefusedHost] = field(default_factory=dict)
+    _has_answer: bool = True
+    """False once it is known that no failure of the API stands in the folder."""
     _waiting: int = 0
     _has_limits: bool = False
     """True once the limits are beside the costs, for those who show both."""
@@ -122,6 +125,18 @@ class Ledger:
         self._account.running.pop(number, None)
         if self._account.lock is not None:
             self._reservation.hold(sum(self._account.running.values()))
+
+    def record_failure(self, status: int | None, error: tuple[str, str], headers: Mapping[str, str] | None = None,
+                       ) -> None:
+        """Record that a call was not answered: the first witness of what keeps an agent from working."""
+        self._has_answer = True
+        api_answers.record_failure(self._folder, time.time(), status, headers or {}, error)
+
+    def record_success(self) -> None:
+        """Record that a call was answered."""
+        if self._has_answer:
+            api_answers.record_success(self._folder)
+            self._has_answer = False
 
     def wait(self, reason: str) -> None:
         """Record that a call waits for what others have reserved, for `garrison status` and `why`."""

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import h11
 
 from garrison.frozen import frozen
+from garrison.records.api_answers import read_error_text
 from garrison.records.reservations import Grant
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
 from garrison.sandbox.proxy.client_hello import MAX_HELLO, is_complete, server_name
@@ -58,6 +59,8 @@ HTTP_PORT = 80
 TLS_PORT = 443
 """Port whose tunnels carry TLS for the host that they were opened to, and nothing else."""
 _CHUNK = 64 << 10
+_MAX_FAILURE = 16 << 10
+"""Bytes of a failure's body from which on no more of it is kept."""
 _LOOK_AGAIN = 0.2
 """Seconds after which a call that waits for the budget looks again."""
 _DROPPED = frozenset(name.encode() for name in KEY_HEADERS) | {b"host", b"accept-encoding"}
@@ -146,7 +149,7 @@ class Relay:
             if target.form is Form.FORWARD:
                 await self._serve_forward(request, headers, target)
             else:
-                await self._serve_api(request, headers, target)
+                await self._serve_witnessed(request, headers, target)
         except RequestRefused as refused:
             await self._refuse(refused)
             return False
@@ -328,6 +331,17 @@ class Relay:
 
     # ---- model APIs
 
+    async def _serve_witnessed(self, request: h11.Request, headers: Headers, target: Target) -> None:
+        """Serve a call of a model API; a refusal of this proxy's is recorded as an answer of the API is."""
+        try:
+            await self._serve_api(request, headers, target)
+        except RequestRefused as refused:
+            if target.route is not None and target.route.costs:
+                is_unreachable = isinstance(refused.__cause__, UpstreamFailed)
+                self.access.ledger.record_failure(None if is_unreachable else refused.status,
+                                                  ("", f"garrison: {refused.reason}"))
+            raise
+
     async def _serve_api(self, request: h11.Request, headers: Headers, target: Target) -> None:
         api, route = target.api, target.route
         assert api is not None and route is not None
@@ -439,9 +453,13 @@ class _Call:
     def settle(self) -> None:
         """Record once what the call has cost: nothing, if it was not made or failed."""
         number, self._number = self._number, 0
-        if number:
-            counts = self._exchange.counts(self._model()) if self._exchange is not None else None
-            self.relay.access.ledger.close_call(number, counts, self._user_agent)
+        if not number:
+            return
+        ledger, counts = self.relay.access.ledger, None
+        if self._exchange is not None:
+            counts = self._exchange.counts(self._model())
+            self._exchange.tell(ledger)
+        ledger.close_call(number, counts, self._user_agent)
 
     def _model(self) -> str:
         name = self.target.path.partition("?")[0].rpartition("/")[2]
@@ -473,7 +491,10 @@ class _Exchange:
         self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self._sent = 0
         self._status = 0
+        self._headers: dict[str, str] = {}
         self._reader: ResponseReader | None = None
+        self._failure = bytearray()
+        """Beginning of the body of an answer that is none of success."""
         self._is_complete = self._has_failed = False
         self.on_complete: Callable[[], None] = lambda: None
 
@@ -511,6 +532,15 @@ class _Exchange:
             return None
         reader = self._reader or ResponseReader(ApiName.ANTHROPIC)
         return reader.finish(self._sent, model, complete=self._is_complete)
+
+    def tell(self, ledger: Ledger) -> None:
+        """Tell the ledger how the API has answered; a response that was cut off says nothing."""
+        if self._status >= 300:
+            ledger.record_failure(self._status, read_error_text(bytes(self._failure)), self._headers)
+        elif self._reader is not None and (error := self._reader.error) is not None:
+            ledger.record_failure(self._status, error, self._headers)
+        elif self._is_complete:
+            ledger.record_success()
 
     async def _upload(self, *, limited: bool) -> None:
         relay = self.relay
@@ -559,6 +589,7 @@ class _Exchange:
         headers = [(bytes(name), bytes(value)) for name, value in response.headers]
         if api is not None:
             fields = dict(headers)
+            self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
             self._reader = ResponseReader(api, fields.get(b"content-type", b"").decode("latin-1"),
                                           fields.get(b"content-encoding", b"").decode("latin-1"))
         await self.relay.send(h11.Response(status_code=response.status_code, reason=response.reason, headers=[
@@ -574,6 +605,8 @@ class _Exchange:
             data = bytes(event.data)
             if self._reader is not None:
                 self._reader.feed(data)
+                if self._status >= 300 and len(self._failure) < _MAX_FAILURE:
+                    self._failure += data
             event = self.http.next_event()
             if isinstance(event, h11.EndOfMessage):
                 self._complete()

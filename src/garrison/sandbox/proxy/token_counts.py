@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from garrison.frozen import frozen
+from garrison.records.api_answers import read_error
 from garrison.records.costs import CACHED_FOR_AN_HOUR
 from garrison.sandbox.proxy.apis import ApiName
 
@@ -25,6 +26,8 @@ _CALL = "args"
 _TEXT_KEYS = frozenset({"text", "partial_json", "thinking", "content", "arguments", "delta", _CALL})
 """Keys of texts that a model has written, in all three APIs."""
 _DEPTH = 8
+_FAILED = frozenset({"error", "response.failed"})
+"""Types of the parts with which a stream tells that it has failed."""
 
 
 @frozen
@@ -48,6 +51,8 @@ class _Found:
     is_final: bool = False
     text: int = 0
     """Length of what the model has written."""
+    error: tuple[str, str] | None = None
+    """Name and message of the error with which a stream that had begun well has ended."""
 
 
 class ResponseReader:
@@ -62,6 +67,11 @@ class ResponseReader:
         self._size = 0
         self._is_lost = False
         self._found = _Found()
+
+    @property
+    def error(self) -> tuple[str, str] | None:
+        """Return the name and the message of the error that a stream has told; None for none."""
+        return self._found.error
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes of the body."""
@@ -118,6 +128,8 @@ class ResponseReader:
             if isinstance(part, dict):
                 if self._is_stream:
                     self._found.text += _text_length(part)
+                    if part.get("error") or part.get("type") in _FAILED:
+                        self._found.error = read_error(part)
                 self._read_part(self._found, part)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from garrison.ends import Told
 from garrison.errors import ForbiddenTransition
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.guardian import landing_policy, policy
@@ -537,7 +538,9 @@ def test_what_an_agent_writes_reads_as_markdown_and_does_nothing() -> None:
     assert "**Heading**" in text and "- item `a<b`; _`@one`_" in text and text.count("````") == 2
     assert "/home/me" not in text and "app.log" in text
     section = write_section(RunSummary(RUN, "g", (NodeSummary("a", "A", "done", 1, HOSTILE),), "/opt/x/bin/pytest -q",
-                                       tests=312, seconds=41.0, is_tested=True, base="main"))
+                                       tests=312, seconds=41.0, is_tested=True, base="main",
+                                       changes=(Told("gate", "ask", 4, ("a`<!-- garrison:end -->@x.sh",)),)))
+    assert "**Look at**: `changes the gate's own files: a'&lt;!-- garrison:end -->@x.sh and 3 more`" in section
     assert section.count(END) == 1 and "`pytest -q` passed (312 tests, 41 s) on the merge with `main`" in section
     assert write_title(RunSummary(RUN, "goal", (), title="WIP: Draft: Add it")) == "Draft: Add it"
     assert parse_replies("intro\n## 7\nYes.\n\nMore.\n### `comment-9`:\nNo.\n## 8\n") == {

@@ -298,7 +298,7 @@ def foreign_entries_note(runtime: Runtime, launch: Launch) -> str:
     queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock)
     running = running_runs(runtime)
     return describe_foreign_entries([entry for entry in queue.state.unfinished()
-                                     if entry.run not in running | {launch.run_id}])
+                                     if entry.run not in running | {launch.run_id} and not entry.awaits_approval])
 
 
 def describe_foreign_entries(entries: list[MergeEntry]) -> str:

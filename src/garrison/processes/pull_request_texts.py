@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 from garrison.agents.quotation import mention, quote
 from garrison.forge.marker import make_marker
 from garrison.frozen import frozen
+from garrison.merge.explanation import describe_change
 from garrison.system.terminal_text import clean_lines, spell_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from garrison.ends import Told
 
 BEGIN, END = "<!-- garrison:begin -->", "<!-- garrison:end -->"
 MAX_TITLE = 120
@@ -75,6 +78,8 @@ class RunSummary:
     """True if the gate has passed on what is there."""
     name: str = ""
     """Name by which a comment addresses garrison."""
+    changes: tuple[Told, ...] = ()
+    """What a person should know of the whole change."""
 
 
 def marker_of(run: str, given_up: int = 0) -> str:
@@ -183,6 +188,8 @@ def write_section(summary: RunSummary) -> str:
         lines += ["<details><summary>The task</summary>", "", tame(summary.goal), "", "</details>", ""]
     lines += [summary.closes, ""] if summary.closes else []
     lines += [quote(summary.stat, MAX_STAT), ""] if summary.stat else []
+    lines += ["**Look at**: " + "; ".join(mention(describe_change(each, most=3), MAX_TITLE)
+                                          for each in summary.changes), ""] if summary.changes else []
     lines += [_tested(summary), "", _how_to_talk(summary), "", f"<sub>Made by garrison, run `{summary.run}`" + (
         f": {summary.calls} model call{'s' * (summary.calls != 1)}, ${summary.usd:.2f}" if summary.calls else "")
         + ".</sub>"]

@@ -25,6 +25,7 @@ from garrison.system.clock import from_iso
 from garrison.system.jobs import read_tail
 
 if TYPE_CHECKING:
+    from garrison.ends import Told
     from garrison.merge.entry import MergeEntry
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.run_state import RunState
@@ -110,7 +111,19 @@ def summarize(runtime: Runtime, launch: Launch, plan: RunPlan, state: RunState, 
     tests, seconds = _read_test(runtime, launch, git, state.landing.attempt)
     return RunSummary(launch.run_id, plan.goal, tuple(nodes), "" if launch.no_gate else launch.gate or "", spent.usd,
                       spent.calls, closes, title, stat, launch.base, tests, seconds,
-                      state.landing.status == TESTED, name)
+                      state.landing.status == TESTED, name, _changes(runtime, launch, git))
+
+
+def _changes(runtime: Runtime, launch: Launch, git: Git) -> tuple[Told, ...]:
+    """Return what a person should know of all that the nodes landed, as their runners found it: a kind once."""
+    known: dict[str, Told] = {}
+    for entry in node_queue(runtime, launch, "changes", git).state.entries.values():
+        for each in (entry.changes or ()) if entry.run == launch.run_id and entry.status == "landed" else ():
+            before = known.get(each.kind, each._replace(number=0, names=()))
+            names = tuple(dict.fromkeys((*before.names, *each.names)))
+            again = len(before.names) + len(each.names) - len(names)
+            known[each.kind] = each._replace(number=before.number + each.number - again, names=names)
+    return tuple(known.values())
 
 
 def _reported(runtime: Runtime, launch: Launch, git: Git, node: str, last: int) -> str:

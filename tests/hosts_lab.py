@@ -29,14 +29,16 @@ BOOT = """\
 set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /home
-mkdir /home/{user} /home/python
+mkdir /home/{user} /home/python /home/lab
 {mount_home}
 mount --bind {folder}/passwd /etc/passwd
 cp {keys}/user.pub /home/keys
 mount --bind {python} /home/python
+mount --bind {lab} /home/lab
 mount -t tmpfs -o mode=755 tmpfs /root
-mkdir -p {python}
+mkdir -p {python} {lab}
 mount --bind /home/python {python}
+mount --bind /home/lab {lab}
 mkdir -p /run/sshd
 exec /usr/sbin/sshd -D -E {folder}/sshd.log -f {folder}/sshd_config
 """
@@ -123,7 +125,7 @@ class LabHost:
             ["ip", "netns", "exec", self.space, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
              *(skew if self.clock_ahead else []), "sh", "-c",
              BOOT.format(user=USER, folder=self.folder, mount_home=self.mount_home, keys=self.lab.keys,
-                         python=self.python)],
+                         lab=self.lab.folder, python=self.python)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def boot(self) -> None:

@@ -276,6 +276,16 @@ def test_a_snapshot_keeps_everything_and_touches_nothing(repo, ours):
     assert git(repo, "show", f"{ours.create_snapshot(repo, 'torn')}:untracked") == "again"
 
 
+def test_threads_that_take_a_snapshot_of_one_worktree_at_once_lose_no_file(repo, ours, tmp_path):
+    """Seen on a host whose kill was repeated: the second thread had the first one's index, and kept an empty tree."""
+    git(repo, "worktree", "add", "-q", str(tmp_path / "tree"))
+    (tmp_path / "tree/untracked").write_text("u\n")
+    with ThreadPoolExecutor(8) as threads:
+        taken = set(threads.map(lambda _: ours.create_snapshot(tmp_path / "tree", "kept", when="@0 +0000"), range(40)))
+    assert len(taken) == 1
+    assert {"a.txt", "untracked"} <= set(git(repo, "ls-tree", "--name-only", taken.pop()).split())
+
+
 def test_locks_of_a_dead_incarnation_are_cleared_in_its_worktree_only(repo, ours, tmp_path):
     ours.add_worktree(tmp_path / "t", "one", "main")
     own = ours.git_dir(tmp_path / "t")

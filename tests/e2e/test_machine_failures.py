@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from garrison.system.exit_info import REAPER_GONE
-from support import DEADLINE, PROGRAM, Node, Place, alive, is_gone, load, stat, wait_for
+from support import DEADLINE, PROGRAM, PYTHON, Node, Place, alive, is_gone, load, stat, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -262,7 +261,7 @@ def test_an_agent_that_eats_the_memory_is_named(place: Place) -> None:
     """The whole run in a cgroup of its own with 512 MiB; the kernel kills the agent, its successor does the work."""
     group = memory_cgroup(512 << 20)
     try:
-        hog = f"{sys.executable} -c 'bytearray(2 << 30)'"
+        hog = f"{PYTHON} -c 'bytearray(2 << 30)'"
         eats = f'test "$GARRISON_INCARNATION" != 1 || exec {hog}; '
         node = Node("a", command=eats + "echo a > a-$GARRISON_RUN.txt; git add -A; git commit -qm 'Add a'; "
                                         'echo "$GARRISON_RUN a 1 $GARRISON_INCARNATION" >> "$LEDGER"')

@@ -24,7 +24,7 @@ from garrison.records.names import Key, launcher_key, parse_marker
 from garrison.system import processes
 from garrison.system.processes import is_tmux
 from garrison.system.terminal import ProcessTerminal
-from garrison.system.tmux_server import supported_version
+from garrison.system.tmux_server import has_socket, supported_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -147,7 +147,7 @@ def open_sessions(home: Path) -> Iterator[tuple[Terminal, Session]]:
     """Yield all sessions of a home, those of its tmux server and the plain processes; starts no server."""
     run = home / "run"
     terminals: list[Terminal] = [ProcessTerminal(home)] if (run / "plain").is_dir() else []
-    if supported_version() and ((run / "tmux.sock").exists() or _names_existing_path(run / "tmux.socket-path")):
+    if supported_version() and has_socket(run):
         from garrison.system.tmux import TmuxTerminal
 
         terminals.append(TmuxTerminal(home))
@@ -156,13 +156,6 @@ def open_sessions(home: Path) -> Iterator[tuple[Terminal, Session]]:
             yield from [(terminal, session) for session in terminal.sessions()]
         except GarrisonError:
             continue  # a torn session record is found by `files`
-
-
-def _names_existing_path(note: Path) -> bool:
-    try:
-        return Path(note.read_text().strip()).exists()
-    except OSError:
-        return False
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -186,6 +186,13 @@ def socket_path(run: Path) -> Path:
     return folder / "tmux.sock"
 
 
+def has_socket(run: Path) -> bool:
+    """Return whether the socket of that home exists, wherever it is; chooses none."""
+    with suppress(OSError):
+        return (run / "tmux.sock").exists() or Path(_note(run).read_text().strip()).exists()
+    return False
+
+
 def _note(run: Path) -> Path:
     return run / "tmux.socket-path"
 

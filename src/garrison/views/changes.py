@@ -6,7 +6,6 @@ included), while the work waits, after it has landed, and after it was refused, 
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from dataclasses import asdict, field
 from pathlib import Path
@@ -46,8 +45,6 @@ ARTEFACTS = 50
 """Files of an attempt that are listed."""
 _SNAPSHOT_SECONDS = 15.0
 """Time limit of reading what a working agent has not committed."""
-_SNAPSHOTS = threading.Lock()
-"""Held while a worktree is read: two indexes of one process would have one name."""
 
 
 @frozen
@@ -191,7 +188,7 @@ def _unqueued_head(runtime: Runtime, launch: Launch, git: Git, node: str, attemp
     if tip is None or worktree is None:
         return tip, tip
     head = git.head(worktree) or tip
-    with suppress(GarrisonError, OSError), _SNAPSHOTS:
+    with suppress(GarrisonError, OSError):
         return head, git.create_snapshot(worktree, "what is not committed", timeout=_SNAPSHOT_SECONDS,
                                          when="@0 +0000")
     return head, head

@@ -48,7 +48,9 @@ def kill_run(home: Path, run: str) -> None:
 
 def end_terminal(home: Path, run: str) -> None:
     """Close the sessions of a killed run, and with the last one the tmux server of its home."""
-    if not (home / "run" / "tmux.sock").exists():
+    from garrison.system.tmux_server import has_socket
+
+    if not has_socket(home / "run"):
         return
     from garrison.system.terminal_choice import choose_terminal  # with libtmux
 

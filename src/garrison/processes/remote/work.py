@@ -62,6 +62,8 @@ class HostWork:
         self.run: HostRun | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._result: AttemptResult | None = None
+        self._is_kept = False
+        """Set once what its run left is being kept: it is killed again if the first kill was not answered in time."""
         self._progress = JobProgress()
 
     def start(self) -> None:
@@ -136,6 +138,7 @@ class HostWork:
                 self._process.wait(KILL_SECONDS)
             Guard.of(self.runtime.home).end(self.job.host_run)
         run = HostRun(self.runtime, self.job, self.claim.attempt.id)
-        if self._result is None and run.has_begun:
+        if self._result is None and run.has_begun and not self._is_kept:
+            self._is_kept = True
             # In a thread: a large worktree takes longer than the answer to a cancellation may.
             threading.Thread(target=run.keep, name="keep", daemon=True).start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ def _common_of(entry: Path) -> Path | None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{threading.get_native_id()}.tmp")
     temporary.write_bytes(content)
     temporary.replace(path)
 

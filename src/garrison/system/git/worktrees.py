@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
@@ -341,7 +342,7 @@ class Worktrees(Commits):
             folder = git_dir
             if git_dir.is_relative_to(path.resolve()):  # an agent in `path` could link what is written there
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garrison-index-")))
-            index = folder / f"{_INDEX}{os.getpid()}"
+            index = folder / _index_name()
             self._remove_orphaned_indexes(git_dir)
             _copy_index(git_dir / "index", index)
             return self._commit_files(path, self.head(path), index, {}, message, links, timeout, dates)
@@ -349,7 +350,7 @@ class Worktrees(Commits):
     def create_directory_snapshot(self, path: Path, parent: str | None, message: str, *,
                                   timeout: float | None = None) -> str:
         """Commit the files of a directory that is not, or no longer, a worktree, on top of `parent`."""
-        index = self.common / f"{_INDEX}{os.getpid()}"
+        index = self.common / _index_name()
         self._remove_orphaned_indexes(self.common)
         extra = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(path)}
         if parent:
@@ -429,11 +430,16 @@ class Worktrees(Commits):
         return {name: head for name in names if (head := inner.read_head(path, name))}
 
     def _remove_orphaned_indexes(self, git_dir: Path) -> None:
-        """Remove temporary indexes of processes that were killed while they took a snapshot."""
+        """Remove temporary indexes of threads that were killed while they took a snapshot."""
         for index in git_dir.glob(f"{_INDEX}*"):
             pid = index.name.removeprefix(_INDEX).removesuffix(".lock")
             if not pid.isdigit() or processes.probe(int(pid)) is None:
                 index.unlink(missing_ok=True)
+
+
+def _index_name() -> str:
+    """Return the name of this thread's temporary index: the id of a thread is no other thread's and no process's."""
+    return f"{_INDEX}{threading.get_native_id()}"
 
 
 def _read_log(path: Path) -> list[Move]:

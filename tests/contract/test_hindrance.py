@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -111,3 +112,43 @@ def test_a_damaged_registration_of_a_worktree_is_mended_where_it_is_met(scene: S
     assert git(scene.git.root, "show", f"{ref}:work.txt") == "work"
     assert scene.git.current_branch(scene.tree) == "garrison/trees/node"
     assert list(find_damage(scene.git.common)) == []
+
+
+@pytest.mark.parametrize("caller", ["import", "rescue"])
+@pytest.mark.parametrize("when", ["before the ref", "after it"])
+def test_what_a_gc_took_before_it_had_a_ref_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                             caller: str, when: str) -> None:
+    """By a `git gc --prune=now` that looked at the refs a moment before; the user's next gc works, and starts later."""
+    scene = Scene(tmp_path)
+    (scene.tree / "folder").mkdir()
+    (scene.tree / "folder/more.txt").write_text("more\n")
+    before = set(scene.git.common.glob("objects/??/*"))
+    tries, refused = list[int](), list[int]()
+
+    def robbed(name: str) -> None:
+        own = getattr(Git, name)
+
+        def once(self: Git, *words: object, **more: object) -> object:
+            tries.append(1)
+            refused.append(subprocess.run(["git", "gc", "--quiet"], cwd=self.root, capture_output=True,
+                                          check=False).returncode)
+            made = own(self, *words, **more)
+            if len(tries) == 1:
+                for path in set(self.common.glob("objects/??/*")) - before:
+                    path.unlink()
+                (self.common / "objects/pack").touch()
+                if when == "before the ref":
+                    self.tree_of(str(made))
+            return made
+
+        monkeypatch.setattr(Git, name, once)
+
+    robbed("_commit_all" if caller == "import" else "create_snapshot")
+    if caller == "import":
+        ref = scene.git.commit_all(scene.tree, "work")
+    else:
+        ref = scene.git.save_work(scene.tree, "refs/garrison/rescue/r/node/1", "garrison: what node left")
+    assert (len(tries), refused[0], refused[1] != 0) == (2, 0, True), "no gc starts while it is written again"
+    assert git(scene.git.root, "show", f"{ref}:folder/more.txt") == "more"
+    assert git(scene.git.root, "fsck", "--connectivity-only", "--no-dangling") == ""
+    assert not (scene.git.common / "gc.pid").exists()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -345,4 +346,31 @@ def test_an_entry_that_was_red_before_it_was_held_is_rejected_after(world):
     processor.close()
     assert statuses(world) == {"bad": "rejected"}
     assert "failed (exit 1)" in world.entry("bad").reason
+    sound(world)
+
+
+@pytest.mark.slow
+def test_a_gc_that_never_rests_takes_nothing_from_a_queue_and_finds_no_ref_to_what_is_gone(world):
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        world.branch(name, {f"{name}.txt": f"{name}\n"})
+        world.enqueue(name)
+    over, failed = threading.Event(), []
+
+    def collect() -> None:
+        while not over.is_set():
+            done = subprocess.run(["git", "gc", "--quiet", "--prune=now"], cwd=world.repo, capture_output=True,
+                                  text=True, check=False)
+            failed.append(done.stderr if done.returncode and "already running" not in done.stderr else "")
+
+    collector = threading.Thread(target=collect)
+    collector.start()
+    try:
+        world.drain()
+    finally:
+        over.set()
+        collector.join()
+    assert statuses(world) == dict.fromkeys(names, "landed")
+    assert len(failed) > 1 and not any(failed)
+    assert git(world.repo, "fsck", "--connectivity-only", "--no-dangling") == ""
     sound(world)

@@ -20,7 +20,7 @@ ALLOWED = {
     "sandbox/git_view": "a view that is made and not yet shown to anybody; the repository's own HEAD",
     "system/git/abandoned_locks": "the repository's own git directory",
     "system/git/commits": "the repository's own git directory",
-    "system/git/repository": "the repository's own git directory",
+    "system/git/garbage": "the repository's own git directory",
     "system/git/submodules": "mirrors of garrison's own",
 }
 """Module → what it touches that no agent can shape."""

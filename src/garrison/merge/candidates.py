@@ -19,9 +19,9 @@ from __future__ import annotations
 import hashlib
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from garrison.errors import GarrisonError, UsageError
+from garrison.errors import GarrisonError, Hindered, UsageError
 from garrison.frozen import frozen
 from garrison.merge import union
 from garrison.merge.config import BATCH_HISTORY
@@ -35,6 +35,7 @@ from garrison.system.clock import from_iso
 from garrison.system.git import GitError
 from garrison.system.git.bounds import explain_excess
 from garrison.system.git.commits import MergeResult
+from garrison.system.git.garbage import GcWatch, is_gc_running
 from garrison.system.git.landable import explain_refusal
 from garrison.system.git.repository import EMAIL, NAME
 from garrison.system.git.signing import SigningFailed, parse_ident
@@ -98,6 +99,9 @@ class CandidateBuilder:
         """True once a batch was built whose objects are whole: from then on nothing is left of a dead processor."""
         self._dropped: set[str] = set()
         """Objects that were set aside, or were missing, when a batch was built."""
+        self.robbed = False
+        """Set once a `git gc` took what was built: it is built again while none can start."""
+        self._gc = GcWatch(self.git.common)
         self._signed: tuple[tuple[object, ...], tuple[str, ...]] = ((), ())
         """What was last signed, and its commits: a landing that was held up is not signed again."""
 
@@ -334,7 +338,9 @@ class CandidateBuilder:
         return commits
 
     def _name_committer(self) -> None:
-        """Let git's commits be the user's: of whom a launch has recorded, else of whom the checkout names now."""
+        """Begin to build. Let git's commits be the user's: of whom a launch has recorded, else of whom the checkout
+        names now."""
+        self._gc = GcWatch(self.git.common)
         config = self.queue.state.config
         recorded = parse_ident(config.committer) if config is not None else None
         self.git.committer = recorded or self._named_here or (NAME, EMAIL)
@@ -358,10 +364,18 @@ class CandidateBuilder:
         if self._pinned.get(entry.id) == commit and self.git.has_object(commit):
             return
         if not self.git.make_ref(pin_ref(entry.id, "candidate"), commit) or not self.git.has_object(commit):
-            # git gc collected it: it had listed the refs before the pin was written
-            self._forget()
-            raise GarrisonError(f"could not pin the candidate of {entry.id}; trying again")
+            self._give_up_pin(entry)  # git gc collected it: it had listed the refs before the pin was written
+        if self._gc.has_seen_gc() and (is_gc_running(self.git.common) or not self.git.has_all(commit, entry.oid)):
+            self._give_up_pin(entry)
         self._pinned = {**dict(list(self._pinned.items())[-_KEPT_CHAINS:]), entry.id: commit}
+
+    def _give_up_pin(self, entry: MergeEntry) -> NoReturn:
+        """Drop a pin of what a `git gc` may have taken, so that none points to what is gone, and have it built again
+        while no other starts."""
+        self._forget()
+        self.git.drop_refs([pin_ref(entry.id, "candidate")])
+        self.robbed = True
+        raise Hindered(f"a git gc took the candidate of {entry.id}; building it again")
 
     def _forget(self) -> None:
         self._chains = []

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.ends import RETRY_SECONDS, Wait, WaitKind
-from garrison.errors import ForbiddenTransition, GarrisonError
+from garrison.errors import ForbiddenTransition, GarrisonError, Hindered
 from garrison.frozen import frozen
 from garrison.merge import batch, checkouts, order, turns
 from garrison.merge.base_check import check_base, choose_retry
@@ -54,7 +54,8 @@ from garrison.merge.track_record import TrackRecord, plain_beliefs
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.system import failpoint, hindrance
-from garrison.system.git.repository import GitError, is_gc_running
+from garrison.system.git.garbage import hold_gc, is_gc_running
+from garrison.system.git.repository import GitError
 from garrison.system.git.signing import SigningFailed
 
 if TYPE_CHECKING:
@@ -213,6 +214,8 @@ class MergeProcessor:
             result = Progress("overtaken")
         except GitError as error:
             result = self._handle_failure(error)
+        except Hindered as error:
+            result = Wait(WaitKind.HINDERED, str(error), seconds=GC_SECONDS)
         else:
             if self._is_over(result):
                 self._forget_setback()
@@ -305,7 +308,12 @@ class MergeProcessor:
         early = self.gates.record_verdict(state) or self.lander.retry_blocked(state) or self._check_pause(state)
         if isinstance(early, Wait):
             self.turn_clock.stop()
-        return early or self._work(state)
+        if early or not self.builder.robbed:
+            return early or self._work(state)
+        with hold_gc(self.git.common, GC_SECONDS):
+            result = self._work(state)
+        self.builder.robbed = False
+        return result
 
     def _check_pause(self, state: QueueState) -> Progress | Wait | None:
         """Resume a pause whose cause is gone; return a wait if nothing may be judged now, else None."""

@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Hindered
@@ -38,7 +38,7 @@ from garrison.sandbox.probe import mode_here
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git, GitError, bounds
 from garrison.system.git.commits import OID
-from garrison.system.git.repository import is_gc_running
+from garrison.system.git.garbage import hold_gc, is_gc_running
 
 _TRIES = 5
 """Imports of what a `git gc` took again before its ref was there."""
@@ -337,9 +337,10 @@ class _Collection:
         whole = is_gc_running(self.git.common)
         for left in reversed(range(_TRIES)):
             try:
-                objection = self._bring(whole=whole)
+                with hold_gc(self.git.common) if left == 0 else nullcontext():
+                    objection = self._bring(whole=whole)
             except GarrisonError as error:
-                if not left or not isinstance(error.__cause__, GitError):
+                if not left or not (isinstance(error, GitError | Hindered) or isinstance(error.__cause__, GitError)):
                     raise
             else:
                 if objection or ((whole or not is_gc_running(self.git.common)) and self._is_connected()):

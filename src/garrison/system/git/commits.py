@@ -141,6 +141,11 @@ class Commits(Repository):
             return set(answer.out.split()).intersection(commits)
         return {each for each in commits if not (self.has_object(each) and self.is_ancestor(each, tip))}
 
+    def has_all(self, commit: str, *known: str) -> bool:
+        """Return whether nothing is missing of a commit, beside what `known` ones have."""
+        but = [f"^{each}" for each in known if self.has_object(each)]
+        return self.run("rev-list", "--objects", "--quiet", commit, *but, "--", check=False).code == 0
+
     def merge_base(self, one: str, other: str) -> str | None:
         """Return the last commit that both have, or None."""
         answer = self.run("merge-base", one, other, check=False)

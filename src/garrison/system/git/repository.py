@@ -414,15 +414,3 @@ def explain_detached_head(path: Path) -> str:
     if what:
         return f"{what} is in progress in {path}; finish or abort it, or name the branch to land on with --base BRANCH"
     return f"{path} has a detached HEAD; say which branch to land on with --base BRANCH"
-
-
-def is_gc_running(common: Path) -> bool:
-    """Return whether a `git gc` that a user started runs in the repository with that common directory.
-
-    It may remove objects whose ref is newer than its listing; an automatic one spares what is younger than two weeks.
-    """
-    try:
-        pid = int((common / "gc.pid").read_text().split()[0])
-        return b"--auto" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (OSError, ValueError, IndexError):
-        return False

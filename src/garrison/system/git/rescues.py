@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system.git.commits import ABSENT
+from garrison.system.git.garbage import write_held
 from garrison.system.git.repository import GitError, pair
 from garrison.system.git.submodules import PARTS, Submodules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RESCUES, ARCHIVE = "refs/garrison/rescue", "refs/garrison/archive"
 RUNS = "refs/garrison/run"
@@ -68,11 +72,11 @@ class Rescues(Submodules):
 
     def save_work(self, path: Path, stem: str, message: str) -> str:
         """Save everything not ignored in the worktree at `path`; return the ref that holds it (`stem`, or numbered)."""
-        return self._save_as(self.create_snapshot(path, message), stem, message, path)
+        return self._save_made(lambda: self.create_snapshot(path, message), stem, message, path)
 
     def save_directory(self, path: Path, parent: str | None, stem: str, message: str) -> str:
         """Save a directory that is no longer a worktree; return the ref that holds it."""
-        return self._save_as(self.create_directory_snapshot(path, parent, message), stem, message, None)
+        return self._save_made(lambda: self.create_directory_snapshot(path, parent, message), stem, message, None)
 
     def save_commit(self, commit: str, stem: str) -> str:
         """Save a commit that some ref is about to leave; return the ref that holds it."""
@@ -126,6 +130,16 @@ class Rescues(Submodules):
         lines = self.run("for-each-ref", "--format=%(refname) %(objecttype) %(objectname)", prefix).out.splitlines()
         objects = {ref: pair(rest) for ref, rest in map(pair, lines)}
         return {ref: oid for ref, (kind, oid) in objects.items() if kind == "commit"}
+
+    def _save_made(self, make: Callable[[], str], stem: str, message: str, path: Path | None) -> str:
+        """Save the commit that `make` makes as `_save_as` does, although a `git gc` of the user's may take it."""
+        saved: list[str] = []
+
+        def write() -> str:
+            saved.append(self._save_as(make(), stem, message, path))
+            return saved[-1]
+
+        return write_held(self.common, write, self.has_all, lambda: self.delete_refs(saved))
 
     def _save_as(self, commit: str, stem: str, message: str, path: Path | None) -> str:
         for number in range(1, _MAX_NUMBER):

@@ -20,6 +20,7 @@ from garrison.system import processes, untrusted
 from garrison.system.git import excludes, inner, registrations
 from garrison.system.git.commits import OID, Commits
 from garrison.system.git.configuration import GitDirs, find_git_dirs, read
+from garrison.system.git.garbage import write_held
 from garrison.system.git.landable import MODULES, explain_modules
 from garrison.system.git.neutral import REPOSITORY_SCOPES
 from garrison.system.git.repository import EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
@@ -307,6 +308,24 @@ class Worktrees(Commits):
         `links`: as in `create_snapshot`.
         """
         remove_pipes(path, everywhere=True)
+        before, git_dir = self.head(path), self.git_dir(path)
+        logs = [git_dir / "logs/HEAD", self.common / f"logs/refs/heads/{self.current_branch(path)}"]
+        lengths = {log: log.stat().st_size for log in logs if log.is_file()}
+
+        def undo() -> None:
+            """Let the branch be where it was, with its logs, and all files be read again: the index names blobs that
+            are gone."""
+            if before is not None:
+                self.run("update-ref", "HEAD", before, cwd=path)
+                for log, length in lengths.items():
+                    os.truncate(log, length)
+                (git_dir / "index").unlink(missing_ok=True)
+                self.run("read-tree", before, cwd=path)
+
+        return write_held(self.common, lambda: self._commit_all(path, message, links),
+                          lambda made: made is None or self.has_all(made, *([before] if before else [])), undo)
+
+    def _commit_all(self, path: Path, message: str, links: Mapping[str, str] | None) -> str | None:
         self._add_all(path, {}, links, None)
         if why := self._refused_modules(path, {}):
             raise Refused(f"it leaves a {MODULES} that would damage the repository: {why}; mend or remove it")

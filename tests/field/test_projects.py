@@ -93,13 +93,14 @@ def test_a_project_is_prepared_and_a_task_lands_in_it(project: Project, worlds: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain-python", "uv-without-network", "npm-without-network", "make", "without-tests"])
+@pytest.mark.parametrize("name", ["plain-python", "uv-without-network", "npm-without-network", "cargo", "go", "make",
+                                  "without-tests"])
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_task_lands_for_an_ordinary_user_and_in_other_sandboxes(column: str, name: str, worlds: Worlds) -> None:
     [project] = [each for each in PROJECTS if each.name == name]
     home = in_column(column, worlds, *project.tools)
     shown = land(project, home)
-    assert f"sandbox: {'bubblewrap' if column == 'user' else column}" in shown
+    assert f"sandbox: {'bubblewrap' if column == 'user' else column.removeprefix('user-')}" in shown
 
 
 def test_an_agent_makes_a_folder_beside_what_a_setup_left_in_a_cache(worlds: Worlds) -> None:

@@ -202,21 +202,21 @@ class World:
 
 
 Worlds = Callable[..., World]
-COLUMNS = ("user", "landlock", "none")
+COLUMNS = ("user", "landlock", "user-landlock", "none")
 """An ordinary user, and other sandboxes than bubblewrap; `default` is neither."""
 
 
 def in_column(column: str, worlds: Worlds, *tools: str, **options: object) -> World:
     """Make a world of a column; another sandbox than bubblewrap is chosen by word, in config.toml."""
-    if column == "user" and os.getuid():
+    user, mode = "user" in column, column.removeprefix("user").strip("-")
+    if user and os.getuid():
         pytest.skip("another user can be chosen by root alone")
-    if column == "landlock" and not machine().landlock:
+    if mode == "landlock" and not machine().landlock:
         pytest.skip("the kernel has no Landlock")
-    home = worlds(*tools, uid=USER if column == "user" else 0, **options)
-    if column == "user":
-        assert home.shell(HOME, "id -u") == str(USER)
-    elif column != "default":
-        home.configure(f'[sandbox]\nmode = "{column}"\n')
+    home = worlds(*tools, uid=USER if user else 0, **options)
+    assert not user or home.shell(HOME, "id -u") == str(USER)
+    if mode not in ("", "default"):
+        home.configure(f'[sandbox]\nmode = "{mode}"\n')
     return home
 
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hostile.services import VSOCK_PORT
-from hostile.world import CHECKOUT, HONEST, RUN, Confinement, World
+from hostile.world import CHECKOUT, HONEST, RUN, World
 
 Watch = Callable[[World], object]
 COMMANDS = "garrison refuses an agent's commands to its run"
@@ -38,7 +38,9 @@ class Group(StrEnum):
 class Gap(StrEnum):
     """What Landlock does not hold; `garrison.sandbox.landlock.GAPS` tells it to users."""
 
-    SHOWN = "processes outside and shared memory can be seen"
+    NAMES = "names, sizes and times of all files can be seen"
+    MODES = "modes, owners, times and attributes of the user's files can be changed"
+    SHOWN = "processes outside, shared memory and message queues can be seen"
     SOCKETS = "servers behind Unix sockets can be reached"
 
 
@@ -54,7 +56,7 @@ class Case:
     says: str = ""
     """What its output contains if it succeeded, in place of the secret."""
     undo: str = ""
-    """Shell for the user, outside, that makes room for the next case."""
+    """Shell for the user, outside in the repository, that makes room for the next case."""
     ruins: bool = False
     """The world is of no further use once it succeeded."""
     landlock_gap: Gap | None = None
@@ -180,7 +182,7 @@ _REFS = (
     Case("replaces a commit", Group.REFS, commit() + "; git replace -f v1 HEAD", ref("refs/replace")),
     Case("writes a note on the user's commit", Group.REFS, "git notes add -f -m evil v1", ref("refs/notes")),
     Case("makes a link in the repository's git directory", Group.REFS, "ln -s $U/.bashrc $R/.git/logs/evil",
-         lambda world: os.path.lexists(world.repo / ".git/logs/evil"), undo="rm -f $R/.git/logs/evil"),
+         lambda world: os.path.lexists(world.repo / ".git/logs/evil"), undo="rm -f .git/logs/evil"),
     Case("truncates the reflog of main", Group.REFS, ": > $R/.git/logs/refs/heads/main",
          repo_file("logs/refs/heads/main")),
     Case("expires reflogs", Group.REFS, "git -C $R reflog expire --expire=now --all", repo_file("logs/HEAD")),
@@ -197,9 +199,9 @@ _REFS = (
     Case("makes the repository shallow", Group.REFS, "git rev-parse v1 > $(git rev-parse --git-common-dir)/shallow",
          repo_file("shallow")),
     Case("locks main", Group.REFS, "touch $(git rev-parse --git-common-dir)/refs/heads/main.lock",
-         repo_file("refs/heads/main.lock"), undo="rm -f repo/.git/refs/heads/main.lock"),
+         repo_file("refs/heads/main.lock"), undo="rm -f .git/refs/heads/main.lock"),
     Case("locks the index of the user's checkout", Group.REFS, "touch $R/.git/index.lock", repo_file("index.lock"),
-         undo="rm -f repo/.git/index.lock"),
+         undo="rm -f .git/index.lock"),
     Case("empties the index of the user's checkout", Group.REFS, "git --git-dir=$R/.git read-tree --empty",
          git_says("diff", "--cached", "--stat")),
     Case("adds a worktree to the user's repository", Group.REFS, "git worktree add -q --detach $PWD/nested",
@@ -329,8 +331,25 @@ _PROCESSES = (
          "cut -d' ' -f1); done 2>/dev/null"),
     Case("enters another program's namespaces", Group.PROCESSES, "nsenter -t $V -m cat $U/.ssh/id_ed25519",
          root=True),
-    Case("lowers another program's priority", Group.PROCESSES, "renice -n 10 -p $V", victim_priority),
+    Case("lowers another program's priority", Group.PROCESSES, "renice -n 19 -p $V", victim_priority),
     Case("limits another program", Group.PROCESSES, "prlimit --pid $V --nofile=20:20", victim_limits),
+    Case("has the kernel send another program a signal", Group.PROCESSES, python(
+        "import fcntl\nr, w = os.pipe()\nfcntl.fcntl(r, fcntl.F_SETOWN, int(V['V']))\nfcntl.fcntl(r, 10, 9)\n"
+        "fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)\nos.write(w, b'x')\ntime.sleep(0.2)"), victim_runs, ruins=True),
+    Case("offers another program to the kernel's killer", Group.PROCESSES, "echo 999 > /proc/$V/oom_score_adj",
+         lambda world: Path(f"/proc/{world.services_pid()}/oom_score_adj").read_text()),
+    Case("binds another program to a processor", Group.PROCESSES, "taskset -p 1 $V",
+         lambda world: os.sched_getaffinity(world.services_pid()), needs=lambda world: (os.cpu_count() or 1) > 1),
+    Case("reads where another program's memory is", Group.PROCESSES,
+         "grep -q '\\[heap\\]' /proc/$V/maps && echo got-map", says="got-map"),
+    Case("copies another program's memory", Group.PROCESSES, python(
+        "buffer = ctypes.create_string_buffer(60)\nlocal = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), 60)\n"
+        "remote = (ctypes.c_size_t * 2)(int(open(V['O'] + '/memory').read()), 60)\n"
+        "ctypes.CDLL(None).process_vm_readv(int(V['V']), local, 1, remote, 1, 0)\nprint(buffer.raw)")),
+    Case("receives another program's message", Group.PROCESSES, python(
+        "libc = ctypes.CDLL(None)\nbuffer = ctypes.create_string_buffer(200)\n"
+        "queue = libc.msgget(0x6A000000 + int(V['PORT']), 0)\nlibc.msgrcv(queue, buffer, 100, 0, 0o4000)\n"
+        "libc.msgsnd(queue, buffer, 40, 0)\nprint(buffer.raw)")),
     Case("reads System V shared memory", Group.PROCESSES, python(
         "libc = ctypes.CDLL(None, use_errno=True)\nlibc.shmat.restype = ctypes.c_void_p\n"
         "segment = libc.shmget(0x6A000000 + int(V['PORT']), 4096, 0)\nassert segment >= 0\n"
@@ -373,6 +392,24 @@ _FILES = (
          user_file(".bashrc")),
     Case("writes through a linked folder in its tree", Group.FILES, "ln -sfn $U folder; echo evil > folder/planted",
          user_file("planted")),
+    Case("opens a secret by its handle", Group.FILES, python(
+        "libc = ctypes.CDLL(None)\nhandle = ctypes.create_string_buffer(struct.pack('Ii', 128, 0), 136)\n"
+        "path = V['U'].encode() + b'/.netrc'\n"
+        "libc.name_to_handle_at(-100, path, handle, ctypes.byref(ctypes.c_int()), 0)\n"
+        "for folder in (V['U'], '.', '/'):\n    try:\n        mount = os.open(folder, os.O_RDONLY)\n"
+        "    except OSError:\n        continue\n    file = libc.open_by_handle_at(mount, handle, 0)\n"
+        "    if file >= 0:\n        print(os.read(file, 60))"), root=True),
+    Case("lists the user's files", Group.FILES, "ls -a $U/.ssh | grep -q id_ed25519 && echo has-listed",
+         says="has-listed"),
+    Case("watches the user's files", Group.FILES, python(
+        "print('watches', ctypes.CDLL(None).inotify_add_watch(ctypes.CDLL(None).inotify_init(), "
+        "(V['U'] + '/.ssh').encode(), 0xfff) > 0)"), says="watches True"),
+    Case("changes the mode of a user's file", Group.FILES, "chmod 777 $U/.bashrc", user_file(".bashrc")),
+    Case("changes the times of a user's file", Group.FILES, "touch -d 1999-01-01 $U/.profile",
+         lambda world: (world.user / ".profile").stat().st_mtime),
+    Case("writes an attribute of a user's file", Group.FILES, python(
+        "os.setxattr(V['U'] + '/.profile', 'user.evil', b'x')"),
+        lambda world: os.listxattr(world.user / ".profile")),
     Case("edits the user's checkout", Group.FILES, "echo evil >> $R/calc.py", lambda world: world.file(
         world.repo / "calc.py")),
     Case("edits a sibling's worktree", Group.FILES, "echo evil >> $S/calc.py", sibling),
@@ -415,7 +452,8 @@ _NETWORK = (
         "            s.settimeout(1)\n            s.sendall(request.encode())\n            answer = s.recv(900)\n"
         "            if request.startswith('CONNECT') and b' 200' in answer[:20]:\n"
         "                s.sendall(b'GET /\\r\\n')\n"
-        "            print(answer, s.recv(900))\n        except OSError as error:\n            print(error)")),
+        "            print(answer, s.recv(900))\n        except OSError as error:\n            print(error)"),
+         refused_by="the proxy lets nothing pass but the allowed hosts"),
     Case("asks the metadata service's address", Group.NETWORK, "ip route get 169.254.169.254 > /dev/null 2>&1 && "
          "ls /sys/class/net | grep -qv '^lo$' && ip -o addr 2>/dev/null | grep -v ' lo ' | grep -q inet && "
          "echo reachable", says="reachable",
@@ -450,7 +488,7 @@ _MACHINE = (
     Case("reads the kernel's log by its system call", Group.MACHINE, python(
         "libc = ctypes.CDLL(None)\nbuffer = ctypes.create_string_buffer(1000)\n"
         "print('read', libc.klogctl(3, buffer, 1000) > 0)"), says="read True",
-         needs=lambda world: world.confinement is not Confinement.UNPRIVILEGED or reads_log()),
+         needs=lambda world: not world.confinement.is_unprivileged or reads_log()),
     Case("makes an io_uring, which no filter of calls sees into", Group.MACHINE, python(
         "libc = ctypes.CDLL(None)\nlibc.syscall.restype = ctypes.c_long\n"
         "print('made', libc.syscall(425, 4, ctypes.create_string_buffer(120)) >= 0)"), says="made True",
@@ -462,6 +500,17 @@ _MACHINE = (
         "        setting = open('/proc/sys/' + name).read()\n        open('/proc/sys/' + name, 'w').write(setting)\n"
         "        print('may-write', name)\n"
         "    except OSError as error:\n        print(error)"), says="may-write", root=True),
+    Case("may write the kernel's files in /sys", Group.MACHINE, python(
+        "import glob\nfor name in ('/sys/power/state', '/sys/kernel/mm/transparent_hugepage/enabled', "
+        "'/sys/kernel/uevent_helper', *glob.glob('/sys/module/*/parameters/*')[:50]):\n    try:\n"
+        "        os.open(name, os.O_WRONLY)\n        print('may-write', name)\n"
+        "    except OSError as error:\n        print(error)"), says="may-write", root=True),
+    Case("watches all processes of a processor", Group.MACHINE, python(
+        "attributes = ctypes.create_string_buffer(struct.pack('IIQ', 1, 112, 0), 112)\n"
+        "print('watches', ctypes.CDLL(None).syscall(298, attributes, -1, 0, -1, 0) >= 0)"), says="watches True",
+        root=True),
+    Case("sets the clock", Group.MACHINE, python(
+        "time.clock_settime(time.CLOCK_REALTIME, time.time())\nprint('has-set')"), says="has-set", root=True),
     Case("leaves its control group", Group.MACHINE, python(
         "import glob\nfor name in glob.glob('/sys/fs/cgroup/**/cgroup.procs', recursive=True)[:20]:\n    try:\n"
         "        os.open(name, os.O_WRONLY)\n        print('may-write', name)\n"
@@ -473,7 +522,11 @@ _MACHINE = (
 )
 
 LANDLOCK_GAPS: dict[Gap, tuple[str, ...]] = {
+    Gap.NAMES: ("lists the user's files", "watches the user's files"),
+    Gap.MODES: ("changes the mode of a user's file", "changes the times of a user's file",
+                "writes an attribute of a user's file"),
     Gap.SHOWN: (
+        "receives another program's message",
         "reads the command line of all programs", "reads System V shared memory",
         "reads another program's file in /dev/shm", "plants a file in /dev/shm"),
     Gap.SOCKETS: (

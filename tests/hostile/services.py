@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 SHM_KEY = 0x6A000000
-"""Key of the System V shared memory segment, to which the port is added."""
+"""Key of the System V shared memory segment and message queue, to which the port is added."""
 VSOCK_PORT = 62017
 
 
@@ -60,6 +60,12 @@ def share_memory(secret: bytes, key: int) -> None:
         ctypes.memmove(address, secret, len(secret))
 
 
+def queue_message(secret: bytes, key: int) -> None:
+    """Keep the secret in a System V message queue; `World.close` removes it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.msgsnd(libc.msgget(key, 0o1600), struct.pack("l", 1) + secret, len(secret), 0)
+
+
 def unix(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
@@ -88,6 +94,7 @@ def main() -> None:
     threading.Thread(target=listen_datagrams, args=(receiver, heard), daemon=True).start()
     threading.Thread(target=chatter, args=(port, secret), daemon=True).start()
     share_memory(secret, SHM_KEY + port)
+    queue_message(secret, SHM_KEY + port)
     address = ctypes.create_string_buffer(b"in memory: " + secret)
     (folder / "memory").write_text(str(ctypes.addressof(address)))
     held = os.open(folder / "held", os.O_RDWR | os.O_CREAT)

@@ -32,7 +32,7 @@ def expectation(case: Case, confinement: Confinement) -> bool:
     """Return whether a case is known to succeed in a confinement."""
     if confinement is Confinement.NONE:
         return FIRST_EDITION or not case.refused_by
-    return confinement is Confinement.LANDLOCK and bool(case.landlock_gap)
+    return confinement.is_landlock and bool(case.landlock_gap)
 
 
 def objections(attempts: Sequence[Attempt], confinement: Confinement) -> list[str]:
@@ -56,7 +56,7 @@ def attempt(world: World, case: Case) -> Attempt:
     output = world.attack(case.script)
     succeeded = case.watch(world) != before if case.watch else (case.says or world.secret) in output
     if case.undo:
-        subprocess.run(case.undo, shell=True, cwd=world.root, check=True)
+        subprocess.run(case.undo, shell=True, cwd=world.repo, check=True)
     return Attempt(case, succeeded, output)
 
 
@@ -94,7 +94,7 @@ def run(confinement: Confinement, cases: Sequence[Case]) -> Iterator[Attempt]:
 
 def _changes(world: World, untouched: dict[str, object], last: Attempt, spoilt: bool) -> str:
     """Return what changed that no agent may change, though no case was seen to succeed."""
-    if not untouched or last.succeeded or world.confinement is Confinement.LANDLOCK:
+    if not untouched or last.succeeded or world.confinement.is_landlock:
         return ""
     if spoilt:
         return f"something of the run died of it:\n{world.logs()}"

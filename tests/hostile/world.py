@@ -42,11 +42,21 @@ class Confinement(StrEnum):
     UNPRIVILEGED = "bubblewrap, unprivileged"
     NESTED = "bubblewrap, in a container"
     LANDLOCK = "landlock"
+    UNPRIVILEGED_LANDLOCK = "landlock, unprivileged"
 
     @property
     def setting(self) -> str:
         """The value of `sandbox` in the configuration."""
-        return {Confinement.NONE: "none", Confinement.LANDLOCK: "landlock"}.get(self, "bubblewrap")
+        return "none" if self is Confinement.NONE else "landlock" if self.is_landlock else "bubblewrap"
+
+    @property
+    def is_landlock(self) -> bool:
+        return self in (Confinement.LANDLOCK, Confinement.UNPRIVILEGED_LANDLOCK)
+
+    @property
+    def is_unprivileged(self) -> bool:
+        """Whether an ordinary user runs garrison."""
+        return self in (Confinement.UNPRIVILEGED, Confinement.UNPRIVILEGED_LANDLOCK)
 
 
 def why_impossible(confinement: Confinement) -> str:
@@ -55,15 +65,16 @@ def why_impossible(confinement: Confinement) -> str:
         return ""
     if not (CHECKOUT / "src/garrison/sandbox/confine.py").exists():
         return "this garrison confines nothing"
-    if confinement is Confinement.LANDLOCK:
-        return "" if landlock.abi() else "Landlock is not enabled in this kernel"
-    if shutil.which("bwrap") is None:
-        return "bubblewrap is not installed"
-    if confinement is Confinement.UNPRIVILEGED:
+    if confinement.is_unprivileged:
         if os.geteuid() != 0:
             return "needs root, to become another user"
         if plain_python() is None:
             return "no Python of this version that every user may run, or the checkout is not readable for all"
+    if confinement.is_landlock:
+        return "" if landlock.abi() else "Landlock is not enabled in this kernel"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    if confinement is Confinement.UNPRIVILEGED:
         words = [*become_nobody(), "bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"]
     elif confinement is Confinement.NESTED:
         words = [*container(), "bwrap", "--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc",
@@ -119,7 +130,7 @@ class World(Place):
         self.root = root  # nothing in it is open to the agents
         self.env["GARRISON_HOME"] = str(self.home)  # an older edition's checkout would have it in its own state/
         self.enter: list[str] = []
-        if confinement is Confinement.UNPRIVILEGED:
+        if confinement.is_unprivileged:
             self.enter = become_nobody()
             program = plain_python()
             assert program is not None
@@ -193,7 +204,7 @@ class World(Place):
 
     def give_away(self) -> None:
         """Give everything to the user who runs garrison."""
-        if self.confinement is Confinement.UNPRIVILEGED:
+        if self.confinement.is_unprivileged:
             give_away(self.root)
 
     def write_object(self) -> str:
@@ -251,7 +262,7 @@ class World(Place):
         graph = self.graph(*(nodes or [Node(HOSTILE, command=self.hostile), Node(HONEST, command=honest)]))
         words = [*self.launch_arguments(graph, RUN, "--max-agents", "4", *options, gate=f"sh {self.gate}")]
         words = [word for word in words if word not in ("--env", "LEDGER", "WITNESS")]
-        if self.confinement is Confinement.UNPRIVILEGED:
+        if self.confinement.is_unprivileged:
             os.chown(graph, NOBODY, NOBODY)
         return self.spawn(self.program(*words), "out")
 
@@ -301,7 +312,7 @@ class World(Place):
         settings = "".join(f"{name}='{value}'; export {name}\n" for name, value in self.known().items())
         part = folder / f"{self.orders}.part"
         part.write_text(f"{settings}{script}\n")
-        if self.confinement is Confinement.UNPRIVILEGED:
+        if self.confinement.is_unprivileged:
             os.chown(part, NOBODY, NOBODY)
         order = part.rename(part.with_suffix(".sh"))
         self.orders += 1
@@ -401,7 +412,8 @@ class World(Place):
             child.wait()
         for path in Path("/dev/shm").glob(f"hostile-{self.port}*"):
             path.unlink()
-        subprocess.run(["ipcrm", "-M", str(SHM_KEY + self.port)], check=False, capture_output=True)
+        for kind in ("-M", "-Q"):
+            subprocess.run(["ipcrm", kind, str(SHM_KEY + self.port)], check=False, capture_output=True)
         shutil.rmtree(self.root, ignore_errors=True)
 
 

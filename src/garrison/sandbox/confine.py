@@ -222,7 +222,8 @@ def _link_toolchains(place: Place, around: Surroundings) -> None:
     """Link the user's toolchains into the home inside, where they are looked for."""
     for name in file_system.TOOLCHAINS:
         source, link = around.user_home / name, place.home / name
-        if source.is_dir() and not os.path.lexists(link):  # the home is the agent's: nothing of its is followed
+        # The home is the agent's: nothing of its is followed. A toolchain may be a link to what may not be looked into.
+        if os.path.isdir(source) and not os.path.lexists(link):  # noqa: PTH112
             with suppress(OSError):
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(source)

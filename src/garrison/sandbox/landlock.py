@@ -26,11 +26,10 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 """Devices that stay writable. Not /dev/pts, where the user's terminals are: the launcher adds the agent's own."""
 GAPS = (
     "names, sizes and times of all files can be seen, not what is in them",
-    "processes outside, their command lines and the machine's shared memory can be seen",
+    "processes outside, their command lines, and the machine's shared memory and message queues can be seen",
     "programs that an agent leaves running are only found by their marks",
     "servers behind Unix sockets can be reached",
-    "modes, owners and times of the user's files can be changed, not what is in them",
-    "processes outside can be bound to other processors",
+    "modes, owners, times and attributes of the user's files can be changed, not what is in them",
 )
 """Gaps of Landlock, whatever its ABI."""
 _GAPS_OF_ABI = {

@@ -40,9 +40,10 @@ _BY_LANDLOCK: _Rules = (
     ((2, None), ((2, _SET_USER_ID),)), ((257, 56), ((3, _SET_USER_ID),)),  # open, openat
     ((85, None), ((1, _SET_USER_ID),)), ((133, None), ((1, _SET_USER_ID),)),  # creat, mknod
     ((259, 33), ((2, _SET_USER_ID),)), ((437, 437), ()),  # mknodat, openat2
-    # priorities and limits of another process
+    # priorities, processors and limits of another process
     ((141, 140), ((1, _ANY),)), ((251, 30), ((1, _ANY),)),  # setpriority, ioprio_set
     ((144, 119), ((0, _ANY),)), ((314, 274), ((0, _ANY),)),  # sched_setscheduler, sched_setattr
+    ((203, 122), ((0, _ANY),)),  # sched_setaffinity
     ((302, 261), ((0, _ANY), (2, _ANY))),  # prlimit64 with a new limit
     # user namespaces, in which it would be root
     ((272, 97), ((0, _NEW_USER),)), ((56, 220), ((0, _NEW_USER),)),  # unshare, clone

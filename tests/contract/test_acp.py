@@ -72,9 +72,25 @@ def test_it_reports_by_garrisons_mcp_server(stage: Stage) -> None:
 def test_an_agent_that_never_reports_is_asked_once_then_judged_by_its_work(stage: Stage) -> None:
     stage.play([{"say": "I think I am done."}])
     outcome = stage.finish(stage.acp())
-    assert outcome == Outcome("success", report={"notes": NO_REPORT})
+    assert outcome == Outcome("success", report={"notes": f"{NO_REPORT}; its last words: I think I am done."})
     assert stage.endings() == ["silent", "silent"]
     assert stage.prompts()[1].startswith("You ended your turn without a report.")
+
+
+def test_an_agent_whose_last_words_say_that_it_could_not_asks(stage: Stage) -> None:
+    """Without a report, and asked for one in vain, it is not taken to have succeeded."""
+    stage.play([{"say": "I could not install the compiler."}], [{"say": "As I said."}], [{"say": BLOCK}])
+    work = stage.acp()
+    stage.until(work, lambda: work.question is not None and work.process() is None)
+    assert work.question is not None and "I could not install the compiler." in work.question.text
+    work.answer(work.question.id, "Leave it out.")
+    assert stage.finish(work).status == "success" and "Leave it out." in stage.prompts()[2]
+
+
+def test_words_of_another_session_do_not_count(stage: Stage) -> None:
+    """A block that the program says of another session's id is no report of this one."""
+    stage.play([{"other": BLOCK}, {"say": "Nothing to tell."}])
+    assert stage.finish(stage.acp()).report["notes"].endswith("Nothing to tell.")
 
 
 def test_a_question_by_the_tool_waits_without_a_process_and_the_answer_is_the_next_prompt(stage: Stage) -> None:

@@ -43,7 +43,8 @@ def test_a_budget_that_is_too_small_for_one_call_is_said(tmp_path):
 
 @pytest.mark.parametrize(("values", "words"), [
     ({"modell": "x"}, "modell is not a setting"), ({"max_turns": "many"}, "max_turns"), ({"budget": -1}, "budget"),
-    ({"permission_mode": "yolo"}, "one of dontAsk"), ({"effort": 3}, "effort"), ({"tools": [1]}, "a list of names"),
+    ({"permission_mode": "yolo"}, "one of dontAsk"),
+    ({"permission_mode": "plan"}, "approve=true"), ({"effort": 3}, "effort"), ({"tools": [1]}, "a list of names"),
     ({"set": {"A": 1}}, "table of texts"), ({"model": " "}, "a text"), ({"starts": 0}, "starts")])
 def test_invalid_settings_are_refused_with_their_place(values, words):
     with pytest.raises(UsageError) as caught:

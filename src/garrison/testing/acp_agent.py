@@ -10,6 +10,7 @@ Each prompt of a session plays the next turn, the last one again and again. What
 | step | the agent |
 |---|---|
 | `{"say": "text"}` | writes a message |
+| `{"other": "text"}` | writes a message in the name of another session |
 | `{"write": {"file": "content"}}` | writes files below its working directory |
 | `{"run": "command"}` | runs a command, as a tool call; with `"must": true` the agent dies if that fails |
 | `{"ask": "execute", "title": "…"}` | asks for leave, and says which option it got |
@@ -204,6 +205,10 @@ class AcpDouble:
         for piece in (text[:len(text) // 2], text[len(text) // 2:]):
             self.update(session, sessionUpdate="agent_message_chunk", content={"type": "text", "text": piece})
 
+    def _say_elsewhere(self, session: str, step: Json) -> str:
+        self.say(f"{session}-other", str(step["other"]))
+        return ""
+
     def _say(self, session: str, step: Json) -> str:
         self.say(session, str(step["say"]))
         return ""
@@ -343,7 +348,7 @@ BREACHES: Mapping[str, Callable[[AcpDouble, str], None]] = {
     "unknown_answers": _unknown_answers, "wrong_shapes": _wrong_shapes, "close": _close}
 """How an agent may break the protocol; `wrong_shapes` are overlooked."""
 STEPS: Mapping[str, Callable[[AcpDouble, str, Json], str]] = {
-    "say": AcpDouble._say, "write": AcpDouble._write, "run": AcpDouble._run, "ask": AcpDouble._ask,
+    "say": AcpDouble._say, "other": AcpDouble._say_elsewhere, "write": AcpDouble._write, "run": AcpDouble._run, "ask": AcpDouble._ask,
     "tool": AcpDouble._tool, "await": AcpDouble._await, "error": AcpDouble._error, "stop": AcpDouble._stop,
     "die": AcpDouble._die, "exit": AcpDouble._exit, "late": AcpDouble._go_on_late, "breach": AcpDouble._breach}
 """Step → what is done; it returns why the turn ends, '' to go on."""

@@ -150,7 +150,8 @@ class AcpAttempt(ConnectedAttempt):
         last = self.endings[-1].kind if self.endings else ""
         if last == policy.REPORTED:
             return to_agent_report(read_json(self.files.report))
-        return {"notes": NO_REPORT} if last == policy.SILENT else {}
+        words = self.endings[-1].reason if last == policy.SILENT else ""
+        return {"notes": f"{NO_REPORT}; its last words: {words}"} if words else {}
 
 
 def _what_to_do(name: str, kind: str) -> str:

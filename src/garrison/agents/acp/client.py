@@ -418,10 +418,13 @@ class _Client:
         self._client = client
 
     async def request_permission(self, session_id: str, tool_call: Any, options: Any, **_more: Any) -> Any:
+        if str(session_id) != self._client.session:
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         return await self._client.permit(tool_call, options)
 
     async def session_update(self, session_id: str, update: Any, **_more: Any) -> None:
-        self._client.hear(update)
+        if str(session_id) == self._client.session:  # another session's words are not this attempt's
+            self._client.hear(update)
 
 
 def title_of(call: Any) -> str:

@@ -44,7 +44,7 @@ from garrison.agents.claude.session_connection import SessionConnection, clean, 
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import cut
 from garrison.agents.claude.tools import SERVER
-from garrison.agents.claude.turn_end import plain_question
+from garrison.agents.claude.turn_end import MAX_LAST, admits_failure, plain_question
 from garrison.agents.reports import RESULT
 from garrison.ends import End, EndKind
 from garrison.records.json_io import read_json, write_json
@@ -253,7 +253,13 @@ class Connection(SessionConnection):
         if self.job.role == WORKER and (question := plain_question(message)):
             questions.ask(self.files, question)
             return self._ending(policy.QUESTION, question)
-        return self._ending(policy.SILENT, "it ended its turn without a report")
+        before = self.files.read_endings()[-1:]
+        if self.job.role == WORKER and before and before[0].kind == policy.SILENT and (
+                words := admits_failure(message) or admits_failure(before[0].reason)):
+            questions.ask(self.files, f"it made no report, though it was asked for one, and its last words say that "
+                                      f"something was not done; what should it do?\n\n{words}")
+            return self._ending(policy.QUESTION, questions.unanswered(self.files))
+        return self._ending(policy.SILENT, message.strip()[-MAX_LAST:] or "it said nothing")
 
     # ---- the listener of the client
 

@@ -39,7 +39,7 @@ from garrison.agents.claude.session_connection import SessionConnection, run_to_
 from garrison.agents.claude.settings import ASK
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
-from garrison.agents.claude.turn_end import TurnEnd, plain_question
+from garrison.agents.claude.turn_end import MAX_LAST, TurnEnd, plain_question
 from garrison.ends import End, EndKind
 from garrison.records import atomic, costs
 from garrison.records.json_io import read_json
@@ -275,7 +275,7 @@ class Connection(SessionConnection):
         if self.job.role == WORKER and (question := plain_question(text)):
             questions.ask(self.files, question)
             return self._ending(policy.QUESTION, question)
-        return self._ending(policy.SILENT, "it ended its turn without report_result")
+        return self._ending(policy.SILENT, text.strip()[-MAX_LAST:] or "it said nothing")
 
     # ---- endings
 

@@ -232,7 +232,9 @@ def _after_question(endings: Sequence[Ending], answered: bool) -> Decision:
 def _after_silence(endings: Sequence[Ending], _answered: bool) -> Decision:
     """Ask once for the missing report."""
     if len(endings) > 1 and endings[-2].kind == SILENT:
-        return Decision(Step.FINISH, reason="it was asked for its report and ended again without one")
+        words = endings[-1].reason
+        reason = "it was asked for its report and ended again without one"
+        return Decision(Step.FINISH, reason=f"{reason}; its last words: {words}" if words else reason)
     return Decision(Step.CONNECT, Prompt.REPORT)
 
 

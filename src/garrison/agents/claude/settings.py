@@ -22,7 +22,7 @@ RUNNING = ("Bash",)
 """Its further tools where nothing that a command writes is kept."""
 ASK = "ask"
 """Permission mode in which the person is asked before a tool call that is not allowed."""
-MODES = ("dontAsk", ASK, "acceptEdits", "plan", "default", "bypassPermissions", "auto")
+MODES = ("dontAsk", ASK, "acceptEdits", "default", "bypassPermissions", "auto")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ENVIRONMENT = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "API_TIMEOUT_MS")
 """Variables of the person's environment that a session gets; it gets no others."""
@@ -140,6 +140,13 @@ def _one_of(*words: str) -> Callable[[Any], str]:
     return read
 
 
+def _mode(value: Any) -> str:
+    if value == "plan":  # nobody would see the plan, and the session could do nothing after it
+        raise ValueError(f"{', '.join(MODES[:-1])} or {MODES[-1]}; to see a plan first, put a node before this that "
+                         "writes it down, with approve=true")
+    return _one_of(*MODES)(value)
+
+
 def _mapping(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError("a table of texts")
@@ -157,7 +164,7 @@ def read_amount(where: str, key: str, value: Any) -> float:
 BUDGETS = ("budget", "budget_run", "budget_day")
 """Settings that limit what an agent may cost: its node, its run, the home in a day."""
 READERS: Mapping[str, Callable[[Any], Any]] = {
-    **extensions.READERS, "betas": _names, "model": _text, "fallback_model": _text, "permission_mode": _one_of(*MODES),
+    **extensions.READERS, "betas": _names, "model": _text, "fallback_model": _text, "permission_mode": _mode,
     "max_turns": _or_none(_count), "effort": _one_of(*EFFORTS), "system_prompt": _text, "instructions": extensions.flag,
     "budget": _or_none(_amount), "budget_run": _or_none(_amount), "budget_day": _or_none(_amount), "stale": _amount,
     "max_response": _or_none(_amount), "max_repeats": _or_none(_count), "max_idle": _or_none(_count),

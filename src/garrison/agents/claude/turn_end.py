@@ -23,9 +23,13 @@ _AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian"
 """Tools that may follow a question in its turn."""
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _QUESTION_MARK = re.compile(r"[?？](?=[\s\"'”’»)*_`]|\Z)")
+_COULD_NOT = re.compile(r"\b(?:could(?:n['’]t| not)|can(?:['’]t|not| not)|unable to|not able to|"
+                        r"did(?:n['’]t| not) manage|failed to|gave up|give up|giving up|not possible)\b", re.IGNORECASE)
 _MAX_AFTER = 500
 """Characters that may follow the last question of a message, such as its options."""
 _MAX_SHOWN = 1500
+MAX_LAST = 400
+"""Characters of an agent's last words that are kept where it made no report."""
 
 
 class TurnEnd:
@@ -53,6 +57,12 @@ class TurnEnd:
     def end_after(self, tool: str) -> str:
         """Return why the turn ends after a call of this tool; '' if it continues."""
         return self.reached if tool.startswith(f"mcp__{SERVER}__") else ""
+
+
+def admits_failure(text: str) -> str:
+    """Return the end of a message in which its author says what it could not do; '' if it says no such thing. Pure."""
+    prose = _FENCED.sub("", text).strip()[-_MAX_SHOWN:]
+    return prose if _COULD_NOT.search(prose[-_MAX_AFTER:]) else ""
 
 
 def plain_question(text: str) -> str:

@@ -349,8 +349,9 @@ BREACHES: Mapping[str, Callable[[AcpDouble, str], None]] = {
 """How an agent may break the protocol; `wrong_shapes` are overlooked."""
 STEPS: Mapping[str, Callable[[AcpDouble, str, Json], str]] = {
     "say": AcpDouble._say, "other": AcpDouble._say_elsewhere, "write": AcpDouble._write, "run": AcpDouble._run,
-    "ask": AcpDouble._ask, "tool": AcpDouble._tool, "await": AcpDouble._await, "error": AcpDouble._error, "stop": AcpDouble._stop,
-    "die": AcpDouble._die, "exit": AcpDouble._exit, "late": AcpDouble._go_on_late, "breach": AcpDouble._breach}
+    "ask": AcpDouble._ask, "tool": AcpDouble._tool, "await": AcpDouble._await, "error": AcpDouble._error,
+    "stop": AcpDouble._stop, "die": AcpDouble._die, "exit": AcpDouble._exit, "late": AcpDouble._go_on_late,
+    "breach": AcpDouble._breach}
 """Step → what is done; it returns why the turn ends, '' to go on."""
 METHODS: Mapping[str, Callable[[AcpDouble, Json], Json]] = {
     "initialize": AcpDouble.initialize, "authenticate": AcpDouble.authenticate, "session/new": AcpDouble.new_session,

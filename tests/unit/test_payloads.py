@@ -8,10 +8,12 @@ import pytest
 
 from garrison.records import signals
 from garrison.records.signals import (
+    AddNode,
     AgentCrashed,
     AgentRegistered,
     AgentTerminated,
     CancelNode,
+    EditNode,
     Escalation,
     InputResponse,
     KillOrchestrator,
@@ -76,6 +78,9 @@ def signal(type_: str, payload: dict[str, Any]) -> Signal:
     (RetryNode("a"), {"action": "retry", "who": "a"}),
     (CancelNode("not needed"), {"action": "cancel", "text": "not needed"}),
     (SendPipelineSignal("go", 3), {"action": "signal", "name": "go", "value": 3}),
+    (AddNode("d", {"prompt": "do it"}, "a"), {
+        "action": "add", "who": "d", "attributes": {"prompt": "do it"}, "after": "a"}),
+    (EditNode("a", {"agent": "x"}), {"action": "edit", "who": "a", "attributes": {"agent": "x"}}),
     (SetBudget(7), {"action": "budget", "max_steps": 7}),
 ], ids=lambda one: type(one).__name__)
 def test_a_payload_is_written_as_in_the_first_edition_and_read_back(payload: Payload, data: dict[str, Any]) -> None:

@@ -271,14 +271,13 @@ def retry(node: str, run: str | None, home: str | None) -> None:
     retried this way.
     """
     from garrison.processes.guardian.flow_policy import objection_to_retry
-    from garrison.processes.run_plan import read_plan
+    from garrison.processes.run_plan import replay_with_plan
     from garrison.processes.runtime import Runtime
 
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(runtime.store, node, run)
     files, guardian = runtime.files(chosen), _guardian(runtime.store, chosen)
-    plan = read_plan(files, runtime.launch(chosen))
-    state = replay_run(journal.read_all(files.journal), plan.program, chosen, plan.children)
+    _, state = replay_with_plan(files, runtime.launch(chosen), journal.read_all(files.journal))
     if objection := objection_to_retry(state, chosen, node):
         raise Refused(f"{node} of run {chosen} cannot be retried: {objection}")
     attempt = state.nodes[node].attempt

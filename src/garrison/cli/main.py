@@ -30,6 +30,8 @@ SECTIONS = {
         "take": ("take", "take", "Begin runs from issues, each with a pull request."),
         "pr": ("pull_request", "pr", "Show, sync or open the pull request of a run."),
         "tell": ("tell", "tell", "Tell a session something at its next turn."),
+        "add": ("change", "add", "Add a task to a run that is at work."),
+        "edit": ("change", "edit", "Change a node that has not begun: task, agent, budget."),
         "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
         "tick": ("tick", "tick", "Tick in its list of tasks what a run has landed."),
         "undo": ("undo", "undo", "Take back what a node or a run has landed."),

@@ -338,9 +338,9 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
         print_engine_status(run, home, as_json=as_json)
         return
     files = _launched_files(run, home)
-    graph, entries = parse_file(files.graph), read_all(files.journal)
+    entries = read_all(files.journal)
     state = replay_run(entries)
-    bodies = {**node_statuses(state), **_subpipeline_statuses(files, graph, entries)}
+    bodies = {**node_statuses(state), **_subpipeline_statuses(files, entries)}
     details = RunReader(find_home(home)).read(run).details
     for node in details.nodes if details else ():
         bodies[node.node]["status"] = node.state
@@ -361,7 +361,7 @@ def print_graph(run: str, home: str | None) -> None:
     files = _launched_files(run, home)
     graph, entries = parse_file(files.graph), read_all(files.journal)
     state = replay_run(entries)
-    bodies = {**node_statuses(state), **_subpipeline_statuses(files, graph, entries)}
+    bodies = {**node_statuses(state), **_subpipeline_statuses(files, entries)}
     # A graph that can be launched: its statuses are those that a graph may bring along.
     click.echo(to_dot(graph, {name: {key: str(body[key]) for key in ("status", "attempt", "outcome", "visits")
                                      if body.get(key) and (key != "status" or name in state.nodes)}
@@ -391,10 +391,11 @@ def node_statuses(state: RunState) -> dict[str, dict[str, Any]]:
     return bodies
 
 
-def _subpipeline_statuses(files: RunFiles, graph: Graph, entries: list[Entry]) -> dict[str, dict[str, Any]]:
+def _subpipeline_statuses(files: RunFiles, entries: list[Entry]) -> dict[str, dict[str, Any]]:
     """Return the status of nodes that run a pipeline; no record has it, so the flow is replayed."""
     try:
-        plan = plan_run(graph, max_steps=_UNLIMITED_STEPS, load=load_from_run(files.graphs), has_begun=True)
+        plan = plan_run(parse_file(files.launched_graph), max_steps=_UNLIMITED_STEPS,
+                        load=load_from_run(files.graphs), has_begun=True)
         flow = replay_run(entries, plan.program, files.root.name, plan.children).flow if plan.children else None
     except GarrisonError:  # the graph was changed by hand; the other nodes are in the journal
         return {}

@@ -242,6 +242,8 @@ def nodes_of(home: Path, run: str) -> list[str]:
                 names |= dict.fromkeys([*entry.data.get("nodes", {}), *entry.data.get("outcomes", {})])
             elif entry.kind in ("node", "gate"):
                 names[entry.data["node"]] = None
+            elif entry.kind == "signal" and (change := entry.data.get("effect")):  # it may have added the node
+                names[change["node"]] = None
     except (GarrisonError, KeyError):
         pass  # `status` reports an unreadable journal; the directories are enough to resolve names
     names |= dict.fromkeys(name.removesuffix(".dot") for name in sorted(atomic.list_names(files.graphs)))

@@ -144,6 +144,8 @@ def read_task(words: tuple[str, ...], file: Path | None) -> str:
     if len(task) < 2:
         raise UsageError(f"the task is {f'one character: {task}' if task else 'empty'}; say in words what the agent is "
                          "to do")
+    if not task.isprintable() and any("\ud800" <= character <= "\udfff" for character in task):
+        raise UsageError("the task is not text in UTF-8; write it with --file FILE, saved as UTF-8")
     if len(words) == 1 and task.endswith(".dot"):
         raise UsageError(f"{task} is a pipeline's file; `garrison launch {task}` runs it")
     return task

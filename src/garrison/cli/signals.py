@@ -25,10 +25,12 @@ from garrison.cli.output import QUIET, print_error_json, print_json, print_messa
 from garrison.config import checkout, find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
 from garrison.processes.person_signals import signal_by_person
+from garrison.processes.run_state import replay_run
 from garrison.records import atomic, record
 from garrison.records import run as run_records
 from garrison.records import signals as signal_records
 from garrison.records.identity import ALIVE, Identity
+from garrison.records.journal import read_all
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.signals import Signal
@@ -43,6 +45,8 @@ _WORD = re.compile(r"[A-Za-z0-9_@.-]{1,120}")
 """A side or type of a signal in a folder of the caller's own; it becomes part of a file's name."""
 APPLIED_WITHIN = 2.0
 """Seconds to wait for the guardian to apply a signal."""
+DECIDED_WITHIN = 15.0
+"""Seconds to wait for the guardian to take or refuse a request; one that was killed is back by then."""
 _POLL = 0.05
 """Seconds between two reads of an inbox while waiting."""
 
@@ -254,6 +258,25 @@ def wait_until_applied(signal: Path) -> None:
     deadline = time.monotonic() + APPLIED_WITHIN
     while signal.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
+
+
+def await_decision(store: Store, run: str, posted: Path) -> bool:
+    """Wait for the guardian of a run to apply a request; return whether it has, False if it will do so later.
+
+    Refused, with its reason, if it does not. A request that came too late, in a run that is over, is withdrawn.
+    """
+    deadline = time.monotonic() + DECIDED_WITHIN
+    while posted.exists():
+        is_alone = not resolve.is_run_supervised(store, run)
+        if is_alone and replay_run(read_all(RunFiles(store.home, run).journal)).over:
+            signal_records.refuse(posted, f"run {run} is over")
+            break
+        if is_alone or time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL)
+    if why := _refusal(posted.parent / "refused" / posted.name):
+        raise Refused(why)
+    return True
 
 
 def guardian_of(store: Store, run: str) -> Key | None:

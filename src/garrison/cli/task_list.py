@@ -271,6 +271,12 @@ def task_name(task: str, taken: Collection[str] = ()) -> str:
     return made
 
 
+def task_label(task: str, *, whole: bool = False) -> str:
+    """Return the label of a task's node: its first line, or all of it, shortened. Pure."""
+    title = task if whole else task.partition("\n")[0]
+    return title if len(title) <= MAX_LABEL else f"{title[:MAX_LABEL - 1]}…"
+
+
 def name_tasks(texts: Sequence[str]) -> list[str]:
     """Return a name for the node of each task, made of its first words without an id such as T001. Pure."""
     names: dict[str, None] = {}
@@ -295,10 +301,8 @@ def task_graph(tasks: Sequence[str], command: str | None = None, acceptance: str
     edges = []
     ends = dict.fromkeys(names)
     for place, (node, task) in enumerate(zip(names, tasks, strict=True)):
-        title = task if len(tasks) == 1 else task.partition("\n")[0]
-        label = title if len(title) <= MAX_LABEL else f"{title[:MAX_LABEL - 1]}…"
-        attributes = {"shape": "box", "label": label, "prompt": task, "command": command, "acceptance": acceptance,
-                      "allow_empty": "true" if allow_empty else ""}
+        attributes = {"shape": "box", "label": task_label(task, whole=len(tasks) == 1), "prompt": task,
+                      "command": command, "acceptance": acceptance, "allow_empty": "true" if allow_empty else ""}
         nodes[node] = {key: value for key, value in attributes.items() if value}
         before = [names[other] for other in waits[place]] if waits else []
         edges += [Edge(other, node) for other in before or [start]]

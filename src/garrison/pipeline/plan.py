@@ -121,6 +121,8 @@ class RunPlan:
     children, under the names of `subpipelines.inner_name`."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Node → the text of the pipeline it runs."""
+    graph: Graph | None = None
+    """The graph as it is written, before its transforms; None where only the tasks matter."""
 
     @property
     def max_seconds(self) -> float | None:
@@ -139,7 +141,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     if problems:
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise Refused(problems[0] + others)
-    graph = prepare(graph)
+    written, graph = graph, prepare(graph)
     goal, steps = text(graph.attrs, "goal", ""), next_steps(graph)
     program = compile_graph(graph, max_steps=max_steps)
     plan = RunPlan(
@@ -165,6 +167,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         program=program,
         gates=gates_of(graph),
         managers={node.id: manager_of(node) for node in graph.nodes_of(MANAGER)},
+        graph=written,
     )
     nodes = graph.nodes_of(*SUBPIPELINE_HANDLERS)
     if not nodes:

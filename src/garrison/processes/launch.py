@@ -79,7 +79,7 @@ def create_run(runtime: Runtime, prepared: PreparedLaunch, report: Callable[[str
     files = runtime.files(run)
     for name, text in prepared.plan.texts.items():
         atomic.write(atomic.make_directory(files.graphs) / f"{name}.dot", text.encode())
-    atomic.write(files.graph, prepared.text.encode())
+    atomic.write(files.launched_graph, prepared.text.encode())
     git_record.save(files.root / "git", Git(Path(launch.repo), home=runtime.home))
     run_records.save(files.launch, launch)
     atomic.sync_directory(root.parent)

@@ -17,4 +17,4 @@ if TYPE_CHECKING:
 def copy_launch(files: RunFiles, launch: Launch) -> LaunchRecorded:
     """Return a copy of launch.json and the graphs for a journal, from which they can be restored."""
     nested = {path.stem: path.read_text(encoding="utf-8") for path in sorted(files.graphs.glob("*.dot"))}
-    return LaunchRecorded(record.encode(launch).decode(), files.graph.read_text(encoding="utf-8"), nested)
+    return LaunchRecorded(record.encode(launch).decode(), files.launched_graph.read_text(encoding="utf-8"), nested)

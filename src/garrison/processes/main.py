@@ -124,7 +124,7 @@ def _guardian(runtime: Runtime, options: Options) -> MakeProcess:
 
     launch = _launch(runtime, options)
     try:
-        plan = read_plan(runtime.files(options.run), launch)
+        plan = read_plan(runtime.files(options.run), launch, as_launched=True)
     except (GarrisonError, OSError, ValueError):
         from garrison.processes.repair import load_plan
 

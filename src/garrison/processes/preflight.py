@@ -52,8 +52,8 @@ from garrison.processes.launch_request import (
 from garrison.processes.loop import log_line
 from garrison.processes.networks import network_notes
 from garrison.processes.places import read_hooks_mode
-from garrison.processes.run_plan import check_journal_present, read_plan
-from garrison.processes.run_state import EXIT, LANDED, NO_CHANGE, NOT_LANDED, replay_run
+from garrison.processes.run_plan import check_journal_present, read_plan, replay_with_plan
+from garrison.processes.run_state import EXIT, LANDED, NO_CHANGE, NOT_LANDED
 from garrison.processes.run_status import read_run_state
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
@@ -656,8 +656,7 @@ def _check_retry(runtime: Runtime, launch: Launch, state: RunState, nodes: Seque
     run, files = launch.run_id, runtime.files(launch.run_id)
     if state.status != "failed":
         raise Refused(f"run {run} is {state.status}; --retry-failed is for a run that failed")
-    plan = read_plan(files, launch)
-    replayed = replay_run(read_all(files.journal), plan.program, run, plan.children)
+    replayed = replay_with_plan(files, launch, read_all(files.journal))[1]
     if replayed.landing.status == NOT_LANDED:
         return
     flow = replayed.flow
@@ -674,9 +673,9 @@ def _check_retry(runtime: Runtime, launch: Launch, state: RunState, nodes: Seque
 def check_graph_unchanged(runtime: Runtime, launch: Launch) -> None:
     """Refuse to continue a run whose graph file differs from the graph it was launched with."""
     path, files = Path(launch.graph_source), runtime.files(launch.run_id)
-    if not launch.graph_source or not path.is_file() or not files.graph.is_file():
+    if not launch.graph_source or not path.is_file() or not files.launched_graph.is_file():
         return
-    original = graph_digest(parse(_read(files.graph), str(files.graph)))
+    original = graph_digest(parse(_read(files.launched_graph), str(files.launched_graph)))
     try:
         is_same = graph_digest(apply_installed(parse(_read(path), str(path)), "")[0]) == original
     except DialectError:

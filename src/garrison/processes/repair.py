@@ -39,7 +39,7 @@ from garrison.processes.guardian import rebuild
 from garrison.processes.guardian.rebuild import AttemptEvidence, RunEvidence
 from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import log_line
-from garrison.processes.run_plan import graph_hash, latest_attempts, read_plan
+from garrison.processes.run_plan import change_plan, graph_hash, latest_attempts, read_plan
 from garrison.processes.run_state import LANDED, REFUSED, replay_run, to_snapshot
 from garrison.records import atomic, journal, record, signals
 from garrison.records import run as run_records
@@ -89,7 +89,7 @@ def repair_run(runtime: Runtime, run: str) -> list[str]:
         if not is_guarded:
             plan = None
             with suppress(GarrisonError):  # without its graph no journal is rebuilt; who needs the graph says so
-                plan = read_plan(runtime.files(run), launch)
+                plan = read_plan(runtime.files(run), launch, as_launched=True)
             if plan is not None:
                 notes += repair_journal(runtime, launch, plan)
     return notes
@@ -139,7 +139,7 @@ def load_plan(runtime: Runtime, launch: Launch) -> RunPlan:
     files = runtime.files(launch.run_id)
     if _is_graph_damaged(files, launch):
         repair_launch(runtime, launch.run_id)
-    return read_plan(files, launch)
+    return read_plan(files, launch, as_launched=True)
 
 
 def repair_launch(runtime: Runtime, run: str) -> list[str]:
@@ -162,21 +162,22 @@ def repair_launch(runtime: Runtime, run: str) -> list[str]:
         notes.append(f"{files.launch}: {why}")
     if not launch.adhoc and _is_graph_damaged(files, launch) and (copy := copy or _find_copy(files)) is not None:
         _restore_graphs(runtime, files, copy)
-        notes.append(f"{files.graph}, or a file in {files.graphs}, was damaged")
+        notes.append(f"{files.launched_graph}, or a file in {files.graphs}, was damaged")
     return notes
 
 
 def _is_graph_damaged(files: RunFiles, launch: Launch) -> bool:
     """Return whether the graph is not the one that the run was launched with."""
     try:
-        plan = read_plan(files, launch)
-        return launch.graph_hash not in ("", graph_hash(files.graph.read_text(encoding="utf-8"), plan))
+        plan = read_plan(files, launch, as_launched=True)
+        return launch.graph_hash not in ("", graph_hash(files.launched_graph.read_text(encoding="utf-8"), plan))
     except (GarrisonError, OSError, ValueError):
         return True
 
 
 def _restore_graphs(runtime: Runtime, files: RunFiles, copy: LaunchRecorded) -> None:
-    texts = {files.graph: copy.graph} | {files.graphs / f"{name}.dot": text for name, text in copy.nested.items()}
+    texts = {files.launched_graph: copy.graph} | {
+        files.graphs / f"{name}.dot": text for name, text in copy.nested.items()}
     for path, text in texts.items():
         with suppress(OSError):
             if path.read_bytes() == text.encode():
@@ -296,6 +297,11 @@ def repair_journal(runtime: Runtime, launch: Launch, plan: RunPlan) -> list[str]
         return []
     stored, _ = journal.salvage(files.journal)
     state = rebuild.salvage_state(plan, launch.run_id, stored)
+    with suppress(GarrisonError, OSError):  # a damaged copy: what the journal tells of the graph has to do
+        if (text := files.changed_graph.read_text(encoding="utf-8")) != state.graph:  # the record of it is lost
+            change_plan(plan, text)
+            state.change_graph(text)
+    plan = change_plan(plan, state.graph)
     now = runtime.clock.utc()
     evidence = replace(_gather_evidence(runtime, launch, plan), finished=rebuild.find_finished_steps(stored))
     rebuild.catch_up(plan, state, evidence, now, launch.max_rework)
@@ -310,6 +316,7 @@ def _find_journal_damage(files: RunFiles, plan: RunPlan) -> str:
     """Return what is wrong with a run's journal, '' if nothing is."""
     try:
         state = replay_run(journal.read_all(files.journal), plan.program, files.run, plan.children)
+        plan = change_plan(plan, state.graph)
     except RecordCorrupt as error:
         return error.why
     except (GarrisonError, ValueError, KeyError, TypeError) as error:

@@ -21,12 +21,15 @@ from garrison.pipeline.flow import (
     advance,
     declined_at,
     event_from_data,
+    extend,
     node_to_return_to,
     retriable_nodes,
     start,
 )
+from garrison.pipeline.flow.program import compile_graph
 from garrison.pipeline.node_status import FAILED, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
+from garrison.pipeline.parser import parse
 from garrison.pipeline.run_directory import checkpoint_of
 from garrison.pipeline.subpipelines import (
     MANAGER,
@@ -37,6 +40,7 @@ from garrison.pipeline.subpipelines import (
     inner_name,
     telemetry_of,
 )
+from garrison.pipeline.transforms import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -72,6 +76,13 @@ class RunFlow:
         self.followed: Counter[int] = Counter()
         """Edge, as its index in the graph → how often it was followed; edges of nested pipelines are in `children`."""
         self._count(change)
+        self._update_children()
+
+    def change(self, text: str) -> None:
+        """Go on with another text of the graph, which has more nodes and edges or other attributes."""
+        before = self.program
+        self.program = compile_graph(prepare(parse(text)), max_steps=before.max_steps)
+        self._count(extend(self.program, self.state, before))
         self._update_children()
 
     # ---- what the flow waits for
@@ -252,8 +263,10 @@ class RunFlow:
         children = {step: child.to_data() for step, child in self.children.items()}
         return {**self.state.to_data(), **({"children": children} if children else {})}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        """Restore a state from the values of `to_data`."""
+    def restore(self, data: Mapping[str, Any], text: str = "") -> None:
+        """Restore a state from the values of `to_data`; `text` is that of the graph, if it was changed."""
+        if text:
+            self.program = compile_graph(prepare(parse(text)), max_steps=self.program.max_steps)
         self.state, self.children = FlowState.from_data(data), {}
         self._update_children()
         for step, child in self.children.items():

@@ -13,33 +13,58 @@ from typing import TYPE_CHECKING, Any
 from garrison.ends import KEPT, RefusedBy
 from garrison.errors import RecordError, Refused
 from garrison.pipeline.graph import flag, text
-from garrison.pipeline.parser import parse_file
+from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import expand_context
+from garrison.processes.run_state import replay_run
 from garrison.records.hook import Hook
 from garrison.records.names import Key
 from garrison.records.run import CONTINUE, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from garrison.pipeline.fidelity import Carryover
+    from garrison.pipeline.graph import Graph
     from garrison.pipeline.plan import PlannedTask, RunPlan
     from garrison.processes.run_state import NodeState, RunState
+    from garrison.records.journal import Entry
     from garrison.records.run import Launch, RunFiles
     from garrison.records.store import Store
 
 
-def read_plan(files: RunFiles, launch: Launch | None = None) -> RunPlan:
-    """Return the plan of the run's graph.dot, with the options of its launch; Refused if it was changed since."""
-    plan = plan_run(parse_file(files.graph), max_steps=launch.max_steps if launch is not None else None,
+def read_plan(files: RunFiles, launch: Launch | None = None, *, as_launched: bool = False) -> RunPlan:
+    """Return the plan of the run's graph, with the options of its launch; Refused if graph.dot was changed since.
+
+    `as_launched` leaves out what a person changed since (`garrison add`, `edit`): a journal is replayed from there.
+    """
+    path, launched = files.launched_graph if as_launched else files.graph, files.launched_graph
+    plan = plan_run(parse_file(path), max_steps=launch.max_steps if launch is not None else None,
                     load=load_from_run(files.graphs), has_begun=True)
-    if launch is not None and launch.graph_hash not in ("", graph_hash(files.graph.read_text(encoding="utf-8"), plan)):
-        raise Refused(f"{files.graph}, or a file in {files.graphs}, was changed since run {launch.run_id} began; put "
+    if launch is not None and launch.graph_hash not in ("", graph_hash(launched.read_text(encoding="utf-8"), plan)):
+        raise Refused(f"{launched}, or a file in {files.graphs}, was changed since run {launch.run_id} began; put "
                       "it back, or start another run with `garrison launch GRAPH --new`")
     return plan
+
+
+def change_plan(plan: RunPlan, text: str) -> RunPlan:
+    """Return the plan of another text of a run's graph, '' for the same one; Refused if a run cannot do it. Pure."""
+    return replan(plan, parse(text)) if text else plan
+
+
+def replan(plan: RunPlan, graph: Graph) -> RunPlan:
+    """Return the plan of another graph of a run, with its options and nested pipelines; as `change_plan`. Pure."""
+    return plan_run(graph, max_steps=plan.program.max_steps if plan.program is not None else None,
+                    load=lambda name, _graph, file: (plan.texts[name], file), has_begun=True)
+
+
+def replay_with_plan(files: RunFiles, launch: Launch, entries: Iterable[Entry]) -> tuple[RunPlan, RunState]:
+    """Return a run's plan as it is after these records of its journal, and its state, its flow included."""
+    plan = read_plan(files, launch, as_launched=True)
+    state = replay_run(entries, plan.program, files.run, plan.children)
+    return change_plan(plan, state.graph), state
 
 
 def graph_hash(text: str, plan: RunPlan) -> str:

@@ -216,6 +216,8 @@ class RunState:
     reviews: dict[str, int] = field(default_factory=dict)
     """Node → attempt whose work waits, or waited until it was taken to land, for a person's approval."""
     pull_request: PullRequest = field(default_factory=PullRequest)
+    graph: str = ""
+    """Text of its graph since a person changed that, '' while it is as launched."""
     flow: RunFlow | None = field(default=None, compare=False)
 
     @property
@@ -384,6 +386,8 @@ class RunState:
 
     def _apply_signal(self, event: GuardianSignal, at: str) -> None:
         self.applied.add(event.id)
+        if event.graph:
+            self.change_graph(event.graph)
         if event.effect is not None:
             self._apply_node(event.effect, at)
         self._apply_to_flow(event, at)
@@ -402,6 +406,12 @@ class RunState:
             if self.landing.status == NOT_LANDED:  # it is tried again, with all its attempts
                 self.landing = replace(self.landing, status="", reason="", refusals=0)
                 self.pull_request = replace(self.pull_request, returns={})
+
+    def change_graph(self, text: str) -> None:
+        """Go on with another text of the graph."""
+        self.graph = text
+        if self.flow is not None:
+            self.flow.change(text)
 
     def _apply_to_flow(self, event: GuardianSignal, at: str) -> None:
         if event.flow is not None:
@@ -460,7 +470,7 @@ class RunState:
         restored = from_snapshot(event.state)
         restored.flow = self.flow
         if self.flow is not None and event.state.get("flow"):
-            self.flow.restore(event.state["flow"])
+            self.flow.restore(event.state["flow"], restored.graph)
         self.__dict__.update(restored.__dict__)
 
 
@@ -543,7 +553,7 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "outcomes": {node: _without_empty(asdict(outcome)) for node, outcome in state.outcomes.items()},
             "managers": {place: asdict(manager) for place, manager in state.managers.items()}, "heard": state.heard,
             "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
-            "reviews": state.reviews,
+            "reviews": state.reviews, **_without_empty({"graph": state.graph}),
             "landing": _without_empty(asdict(state.landing)),
             "pull_request": _without_empty(asdict(state.pull_request)),
             "foreign_moves": [asdict(move) for move in state.foreign_moves],
@@ -568,7 +578,8 @@ def from_snapshot(data: Mapping[str, Any]) -> RunState:
         RunLanding(**data.get("landing", {})),
         [ForeignMove(**move) for move in data.get("foreign_moves", ())],
         [Warned(**warning) for warning in data.get("warnings", ())], data.get("ends", 0),
-        dict(data.get("reviews", {})), PullRequest(**data.get("pull_request", {})))
+        dict(data.get("reviews", {})), PullRequest(**data.get("pull_request", {})),
+        data.get("graph", ""))
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:

@@ -442,6 +442,8 @@ class GuardianSignal:
     """As `lives`, in a run that is resumed."""
     run: str | None = sparse()
     """The run's new status."""
+    graph: str = sparse("")
+    """Text of the run's graph from here on: a person added a node or edited one."""
     unparked: list[str] = sparse([])
     stop: bool = field(default=False, metadata={"transient": True})
     """True to stop the run; on disk the `run` record that follows says so."""

@@ -290,9 +290,19 @@ class RunFiles:
         return self.root / "sandbox.json"
 
     @property
-    def graph(self) -> Path:
-        """Return the path of the pipeline's text as the run keeps it."""
+    def launched_graph(self) -> Path:
+        """Return the path of the pipeline's text as the run was launched with it."""
         return self.root / "graph.dot"
+
+    @property
+    def changed_graph(self) -> Path:
+        """Return the path of the text after a person's changes; its guardian writes it from its journal."""
+        return self.root / "changed.dot"
+
+    @property
+    def graph(self) -> Path:
+        """Return the path of the pipeline's text as the run follows it now."""
+        return self.changed_graph if self.changed_graph.is_file() else self.launched_graph
 
     @property
     def graphs(self) -> Path:

@@ -480,6 +480,25 @@ class SendPipelineSignal(Payload):
 
 
 @frozen
+class AddNode(Payload):
+    """Add a task to the run's graph, after the node `after` ('': as the graph begins), with these attributes."""
+
+    action = "add"
+    who: str
+    attributes: dict[str, str]
+    after: str = ""
+
+
+@frozen
+class EditNode(Payload):
+    """Change these attributes of a task that has not begun."""
+
+    action = "edit"
+    who: str
+    attributes: dict[str, str]
+
+
+@frozen
 class SetBudget(Payload):
     """Allow the flow so many steps from the next resume on."""
 
@@ -534,6 +553,10 @@ def _guidance(data: Mapping[str, Any]) -> Payload | None:
         return ParkNode(who, _text(data, "text"))
     if action == "unpark":
         return UnparkNode(who)
+    if action in ("add", "edit"):
+        given = data.get("attributes")
+        values = {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
+        return AddNode(who, values, _text(data, "after")) if action == "add" else EditNode(who, values)
     if action == "cancel":
         return CancelNode(_text(data, "text"))
     if action == "signal" and data.get("name"):

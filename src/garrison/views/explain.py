@@ -232,6 +232,8 @@ def _node_changed(record: NodeChanged) -> str:
 
 
 def _guardian_signal(record: GuardianSignal) -> str:
+    if record.graph:
+        return "added by a person" if record.effect else "edited by a person"
     if record.effect:
         return f"{_node_changed(record.effect)} (reported by {record.sender.partition('@')[0] or 'nobody'})"
     if record.question:

@@ -43,8 +43,10 @@ class FlowTrace:
         match record.event:
             case FlowAdvanced(body=body):
                 self._flow.apply(body)
+            case GuardianSignal(graph=text) if text:
+                self._flow.change(text)
             case (GuardianSignal(flow=FlowAdvanced(body=body)) | LandingChanged(flow=FlowAdvanced(body=body))
                   | PullRequestChanged(flow=FlowAdvanced(body=body))):
                 self._flow.apply(body)
             case Snapshot(state=state) if state.get("flow"):
-                self._flow.restore(state["flow"])
+                self._flow.restore(state["flow"], state.get("graph", ""))

@@ -17,8 +17,7 @@ from garrison.errors import NotFound
 from garrison.frozen import frozen
 from garrison.processes.briefing import Briefer
 from garrison.processes.guardian import flow_policy
-from garrison.processes.run_plan import build_task, read_plan
-from garrison.processes.run_state import replay_run
+from garrison.processes.run_plan import build_task, replay_with_plan
 from garrison.processes.spawn import worktree_path
 from garrison.records import journal
 from garrison.records import run as run_records
@@ -125,10 +124,9 @@ def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> li
 def _next_task(runtime: Runtime, launch: Launch, node: str) -> Task:
     """Return the task of a node that has not begun, as its guardian would build it now."""
     files = runtime.files(launch.run_id)
-    plan = read_plan(files, launch)
+    plan, state = replay_with_plan(files, launch, journal.read_history(files.journal))
     if node not in plan.tasks:
         raise NotFound(f"{node} of run {launch.run_id} is no task; only tasks have a prompt")
-    state = replay_run(journal.read_history(files.journal), plan.program, launch.run_id, plan.children)
     planned = plan.tasks[node]
     context, carried = flow_policy.task_context(state, node, planned.kind)
     landed = flow_policy.landed_upstream(plan, state, node)

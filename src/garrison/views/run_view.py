@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import asdict, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.guardian.parking import find_parked
-from garrison.processes.run_plan import check_journal_present, read_plan
+from garrison.processes.run_plan import change_plan, check_journal_present, read_plan
 from garrison.processes.run_state import (
     DECLINED,
     LANDED,
@@ -201,6 +200,8 @@ class _FollowedRun:
         run, self.created_at = launch.run_id, launch.created_at
         self.files, self.log, self.model = RunFiles(home, run), EventLog(home, run), RunModel(run)
         self.ended_at = ""
+        self._plan: tuple[str, RunPlan] | None = None
+        """Text of the graph as it was changed, and the plan."""
 
     def refresh(self, *, guardian_only: bool) -> None:
         """Read on."""
@@ -217,10 +218,13 @@ class _FollowedRun:
         if record.journal == GUARDIAN:
             self.ended_at = record.entry.at
 
-    @cached_property
+    @property
     def plan(self) -> RunPlan:
         """Return the run's plan; the options of its launch do not matter here."""
-        return read_plan(self.files)
+        text = self.model.state.graph
+        if self._plan is None or self._plan[0] != text:
+            self._plan = text, change_plan(read_plan(self.files, as_launched=True), text)
+        return self._plan[1]
 
 
 class RunReader:

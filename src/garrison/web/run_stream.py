@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from garrison.config import NotifyConfig, read_config
 from garrison.errors import GarrisonError, NotFound, UsageError
 from garrison.pipeline.dot_writer import SHAPE_OF, to_drawing
 from garrison.pipeline.graph import Graph, text
-from garrison.pipeline.parser import parse_file
+from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.run_plan import read_plan
 from garrison.records import run as run_records
@@ -107,6 +108,8 @@ class RunStream:
             raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
         self.run, self.launch, self._stamp = run, launch, _file_stamp(self.files.launch)
         self.graph = _read_graph(self.files)
+        self._changed = ""
+        """Text of the graph as a person has changed it, '' if nobody has."""
         self._plan = _read_plan(self.files, launch)
         self.followed = FollowedRun(home, launch, graph_nodes(self.graph, launch), self._plan)
         self.clients: set[Client] = set()
@@ -167,6 +170,19 @@ class RunStream:
             self._latest.append((event["id"], data))
             for client in list(self.clients):
                 client.put(data, self.run)
+
+        if self.page.model.state.graph != self._changed:
+            self._draw_again()
+
+    def _draw_again(self) -> None:
+        """Show the graph that a person has changed, and send the clients all of the run anew."""
+        self._changed = self.page.model.state.graph
+        with suppress(GarrisonError):
+            self.graph = parse(self._changed)
+        self.page.graph = graph_nodes(self.graph, self.launch)
+        data = encode_event("snapshot", self.snapshot(), self.followed.id)
+        for client in list(self.clients):
+            client.put(data, self.run)
 
     def observe(self, observation: Observation) -> None:
         """Apply a new observation, and send its changes to the clients."""
@@ -237,7 +253,7 @@ def _read_graph(files: RunFiles) -> Graph | None:
 def _read_plan(files: RunFiles, launch: Launch) -> RunPlan | None:
     """Return the run's plan; None for a run without a graph, or if it cannot be read."""
     try:
-        return read_plan(files, launch) if files.graph.is_file() else None
+        return read_plan(files, launch, as_launched=True) if files.graph.is_file() else None
     except (GarrisonError, OSError):
         return None
 

@@ -19,12 +19,20 @@ from garrison.pipeline.flow.events import (
     event_from_data,
     event_to_data,
 )
-from garrison.pipeline.flow.machine import advance, begin, declined_at, node_to_return_to, retriable_nodes, start
+from garrison.pipeline.flow.machine import (
+    advance,
+    begin,
+    declined_at,
+    extend,
+    node_to_return_to,
+    retriable_nodes,
+    start,
+)
 from garrison.pipeline.flow.routing import choose, choose_all
 from garrison.pipeline.flow.state import DONE, FAILED, ROOT, RUNNING, WAITING, Change, FlowState, Place, Step
 
 __all__ = [
     "DONE", "FAILED", "ROOT", "RUNNING", "WAITING", "Aborted", "Change", "Event", "Finished", "FlowState", "Place",
     "Restarted", "Resumed", "SentBack", "Step", "Suspended", "TimedOut", "advance", "begin", "choose", "choose_all",
-    "declined_at", "event_from_data", "event_to_data", "node_to_return_to", "retriable_nodes", "start",
+    "declined_at", "event_from_data", "event_to_data", "extend", "node_to_return_to", "retriable_nodes", "start",
 ]

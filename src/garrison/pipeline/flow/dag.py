@@ -17,7 +17,9 @@ from garrison.pipeline.node_status import ACTIVE
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
+
+    from garrison.pipeline.flow.program import Route
 
 
 def enter(turn: Turn, move: Move) -> None:
@@ -85,6 +87,25 @@ def retry_failed(turn: Turn, last: str, only: Collection[str] | None = None) -> 
 def retriable(turn: Turn) -> set[str]:
     """Return the failed nodes that `retry_failed` may be asked for by name."""
     return {_origin_of_failure(turn, node) for node in turn.state.failures}
+
+
+def extend(turn: Turn, edges: Sequence[Route]) -> None:
+    """Settle the edges that the graph has gained after nodes that have ended; all others are settled with their node.
+
+    A failure that no edge asks for follows none of them: it blocks them as it does the others.
+    """
+    state = turn.state
+    at_work = {place.node for place in state.in_flight.values()}
+    for route in edges:
+        if route.target in state.waiting_for:
+            state.waiting_for[route.target] += 1
+    for route in edges:
+        outcome = state.outcomes.get(route.source)
+        if outcome is None or route.source in state.failures or route.source in at_work:
+            continue
+        followed = choose_all(turn.program.units[route.source], outcome, turn.state.contexts[ROOT])
+        _settle_edge(turn, route.source, route.target, route.index,
+                     is_followed=outcome.status != SKIPPED and route.index in {each.index for each in followed})
 
 
 def rerun_from(turn: Turn, node: str, reason: str) -> None:

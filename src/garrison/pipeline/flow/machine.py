@@ -97,6 +97,20 @@ def advance(program: Program, state: FlowState, event: Event) -> Change:
     return turn.change
 
 
+def extend(program: Program, state: FlowState, before: Program) -> Change:
+    """Go on with a program that has gained nodes and, behind the edges of `before`, edges; return the effects.
+
+    Of a dag only: in a walk a new edge counts when its node is left.
+    """
+    turn = Turn(program, state, Change())
+    state.digest = program.digest
+    if program.flow == "dag" and not state.ended:
+        dag.extend(turn, program.edges[len(before.edges):])
+        if state.status == RUNNING:
+            _process_queue(turn)
+    return turn.change
+
+
 def _process_queue(turn: Turn) -> None:
     """Do the decided moves, one after another."""
     state, strategy = turn.state, _STRATEGIES[turn.program.flow]

@@ -24,7 +24,7 @@ from garrison.merge.turns import TurnEnd
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
-from garrison.processes.guardian import flow_policy, landing_policy, pull_request_policy
+from garrison.processes.guardian import flow_policy, graph_policy, landing_policy, pull_request_policy
 from garrison.processes.guardian.parking import (
     PARKED_BY_PERSON,
     apply_guidance,
@@ -44,6 +44,8 @@ from garrison.processes.run_state import DECLINED, ENDED, LANDED, NO_CHANGE, NOT
 from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
 from garrison.records.signals import (
+    AddNode,
+    EditNode,
     InputResponse,
     NeedsInput,
     NodeComplete,
@@ -150,6 +152,11 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
         if flow is None:
             return _refuse(posted, objection)
         event = replace(_event(signal), flow=flow)
+    elif isinstance(payload, AddNode | EditNode):
+        changed = graph_policy.change_graph(plan, state, view.run, payload)
+        if isinstance(changed, str):
+            return _refuse(posted, changed)
+        event = replace(_event(signal), graph=changed.text, effect=changed.node)
     elif payload is not None and payload.action:
         event = _event(signal)
         event = flow_policy.apply_flow_guidance(payload, event) or apply_guidance(state, view, payload, event)

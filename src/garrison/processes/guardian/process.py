@@ -29,7 +29,7 @@ from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.pull_request_facts import ForgeStep
-from garrison.processes.run_plan import build_task, latest_attempts
+from garrison.processes.run_plan import build_task, change_plan, latest_attempts
 from garrison.processes.run_state import (
     ENDED,
     LANDED,
@@ -43,8 +43,8 @@ from garrison.processes.run_state import (
 )
 from garrison.processes.spawn import spawn_process, spawn_runner
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
+from garrison.records import atomic, signals
 from garrison.records import run as run_records
-from garrison.records import signals
 from garrison.records.events import (
     MACHINE,
     REPAIR,
@@ -107,11 +107,12 @@ class Guardian:
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, plan: RunPlan,
                  git: Git | None = None) -> None:
-        self.runtime, self.incarnation, self.launch, self.plan = runtime, incarnation, launch, plan
+        self.runtime, self.incarnation, self.launch = runtime, incarnation, launch
         self.run = incarnation.key.run
         self.files = runtime.files(self.run)
         journal = Writer(self.files.journal, incarnation.token)
         self.state: RunState = replay_run(journal.entries, plan.program, self.run, plan.children)
+        self.plan = plan = change_plan(plan, self.state.graph)
         if is_behind(self.state, latest_attempts(self.files, plan)):
             journal.close()
             raise RecordCorrupt(self.files.journal, "it lacks what the run has done")
@@ -147,6 +148,7 @@ class Guardian:
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid))
         if not any(entry.kind == LaunchRecorded.kind for entry in journal.entries):
             self._record(copy_launch(self.files, launch))
+        self._keep_graph()
 
     # ---- observe
 
@@ -467,7 +469,7 @@ class Guardian:
 
     def _apply_signal(self, action: Action, view: GuardianView) -> None:
         """Apply a signal: forward it to others (idempotent), journal id and effects in one record, then acknowledge it.
-        After a crash in between, the steps before it are repeated."""
+        After a crash in between, the steps before it are repeated; a changed graph is written anew from the journal."""
         applied = action.expect(ApplySignal)
         signal, event = applied.posted.signal, applied.event
         if signal is not None and isinstance(event, GuardianSignal):
@@ -475,6 +477,10 @@ class Guardian:
             if event.answer and signal.node_id:
                 self.supervisor.forward(self._runner_key(signal.node_id), signal)
             self._record(event, sync=True)
+            if event.graph:
+                failpoint.here(":graph-journaled")
+                self.plan = change_plan(self.plan, event.graph)
+                self._keep_graph()
             if event.resume is not None:
                 self.stopping, self._leaving_since, self._stop_reason = False, None, STOPPED_BY_PERSON
             if event.stop:
@@ -484,6 +490,14 @@ class Guardian:
                     self._leaving_since = -math.inf
         failpoint.here(":signal-applied")
         signals.acknowledge(applied.posted.path)
+
+    def _keep_graph(self) -> None:
+        """Write the graph as the journal has it, for all that read it, if a person has changed it."""
+        path, text = self.files.changed_graph, self.state.graph
+        with contextlib.suppress(OSError, ValueError):
+            if not text or path.read_text(encoding="utf-8") == text:
+                return
+        atomic.write(path, text.encode())
 
     def _pass_on_parking(self, signal: Signal, event: GuardianSignal) -> None:
         """Report a parked agent to the launcher, and send an unpark request to the runners."""

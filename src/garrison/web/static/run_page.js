@@ -84,7 +84,7 @@ class Run {
   }
 
   begun(snapshot) {
-    this.state = fromSnapshot(snapshot);
+    this.state = { write: this.state?.write, ...fromSnapshot(snapshot) }; // one sent later says nothing of the client
     if (snapshot.missed) announce("Events were missed; this is the current state.");
     this.happened += 1;
     this.soon();

@@ -1,0 +1,156 @@
+"""`garrison add` and `garrison edit`: change what a run that is at work will do.
+
+The request, followed through the code: this module looks at what it would change, and posts GUIDANCE to the guardian.
+`guardian/policy.py _apply` judges it again (`graph_policy.change_graph`), since the run goes on meanwhile; the guardian
+journals the changed graph and, in the same record, the node that is new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from garrison.agents import registry
+from garrison.cli import completion, resolve
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, run_option
+from garrison.cli.output import print_message
+from garrison.cli.run import read_task
+from garrison.cli.signals import await_decision, guardian_of
+from garrison.cli.task_list import task_label, task_name
+from garrison.config import find_home
+from garrison.errors import Refused, UsageError
+from garrison.pipeline.graph import text
+from garrison.processes.guardian import graph_policy
+from garrison.processes.launch_request import COMMAND
+from garrison.processes.person_signals import signal_by_person
+from garrison.processes.preflight import check_agents
+from garrison.processes.run_plan import change_plan, replay_with_plan
+from garrison.processes.runtime import Runtime
+from garrison.records import signals
+from garrison.records.journal import read_all
+from garrison.records.signals import AddNode, EditNode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_file_option = click.option("--file", "file", metavar="FILE", type=click.Path(path_type=Path),
+                            help="File with the task, for a long one; `-` reads it from standard input.")
+_agent_option = click.option("--agent", metavar="NAME", help="Agent that does it (default: as for its run).")
+
+
+def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is None or value == "none":
+        return value
+    try:
+        amount = float(value)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < 1e9:
+        raise UsageError(f"--budget {value}: it should be US dollars above 0, or none for no limit")
+    return value
+
+
+_budget_option = click.option("--budget", metavar="USD", callback=_budget,
+                              help="US dollars that it may spend, or `none` for no limit.")
+
+
+@click.command(cls=Command, examples=(
+    ('garrison add "update the changelog" --after fix_parser', "one more task of the latest run, once that has landed"),
+    ('garrison add "write the docs" --run crew-1 --agent claude --budget 2', "at once, by an agent of its own"),
+))
+@click.argument("words", nargs=-1, metavar="TASK...|-")
+@_file_option
+@click.option("--after", metavar="NODE", shell_complete=completion.nodes,
+              help="Begin it once NODE is done (default: at once).")
+@_agent_option
+@_budget_option
+@run_option
+@home_option
+def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str | None, budget: str | None,
+        run: str | None, home: str | None) -> None:
+    """Add TASK to a run that is at work (default: the latest of the repository you are in).
+
+    It becomes a node of the run like any other: it lands, and is shown, resumed and verified with it. Refused once the
+    run is at its end.
+    """
+    task = read_task(words, file)
+    runtime = Runtime.real(find_home(home))
+    chosen = resolve.latest_run(runtime.store, run)
+    nodes = resolve.nodes_of(runtime.home, chosen)
+    name = task_name(task.partition("\n")[0], nodes)
+    given = {"prompt": task, "label": task_label(task), "agent": agent, "budget": budget}
+    _request(runtime, chosen, AddNode(name, {key: value for key, value in given.items() if value}, after or ""))
+
+
+@click.command(cls=Command, examples=(
+    ('garrison edit fix_parser "fix the parser, and add a test"', "another task for a node that has not begun"),
+    ("garrison edit fix_parser --agent codex --budget 2", "another agent, and what it may spend"),
+    ("garrison edit fix_parser - < task.md", "a long task from standard input"),
+))
+@click.argument("node", shell_complete=completion.nodes)
+@click.argument("words", nargs=-1, metavar="[TASK...|-]")
+@click.option("--prompt", metavar="TASK", help="The same as TASK.")
+@_file_option
+@_agent_option
+@_budget_option
+@run_option
+@home_option
+def edit(node: str, words: tuple[str, ...], prompt: str | None, file: Path | None, agent: str | None,
+         budget: str | None, run: str | None, home: str | None) -> None:
+    """Change the task, the agent or the budget of NODE, which has not begun.
+
+    Once it has begun, `garrison tell` says something to its session.
+    """
+    if prompt is not None and words:
+        raise UsageError("give the task in words or with --prompt, not both")
+    if prompt is not None:
+        words = (prompt,)
+    task = read_task(words, file) if words or file is not None else ""
+    if not (task or agent or budget):
+        raise UsageError(f"nothing is to be changed: garrison edit {node} TASK, or pass --agent or --budget")
+    runtime = Runtime.real(find_home(home))
+    chosen = resolve.run_of_node(runtime.store, node, run)
+    given = {"prompt": task, "label": task_label(task), "agent": agent, "budget": budget}
+    _request(runtime, chosen, EditNode(node, {key: value for key, value in given.items() if value}))
+
+
+def _request(runtime: Runtime, run: str, change: AddNode | EditNode) -> None:
+    """Ask the guardian of a run for a change of its graph, and say what came of it; Refused if that is nothing."""
+    launch, guardian, files = runtime.launch(run), guardian_of(runtime.store, run), runtime.files(run)
+    if guardian is None:
+        raise Refused(f"run {run} is one agent without a pipeline; nothing can be changed in it")
+    plan, state = replay_with_plan(files, launch, read_all(files.journal))
+    if isinstance(change, EditNode) and plan.graph is not None and change.who in plan.graph.nodes:
+        change = _with_label(change, plan.graph.nodes[change.who].attrs)
+    changed = graph_policy.change_graph(plan, state, run, change)
+    if isinstance(changed, str):
+        raise Refused(changed)
+    after = change_plan(plan, changed.text)
+    task = after.tasks[change.who]
+    if agent := change.attributes.get("agent"):
+        registry.find_profile(agent, runtime.home)
+    if not (task.agent or task.command) and launch.agent == COMMAND:
+        raise Refused(f"which agent is to do {change.who}? Pass --agent NAME (`garrison agents presets` lists them)")
+    if not launch.hosts:
+        check_agents(replace(after, tasks={change.who: task}), runtime.home, launch.agent,
+                     runtime.environment(launch, {}), passed=launch.env)
+    posted = signals.post(runtime.home, signal_by_person(
+        guardian, change.type, change.to_data(), node=change.who))
+    done = f"{change.who} is {'added to' if isinstance(change, AddNode) else 'changed in'} run {run}"
+    if await_decision(runtime.store, run, posted):
+        click.echo(f"{done}; `garrison status {run}` shows it")
+    elif resolve.is_run_supervised(runtime.store, run):
+        print_message(f"{done} as soon as its guardian is back; `garrison status {run}` shows it then")
+    else:
+        print_message(f"{done} when that is resumed: `garrison resume {run}`")
+
+
+def _with_label(change: EditNode, attrs: Mapping[str, str]) -> EditNode:
+    """Leave out the label of a new task where the node's own label says something else than its old task did."""
+    if "prompt" not in change.attributes or text(attrs, "label", "") == task_label(text(attrs, "prompt", "")):
+        return change
+    return replace(change, attributes={key: value for key, value in change.attributes.items() if key != "label"})

@@ -1,0 +1,59 @@
+"""A run is changed while it is at work: tasks come, and others are edited; over the death of its guardian."""
+
+from __future__ import annotations
+
+from support import Node, git
+
+AGENTS = """
+[agents.writer]
+argv = ["sh", "-c", "cp \\"$1\\" $GARRISON_NODE.md", "sh", "{prompt_file}"]
+"""
+POINTS = ["guardian:take.before", "guardian:graph-journaled", "guardian:signal-applied", "guardian:take.after"]
+"""Steps between a request, its record and its effect."""
+
+
+def test_a_task_is_added_and_one_is_edited_once_though_the_guardian_dies_at_each_step(place):
+    place.configure(AGENTS)
+    graph = place.graph(Node("one", command=f"echo 1 > one.txt; {place.hold('one')}"),
+                        Node("two", command=None, after=("one",)))
+    graph.write_text(graph.read_text().replace("two [shape=box, command=", "two [shape=box, agent=writer, x_command="))
+    child = place.launch(graph, "r1", GARRISON_FAILPOINT=",".join(POINTS), GARRISON_FAILPOINT_TIMES="1",
+                         GARRISON_RESTART_WINDOW="0.001", GARRISON_HEALTHY_AFTER="0.001")
+    place.wait_until_held("one")
+    added = place.command("add", "write the notes", "--agent", "writer", "--after", "two")
+    assert (added.returncode, added.stdout) == (
+        0, "write_the_notes is added to run r1; `garrison status r1` shows it\n"), added.stderr
+    edited = place.command("edit", "two", "write another thing")
+    assert (edited.returncode, edited.stderr) == (0, ""), edited.stderr
+    assert place.failpoint_kills() == dict.fromkeys(POINTS, 1)
+    assert "waiting for two" in place.command("status").stdout
+
+    begun, same = place.command("edit", "one", "write"), place.command("add", "Write  the notes")
+    assert (begun.returncode, begun.stdout, begun.stderr.count("\n")) == (1, "", 1) and "one has begun" in begun.stderr
+    assert same.returncode == 1 and "has this task already, as write_the_notes" in same.stderr
+    place.release("one")
+    assert place.finish(child) == 0, place.logs()
+    changes = [record["data"] for record in place.journal()
+               if record["kind"] == "signal" and record["data"].get("graph")]
+    assert [bool(change.get("effect")) for change in changes] == [True, False]
+    assert "write another thing" in git(place.repo, "show", "main:two.md")
+    assert "write the notes" in git(place.repo, "show", "main:write_the_notes.md")
+    assert "added by a person" in place.command("why", "write_the_notes", "--all").stdout
+    verified = place.command("verify", "r1")
+    assert verified.returncode == 0 and "\n0 findings" in verified.stdout, verified.stdout
+    late = place.command("add", "write more", "--run", "r1")
+    assert (late.returncode, late.stderr) == (1, "garrison: run r1 is over; `garrison run TASK` starts another\n")
+
+
+def test_a_task_for_a_stopped_run_is_done_when_that_is_resumed(place):
+    place.configure(AGENTS)
+    child = place.launch(place.graph(Node("one", command=f"echo 1 > one.txt; {place.hold('one')}")))
+    place.wait_until_held("one")
+    assert place.command("stop", "r1").returncode == 0
+    assert place.finish(child) == 130
+    added = place.command("add", "write the notes", "--agent", "writer")
+    assert (added.returncode, added.stderr) == (
+        0, "write_the_notes is added to run r1 when that is resumed: `garrison resume r1`\n")
+    place.release("one")
+    assert place.finish(place.resume()) == 0, place.logs()
+    assert "write the notes" in git(place.repo, "show", "main:write_the_notes.md")

@@ -23,6 +23,9 @@ This is the only module that reads garrison's environment variables for itself. 
     [merge]                                         # the merge queue
     turn = 900                                      # seconds for which others wait for a node that lost a conflict
 
+    [limits]                                        # over all runs of the home
+    agents = 4                                      # agents at work at once
+
     [launch]                                        # options of launches that state none themselves
     agent = "aider"
 
@@ -58,7 +61,8 @@ if TYPE_CHECKING:
 
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
-TABLES = ("agents", "notify", "sandbox", "setup", "chat", "launch", "guard", "pull_requests", "hosts", "merge")
+TABLES = ("agents", "notify", "sandbox", "setup", "chat", "launch", "guard", "pull_requests", "hosts", "merge",
+          "limits")
 """Tables of config.toml."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
@@ -75,6 +79,7 @@ PROJECT_TABLES = ("launch", "guard")
 """Its tables."""
 CHAT_KEYS = ("budget", "budget_day", "max_turns")
 MERGE_KEYS = ("turn",)
+LIMITS_KEYS = ("agents",)
 HOSTS_PATHS = ("tls_ca", "tls_certificate", "tls_key", "api_key_file")
 HOSTS_KEYS = ("temporal", "namespace", "lease", *HOSTS_PATHS, "tls_server_name")
 _SCRIPT_FOLLOWS = re.compile(r"-[A-Za-z]*[ceE]|--(?:eval|command|execute)|-Command")
@@ -276,6 +281,14 @@ class MergeConfig:
 
 
 @frozen
+class LimitsConfig:
+    """The table `[limits]`: limits over all runs of the home."""
+
+    agents: int | None = None
+    """Agents at work at once; None: as many as the runs allow."""
+
+
+@frozen
 class LaunchConfig:
     """The table `[launch]`: options of launches, for what neither the command line nor the graph states."""
 
@@ -391,6 +404,10 @@ class ConfigFile:
     def merge(self) -> MergeConfig:
         """Return the table `[merge]`; UsageError if it is malformed."""
         return parse_merge(f"{self.path}, [merge]", self.tables.get("merge", {}))
+
+    def limits(self) -> LimitsConfig:
+        """Return the table `[limits]`; UsageError if it is malformed."""
+        return parse_limits(f"{self.path}, [limits]", self.tables.get("limits", {}))
 
     def launch(self) -> LaunchConfig:
         """Return the table `[launch]`; UsageError if it is malformed."""
@@ -559,6 +576,18 @@ def parse_merge(where: str, table: Any) -> MergeConfig:
     if isinstance(turn, bool) or not isinstance(turn, (int, float)) or not 1 <= turn <= 86_400:
         raise UsageError(f"{where}: turn={turn!r} should be seconds, 1 to 86400")
     return MergeConfig(float(turn))
+
+
+def parse_limits(where: str, table: Any) -> LimitsConfig:
+    """Parse a table `[limits]`; UsageError names what is wrong."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} should be a table with {', '.join(LIMITS_KEYS)}")
+    if unknown := [key for key in table if key not in LIMITS_KEYS and not key.startswith("x_")]:
+        raise UsageError(f"{where}: {unknown[0]} is not known; there is {', '.join(LIMITS_KEYS)}")
+    agents = table.get("agents", "none")
+    if agents != "none" and (isinstance(agents, bool) or not isinstance(agents, int) or not 1 <= agents <= 10_000):
+        raise UsageError(f'{where}: agents={agents!r} should be a whole number from 1, or "none"')
+    return LimitsConfig(None if agents == "none" else agents)
 
 
 def _parse_path(where: str, key: str, value: Any) -> str:

@@ -68,8 +68,8 @@ def add(name: str, after: str = "", prompt: str = "") -> AddNode:
 
 @pytest.mark.parametrize(("change", "why"), [
     (add("a"), "has a node a already"), (add("B"), "has a node B already"), (add("c", "d"), "no node d"),
-    (add("c", "aa"), "no node aa"), (add("c", "end"), "is where run r1 ends"), (add("c", prompt="b"), "the task is empty"),
-    (AddNode("c", {"agent": "x"}), "has no task"), (AddNode("c", {"prompt": "do c", "command": "rm x"}), "command cannot"),
+    (add("c", "aa"), "no node aa"), (add("c", "end"), "is where run r1 ends"), (add("c", prompt="b"), "task is empty"),
+    (AddNode("c", {"agent": "x"}), "has no task"), (AddNode("c", {"prompt": "do c", "command": "x"}), "command cannot"),
     (add("c", prompt="do\t A \n"), "has this task already, as a"), (add("c", prompt="bad \udcff"), "not text in UTF-8"),
     (EditNode("a", {"agent": "x"}), "a has begun"), (EditNode("d", {"agent": "x"}), "no node d"),
     (EditNode("b", {"prompt": " "}), "the task is empty"), (EditNode("b", {}), "nothing of b is to be changed"),
@@ -89,7 +89,8 @@ def test_a_run_whose_last_node_has_ended_takes_no_task() -> None:
     story.finish("a")
     assert isinstance(change_graph(story.plan, story.state, RUN, add("c", "a")), ChangedGraph)
     story.finish("b")
-    assert change_graph(story.plan, story.state, RUN, add("c")) == f"run {RUN} is over; `garrison run TASK` starts another"
+    refused = change_graph(story.plan, story.state, RUN, add("c"))
+    assert refused == f"run {RUN} is over; `garrison run TASK` starts another"
 
 
 def test_a_task_after_one_that_failed_is_refused_and_one_beside_it_is_done() -> None:
@@ -131,7 +132,9 @@ def test_a_task_that_comes_at_any_moment_is_done_once_and_its_run_ends(seed: int
                         for at, name in enumerate(names)}))
     added: list[str] = []
     assert story.state.flow is not None
-    while not story.state.flow.over:
+    for _ in range(50):
+        if story.state.flow.over:
+            break
         if chance.random() < .4 and len(added) < 4:
             added.append(f"x{len(added)}")
             story.ask(add(added[-1], chance.choice(["", *story.plan.tasks])))

@@ -92,6 +92,13 @@ def test_no_more_nodes_are_begun_than_agents_are_free(active: tuple[str, ...], l
     assert [act.target for act in guard(state, WIDE, limit, runners=runners).actions] == begun
 
 
+def test_a_node_without_a_place_among_the_agents_of_all_runs_neither_begins_nor_goes_on() -> None:
+    state = journal(node("a", "active"), node("b", "pending"), node("c", "pending"), RUNNING)
+    assert shown(guard(state, WIDE, 3, placed={"b"})) == [("node", "b")]
+    assert shown(guard(state, WIDE, 3, placed={"a"})) == [("start", "a")]
+    assert shown(guard(state, WIDE, 3, placed=set())) == []
+
+
 def test_a_node_that_waits_for_its_merge_uses_no_agent_slot() -> None:
     state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), node("c", "pending"),
                     RUNNING)

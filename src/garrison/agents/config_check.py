@@ -20,6 +20,7 @@ from garrison.config import (
     CHAT_KEYS,
     GUARD_KEYS,
     HOSTS_KEYS,
+    LIMITS_KEYS,
     MERGE_KEYS,
     NOTIFY_KEYS,
     PROFILE_KEYS,
@@ -69,6 +70,7 @@ def check_configuration(home: Path, report: Callable[[str], None]) -> None:
     read_config(home).hosts()
     read_config(home).guard()
     read_config(home).merge()
+    read_config(home).limits()
     check_rights(read_config(home))
 
 
@@ -81,7 +83,8 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
         known = (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS)  # a plug-in knows the settings of its kind itself
         yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
     for name, keys in (("notify", NOTIFY_KEYS), ("setup", SETUP_KEYS), ("chat", CHAT_KEYS), ("guard", GUARD_KEYS),
-                       ("pull_requests", PULL_REQUEST_KEYS), ("hosts", HOSTS_KEYS), ("merge", MERGE_KEYS)):
+                       ("pull_requests", PULL_REQUEST_KEYS), ("hosts", HOSTS_KEYS), ("merge", MERGE_KEYS),
+                       ("limits", LIMITS_KEYS)):
         table = config.tables.get(name)
         if isinstance(table, dict):
             yield from _unknown(config, (name,), table, keys, is_closed=True)

@@ -141,6 +141,7 @@ def examine_config(scope: Scope) -> Iterator[Finding]:
         read_config(home).notify()
         read_config(home).chat()
         read_config(home).merge()
+        read_config(home).limits()
         registry.profiles(home)
     except UsageError as error:
         yield Finding("config", Severity.ERROR, str(error))

@@ -25,6 +25,7 @@ from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
 from garrison.processes.agent_activity import HELD, AgentActivity, read_waiting
+from garrison.processes.guardian.agent_places import RunPlaces, read_own, record_of
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.loop import read_hindrance
 from garrison.processes.run_state import NodeState
@@ -178,6 +179,12 @@ class NodeReader:
         return next((str(folder) for folder in folders if disk_space.is_full(folder)), "")
 
     @cached_property
+    def _places(self) -> RunPlaces | None:
+        """Return the places that the run has among the agents of all runs; None where these are not limited."""
+        home, run = self.observer.store.home, self.model.run
+        return self.records.load(record_of(home, run), lambda: read_own(home, run))
+
+    @cached_property
     def _host_settings(self) -> HostSettings | None:
         """Return the hosts that all agents may reach now; None if the settings cannot be read."""
         home = self.observer.store.home
@@ -293,6 +300,7 @@ class NodeReader:
             remote=self._remote(name, node),
             job=self.model.job(name, node.attempt) if runner_alive else "",
             is_over=self.model.is_over(name, node.attempt), full_disk=self._full_disk,
+            no_place=self._places.describe() if self._places is not None and name in self._places.waiting else "",
             deaths=sum(death.counts for death in self.model.agent_deaths(name, node.attempt)),
             waits_for=waits_for, unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,
             entry=entry, landed=self.model.last_landing(name), entries_ahead=ahead,
@@ -467,6 +475,8 @@ class NodeFacts:
     """A folder of its run whose disk is full, so that nothing can be recorded."""
     deaths: int = 0
     """Of its agent, in this attempt."""
+    no_place: str = ""
+    """What it waits for if the agents of all runs are limited in number and it has no place."""
     waits_for: Sequence[str] = ()
     """Predecessors that have not landed."""
     unreached: bool = False
@@ -558,6 +568,8 @@ def _pending(facts: NodeFacts) -> str:
         return "not reached yet"
     if not facts.guardian_alive:
         return "waiting for a guardian; none is alive"
+    if facts.no_place:
+        return facts.no_place
     return f"waiting for a free agent, {facts.busy} at work{_retry(facts.reason)}"
 
 
@@ -582,7 +594,8 @@ def _work(facts: NodeFacts) -> str:
     if facts.agent_alive:
         return _agent(facts)
     if not facts.runner_alive:
-        return "starting its runner" if facts.guardian_alive else "waiting for a guardian; none is alive"
+        return (facts.no_place or "starting its runner") if facts.guardian_alive else \
+            "waiting for a guardian; none is alive"
     if facts.agent_status == "crashed":
         return f"its agent died ({_deaths(facts.deaths or 1)} in this attempt) and is being restarted"
     if facts.phase in ("", "planning"):

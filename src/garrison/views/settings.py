@@ -16,6 +16,7 @@ from garrison.config import (
     ChatConfig,
     ConfigFile,
     HostsConfig,
+    LimitsConfig,
     MergeConfig,
     NotifyConfig,
     SetupConfig,
@@ -62,7 +63,8 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
         origin = config.place("launch", key) if source == str(config.path) else source
         yield Setting(f"launch.{key}", _plain(value), origin)
     tables = (("notify", config.notify()), ("setup", config.setup()), ("chat", config.chat()),
-              ("hosts", config.hosts()), ("merge", config.merge()), ("pull_requests", read_options(home)))
+              ("hosts", config.hosts()), ("merge", config.merge()), ("limits", config.limits()),
+              ("pull_requests", read_options(home)))
     for table, record in tables:
         yield from _of_record(config, table, record)
     yield from _guard(config, repo)
@@ -76,7 +78,7 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
 
 
 def _of_record(config: ConfigFile, table: str, record: NotifyConfig | SetupConfig | ChatConfig | HostsConfig
-               | MergeConfig | PullRequestOptions) -> Iterator[Setting]:
+               | LimitsConfig | MergeConfig | PullRequestOptions) -> Iterator[Setting]:
     stated = config.tables.get(table, {})
     for declared in fields(record):
         origin = config.place(table, declared.name) if declared.name in stated else DEFAULT

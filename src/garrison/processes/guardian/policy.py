@@ -37,6 +37,7 @@ from garrison.processes.guardian.view import (
     UNFINISHED,
     has_lost_report,
     is_suspended,
+    lacks_place,
     may_start_again,
     needs_runner,
 )
@@ -371,6 +372,8 @@ def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[lis
                         Action(ActionKind.PARK, name, decision.why, ParkChild(is_final=True), decision.basis)]
         elif decision.kind == "park":
             actions.append(Action(ActionKind.PARK, name, decision.why, ParkChild(is_final=False), decision.basis))
+        elif decision.kind in ("start", "probe") and name in state.nodes and lacks_place(state, view, name):
+            continue
         elif decision.kind not in ("none", "ended", "wait", "parked"):
             actions.append(_act(decision, name))
     return actions, min(wakes, default=None)
@@ -447,7 +450,8 @@ def _stop_parked(state: RunState, view: GuardianView) -> list[Action]:
 def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) -> list[Action]:
     """Start as many new nodes as agents are free; a node that is parked or waits for its merge occupies none."""
     busy = sum(1 for name, node in state.nodes.items() if node.status == "active" and not is_resting(state, view, name))
-    ready = [name for name in flow_policy.startable(plan, state, view) if name not in state.held]
+    ready = [name for name in flow_policy.startable(plan, state, view)
+             if name not in state.held and not lacks_place(state, view, name)]
     return [_change(flow_policy.node_activation(state, name, plan.tasks[name].kind))
             for name in ready[: max(0, max_agents - busy)]]
 

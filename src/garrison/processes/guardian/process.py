@@ -20,11 +20,13 @@ from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.attempt_result import read_attempt_result
 from garrison.processes.git_record import GIT, GitWatch
 from garrison.processes.guardian import flow_policy, policy
+from garrison.processes.guardian.agent_places import AgentPlaces
 from garrison.processes.guardian.forge_client import ForgeClient
 from garrison.processes.guardian.gate_watch import GATE, GateWatch
+from garrison.processes.guardian.parking import is_resting
 from garrison.processes.guardian.rebuild import is_behind
 from garrison.processes.guardian.target_watch import TargetWatch
-from garrison.processes.guardian.view import GuardianView, LandingView
+from garrison.processes.guardian.view import GuardianView, LandingView, is_suspended
 from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
@@ -81,7 +83,7 @@ from garrison.system.shortage import LONGEST_PAUSE, find_lack
 from garrison.system.terminal_choice import end_lost_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from garrison.merge.state import Turn
     from garrison.pipeline.plan import RunPlan
@@ -135,6 +137,7 @@ class Guardian:
         self._view: GuardianView | None = None
         self._decision = Decision([])
         self._agent_limit = AgentLimit.full(launch.max_agents)
+        self.places = AgentPlaces(runtime.store, incarnation.key)
         self._is_short = False
         self._since_snapshot = len(journal.entries)
         self._verifiers = [(queue, Verifier(queue.path)) for queue in (self.queue, self.target_queue)
@@ -323,8 +326,9 @@ class Guardian:
             raise
         self._heartbeats = {child.identity.key: str(self.runtime.store.life_path(child.identity.key))
                             for child in self._view.children.values() if child.living and child.identity is not None}
-        self._decision = policy.decide(self.plan, self.state, self._view, self._agents_allowed(self._view),
-                                       self.policy, self.launch.max_rework)
+        allowed = self._agents_allowed(self._view)
+        self._view = replace(self._view, placed=self._share_places(self._view, allowed))
+        self._decision = policy.decide(self.plan, self.state, self._view, allowed, self.policy, self.launch.max_rework)
         for action in self._decision.actions:
             perform(self, action, self._view)
         if self.exit_code is None:
@@ -347,6 +351,17 @@ class Guardian:
         self._is_short = bool(lack)
         return self._agent_limit.allowed
 
+    def _share_places(self, view: GuardianView, allowed: int) -> Collection[str] | None:
+        """Take what is free of the places that all runs of the home share; return the nodes that have one."""
+        active = [name for name, node in self.state.nodes.items()
+                  if node.status == "active" and not is_resting(self.state, view, name)]
+        busy = [name for name in active if view.runner(name).living]
+        if self._is_leaving or self.state.status != "running":
+            return self.places.share(busy, [], view.wall)
+        begun = [name for name in active if name not in busy and not is_suspended(self.state, view, name)]
+        fresh = [name for name in flow_policy.startable(self.plan, self.state, view) if name not in self.state.held]
+        return self.places.share(busy, [*begun, *fresh[:max(0, allowed - len(active))]], view.wall)
+
     def _recent_shortage(self, now: float) -> str:
         """Return what the machine lacked when a child of this process could not be started a moment ago."""
         return next((death.why for deaths in self.state.deaths.values() for death in deaths[-1:]
@@ -355,15 +370,15 @@ class Guardian:
     def fingerprint(self) -> Fingerprint | None:
         """Return a fingerprint of the children's records, the inbox, the queue and the repository, while all beat."""
         self.supervisor.note_watching()
-        if self.stopping or self.state.status != "running" or self._view is None:
-            return None
+        if self.stopping or self.state.status != "running" or self._view is None or self.places.is_waiting:
+            return None  # a run that is killed frees its places without any file's changing
         now = self.runtime.clock.monotonic()
         if not all_beating(self._heartbeats.values(), now, heartbeat_limit(self.runtime.timing)):
             return None
         processor = [path for key, path in self._heartbeats.items() if key.role == "processor"]
         if not all_beating(processor, now, STOPPED_LIMITS["processor"] / 2):
             return None
-        return fingerprint_of(self._watched_paths)
+        return fingerprint_of([*self._watched_paths, *self.places.watched])
 
     def watch(self, event_loop: EventLoop) -> None:
         """Wake when a child exits, at any signal, and at any change of the merge queue."""
@@ -372,6 +387,8 @@ class Guardian:
         for queue in filter(None, (self.queue, self.target_queue)):
             if queue.path.parent.is_dir():
                 event_loop.watch_directory(queue.path.parent)
+        if self.places.is_waiting:
+            event_loop.watch_directory(self.places.folder)
         if self.forge is not None:
             self.forge.watch(event_loop)
 
@@ -598,6 +615,7 @@ class Guardian:
 
     def _end(self, action: Action, view: GuardianView) -> None:
         self.incarnation.advance_hook(self.state.phase)
+        self.places.leave()
         self.exit_code = exit_gracefully(self.incarnation, self.state.status)
         self.supervisor.journal.close()
 

@@ -11,6 +11,8 @@ from garrison.records.identity import Departure, Identity
 from garrison.supervise.decisions import ChildState
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from garrison.merge.state import Turn
     from garrison.processes.guardian.pull_request_policy import PullRequestView
     from garrison.processes.merge_client import MergeStatus
@@ -73,6 +75,8 @@ class GuardianView:
     """Nodes whose agent waits for a limit or an outage to pass."""
     auto_approve: bool = False
     """True if gates for people are approved automatically."""
+    placed: Collection[str] | None = None
+    """Nodes that have a place among the agents of all runs; None if their number is not limited."""
 
     def runner(self, node: str) -> ChildState:
         """Return a node's runner; empty if none was ever started."""
@@ -123,6 +127,11 @@ def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
     if identity is None or identity.status != "terminated" or runner.precedes(state.nodes[node].attempt):
         return False
     return identity.departure is Departure.STOPPED and not may_start_again(state, identity)
+
+
+def lacks_place(state: RunState, view: GuardianView, node: str) -> bool:
+    """Return whether a node that is to begin, or to go on, has no place among the agents of all runs."""
+    return view.placed is not None and node not in view.placed and state.nodes[node].status in ("pending", "active")
 
 
 def has_lost_report(state: RunState, view: GuardianView, node: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from support import Node, wait_for
 
 
@@ -16,6 +17,7 @@ def most_at_once(lines: list[str]) -> int:
     return most
 
 
+@pytest.mark.slow
 def test_no_more_agents_work_at_once_over_two_runs_than_the_limit_and_each_run_ends(place):
     place.configure("[limits]\nagents = 2\n")
     book = place.root / "book"

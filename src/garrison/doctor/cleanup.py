@@ -19,6 +19,7 @@ from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.frozen import frozen
 from garrison.merge import history
 from garrison.merge.queue import MergeQueue, pin_ref
+from garrison.processes.guardian import agent_places
 from garrison.processes.rescue_refs import has_landed
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, run_repository, save_and_remove
 from garrison.records import atomic
@@ -125,7 +126,8 @@ def _files_of_run(runtime: Runtime, run: str) -> list[Path]:
               if name.endswith(f"@{run}")]
     queue = quote(integration_branch(run), safe="")
     files += sorted((runtime.home / "merge-queue").glob(f"*/{queue}"))
-    files += [path for path in [runtime.home / "usage" / GATES / run] if path.is_dir()]
+    files += [path for path in [runtime.home / "usage" / GATES / run, agent_places.record_of(runtime.home, run)]
+              if path.exists()]
     return [*sorted(files), *history.gate_logs_of_run(runtime.home, run), runtime.files(run).root]
 
 

@@ -60,9 +60,9 @@ def test_nothing_follows_a_report_or_a_question(scene):
     assert "user doesn't want to proceed" not in json.dumps(answered.body)
 
 
-def test_sessions_that_go_round_are_told_and_then_ended(scene):
-    """The same call for ever, and ever other calls that change nothing: told once, then failed with the reason; who
-    heeds it lands. A response without an end is interrupted. Status, why and the events tell of it."""
+def test_sessions_that_go_round_are_told_and_then_asked_about(scene):
+    """The same call for ever, and ever other calls that change nothing: told once, then a person is asked; who heeds
+    it, or the answer, lands. A response without an end is interrupted. Status, why and the events tell of it."""
     place = scene.place
     place.env["API_TIMEOUT_MS"] = "60000"  # the CLI's own limit: on a loaded machine it would interrupt first
     scene.configure("max_repeats = 5\nmax_idle = 9\nmax_response = 20")
@@ -70,22 +70,24 @@ def test_sessions_that_go_round_are_told_and_then_ended(scene):
     def heeds(asked: Request) -> Turn:
         return (work("heeds"), report())[min(asked.step, 1)] if "going round" in asked.prompt else loops(asked)
 
-    loops = misbehaviour.loops()
+    def stops(asked: Request) -> Turn:
+        return report("nothing to do", "failure") if "leave it" in asked.prompt else wanders(asked)
+
+    loops, wanders = misbehaviour.loops(), misbehaviour.wanders()
     trickle = Turn(say("I am nearly there. " * 1000).blocks, piece=1, delay=0.5)
-    scene.players |= {
-        "loops": loops, "wanders": misbehaviour.wanders(), "heeds": heeds,
-        "trickles": again(trickle, after=(work("trickles"), report()))}
+    scene.players |= {"wanders": stops, "heeds": heeds, "trickles": again(trickle, after=(work("trickles"), report()))}
     child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")), "--max-agents", "4")
     wait_for("it is interrupted", lambda: scene.endings("trickles")[:1] == ["hang"])
     assert "response took longer than 20 s" in place.command("status", "r1").stdout
+    wait_for("a person is asked", lambda: "wanders asks: it goes round, though it was told so" in place.logs())
+    assert len(scene.calls("wanders")) <= 25
+    assert place.command("answer", "wanders", "leave it").returncode == 0
     assert place.finish(child) == 1, place.logs()
     failed = {name: node["reason"] for name, node in place.nodes().items() if node["status"] == "failed"}
-    assert failed == {
-        "loops": "loop: it made the same call 5 times in a row with the same result: Bash ls, again after it was told",
-        "wanders": "loop: it made 9 responses without changing anything, again after it was told"}
+    assert failed == {"wanders": "nothing to do"}
+    assert scene.endings("wanders") == ["loop", "question", "reported"]
     assert scene.endings("trickles")[0] == "hang"
-    assert len(scene.calls("loops")) <= 12
-    assert "interrupted, it goes round: it made the same call" in place.command("why", "loops", "--all").stdout
+    assert "interrupted, it goes round: its last" in place.command("why", "heeds", "--all").stdout
     assert "a response took longer than 20 s" in place.command("events", "r1").stdout
 
 

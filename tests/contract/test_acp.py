@@ -93,6 +93,18 @@ def test_words_of_another_session_do_not_count(stage: Stage) -> None:
     assert stage.finish(stage.acp()).report["notes"].endswith("Nothing to tell.")
 
 
+def test_an_agent_that_goes_round_is_told_once_and_then_asked_about(stage: Stage) -> None:
+    turn = [{"run": f"sleep 0.05; ls  # look {word}"} for word in ("here", "there", "again") * 15]
+    stage.play(turn, turn, [{"say": BLOCK}])
+    work = stage.acp()
+    stage.until(work, lambda: work.question is not None and work.process() is None)
+    assert work.question is not None and "it goes round, though it was told so: its last" in work.question.text
+    assert stage.prompts()[1].startswith("You were interrupted because you are going round: its last")
+    work.answer(work.question.id, "Stop looking.")
+    assert stage.finish(work).status == "success" and "Stop looking." in stage.prompts()[2]
+    assert stage.endings() == ["loop", "question", "reported"]
+
+
 def test_a_question_by_the_tool_waits_without_a_process_and_the_answer_is_the_next_prompt(stage: Stage) -> None:
     stage.play([{"tool": "ask_guardian", "with": {"question": "Which colour?"}}], [{"say": BLOCK}])
     work = stage.acp()

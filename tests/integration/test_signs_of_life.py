@@ -21,7 +21,7 @@ from garrison.records.run import Task
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
 from garrison.system.clock import iso
-from garrison.system.newest_entry import newest_entry
+from garrison.system.newest_entry import ContentWatch, newest_entry
 from garrison.system.systemd import notify_watchdog
 from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses
@@ -72,6 +72,33 @@ def test_without_files_there_are_no_signs(tmp_path: Path, monkeypatch: pytest.Mo
     found = newest_entry(tmp_path)
     assert found is not None
     assert found[1] == 2, "a tree of any size costs no more"
+
+
+def test_only_new_content_of_sources_is_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "src/calc.py"
+    source.parent.mkdir()
+    source.write_text("a - b")
+    watch = ContentWatch(tmp_path)
+    before = watch.state()
+    source.write_text("a + b")
+    changed = watch.state()
+    source.write_text("a - b")
+    (tmp_path / "__pycache__").mkdir()
+    back = watch.state()
+    for made in ("test.log", "__pycache__/calc.pyc"):
+        (tmp_path / made).write_text("made by a tool")
+    source.write_text("a + b")
+    assert watch.state() == changed
+    source.write_text("a - b")
+    assert watch.state() == back
+    (tmp_path / "pipe").symlink_to("/dev/zero")
+    with_link = watch.state()
+    source.unlink()
+    assert len({before, changed, with_link, watch.state()}) == 4
+    assert back != changed
+    monkeypatch.setattr("garrison.system.newest_entry._MAX_FILES", 1)
+    (tmp_path / "another").touch()
+    assert watch.state() is None
 
 
 def test_a_tool_under_way_is_read_from_the_stream(signs: AgentActivity) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING
+
+from garrison.system import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,3 +40,71 @@ def _walk(folder: Path) -> Iterator[int]:
                         folders.append(entry.path)
         except OSError:  # removed during the walk
             continue
+
+
+_NO_SOURCE = frozenset((".git", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".pytest_cache", ".mypy_cache",
+                        ".ruff_cache"))
+"""Folders of what tools make, in which nothing is a change of the work."""
+_NO_SOURCES = (".pyc", ".log", ".coverage", ".swp", "~")
+"""Ends of the names of such files."""
+_MAX_CONTENT = 1 << 20
+"""Bytes of a file that are compared."""
+_MAX_FILES = 50_000
+"""Files of a folder whose content is watched."""
+
+
+class ContentWatch:
+    """Watch over the content of a folder that an agent works in: to change a file and to change it back is no change.
+
+    Only files whose size or time differs from the beginning are read, and nothing outside the folder is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._first = self._list()
+        self._known: dict[str, tuple[tuple[int, int], str]] = {}
+
+    def state(self) -> object:
+        """Return what differs whenever the content does; None if the folder has too many files to tell."""
+        present = self._list()
+        if self._first is None or present is None:
+            return None
+        changed = {}
+        for name in self._first.keys() | present.keys():
+            if (stamp := present.get(name)) is None:
+                changed[name] = ""
+            elif stamp != self._first.get(name):
+                if self._known.get(name, (None, ""))[0] != stamp:
+                    self._known[name] = stamp, self._digest(name)
+                changed[name] = self._known[name][1]
+        return frozenset(changed.items())
+
+    def _digest(self, name: str) -> str:
+        try:
+            data = untrusted.read(self._folder, name, _MAX_CONTENT)
+        except (OSError, untrusted.UnsafeFile):
+            return "?"  # a link or a pipe: that it is there is all that counts
+        return hashlib.sha256(data or b"").hexdigest()
+
+    def _list(self) -> dict[str, tuple[int, int]] | None:
+        """Return size and time of each file; None if there are too many."""
+        found: dict[str, tuple[int, int]] = {}
+        folders = [""]
+        while folders:
+            below = folders.pop()
+            try:
+                with os.scandir(self._folder / below) as entries:
+                    for entry in entries:
+                        name = f"{below}/{entry.name}" if below else entry.name
+                        if entry.is_dir(follow_symlinks=False):
+                            folders += [name] if entry.name not in _NO_SOURCE else []
+                            continue
+                        if name.endswith(_NO_SOURCES):
+                            continue
+                        stat = entry.stat(follow_symlinks=False)
+                        found[name] = stat.st_size, stat.st_mtime_ns
+            except OSError:  # removed during the walk
+                continue
+            if len(found) > _MAX_FILES:
+                return None
+        return found

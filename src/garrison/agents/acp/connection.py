@@ -38,16 +38,18 @@ from garrison.agents.acp.session_record import SessionRecord
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.claude import cli_process, failures, messages, policy, questions
 from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.loop_detector import MAX_REPEATS, LoopDetector
 from garrison.agents.claude.messages import Told
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.session_connection import SessionConnection, clean, run_to_ending
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import cut
 from garrison.agents.claude.tools import SERVER
-from garrison.agents.claude.turn_end import MAX_LAST, admits_failure, plain_question
+from garrison.agents.claude.turn_end import MAX_LAST, admits_failure, loop_ending, plain_question
 from garrison.agents.reports import RESULT
 from garrison.ends import End, EndKind
 from garrison.records.json_io import read_json, write_json
+from garrison.system.newest_entry import ContentWatch
 from garrison.system.processes import die_with_parent
 
 if TYPE_CHECKING:
@@ -69,6 +71,10 @@ class Connection(SessionConnection):
         self.job, self.settings = job, job.settings
         self._client = AcpClient(job.program, {**os.environ, **self.settings.set}, job.worktree, self,
                                  stale=self.settings.stale, inside=job.inside)
+        self._loops = LoopDetector(MAX_REPEATS, None, ContentWatch(Path(job.worktree)).state)
+        self._round = ""
+        """Why the session goes round; '' while it does not."""
+        self._goes_round = asyncio.Event()
         self._question = asyncio.Lock()
         self._asked = 0
         self._has_answered = False
@@ -230,13 +236,17 @@ class Connection(SessionConnection):
             stopped.cancel()
 
     async def _until_reported(self) -> None:
-        """Return when the agent goes on for too long after it has reported or asked."""
+        """Return when the agent goes round, or on for too long after it has reported or asked."""
         while not (self._reported_to_socket() or self._open_question()):
-            await asyncio.sleep(_POLL)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._goes_round.wait(), _POLL)
+                return
         await asyncio.sleep(_AFTER_REPORT)
 
     def _turn_ended(self, why: str) -> Ending:
         self._confirm()
+        if self._round:
+            return self._ending(*loop_ending(self.files, self.job.role, self._round))
         message = self._client.turn_state.message
         kind = acp_failures.BY_STOP.get(why, "")
         self._write({"kind": "result", "subtype": why, "error": bool(kind), "said": cut(message), "usd": None,
@@ -271,6 +281,9 @@ class Connection(SessionConnection):
                 replace(record, answered=True).write(self.files.session)
         self._confirm()
         self._write(event)
+        self._round = self._round or self._loops.observe(event)
+        if self._round:
+            self._goes_round.set()
 
     async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:
         """Answer a request for leave by the profile, or ask a person and wait."""

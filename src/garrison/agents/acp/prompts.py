@@ -104,6 +104,11 @@ def _rework(assignment: Assignment, _files: AttemptFiles) -> str:
     return task_prompt.join([assignment.rework, fill("acp_ends.md", language=LANGUAGE)])
 
 
+def _loop(_assignment: Assignment, files: AttemptFiles) -> str:
+    return fill("claude_loop.md", reason=files.read_endings()[-1].reason)
+
+
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
-    Prompt.REWORK: _rework, Prompt.PERSON: _person, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone}
+    Prompt.LOOP: _loop, Prompt.REWORK: _rework, Prompt.PERSON: _person, Prompt.REPORT: _report,
+    Prompt.ANSWER: _answer_alone}
 """Prompt of a session that goes on → its builder; any other is told to continue."""

@@ -39,13 +39,13 @@ from garrison.agents.claude.session_connection import SessionConnection, run_to_
 from garrison.agents.claude.settings import ASK
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
-from garrison.agents.claude.turn_end import MAX_LAST, TurnEnd, plain_question
+from garrison.agents.claude.turn_end import MAX_LAST, TurnEnd, loop_ending, plain_question
 from garrison.ends import End, EndKind
 from garrison.records import atomic, costs
 from garrison.records.json_io import read_json
 from garrison.records.reservations import Reservation
 from garrison.sandbox.place import EXCHANGE
-from garrison.system.newest_entry import MAX_ENTRIES, newest_entry
+from garrison.system.newest_entry import ContentWatch
 from garrison.system.processes import die_with_parent
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Connection(SessionConnection):
         self._make_client(self.settings.max_turns)
         self._reservation = Reservation(self._meter, self.files.folder)
         self._loops = LoopDetector(self.settings.max_repeats, self.settings.max_idle if job.role == WORKER else None,
-                                   self._state_of_work)
+                                   ContentWatch(Path(job.worktree)).state)
         self._usage_log = costs.UsageLog(self.files.usage, job.session)
         self._turn_end = TurnEnd(self.files)
         self._resets_at: float | None = None
@@ -124,14 +124,6 @@ class Connection(SessionConnection):
     def _make_client(self, turns: int | None) -> None:
         self._client = ClaudeClient(options_of(self.job, self.files, self._stderr.append, turns),
                                     stale=self.settings.stale, max_response=self.settings.max_response)
-
-    def _state_of_work(self) -> object:
-        """Return what changes whenever the agent changes something: files, commits, notes, its phase."""
-        newest = newest_entry(Path(self.job.worktree))
-        if newest is not None and newest[1] >= MAX_ENTRIES:
-            return object()  # not known, and so never idle
-        paths = (self.files.phase, self.job.attempt_folder / EXCHANGE / NOTES)
-        return newest, [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
 
     def _reserve(self, usd: float) -> Ending | None:
         """Reserve what the next call may cost; return the ending if it may not start."""
@@ -213,10 +205,10 @@ class Connection(SessionConnection):
         """Return the ending if the session goes round; show what repeats."""
         reason = self._loops.observe(event)
         if event["kind"] == "tool_result" and (again := self._loops.repeated) >= _SHOWN_REPEATS:
-            self._show_trouble(f"makes the same call for the {again}th time, with the same result")
+            self._show_trouble(f"the last {again} calls brought nothing new")
         elif event["kind"] == "usage" and event["final"] and self._loops.repeated < _SHOWN_REPEATS:
             self._show_trouble("")
-        return self._ending(failures.LOOP, reason) if reason else None
+        return self._ending(*loop_ending(self.files, self.job.role, reason)) if reason else None
 
     def _show_trouble(self, what: str) -> None:
         """Show in `status` what goes wrong while the session works; '' for nothing."""

@@ -1,91 +1,151 @@
-"""Loop detector: notice a session that goes round, by its events. Pure.
+"""Loop detector: notice a session that goes round, by what its tool calls bring. Pure.
 
-A session goes round if it repeats the same few calls with the same results, or makes many responses in a row without
-any change: no edit, no new content of the worktree, no note and no phase.
+Not the calls are compared, which a model varies endlessly (descriptions, comments, names of files), but what they
+bring. A call brings something new if its result has a line that no earlier one had (numbers, ids and the words of the
+call itself apart), or if it leaves a worktree that was not there before. To put a change back, an empty commit, a note,
+or a file outside the worktree is nothing new. A result without a word is judged by its call.
+
+Calls in a row that bring nothing new are counted, one that has the same result for the third time twice, unless it took
+long: to wait for a build is no loop.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from typing import TYPE_CHECKING, Any
+import re
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.agents.claude.stream import describe_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-MAX_PERIOD = 3
-"""Calls in the longest cycle that is noticed."""
+MAX_REPEATS = 12
+"""Times in a row that the same call may bring nothing new, where an agent has no setting of its own."""
+MAX_LINES = 200_000
+"""Lines of results that are remembered; what a session has said before them is forgotten."""
 _CHECKS = 4
-"""How often the worktree is looked at before a session is found idle: a look costs some milliseconds."""
+"""How often a session that makes no call is looked at before it is found idle: a look costs some milliseconds."""
+_OFTEN = 3
+"""Times that a call has had the same result from which on it counts twice."""
+_LONG = 20.0
+"""Seconds of a call that waits for something."""
+_ID = re.compile(r"\b(?=\w*\d)(?=\w*[a-zA-Z])\w{7,}\b|\d+")
+"""Numbers, hashes and ids: what differs between two runs of the same thing."""
+_COMMENT = re.compile(r"(?:^|\s)#.*", re.MULTILINE)
+_WORD = re.compile(r"[^\W_]+")
+_NOTING = ("save_notes", "update_phase", "TodoWrite")
+"""Tools, whatever their server, that only say something about the work."""
+
+
+class _Call(NamedTuple):
+    """Call of a tool that has no result yet."""
+
+    tool: str
+    arguments: str
+    """What it was called with, without description, comments and numbers."""
+    is_search: bool
+    """Its result has the words of the call because they were found."""
+    words: str
+    """The call in one line."""
+    begun: float
 
 
 class LoopDetector:
     """Verdict on the calls and responses of one connection.
 
     Args:
-        repeats: times in a row after which a call, or a cycle of calls, is a loop; None: never.
-        idle: responses without any change after which a session is idle; None: never.
-        state: returns what changes whenever the agent changes something.
+        repeats: times in a row that the same call may bring nothing new, one less than twice as many that different
+            calls may; None: for ever.
+        idle: responses without a new worktree after which it is idle; None: never.
+        state: returns what differs whenever the content of the worktree does; None if that is not known.
+        clock: seconds.
     """
 
-    def __init__(self, repeats: int | None, idle: int | None, state: Callable[[], object]) -> None:
-        self.repeats, self.idle, self._state = repeats, idle, state
-        self._calls: dict[str, tuple[str, str]] = {}
-        """Id of a call without a result → its digest and description."""
-        self._done: list[str] = []
-        """Digests of the last calls, with their results."""
-        self._seen = state() if idle is not None else None
-        self._responses = 0
-        """Responses since the last change."""
+    def __init__(self, repeats: int | None, idle: int | None, state: Callable[[], object],
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self.repeats, self.idle, self._state, self._clock = repeats, idle, state, clock
+        self._calls: dict[str, _Call] = {}
+        self._lines: set[bytes] = set()
+        """Digests of the lines of all results, without what differs between two runs."""
+        self._results: Counter[bytes] = Counter()
+        """How often each call has had the same result."""
+        self._trees = {state()} if repeats is not None or idle is not None else set()
+        self._score = self._responses = 0
         self.repeated = 0
-        """How often the last call was made in a row, with the same result."""
+        """Calls in a row that brought nothing new."""
 
     def observe(self, event: Mapping[str, Any]) -> str:
         """Take an event; return in words why the session goes round, '' if it does not."""
         kind = event["kind"]
         if kind == "tool":
-            self._calls[event["id"]] = (_digest(event["name"], event["input"]), describe_call(event))
+            self._calls[event["id"]] = _Call(str(event["name"]), _essence(event["input"]),
+                                             isinstance(event["input"], dict) and "pattern" in event["input"],
+                                             describe_call(event), self._clock())
         elif kind == "tool_result" and event["id"] in self._calls:
-            digest, words = self._calls.pop(event["id"])
-            return self._after_call(_digest(digest, event["text"], event["error"]), words)
+            return self._after_call(self._calls.pop(event["id"]), str(event["text"]))
         elif kind == "usage" and event["final"]:
             return self._after_response()
         return ""
 
-    def _after_call(self, digest: str, words: str) -> str:
-        self._done.append(digest)
-        self.repeated = _run_length(self._done, 1)
-        if self.repeats is None:
+    def _after_call(self, call: _Call, result: str) -> str:
+        if self._has_new_line(call, result) or self._has_new_tree():
+            self._score = self.repeated = 0
             return ""
-        del self._done[:-MAX_PERIOD * self.repeats - 1]
-        for period in range(1, MAX_PERIOD + 1):
-            if _run_length(self._done, period) >= self.repeats * period:
-                calls = "call" if period == 1 else f"{period} calls"
-                what = f"it made the same {calls} {self.repeats} times in a row"
-                return f"{what} with the same result: {words}"
-        return ""
+        exact = _digest(f"{call.tool} {call.arguments}\0{result}")
+        self._results[exact] += 1
+        self.repeated += 1
+        is_waiting = self._clock() - call.begun >= _LONG
+        self._score += 2 if self._results[exact] >= _OFTEN - 1 and not is_waiting else 1
+        if self.repeats is None or self._score < max(1, 2 * self.repeats - _OFTEN):
+            return ""
+        return (f"its last {self.repeated} calls brought nothing new, neither a result nor a change of the worktree "
+                f"that had not been there before; the last one: {call.words}")
+
+    def _has_new_tree(self) -> bool:
+        if self.repeats is None and self.idle is None:
+            return False
+        tree = self._state()
+        is_new = tree is None or tree not in self._trees
+        self._trees.add(tree)
+        if is_new:
+            self._responses = 0
+        return is_new
+
+    def _has_new_line(self, call: _Call, result: str) -> bool:
+        said = set() if call.is_search else set(_WORD.findall(call.arguments))
+        found = set()
+        for line in result.splitlines() or [""]:
+            words = [word for word in _WORD.findall(_ID.sub("", line)) if word not in said]
+            if words:
+                found.add(_digest(" ".join(words)))
+        if not result.strip():
+            found.add(_digest(f"{call.tool}\0{call.arguments}"))
+        is_new = not found <= self._lines
+        if len(self._lines) > MAX_LINES:
+            self._lines.clear()
+        self._lines |= found
+        return is_new and not call.tool.endswith(_NOTING)
 
     def _after_response(self) -> str:
         if self.idle is None:
             return ""
         self._responses += 1
-        if self._responses % max(1, self.idle // _CHECKS) and self._responses < self.idle:
-            return ""
-        state = self._state()
-        if state != self._seen:
-            self._seen, self._responses = state, 0
+        if self._responses % max(1, self.idle // _CHECKS) == 0 or self._responses >= self.idle:
+            self._has_new_tree()
         return f"it made {self._responses} responses without changing anything" if self._responses >= self.idle else ""
 
 
-def _run_length(done: list[str], period: int) -> int:
-    """Return how many of the last items repeat a cycle of that length, the first cycle included."""
-    count = min(period, len(done))
-    while count < len(done) and done[-count - 1] == done[-count - 1 + period]:
-        count += 1
-    return count
+def _essence(arguments: Any) -> str:
+    """Return what a call is made with, without its description, comments and numbers."""
+    if isinstance(arguments, dict):
+        arguments = [_COMMENT.sub("", value) if isinstance(value, str) else value
+                     for name, value in sorted(arguments.items()) if name != "description"]
+    text = " ".join(map(str, arguments)) if isinstance(arguments, list) else str(arguments)
+    return _ID.sub("", " ".join(text.split()))
 
 
-def _digest(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode(errors="replace")).hexdigest()
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="replace")).digest()[:12]

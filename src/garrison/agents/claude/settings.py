@@ -11,6 +11,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from garrison.agents.claude import extensions
+from garrison.agents.claude.loop_detector import MAX_REPEATS
 from garrison.errors import UsageError
 from garrison.frozen import frozen
 
@@ -70,8 +71,8 @@ class ClaudeSettings:
     """Silence of a session outside of tool calls, after which it is interrupted."""
     max_response: float | None = 1800.0
     """Duration of one response, after which the session is interrupted though it still speaks."""
-    max_repeats: int | None = 12
-    """Identical tool calls in a row, with the same result, after which the session is told, and then ended."""
+    max_repeats: int | None = MAX_REPEATS
+    """Tool calls in a row that bring nothing new after which the session is told, and then a person is asked."""
     max_idle: int | None = 80
     """Responses in a row that change nothing, after which the same happens."""
     starts: int = 2

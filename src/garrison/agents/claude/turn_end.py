@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude import questions
+from garrison.agents.base import VALIDATOR
+from garrison.agents.claude import failures, policy, questions
 from garrison.agents.claude.tools import SERVER
 from garrison.records.json_io import read_json
 
@@ -57,6 +58,15 @@ class TurnEnd:
     def end_after(self, tool: str) -> str:
         """Return why the turn ends after a call of this tool; '' if it continues."""
         return self.reached if tool.startswith(f"mcp__{SERVER}__") else ""
+
+
+def loop_ending(files: AttemptFiles, role: str, reason: str) -> tuple[str, str]:
+    """Return the ending of a session that goes round: it is told so once, and a person is asked about a worker then."""
+    was_told = any(ending.kind == failures.LOOP for ending in files.read_endings())
+    if not was_told or role == VALIDATOR:
+        return failures.LOOP, reason
+    questions.ask(files, f"it goes round, though it was told so: {reason}. What should it do?")
+    return policy.QUESTION, questions.unanswered(files)
 
 
 def admits_failure(text: str) -> str:

@@ -253,6 +253,28 @@ def test_a_session_that_cannot_be_resumed_begins_anew(assignment: Assignment) ->
     assert "no such session\n── its session could not be resumed; a new one begins\n" in assignment.output.read_text()
 
 
+def test_a_program_that_goes_round_is_told_once_and_then_asked_about(assignment: Assignment) -> None:
+    """Its stream shows the same call for ever. Each later prompt tells it; the person's answer stands in the last."""
+    item = {"id": "i", "type": "command_execution", "command": "ls", "aggregated_output": "calc.py"}
+    looks = prints(BEGUN, *({"type": kind, "item": item} for kind in ("item.started", "item.completed")))
+    ends = prints(BEGUN, *ENDED, then="exit")
+    script = f"case $1 in *'Stop looking.'*) {ends};; esac; while :; do {looks} sleep 0.02; done"
+    profile = CommandProfile("p", ("sh", "-c", script, "sh", "{prompt}"), stream="codex")
+    work = CommandAgent(profile).start(assignment, time.monotonic())
+
+    def asks() -> bool:
+        assert work.poll(time.monotonic()) is None
+        return work.question is not None
+
+    wait_for("a person is asked", asks)
+    assert work.question is not None and work.process() is None
+    assert "it goes round, though it was told so: its last 11 calls brought nothing new" in work.question.text
+    assert "You were interrupted because you are going round" in assignment.read_prompt()
+    assert assignment.output.read_text().count("→ command_execution ls") < 2 * 25
+    work.answer(work.question.id, "Stop looking.")
+    assert finish(work) == Outcome("success", "", 0, report={"notes": "made it"})
+
+
 def test_a_failed_turn_and_a_rule_of_success_name_the_reason(assignment: Assignment) -> None:
     failed = prints(BEGUN, {"type": "turn.failed", "error": {"message": "no such model"}})
     assert run(streaming(failed, "{session}"), assignment).reason == "agent p failed: no such model"

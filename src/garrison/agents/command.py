@@ -39,6 +39,7 @@ from garrison.sandbox.place import Mode
 from garrison.system import untrusted
 from garrison.system.exit_info import describe_end, describe_failure, quote_command
 from garrison.system.jobs import Job, read_tail
+from garrison.system.newest_entry import ContentWatch
 from garrison.system.pseudo_terminal import PseudoTerminal
 from garrison.system.terminal_text import clean, clean_lines
 
@@ -151,10 +152,12 @@ class CommandAgent:
         form = self.profile.format
         if form is None:
             return None
-        from garrison.agents.program_stream import ProgramStream  # most agents print no stream
+        from garrison.agents.claude.loop_detector import MAX_REPEATS, LoopDetector  # most agents print no stream
+        from garrison.agents.program_stream import ProgramStream
 
         stream = ProgramStream(form, assignment.folder, assignment.output)
         stream.catch_up()
+        stream.loops = LoopDetector(MAX_REPEATS, None, ContentWatch(assignment.worktree).state)
         if self.profile.resume_argv:
             stream.take_refused(assignment.refused)
         return stream
@@ -286,6 +289,7 @@ class CommandWork(Work):
         self._terminal, self._stream, self._start_anew = beside.terminal, beside.stream, beside.start_anew
         self._printed = beside.printed
         self._is_stopping = self.timed_out = False
+        self.goes_round = ""
         self._read_next: float | None = None
         """When a stream that grows is read next: not at each line."""
 
@@ -296,6 +300,9 @@ class CommandWork(Work):
             before = self._stream.offset
             self._stream.read()
             self._read_next = now + _PACE if self._stream.offset != before else None
+            if result is None and self._stream.goes_round and not self.goes_round:
+                self.goes_round = self._stream.goes_round
+                self._job.kill(now)
         if result is None:
             return None
         self.timed_out = result.timed_out

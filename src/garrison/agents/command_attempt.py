@@ -20,10 +20,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents import template
-from garrison.agents.base import Outcome, Trouble, Work
-from garrison.agents.claude import policy
+from garrison.agents.base import WORKER, Outcome, Trouble, Work
+from garrison.agents.claude import policy, questions
 from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.policy import Ending, Step
+from garrison.agents.claude.turn_end import loop_ending
 from garrison.agents.trouble import (
     TRANSIENT,
     TroubleKind,
@@ -65,6 +66,8 @@ class Run(Work, Protocol):
 
     timed_out: bool
     """Set if it was ended because its time was up."""
+    goes_round: str
+    """Why it was ended as one that goes round, '' if it was not."""
 
     @property
     def last_words(self) -> str:
@@ -120,6 +123,8 @@ class CommandAttempt(SuspendableAttempt):
     # ---- what a suspendable attempt asks
 
     def _decide(self) -> Decision:
+        if self.endings and self.endings[-1].kind in (TroubleKind.LOOP, policy.QUESTION):
+            return policy.decide(self.endings, questions.is_answered(self.files))
         return policy.decide_program(self.endings) if self.endings else policy.RESUME
 
     def _start(self, decision: Decision, now: float) -> Work:
@@ -138,6 +143,13 @@ class CommandAttempt(SuspendableAttempt):
         return self._ran
 
     def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
+        if self._ran is not None and self._ran.goes_round and not (self._stopping or ended.report.get("status")):
+            self._ran.forget()
+            self.files.make()
+            kind, reason = loop_ending(self.files, WORKER, self._ran.goes_round)
+            self.files.add_ending(Ending(kind, self._wall(), reason))
+            self.endings = self.files.read_endings()
+            return None
         witness = self._find_witness(ended)
         if witness is None:
             return ended
@@ -216,8 +228,12 @@ class CommandAttempt(SuspendableAttempt):
     def _tell_why(self, ending: Ending) -> None:
         """Add to the prompt what became of the run before: its work is there."""
         self._prompt = self._prompt or self.assignment.read_prompt()
-        self.assignment.write_prompt(
-            f"{self._prompt.rstrip()}\n\n" + template.fill("command_waited.md", why=ending.reason))
+        answered = questions.last_answer(self.files)
+        added = [template.fill("claude_loop.md", reason=ending.reason) if ending.kind == TroubleKind.LOOP
+                 else template.fill("command_waited.md", why=ending.reason)]
+        if answered is not None:
+            added.append(template.fill("claude_answer.md", question=answered[0], answer=answered[1]))
+        self.assignment.write_prompt("\n\n".join([self._prompt.rstrip(), *added]))
 
     # ---- the protocol `Work`
 

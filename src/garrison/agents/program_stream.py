@@ -25,6 +25,8 @@ from garrison.system.terminal_text import clean_lines
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from garrison.agents.claude.loop_detector import LoopDetector
+
 MAX_LINE = 1 << 20
 _STEP = 4 << 20
 """Bytes read at one time: the caller has more to do."""
@@ -102,7 +104,8 @@ class ClaudeStream(StreamFormat):
         elif kind == "user":
             for block in _blocks(message):
                 if block.get("type") == "tool_result":
-                    yield {"kind": "tool_result", "id": "", "text": cut(_content(block.get("content"))),
+                    yield {"kind": "tool_result", "id": _text(block.get("tool_use_id"))[:_MAX_ID],
+                           "text": cut(_content(block.get("content"))),
                            "error": block.get("is_error") is True}
         elif kind == "rate_limit_event":
             info = _object(body.get("rate_limit_info"))
@@ -135,8 +138,8 @@ class ClaudeStream(StreamFormat):
             elif block.get("type") == "thinking":
                 yield {"kind": "thinking", "text": cut(_text(block.get("thinking")))}
             elif block.get("type") == "tool_use":
-                yield {"kind": "tool", "id": "", "name": _text(block.get("name"))[:_MAX_ID],
-                       "input": block.get("input")}
+                yield {"kind": "tool", "id": _text(block.get("id"))[:_MAX_ID],
+                       "name": _text(block.get("name"))[:_MAX_ID], "input": block.get("input")}
 
 
 class CodexStream(StreamFormat):
@@ -167,7 +170,7 @@ class CodexStream(StreamFormat):
                 yield {"kind": "note", "text": cut(said)}
 
     def _item(self, told: Told, item: Mapping[str, Any], *, is_over: bool) -> Iterator[Event]:
-        kind = _text(item.get("type"))
+        kind, call = _text(item.get("type")), _text(item.get("id"))[:_MAX_ID]
         if kind == "agent_message" and is_over:
             told.message = _text(item.get("text"))[-_MAX_TEXT:]
             yield {"kind": "text", "text": told.message}
@@ -177,9 +180,9 @@ class CodexStream(StreamFormat):
             yield {"kind": "note", "text": cut(_text(item.get("message")))}
         elif kind in self._TOOLS and not is_over:
             about = " ".join(_content(item.get(name)) for name in self._TOOLS[kind])
-            yield {"kind": "tool", "id": "", "name": kind, "input": {"command": cut(about)}}
+            yield {"kind": "tool", "id": call, "name": kind, "input": {"command": cut(about)}}
         elif kind in self._TOOLS:
-            yield {"kind": "tool_result", "id": "", "text": cut(_content(item.get("aggregated_output"))),
+            yield {"kind": "tool_result", "id": call, "text": cut(_content(item.get("aggregated_output"))),
                    "error": item.get("status") == "failed"}
 
 
@@ -227,6 +230,10 @@ class ProgramStream:
         self._late: list[UsageRecord] = []
         """Records of a program that does not tell each response, until it is known whether the proxy has counted."""
         self._is_too_long = False
+        self.loops: LoopDetector | None = None
+        """Watches the calls that are read from now on."""
+        self.goes_round = ""
+        """Why the session goes round; '' while it does not."""
 
     def take_refused(self, refused: Path | None) -> None:
         """Go on with the session of the refused attempt before, unless there is one already."""
@@ -297,6 +304,8 @@ class ProgramStream:
         shown = []
         for event in self._format.read(self.told, body):
             self._count(event)
+            if self.loops is not None and event["kind"] in ("tool", "tool_result"):
+                self.goes_round = self.goes_round or self.loops.observe(event)
             if text := render(event):
                 shown.append("\n".join(clean_lines(text)))
         return shown

@@ -22,11 +22,15 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     """Files written and committed by the real tools land; stream, usage, hook and cost tell of it; then no call."""
     place = scene.place
     scene.configure("starts = 1")
-    (place.repo / "AGENTS.md").write_text("Run make lint.\n")
+    (place.repo / "AGENTS.md").write_text("Read @web/rules.md first.\n")
+    for name, text in (("rules", "Run make lint.\n"), ("CLAUDE", "Two spaces.\n")):
+        (place.repo / "web").mkdir(exist_ok=True)
+        (place.repo / "web" / f"{name}.md").write_text(text)
     git(place.repo, "add", "-A")
     git(place.repo, "commit", "-qm", "Tell agents what to run")
-    scene.players = {name: steps(work(name), say(use(f"{TOOL}save_notes", text=f"{name} is written"),
-                                                 use(f"{TOOL}update_phase", phase="impl_complete")),
+    worked = {name: Turn((*work(name).blocks, use("Read", file_path="web/rules.md"))) for name in ("a", "b")}
+    scene.players = {name: steps(worked[name], say(use(f"{TOOL}save_notes", text=f"{name} is written"),
+                                                  use(f"{TOOL}update_phase", phase="impl_complete")),
                                  report(), "Done.") for name in ("a", "b")}
     starting = LifeLock.try_acquire(atomic.make_directory(place.home / "run") / "claude-start-1")  # as a third would
     assert starting is not None
@@ -42,7 +46,10 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     first = scene.calls("a")[0].asked
     assert "You are the agent of node a, attempt 1" in first.system
     assert "Run make lint." in first.system, "the repository's instructions"
+    told = [json.dumps(call.body["messages"]).count("Two spaces.") for call in scene.calls("a")]
+    assert "Two spaces." not in first.system and told == [0, 1, 1], "those of a folder, once it has read a file there"
     assert "Run make lint." not in json.dumps(scene.calls("b")[0].body), "b wants none"
+    assert "Two spaces." not in json.dumps(scene.calls("b")[-1].body)
     assert "GARRISON_NOTES_FILE" not in first.prompt, "there is one way to keep notes"
     assert "runner-a" not in first.system, "it hears of no process that never speaks to it"
     assert "Do a." in first.prompt

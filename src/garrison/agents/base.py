@@ -85,6 +85,8 @@ class Assignment:
     """What a sandbox leaves the agent, as a part of its prompt; '' without one."""
     instructions: str = ""
     """The repository's own instructions, as part of a system prompt; '' for none."""
+    folder_instructions: Mapping[str, str] = field(default_factory=dict)
+    """Folder of the repository → its own instructions, which the agent gets once it looks into it."""
     attempts: Path | None = None
     """Folder of all attempts of the run, with their sessions' transcripts."""
     network_variables: frozenset[str] = frozenset()

@@ -38,7 +38,7 @@ from garrison.agents.registry import has_session, reporting_of, validator_agent
 from garrison.ends import End, EndKind, RefusedBy
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import find_failing
-from garrison.processes.instructions import read_instructions
+from garrison.processes.instructions import Instructions, read_instructions
 from garrison.processes.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, journal
 from garrison.records import run as run_records
@@ -111,12 +111,17 @@ class Briefer:
         """Return the assignment with what its agent's messages tell, and the text of its prompt."""
         deaths = self.deaths() if is_successor else ()
         briefing = self.brief(assignment, self.interruption(deaths, notes) if is_successor else None)
-        instructions = read_instructions(self.git, self.launch.onto) if briefing.reporting is Reporting.TOOLS else ""
+        instructions = self._instructions() if briefing.reporting is Reporting.TOOLS else Instructions()
         refused = self.mender(briefing.refusal)
         assignment = replace(assignment, deaths=deaths, look=self.progress, lands=prompt.lands(briefing.landing),
-                             confinement=briefing.confinement, instructions=instructions, refused=refused,
+                             confinement=briefing.confinement, instructions=instructions.text,
+                             folder_instructions=instructions.folders, refused=refused,
                              rework=prompt.rework_message(self.task, briefing) if refused is not None else "")
         return assignment, prompt.build(self.task, briefing)
+
+    def _instructions(self) -> Instructions:
+        """Return the repository's own instructions, as they were where the branch began."""
+        return read_instructions(self.git, self.launch.onto, self._base_of(self.git.head(self.worktree)) or "")
 
     def brief(self, assignment: Assignment, interruption: Interruption | None = None) -> Briefing:
         """Return the briefing of the attempt, and copy the log of what refused the one before."""

@@ -1,33 +1,69 @@
-"""Instructions of a repository for agents: its CLAUDE.md and AGENTS.md, as the target branch has them.
+"""Instructions of a repository for agents: its CLAUDE.md and AGENTS.md, as they were where a branch began.
 
-They are read from the target's commit, not from a worktree that an agent may have changed. Only their text counts:
-hooks, permissions and settings of a repository are never read.
+They are read from the target's commit, not from a worktree that an agent may have changed: with the files that they
+import (`@path`), as Claude Code reads them, and those of folders, which reach the agent once it looks into one. Only
+their text counts: hooks, permissions and settings of a repository are never read.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
-from typing import TYPE_CHECKING
+from dataclasses import field
+from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents import prompt
+from garrison.frozen import frozen
+from garrison.system.git import GitError
 from garrison.system.terminal_text import spell_hidden
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from garrison.system.git import Git
 
 NAMES = ("AGENTS.md", "CLAUDE.md", ".claude/CLAUDE.md")
 MAX_CHARS = 40_000
 """Characters of instructions that a prompt holds: what the CLI itself calls large."""
-_IMPORT = re.compile(r"^\s*@(?:\./)?(\S+)\s*$")
+MAX_FOLDER = 8000
+"""Characters of the instructions of one folder."""
+MAX_FOLDERS = 100
+"""Folders whose instructions are read, those nearest to the top first."""
+MAX_HOPS = 5
+"""Imports that lead from one file to the next, as in Claude Code."""
+_MAX_FILES = 30
+"""Files that are read for one place, with those that they import."""
+_MAX_LIST = 64 << 20
+"""Bytes of the list of a commit's files."""
+_IMPORT = re.compile(r"(?:(?<=\s)|^)@((?:[^\s\\`]|\\ )+)", re.MULTILINE)
+_CODE = re.compile(r"^(`{3,}|~{3,}).*?(?:^\1|\Z)|(`+)(?!`).*?(?<!`)\2(?!`)", re.MULTILINE | re.DOTALL)
 _LINK = "120000"
 
 
-def read_instructions(git: Git, target: str) -> str:
-    """Return the instructions as part of a system prompt; '' if the target has none."""
-    texts = _read_files(git, target)
+class Instructions(NamedTuple):
+    """What a repository tells agents."""
+
+    text: str = ""
+    """Part of the system prompt; '' if there is none."""
+    folders: Mapping[str, str] = {}
+    """Folder → what an agent is told once it looks into it."""
+
+
+def read_instructions(git: Git, target: str, commit: str = "") -> Instructions:
+    """Return the instructions of a commit, by default the tip of `target`."""
+    try:
+        tree = _Tree.read(git, commit or f"refs/heads/{target}")
+    except GitError:
+        return Instructions()
+    texts = tree.collect(NAMES)
+    return Instructions(_in_prompt(texts, target), {
+        folder: told for folder in tree.folders() if (told := _in_folder(tree, folder))})
+
+
+def _in_prompt(texts: Mapping[str, str], target: str) -> str:
     shown, left = [], MAX_CHARS
     for name, text in texts.items():
-        body = "\n".join(line for line in text.splitlines() if not _imports_another(line, texts)).strip()
+        body = _without_imports(text, texts, name).strip()
         if not body or left <= 0:
             continue
         is_long = len(body) > left
@@ -37,19 +73,83 @@ def read_instructions(git: Git, target: str) -> str:
     return prompt.instructions(" and ".join(f"`{name}`" for name, _ in shown), target, "\n\n".join(parts))
 
 
-def _read_files(git: Git, target: str) -> dict[str, str]:
-    """Return the text of each of the files that the target has; of several with the same content the first."""
-    listed = git.run("ls-tree", "-z", f"refs/heads/{target}", "--", *NAMES, check=False).out.split("\0")
-    texts, seen = {}, set()
-    for line in sorted(filter(None, listed), key=lambda line: NAMES.index(line.partition("\t")[2])):
-        (mode, kind, blob), name = line.partition("\t")[0].split(), line.partition("\t")[2]
-        if kind == "blob" and mode != _LINK and blob not in seen:
-            seen.add(blob)
-            texts[name] = spell_hidden(git.run("cat-file", "blob", blob).out)
-    return texts
+def _in_folder(tree: _Tree, folder: str) -> str:
+    texts = tree.collect([f"{folder}/{name}" for name in NAMES])
+    body = "\n\n".join(f"{name}:\n\n{_without_imports(text, texts, name).strip()}" for name, text in texts.items())
+    return body if len(body) <= MAX_FOLDER else f"{body[:MAX_FOLDER]}\n… (cut)"
 
 
-def _imports_another(line: str, texts: dict[str, str]) -> bool:
-    """Return whether a line only includes one of the other files, as `@AGENTS.md` in CLAUDE.md does."""
-    found = _IMPORT.match(line)
-    return found is not None and found[1] in texts
+@frozen
+class _Tree:
+    """Files of a commit."""
+
+    git: Git
+    files: Mapping[str, tuple[str, str]]
+    """Path → mode and blob."""
+    seen: set[str] = field(default_factory=set)
+    """Blobs that were read: a second file with the same content tells nothing new."""
+
+    @classmethod
+    def read(cls, git: Git, commit: str) -> _Tree:
+        """List the files of a commit."""
+        files = {}
+        for line in git.run("ls-tree", "-r", "-z", "--full-tree", commit, most=_MAX_LIST).out.split("\0"):
+            head, _, name = line.partition("\t")
+            if name and head.split()[1] == "blob":
+                files[name] = (head.split()[0], head.split()[2])
+        return cls(git, files)
+
+    def folders(self) -> list[str]:
+        """Return the folders with instructions of their own."""
+        found = {name.removesuffix(f"/{own}") for own in NAMES for name in self.files if name.endswith(f"/{own}")}
+        return sorted(found - {".claude"}, key=lambda name: (name.count("/"), name))[:MAX_FOLDERS]
+
+    def collect(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the texts of files, then those of the files that they import, and so on."""
+        texts: dict[str, str] = {}
+        for _ in range(MAX_HOPS + 1):
+            found = [name for name in map(self._follow_links, names) if name and self._read(name, texts)]
+            names = [path for name in found for path in _imports(texts[name], name)]
+        return texts
+
+    def _read(self, name: str, texts: dict[str, str]) -> bool:
+        """Add a file's text; return whether it has one that was not read before."""
+        blob = self.files[name][1]
+        if blob in self.seen or len(texts) >= _MAX_FILES:
+            return False
+        self.seen.add(blob)
+        data = self.git.run("cat-file", "blob", blob, check=False).out
+        if "\0" not in data:
+            texts[name] = spell_hidden(data)
+        return name in texts
+
+    def _follow_links(self, name: str) -> str:
+        """Return the path of the file to which a path leads; '' for none in the repository."""
+        for _ in range(MAX_HOPS):
+            mode, blob = self.files.get(name, ("", ""))
+            if mode != _LINK:
+                return name if mode else ""
+            name = _resolve(name, self.git.run("cat-file", "blob", blob, check=False).out)
+        return ""
+
+
+def _resolve(name: str, path: str) -> str:
+    """Return a path beside a file as a path from the top; '' for one that leads out of the repository."""
+    joined = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+    return "" if path.startswith("/") or joined.startswith("../") else joined
+
+
+def _imports(text: str, name: str) -> Iterator[str]:
+    """Yield the paths that a file imports with `@path`, outside of code."""
+    for found in _IMPORT.finditer(_CODE.sub(lambda match: " " * len(match[0]), text)):
+        written = found[1].replace("\\ ", " ")
+        for path in dict.fromkeys((written, written.rstrip(".,;:!?)"))):
+            if not path.startswith(("~", "/")) and (resolved := _resolve(name, path)):
+                yield resolved
+
+
+def _without_imports(text: str, texts: Mapping[str, str], name: str) -> str:
+    """Return a text without the lines that only import a file whose text is shown, as `@AGENTS.md` in CLAUDE.md."""
+    return "\n".join(line for line in text.splitlines()
+                     if not (line.strip().startswith("@") and " " not in line.strip()
+                             and any(path in texts for path in _imports(line.strip(), name))))

@@ -268,7 +268,8 @@ class ClaudeAttempt(ConnectedAttempt):
                                   role=self.role),
             prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
             self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config,
-            str(self.assignment.tree))
+            str(self.assignment.tree),
+            self.assignment.folder_instructions if self.settings.instructions and self.role == WORKER else {})
         return self._connect(decision, job, now, system_prompt=job.system_prompt, variables=sandbox)
 
     def _report(self) -> AgentReport:

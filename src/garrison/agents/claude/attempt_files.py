@@ -154,6 +154,9 @@ class ConnectionJob:
     inside: str = ""
     """Path of the worktree in the CLI's sandbox; '' for the path outside."""
 
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folder of the repository → its instructions, which the session gets once it looks into it."""
+
     @property
     def has_transcript(self) -> bool:
         """Return whether the CLI resumes a transcript: the session's own, or one forked from the parent session."""

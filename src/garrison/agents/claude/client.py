@@ -106,14 +106,14 @@ def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[s
 
 
 def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callable[[str], str],
-             tell: Callable[[], str]) -> dict[str, Any]:
+             tell: Callable[[Mapping[str, Any]], str]) -> dict[str, Any]:
     """Return the SDK's hooks.
 
     Args:
         refuse: returns why a tool call is not made, '' if it is.
         end_after: returns why the turn ends after a call of this tool, '' if it continues. A turn that ends so makes no
             further request, once the tools of the response have run.
-        tell: returns what the model is told beside the result of a call, '' for nothing.
+        tell: returns what the model is told beside the result of a call with these arguments, '' for nothing.
     """
     async def before(call: Any, _call_id: str | None, _context: Any) -> Any:
         reason = refuse(str(call["tool_name"]), call.get("tool_input") or {})
@@ -124,7 +124,7 @@ def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callabl
         reason = end_after(str(call["tool_name"]))
         if reason:
             return {"continue_": False, "stopReason": reason}
-        text = tell()
+        text = tell(call.get("tool_input") or {})
         return {"hookSpecificOutput": {"hookEventName": "PostToolUse", "additionalContext": text}} if text else {}
 
     # A hook that fails lets the call run, unless told otherwise.

@@ -33,6 +33,7 @@ from garrison.agents.claude.client import (
 )
 from garrison.agents.claude.extension_options import extension_options
 from garrison.agents.claude.loop_detector import LoopDetector
+from garrison.agents.claude.messages import FolderInstructions
 from garrison.agents.claude.permissions import Permissions
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.session_connection import SessionConnection, run_to_ending
@@ -312,6 +313,7 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
                turns: int | None) -> ClaudeAgentOptions:
     """Return the SDK's options for a job; `turns` limits the connection's."""
     settings, turn_end = job.settings, TurnEnd(files)
+    folders = FolderInstructions(job.inside or job.worktree, job.folders)
     config = {"CLAUDE_CONFIG_DIR": job.config} if job.config else {}
     asks = settings.permission_mode == ASK
     return build_options(
@@ -322,7 +324,8 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
         fallback_model=settings.fallback_model, max_turns=turns, effort=settings.effort,
         permission_mode="default" if asks else settings.permission_mode,
         can_use_tool=to_permission(Permissions(files).refuse) if asks else None,
-        hooks=to_hooks(turn_end.refuse, turn_end.end_after, lambda: messages.take(files)),
+        hooks=to_hooks(turn_end.refuse, turn_end.end_after, lambda arguments: "\n\n".join(
+            filter(None, (messages.take(files), folders.enter(arguments))))),
         **extension_options(settings, job.config),
         session_id=None if job.has_transcript else job.session,
         resume=job.session if job.has_transcript else None,

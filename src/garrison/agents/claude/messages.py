@@ -3,11 +3,19 @@
 A session that has no process gets them with its first message; one that ends its turn gets a turn for them. A garrison
 session gets them as its CLI does, from its own program. An ACP agent, whose turn takes no messages, gets them at the
 turn's end; a report is set aside for them.
+
+Beside the result of a call a session also gets the instructions of the folder that it looked into.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
 from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.quotation import path_name
 from garrison.frozen import frozen
 from garrison.records.failover import session_holders
 from garrison.records.json_io import encode, read_json, read_lines, write_json
@@ -59,6 +67,25 @@ def take(files: AttemptFiles) -> str:
         return ""
     confirm(files, told)
     return told.text
+
+
+class FolderInstructions:
+    """Instructions of the repository's folders, each of which a session gets once it looks into the folder."""
+
+    def __init__(self, worktree: str, folders: Mapping[str, str]) -> None:
+        self._worktree, self._left = worktree, dict(folders)
+
+    def enter(self, arguments: Mapping[str, Any]) -> str:
+        """Return what a session is told beside the result of a call, whose arguments may name a file; '' for nothing.
+        """
+        path = arguments.get("file_path") or arguments.get("notebook_path") or arguments.get("path")
+        if not self._left or not isinstance(path, str):
+            return ""
+        name = os.path.relpath(PurePosixPath(self._worktree, path), self._worktree)
+        above = [str(folder) for folder in (PurePosixPath(name), *PurePosixPath(name).parents)]
+        entered = sorted(self._left.keys() & set(above), key=len)
+        return "\n\n".join(f"Instructions of the repository for files in {path_name(folder)}/:\n\n"
+                           f"{self._left.pop(folder)}" for folder in entered)
 
 
 def _session_of(files: AttemptFiles) -> str:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import threading
+import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from garrison.records.json_io import read_lines
 from garrison.sandbox.probe import machine
 from proxy_support import Web
 from support import Node, Place, processes, wait_for
@@ -87,6 +92,56 @@ except OSError as error:
     assert "evil.example:443" in place.command("why", "a").stdout
     for path in place.home.rglob("*"):
         assert not path.is_file() or b"sk-real-key" not in path.read_bytes(), path
+
+
+@pytest.mark.slow
+def test_agents_of_one_account_wait_for_one_trial_of_an_api_that_is_out(place: Place) -> None:
+    """The API's answer, which no program tells, is the witness; one agent tries, and if it is killed another one."""
+    is_out, is_hung, go_on = threading.Event(), threading.Event(), threading.Event()
+    times: list[float] = []
+
+    def play(seen: Any) -> tuple[int, dict[str, str], list[bytes]]:
+        times.append(time.monotonic())
+        if is_out.is_set():
+            return 503, {"retry-after": "2", "content-length": "4"}, [b"down"]
+        if not is_hung.is_set():
+            is_hung.set()
+            go_on.wait(60)
+        return answer(seen)
+
+    is_out.set()
+    with Web(play) as api:
+        env = prepare(place, api, """
+try:
+    call()
+except urllib.error.HTTPError:
+    sys.exit("I stop here")
+open(os.path.basename(os.getcwd()) + ".txt", "w").write("made")
+""")
+        names = ("a", "b", "c", "d")
+        graph = place.graph(*(Node(name, command="", attributes="agent=caller") for name in names))
+        child = place.launch(graph, "r1", "--max-agents", "4", "--max-rework", "0", **env)
+        clock = r"\d\d:\d\d"
+        told = rf"API answers 503 since {clock} UTC: down; next try {clock}:\d\d UTC; 4 nodes wait"
+        wait_for("four wait", lambda: re.search(told, " ".join(place.command("status", "r1").stdout.split())))
+        before = len(times)
+        wait_for("three trials", lambda: len(times) >= before + 3)
+        trials = times[before:before + 3]
+        assert min(later - earlier for earlier, later in pairwise(trials)) > 1.5, trials
+        assert before <= 8, "each may meet it once, and one may try it meanwhile"
+        is_out.clear()
+        wait_for("a trial", is_hung.is_set)
+        [outage] = (place.home / "run/outages").glob("*.json")
+        tries = json.loads(outage.read_text())["tries"]
+        at, silent = len(times), {name for name in names if name != tries}
+        assert "for the trial by " + tries in place.command("why", min(silent), "--run", "r1").stdout
+        place.kill(f"orchestrator-{tries}")
+        wait_for("another one tries", lambda: len(times) > at)
+        go_on.set()
+        assert place.finish(child) == 0, place.logs()
+        assert not list((place.home / "run/outages").glob("*.json"))
+        endings = [read_lines(place.home / f"runs/r1/nodes/{name}/1/claude/endings.jsonl") for name in names]
+        assert {(line["kind"], line["status"]) for lines in endings for line in lines} == {("server", 503)}
 
 
 def test_a_killed_proxy_is_replaced_while_its_agent_works(place: Place, api: Web) -> None:

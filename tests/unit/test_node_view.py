@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from garrison.agents.outages import Outage
 from garrison.cli.top_render import SYMBOLS
 from garrison.config import Timing
 from garrison.merge.entry import TRANSITIONS, MergeEntry
@@ -16,7 +19,7 @@ from garrison.processes.run_state import NodeOutcome, NodeState, RunState
 from garrison.records.run import Launch
 from garrison.supervise.restart import Death
 from garrison.views.limits import TIMEOUTS, Used, limits
-from garrison.views.node_view import NodeFacts, describe_activity, state_word, unfinished_before
+from garrison.views.node_view import NodeFacts, describe_activity, shared_outages, state_word, unfinished_before
 from garrison.views.process_view import ProcessView
 
 ENTRY = MergeEntry("a-1-x", "r1", "a", 1, "b", "oid", "main")
@@ -165,3 +168,17 @@ def test_a_node_that_lands_is_in_a_state_of_one_vocabulary(status: str) -> None:
     approval = state_word("landing", WORKING, None, asks=False, landing=replace(
         ENTRY, status=status, approval=True).landing)
     assert approval == ("waiting for approval" if status == "held" else word) and approval in SYMBOLS
+
+
+def test_an_outage_is_one_line_however_many_wait_for_it() -> None:
+    def node(outage: Outage | None) -> Any:
+        return SimpleNamespace(outage=outage)
+
+    out = Outage("server", "503 down", 36_120.0, 36_130.0, 36_190.0, status=503)
+    later = replace(out, at=36_191.0, until=36_420.0)
+    limit = Outage("quota", "You will regain access", 36_000.0, 36_000.0, 40_000.0)
+    [tried] = shared_outages([node(later), node(replace(later, at=36_421.0, tries="b"))])
+    assert tried == "API answers 503 since 10:02 UTC: down; b tries now; 2 nodes wait"
+    assert shared_outages([node(out), node(None), node(later), node(limit)]) == [
+        "API answers 503 since 10:02 UTC: down; next try 10:07:00 UTC; 2 nodes wait",
+        "quota used up since 10:00 UTC: You will regain access; next try 11:06:40 UTC; 1 node waits"]

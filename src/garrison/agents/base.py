@@ -101,6 +101,8 @@ class Assignment:
     """Folder of the refused attempt whose session goes on in this one; None: a fresh one begins."""
     rework: str = ""
     """Message to that session, which knows the task."""
+    account: str = ""
+    """What stands for the account of its model's API; '' if it shares no outages."""
     reports: ReportedResult | None = None
     """Where a result arrives that the agent reports through its socket; None if it has no socket."""
 

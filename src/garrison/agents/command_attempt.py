@@ -118,9 +118,13 @@ class CommandAttempt(SuspendableAttempt):
         self._prompt = ""
         """The prompt as the orchestrator wrote it, once it has been added to."""
         self._gone = ""  # program for which the last run was not begun; it may be back before that is judged
+        self.shares_outages = not agent.is_own_command
         super().__init__(assignment, now, wall=wall)
 
     # ---- what a suspendable attempt asks
+
+    def _is_of_api(self) -> bool:
+        return self._answer is not None  # its words may be about anything
 
     def _decide(self) -> Decision:
         if self.endings and self.endings[-1].kind in (TroubleKind.LOOP, policy.QUESTION):
@@ -243,9 +247,10 @@ class CommandAttempt(SuspendableAttempt):
         may go on at once. Only a network comes back for all of them."""
         if self._trouble is not None:
             return self._trouble
-        if self.program is not None or self.outcome is not None or self.decision.step is not Step.WAIT:
+        is_waiting = self.decision.step is Step.WAIT or bool(self._held)
+        if self.program is not None or self.outcome is not None or not is_waiting:
             return None
-        found = policy.find_trouble(self.endings, self.decision)
+        found = super().trouble
         return replace(found, given_up=found.kind != TroubleKind.NETWORK) if found is not None else None
 
     @property

@@ -78,6 +78,8 @@ class SessionAgent(CommandAgent):
 class SessionAttempt(SuspendableAttempt):
     """An attempt's garrison session; `start` starts its program, given the monotonic time."""
 
+    shares_outages = False
+
     def __init__(self, assignment: Assignment, start: Callable[[float], Work], now: float, *,
                  wall: Callable[[], float] = time.time) -> None:
         self._start_program = start

@@ -38,6 +38,7 @@ from garrison.views.node_view import (
     changed_agents,
     first_line,
     refused_hosts,
+    shared_outages,
     unreported_work,
 )
 from garrison.views.process_view import ProcessView
@@ -326,7 +327,7 @@ def _head(view: RunView, columns: int | None, *, verbose: bool) -> Iterator[Line
     for warning in warnings:
         yield from wrapped(f"warning: {warning.describe()}", columns, "due")
     nodes = view.details.nodes if view.details else ()
-    for text in (*refused_hosts(nodes), *unreported_work(nodes), *changed_agents(nodes)):
+    for text in (*shared_outages(nodes), *refused_hosts(nodes), *unreported_work(nodes), *changed_agents(nodes)):
         yield from wrapped(text, columns, "due")
     if view.sandbox and (verbose or view.sandbox != FULLY_HELD):
         yield from wrapped(view.sandbox, columns, "" if view.sandbox == FULLY_HELD else "due")

@@ -44,7 +44,9 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         attributes = task.attributes if role is Role.AGENT else {}
         user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),
                        reported_by=registry.reporter_of(agent, runtime.home))
-    return network.prepare(rights, held_mode(place), env, user)
+    opened = network.prepare(rights, held_mode(place), env, user)
+    opened.account = network.account_of(env) or agent
+    return opened
 
 
 def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,8 @@ class NetworkPlace:
     """Words before the command that start it in the prepared namespace; none: nothing to enter."""
     client: ProxyClient | None = None
     namespace: net_namespace.NetNamespace | None = None
+    account: str = ""
+    """What stands for the keys of model APIs that the tree uses, also where they are not withheld; '' for none."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -295,6 +298,13 @@ def find_keys(env: Mapping[str, str]) -> list[tuple[Api, KeyVariable, str]]:
                 found.append((api, key, value))
                 break
     return found
+
+
+def account_of(env: Mapping[str, str]) -> str:
+    """Return what stands for the keys in an environment, and for where they are used; '' for none. Pure."""
+    found = [access_of(api, key, value, env) for api, key, value in find_keys(env)]
+    text = "\n".join(f"{each.url} {each.header} {each.key}" for each in found)
+    return sha256(text.encode()).hexdigest()[:32] if found else ""
 
 
 def access_of(api: Api, key: KeyVariable, value: str, env: Mapping[str, str]) -> ApiAccess:

@@ -7,6 +7,7 @@ The words say who has to act next. They change only when something happened and 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.base import NO_REPORT
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import current_trouble
+from garrison.agents.outages import Outage, read_outage
 from garrison.config import config_path
 from garrison.ends import Effect, with_effect
 from garrison.errors import GarrisonError
@@ -103,6 +105,8 @@ class NodeView:
     """Set if its agent ended without a report, so that its work alone was judged."""
     failovers: Sequence[Failover] = ()
     """Agents of this attempt that could not go on, each with the one that did."""
+    outage: Outage | None = None
+    """What its agent waits for with all agents of its account."""
 
     @property
     def incarnations(self) -> dict[str, int]:
@@ -119,6 +123,7 @@ class NodeView:
                 "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s,
                 "refused_hosts": [host.to_json() for host in self.refused_hosts],
                 **({"unreported": True} if self.unreported else {}),
+                **({"outage": asdict(self.outage)} if self.outage else {}),
                 **({"failovers": [each.to_json() for each in self.failovers]} if self.failovers else {})}
 
 
@@ -276,7 +281,8 @@ class NodeReader:
                         bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
                         node.first + node.moved + (0 if no_rework else self.launch.max_rework), facts.deaths, runner,
                         agent, age(node.since), refused, self._host_settings if refused else None,
-                        AttemptFiles(folder).unreported.exists(), read_failovers(folder))
+                        AttemptFiles(folder).unreported.exists(), read_failovers(folder),
+                        read_outage(AttemptFiles(folder).outage) if node.status == "active" else None)
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
                suspended: bool = False) -> NodeFacts:
@@ -372,6 +378,15 @@ def unreported_work(nodes: Iterable[NodeView]) -> list[str]:
 def changed_agents(nodes: Iterable[NodeView]) -> list[str]:
     """Return a line for each agent that could not go on with a node's present attempt."""
     return [f"{node.node}: {each.describe()}" for node in nodes for each in node.failovers]
+
+
+def shared_outages(nodes: Iterable[NodeView]) -> list[str]:
+    """Return a line for each outage for which agents wait: what it is, when it is tried again, and how many wait."""
+    waiting = [each.outage for each in nodes if each.outage is not None]
+    counts = Counter((each.kind, each.since) for each in waiting)
+    latest = {(each.kind, each.since): each for each in sorted(waiting, key=lambda each: each.at)}
+    return [f"{latest[key].describe()}; {latest[key].next_try}; {count} {'node waits' if count == 1 else 'nodes wait'}"
+            for key, count in counts.items()]
 
 
 SHOWN_REFUSED = 5

@@ -38,7 +38,7 @@ from garrison.system.resource_usage import NO_USAGE, Usage
 from garrison.system.terminal_text import clean
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 from garrison.views.flow_trace import FlowTrace
-from garrison.views.node_view import place_of, refused_hosts
+from garrison.views.node_view import place_of, refused_hosts, shared_outages
 from garrison.views.process_view import ProcessView
 from garrison.views.run_lines import RunLines
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
@@ -268,12 +268,13 @@ class PageModel:
 
     @property
     def problems(self) -> list[str]:
-        """Records of the run that cannot be read or shown."""
+        """Records of the run that cannot be read or shown, and what holds up more than a node."""
         observed = self.observation.view.problems if self.observation else []
         told = [f"warning: {warning.describe()}" for warning in self.model.state.told[-PROBLEMS:]]
         view = self.observation.view if self.observation else None
-        refused = refused_hosts(view.details.nodes) if view is not None and view.details else []
-        return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *told, *refused, *observed]))
+        nodes = view.details.nodes if view is not None and view.details else ()
+        held_up = [*shared_outages(nodes), *refused_hosts(nodes)]
+        return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *told, *held_up, *observed]))
 
     @property
     def order(self) -> list[str]:

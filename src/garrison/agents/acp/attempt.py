@@ -64,6 +64,9 @@ class AcpAttempt(ConnectedAttempt):
             assignment.reports.ask_later = self._ask
         super().__init__(assignment, now, argv, wall=wall)
 
+    def _model(self) -> str:
+        return self.settings.model or ""
+
     @property
     def question(self) -> Question | None:
         """Return the open question, also one for whose answer the agent's program waits."""

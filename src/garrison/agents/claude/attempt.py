@@ -10,6 +10,7 @@ session, which resumes at the node in progress.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.policy import Decision, Ending, Step
 from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only, without_variables
 from garrison.agents.claude.tools import to_agent_report
+from garrison.agents.outages import SharedOutages
+from garrison.agents.trouble import LIMITS, OUTAGES
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 from garrison.system import untrusted
@@ -36,6 +39,8 @@ class SuspendableAttempt(Work):
 
     makes_files = True
     """False if it has files only once it has waited."""
+    shares_outages = True
+    """False for a program that calls no model's API itself."""
 
     def __init__(self, assignment: Assignment, now: float, *, wall: Callable[[], float] = time.time) -> None:
         self.assignment, self._wall = assignment, wall
@@ -46,6 +51,10 @@ class SuspendableAttempt(Work):
         self.program: Work | None = None
         self.outcome: Outcome | None = None
         self._stopping = self._taken_over = False
+        self._held = ""
+        """What it waits for that holds up other agents of its account, too."""
+        self.outages = SharedOutages(Path(assignment.environment["GARRISON_HOME"]), assignment.account, self._model(),
+                                     assignment.task.node, wall) if assignment.account and self.shares_outages else None
         # A new incarnation means that a person has resolved the failure; if not, the CLI refuses again.
         resolved = bool(self.endings) and self.endings[-1].kind in policy.NEEDS_PERSON
         self.decision = policy.RESUME if resolved else self._decide()
@@ -69,11 +78,21 @@ class SuspendableAttempt(Work):
         """Return the agent's report for the pipeline once the policy has decided to finish."""
         return {}
 
+    def _model(self) -> str:
+        """Return the model whose limits hold for it, '' if it is not known."""
+        return str(self.assignment.task.attributes.get("model", ""))
+
+    def _is_of_api(self) -> bool:
+        """Return whether the last ending is certain to be its API's doing."""
+        return True
+
     # ---- the protocol `Work`
 
     def poll(self, now: float) -> Outcome | None:
         """Do one step; return the outcome once there is one and no process of the session is left."""
         if self.program is not None:
+            if self.outages is not None:
+                self.outages.look(self.assignment.folder)
             if not self._taken_over and takeover.holder(self.files) is not None:
                 self._taken_over = True
                 self.program.stop(now)
@@ -99,7 +118,11 @@ class SuspendableAttempt(Work):
     def wake_at(self) -> float | None:
         """Return the program's timeout, or the end of a wait."""
         if self.program is not None:
-            return self.program.wake_at()
+            due = self.program.wake_at()
+            is_trial = self.outages is not None and self.outages.is_trying
+            return min(due or math.inf, time.monotonic() + 1.0) if is_trial else due
+        if self.outages is not None and self._held:
+            return time.monotonic() + self.outages.wake_after(self._held)
         return questions.wake_at(self.decision, self._wall())
 
     @property
@@ -110,8 +133,13 @@ class SuspendableAttempt(Work):
     @property
     def trouble(self) -> Trouble | None:
         """Return what keeps the agent from working, once its program has ended for it."""
-        return policy.find_trouble(self.endings, self.decision) \
-            if self.program is None and not self._taken_over else None
+        if self.program is not None or self._taken_over:
+            return None
+        seen = self.outages.seen if self.outages is not None and self._held and self.outcome is None else None
+        if seen is not None:
+            return Trouble(seen.kind, seen.reason, seen.since, max(seen.until, self.decision.until),
+                           seen.until if seen.kind in LIMITS else None)
+        return policy.find_trouble(self.endings, self.decision)
 
     def answer(self, question: str, text: str) -> None:
         """Record a person's answer."""
@@ -131,6 +159,29 @@ class SuspendableAttempt(Work):
         # Its own ending counts even if a person takes over: a session that has just reported is finished.
         if self.outcome is None and (recorded or not self._taken_over):
             self.decision = self._decide()
+        if self.outages is not None:
+            self._tell_others(self.outages, self.endings[-1] if len(self.endings) > before else None)
+
+    def _tell_others(self, outages: SharedOutages, ending: Ending | None) -> None:
+        """Tell the other agents of the account how the program ended."""
+        if ending is not None and ending.kind in OUTAGES and self.decision.step is Step.WAIT and self._is_of_api():
+            outages.record(ending, self.decision.until)
+        elif self._stopping or (ending is not None and ending.kind in (policy.STOPPED, failures.CRASH, *OUTAGES)):
+            outages.release()
+        else:
+            outages.end()
+
+    def _waiting_for(self) -> str:
+        """Return what it waits for before its program may begin, '' for nothing."""
+        own = questions.waiting_for(self.files, self.endings, self.decision, self._wall())
+        self._held, step = "", self.decision.step
+        is_own = step is Step.WAIT and self.endings[-1].kind in OUTAGES
+        if self.outages is None or not (is_own or step is Step.CONNECT):
+            return own
+        waiting = self.outages.hold_up(own, self.decision.until if is_own else 0.0)
+        if self.outages.seen is not None:
+            self._held = waiting
+        return waiting
 
     def _step(self, now: float) -> None:
         """Act on the decision, or wait for what it waits for."""
@@ -148,7 +199,7 @@ class SuspendableAttempt(Work):
         elif person is not None:
             self._taken_over = True
             self._show_waiting(person.describe())
-        elif waiting := questions.waiting_for(self.files, self.endings, self.decision, self._wall()):
+        elif waiting := self._waiting_for():
             self._show_waiting(waiting)
         else:
             if self.decision.step is not Step.CONNECT:  # the wait is over
@@ -157,6 +208,11 @@ class SuspendableAttempt(Work):
             self.program = self._start(self.decision, now)
 
     def _show_waiting(self, what: str) -> None:
+        if self.outages is not None and self._held and what:
+            self.files.make()
+            self.outages.show(self.files.outage)
+        else:
+            self.files.outage.unlink(missing_ok=True)
         questions.show_waiting(self.files, self.assignment.output, what)
 
 
@@ -241,6 +297,9 @@ class ClaudeAttempt(ConnectedAttempt):
         self.role = role
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
         super().__init__(assignment, now, argv, wall=wall)
+
+    def _model(self) -> str:
+        return self.settings.model or ""
 
     @property
     def phase(self) -> str | None:

@@ -21,6 +21,7 @@
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
 | `config/` | the CLI's configuration folder while it has no sandbox | the CLI |
 | `trouble` | one line: what goes wrong while it works, such as an overloaded API | connection |
+| `outage.json` | what it waits for with all agents of its account (`outages.Outage`) | orchestrator |
 | `reserved.json` | US dollars that the call in progress may cost (`reservations`) | connection |
 | `transcripts/` | a copy of the CLI's transcripts (`transcripts`) | connection, `garrison takeover` |
 | `session.lock` | held while a CLI runs on the session | connection, `garrison takeover` |
@@ -74,6 +75,7 @@ class AttemptFiles:
         self.config = self.folder / "config"
         self.lock = self.folder / SESSION_LOCK
         self.trouble = self.folder / "trouble"
+        self.outage = self.folder / "outage.json"
         self.permissions = self.folder / "permissions.json"
         self.messages = attempt / MESSAGES
         self.delivered = self.folder / "delivered.json"

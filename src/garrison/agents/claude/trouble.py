@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.claude import failures
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import REPORTED, SILENT
+from garrison.agents.outages import read_outage
 from garrison.agents.trouble import TABLE, TRANSIENT
 from garrison.frozen import frozen
 from garrison.records.failover import session_holders
@@ -32,11 +33,15 @@ class Wait:
     """When it first failed of that, in seconds since 1970."""
     until: float | None
     """When that is over, if it is known."""
+    shared: str = ""
+    """Names the outage for which all agents of its account wait; '' if it waits for itself."""
 
 
 def current_wait(attempt: Path) -> Wait | None:
     """Return what the agent of an attempt waits for by itself now; None if it works, or waits for a person."""
     files = AttemptFiles(attempt)
+    if files.waiting.exists() and (outage := read_outage(files.outage)) is not None:
+        return Wait(outage.describe(), outage.since, outage.until, f"{outage.kind}:{outage.since:.0f}")
     endings = files.read_endings() if files.waiting.exists() else []
     if not endings or endings[-1].kind not in TRANSIENT:
         return None

@@ -87,6 +87,8 @@ class AgentWait:
     what: str
     since: float
     """Seconds since 1970."""
+    shared: str = ""
+    """Names the outage for which others wait, too: a person is told of it once."""
 
 
 def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection[str], ended: str = "",
@@ -102,7 +104,7 @@ def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection
     found += [Notification(f"review:{node}:{attempt}", "question",
                            f"{node} waits for you: approve or reject attempt {attempt} (garrison review {node})", node)
               for node, attempt in state.reviews.items()]
-    found += [Notification(f"wait:{wait.node}:{wait.attempt}:{wait.since:.0f}", "wait",
+    found += [Notification(f"wait:{wait.shared or f'{wait.node}:{wait.attempt}:{wait.since:.0f}'}", "wait",
                            f"{wait.node} waits and goes on by itself: {wait.what}", wait.node) for wait in waits]
     pull = state.pull_request
     if pull.needs_person and not ended:
@@ -138,7 +140,7 @@ def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], conf
         return []
     from garrison.agents.claude.trouble import current_wait  # few homes have notifications
 
-    found, held_up = [], dict[str, AgentWait]()
+    found, held_up = list[AgentWait](), dict[str, AgentWait]()
     for name, node in state.nodes.items():
         wait = current_wait(attempt_folder(name, node.attempt)) if node.status == "active" else None
         hindered = next((path for each in HINDERED.values()
@@ -146,8 +148,9 @@ def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], conf
         if node.status == "active" and hindered is not None:
             what, since = read_hindrance(hindered.parent), _changed_at(hindered)
             held_up.setdefault(what, AgentWait(name, node.attempt, what, since))
-        elif wait is not None and max(now, wait.until or 0.0) - wait.since > LONG_WAIT:
-            found.append(AgentWait(name, node.attempt, wait.what, wait.since))
+        elif wait is not None and max(now, wait.until or 0.0) - wait.since > LONG_WAIT and not (
+                wait.shared and any(each.shared == wait.shared for each in found)):
+            found.append(AgentWait(name, node.attempt, wait.what, wait.since, wait.shared))
     landing = next((name for name, node in state.nodes.items() if node.status == "impl_complete"), None)
     if landing is not None and (queue := read_queue()).hindrance:
         held_up.setdefault(queue.hindrance, AgentWait(landing, state.nodes[landing].attempt, queue.hindrance,

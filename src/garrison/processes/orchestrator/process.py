@@ -325,7 +325,8 @@ class Orchestrator:
         self.network = open_network(self.runtime, self.task, Role.AGENT, self.assignment.folder, env,
                                     agent=self.task.agent, place=place)
         self.assignment = replace(self.assignment, environment=self.network.apply(env),
-                                  network_variables=self.network.names, place=self.network.open_in(place))
+                                  network_variables=self.network.names, place=self.network.open_in(place),
+                                  account=self.network.account)
 
     def _channel_mount(self) -> tuple[Mount, ...]:
         return (Mount(self.channel.path, Path(INSIDE)),) if self.channel is not None else ()

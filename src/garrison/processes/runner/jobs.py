@@ -527,7 +527,8 @@ class ValidatorJob:
                            mounts=(*assignment.mounts(), *socket))
         self.network = open_network(runtime, task, Role.VALIDATOR, folder, environment, agent=agent, place=place)
         assignment = replace(assignment, environment=self.network.apply(environment),
-                             network_variables=self.network.names, place=self.network.open_in(place))
+                             network_variables=self.network.names, place=self.network.open_in(place),
+                             account=self.network.account)
         self.log = assignment.output
         try:
             self._work: Work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)

@@ -1,0 +1,239 @@
+"""Outages: what keeps all agents of an account from working, in one file of the home, and which one of them tries.
+
+An API that is out, or a limit that is reached, hinders every agent with the same key. The first that meets it writes
+`run/outages/KEY.json`; whoever would begin or go on meanwhile waits for that. Once its time has come, one of them holds
+`KEY.lock` and tries with the work that it has anyway: no call is made, or paid, for the trial alone. When the API has
+answered it, or its trial ends well, the file is removed and all go on; when it fails again the file names the next
+time. If the one that tries is killed, the kernel releases its lock and another one tries.
+
+An outage counts for an account, a limit for an account and a model. Nothing here can hold anyone up for ever: a file
+counts until the time that it names, at most `MAX_HOLD` after it was written, and then whoever comes first tries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+from garrison.agents.trouble import LIMITS, MAX_WAIT, OUTAGES, TABLE, TRANSIENT, TroubleKind
+from garrison.frozen import frozen
+from garrison.records import atomic
+from garrison.records.json_io import read_json, write_json
+from garrison.records.life_lock import LifeLock
+
+FOLDER = Path("run", "outages")
+"""Folder of a home."""
+MAX_HOLD = 900.0
+"""Seconds for which an outage holds up those that have not met it themselves, unless it is seen again."""
+PROVEN_AFTER = 60.0
+"""Seconds of a trial without a word of trouble after which the outage is over."""
+_FORGOTTEN_AFTER = 3600.0
+"""Seconds after the time of its next trial after which an outage is an old story: whoever waited has been stopped."""
+_POLL = 1.0
+_SAME_DAY = 20 * 3600.0
+
+
+class Ending(Protocol):
+    """How an agent's program has ended (`claude.policy.Ending`)."""
+
+    @property
+    def kind(self) -> str:
+        """Return its class of `trouble`."""
+
+    @property
+    def at(self) -> float:
+        """Return when, in seconds since 1970."""
+
+    @property
+    def reason(self) -> str:
+        """Return what was said."""
+
+    @property
+    def resets_at(self) -> float | None:
+        """Return when a limit is reset."""
+
+    @property
+    def status(self) -> int | None:
+        """Return the HTTP status of the API's answer."""
+
+
+@frozen
+class Outage:
+    """An outage, or a limit that is reached."""
+
+    kind: str
+    reason: str
+    since: float
+    """Time of the first failure, in seconds since 1970."""
+    at: float
+    """Time of the last one, or of the begin of the trial since."""
+    until: float
+    """Time of the next trial."""
+    failures: int = 1
+    """Trials that failed."""
+    status: int | None = None
+    """HTTP status of the API's last answer, None if it is not known."""
+    tries: str = ""
+    """Node that tries, or tried last."""
+
+    @property
+    def next_try(self) -> str:
+        """Return in words when it is tried again, or who tries now."""
+        if self.tries and self.at > self.until:
+            return f"{self.tries} tries now"
+        return f"next try {datetime.fromtimestamp(self.until, UTC):%H:%M:%S UTC}"
+
+    def describe(self) -> str:
+        """Return it in words, the same for all that wait."""
+        answers = f"API answers {self.status}" if self.status is not None and self.status >= 300 else \
+            TABLE[TroubleKind(self.kind)].words
+        since = datetime.fromtimestamp(self.since, UTC)
+        day = f"{since:%Y-%m-%d} " if self.at - self.since > _SAME_DAY else ""
+        first = self.reason.partition("\n")[0].removeprefix(f"{self.status} ")
+        return f"{answers} since {day}{since:%H:%M UTC}: {first}"
+
+
+def next_outage(known: Outage | None, ending: Ending, until: float, *, is_trial: bool) -> Outage:
+    """Return the outage after a failure. Pure.
+
+    Args:
+        known: the outage so far, None for none.
+        until: until when the one that failed waits by itself.
+        is_trial: it was the trial of this outage.
+    """
+    failures = known.failures + is_trial if known is not None else 1
+    if not (ending.resets_at and ending.resets_at > ending.at):
+        until = max(until, ending.at + TRANSIENT[ending.kind].delay(failures))
+    return Outage(ending.kind, ending.reason, known.since if known is not None else ending.at, ending.at,
+                  min(until, ending.at + MAX_WAIT), failures, ending.status, known.tries if known is not None else "")
+
+
+class SharedOutages:
+    """The outages of one agent's account, and its trial.
+
+    Args:
+        account: what stands for its key, or its log-in.
+        who: its node, for those who wait for it.
+    """
+
+    def __init__(self, home: Path, account: str, model: str, who: str, wall: Callable[[], float]) -> None:
+        names = (account, f"{account} {model}")
+        self._whole, self._model = (home / FOLDER / f"{sha256(name.encode()).hexdigest()[:16]}.json" for name in names)
+        self._who, self._wall = who, wall
+        self._lock: LifeLock | None = None
+        self._tried: Path | None = None
+        self._tried_at = 0.0
+        self.seen: Outage | None = None
+        """The outage that was waited for last."""
+
+    @property
+    def is_trying(self) -> bool:
+        """Return whether this agent's present program is the trial."""
+        return self._lock is not None
+
+    def find(self) -> tuple[Path, Outage] | None:
+        """Return the outage that holds, with its file; None for none."""
+        found = [(path, outage) for path in (self._whole, self._model) if (outage := self._read(path)) is not None]
+        return max(found, key=lambda each: each[1].until, default=None)
+
+    def hold_up(self, own: str, own_until: float) -> str:
+        """Return what is waited for before a program may begin, '' for nothing; then it may be the trial.
+
+        Args:
+            own: what the agent would wait for by itself.
+            own_until: until when, in seconds since 1970; 0: it has not met the outage.
+        """
+        found, now = self.find(), self._wall()
+        if found is None:
+            is_over, self.seen = self.seen is not None, None
+            return "" if is_over else own
+        path, self.seen = found[0], found[1]
+        due = min(self.seen.until, self.seen.at + MAX_HOLD) if not own_until else max(own_until, self.seen.until)
+        if now < due:
+            return f"until {_moment(due, now)}: {self.seen.describe()}"
+        atomic.make_directory(path.parent)
+        self._lock = LifeLock.try_acquire(path.with_suffix(".lock"))
+        if self._lock is None:
+            by = f" by {self.seen.tries}" if self.seen.tries else ""
+            return f"for the trial{by}: {self.seen.describe()}"
+        if self._read(path) is None:  # its trial has just gone well
+            self.release()
+            return ""
+        self._tried, self._tried_at = path, now
+        write_json(path, asdict(replace(self.seen, at=now, tries=self._who)))
+        return ""
+
+    def wake_after(self, waiting: str) -> float:
+        """Return after how many seconds to look again."""
+        if self.seen is None or waiting.startswith("for the trial"):
+            return _POLL
+        return min(max(_POLL, (self.seen.until - self._wall()) / 20), 30.0)
+
+    def record(self, ending: Ending, until: float) -> None:
+        """Record the failure of this agent's program, if it is one that others would meet, too."""
+        if ending.kind in OUTAGES:
+            path = self._model if ending.kind in LIMITS else self._whole
+            atomic.make_directory(path.parent)
+            self.seen = next_outage(self._read(path), ending, until, is_trial=self._tried == path)
+            write_json(path, asdict(self.seen))
+            if self._tried is not None and self._tried != path:
+                self._tried.unlink(missing_ok=True)
+            self.release()
+
+    def show(self, path: Path) -> None:
+        """Write what is waited for to a file of the attempt, for `status` and for who is notified."""
+        if self.seen is not None and self.seen != read_outage(path):
+            write_json(path, asdict(self.seen))
+
+    def look(self, attempt: Path) -> None:
+        """End the outage once the API has answered this agent's trial, whose attempt's folder is given."""
+        if not self.is_trying:
+            return
+        refused = attempt / "network" / "answer.json"
+        if max(_changed(refused), _changed(attempt / "claude" / "trouble")) >= self._tried_at:
+            return
+        answered = max(_changed(attempt / name / "usage.jsonl") for name in ("network", "claude"))
+        if answered >= self._tried_at or self._wall() - self._tried_at > PROVEN_AFTER:
+            self.end()
+
+    def end(self) -> None:
+        """End the outage: the trial has gone well."""
+        if self._tried is not None:
+            self._tried.unlink(missing_ok=True)
+        self.release()
+
+    def _read(self, path: Path) -> Outage | None:
+        found = read_outage(path)
+        return found if found is not None and self._wall() < found.until + _FORGOTTEN_AFTER else None
+
+    def release(self) -> None:
+        """Let another agent try."""
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = self._tried = None
+        self._tried_at = 0.0
+
+
+def read_outage(path: Path) -> Outage | None:
+    """Return the outage in a file, None if there is none."""
+    try:
+        return Outage(**body) if (body := read_json(path)) else None
+    except TypeError:
+        return None
+
+
+def _changed(path: Path) -> float:
+    """Return when a file was last changed, 0 if there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _moment(at: float, now: float) -> str:
+    moment = datetime.fromtimestamp(at, UTC)
+    return f"{moment:%Y-%m-%d} {moment:%H:%M:%S UTC}" if at - now > _SAME_DAY else f"{moment:%H:%M:%S UTC}"

@@ -1,0 +1,112 @@
+"""Outages: what one agent has met holds up the others of its account, until one of them has tried with success."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from garrison.agents.claude.policy import Ending
+from garrison.agents.outages import FOLDER, MAX_HOLD, Outage, SharedOutages, next_outage, read_outage
+from garrison.agents.trouble import MAX_WAIT
+from garrison.records.json_io import append_line
+
+BEGUN = 1_795_860_120.0  # 10:02 UTC
+
+
+class Clock:
+    """A wall clock that a test sets."""
+
+    now = BEGUN
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def agents(home: Path, clock: Clock, *names: str, account: str = "key", model: str = "m") -> list[SharedOutages]:
+    return [SharedOutages(home, account, model, name, clock) for name in names]
+
+
+def files(home: Path) -> list[Outage | None]:
+    return [read_outage(path) for path in sorted((home / FOLDER).glob("*.json"))]
+
+
+def fails(clock: Clock, kind: str = "server", **fields: float) -> Ending:
+    return Ending(kind, clock.now, "503 down", status=503, **fields)
+
+
+def test_one_tries_for_all_and_the_next_one_if_it_dies(tmp_path: Path, clock: Clock) -> None:
+    first, second, third = agents(tmp_path, clock, "a", "b", "c")
+    assert [each.hold_up("", 0.0) for each in (first, second, third)] == [""] * 3 and not first.is_trying
+    first.record(fails(clock), clock.now + 2)
+    words = "API answers 503 since 10:02 UTC: down"
+    assert second.hold_up("", 0.0) == f"until 10:02:02 UTC: {words}"
+    clock.now += 3
+    assert first.hold_up("", BEGUN + 2) == "" and first.is_trying
+    for other in (second, third):
+        assert other.hold_up("", 0.0) == f"for the trial by a: {words}" and other.wake_after("for the trial") == 1.0
+    first.release()  # what the kernel does when it is killed
+    assert second.hold_up("", 0.0) == "" and second.is_trying
+    second.record(fails(clock), clock.now + 2)
+    [outage] = files(tmp_path)
+    assert outage is not None and (outage.failures, outage.since, outage.until) == (2, BEGUN, clock.now + 4)
+    clock.now += 5
+    assert third.hold_up("", 0.0) == ""
+    third.end()
+    assert files(tmp_path) == []
+    assert first.hold_up("until noon", BEGUN + 9000) == "", "its own wait is over, too"
+    assert first.hold_up("until noon", BEGUN + 9000) == "until noon", "a later one is not"
+
+
+def test_an_outage_is_of_an_account_and_a_limit_of_its_model(tmp_path: Path, clock: Clock) -> None:
+    [first], [other] = agents(tmp_path, clock, "a"), agents(tmp_path, clock, "b", account="another")
+    [small] = agents(tmp_path, clock, "c", model="small")
+    first.record(fails(clock, "rate_limit", resets_at=BEGUN + 7200), BEGUN + 7200)
+    assert not other.hold_up("", 0.0) and not small.hold_up("", 0.0)
+    assert agents(tmp_path, clock, "d")[0].hold_up("", 0.0).startswith("until 10:17:00 UTC"), "MAX_HOLD"
+    first.record(fails(clock), BEGUN + 2)
+    assert small.hold_up("", 0.0) and not other.hold_up("", 0.0)
+
+
+def test_a_trial_that_is_answered_ends_the_outage_while_it_works(tmp_path: Path, clock: Clock) -> None:
+    [first] = agents(tmp_path, clock, "a")
+    attempt = tmp_path / "attempt"
+    clock.now = 1.0  # the files of the attempt are newer
+    first.record(fails(clock), 2.0)
+    clock.now = 3.0
+    assert first.hold_up("", 2.0) == ""
+    first.look(attempt)
+    assert files(tmp_path) != [], "nothing has been said"
+    (attempt / "network").mkdir(parents=True)
+    append_line(attempt / "network" / "answer.json", {})
+    append_line(attempt / "network" / "usage.jsonl", {})
+    first.look(attempt)
+    assert files(tmp_path) != [], "the last answer was a refusal"
+    (attempt / "network" / "answer.json").unlink()
+    first.look(attempt)
+    assert files(tmp_path) == [] and not first.is_trying
+
+
+def test_nothing_is_held_up_for_ever(clock: Clock, tmp_path: Path) -> None:
+    far = next_outage(None, fails(clock, "quota", resets_at=BEGUN + 1e9), BEGUN + 1e9, is_trial=False)
+    assert far.until == BEGUN + MAX_WAIT
+    [first, second] = agents(tmp_path, clock, "a", "b")
+    first.record(fails(clock), BEGUN + 1e9)
+    clock.now += MAX_HOLD + 1
+    assert second.hold_up("", 0.0) == "" and second.is_trying
+    second.release()
+    first.record(fails(clock), BEGUN + MAX_HOLD)
+    clock.now += 2 * 86_400.0
+    third, fourth = agents(tmp_path, clock, "c", "d")
+    assert not third.hold_up("", 0.0) and not fourth.hold_up("", 0.0) and not third.is_trying, "nobody waits any more"
+    third.record(fails(clock), clock.now)
+    assert third.seen is not None and third.seen.since == clock.now
+    [path] = (tmp_path / FOLDER).glob("*.json")
+    for content in ("", "{", "[]", '{"kind": 1}'):
+        path.write_text(content)
+        assert agents(tmp_path, clock, "c")[0].hold_up("", 0.0) == "", content

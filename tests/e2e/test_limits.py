@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+
 from support import Node, wait_for
 
 

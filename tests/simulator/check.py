@@ -24,7 +24,7 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
 from garrison.records.signals import resume_id
 from garrison.supervise.restart import Policy
-from garrison.testing.checker.promises import GRACEFUL
+from garrison.testing.checker.promises import follows_an_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -301,7 +301,7 @@ class Check:
         if entry.kind != "spawn" or not str(data["full"]).startswith(("runner-", "orchestrator-")):
             return
         full, before = str(data["full"]), lives.get(str(data["full"]), 0)
-        if told.get(full, 0) < before and not GRACEFUL.match(str(data["why"])):
+        if told.get(full, 0) < before and not follows_an_end(data):
             raise Violation(f"{full} got life {data['incarnation']} ({data['why']}), and no record tells the end of "
                             f"life {before}")
         lives[full] = int(data["incarnation"])

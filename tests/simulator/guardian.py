@@ -258,7 +258,7 @@ class Guardian(SimulatedProcess):
             started = yield from start_incarnation(self.world, self.me, request, body)
         except START_RACES:
             return
-        self.record(self.start_record(started, action))
+        self.record(self.start_record(started, self._child(name, view), action))
 
     def _close_circuit(self, action: Action, view: GuardianView) -> Effect:
         full = self._child_key(action.target).full

@@ -135,7 +135,7 @@ class Launcher(SimulatedProcess):
             started = yield from start_incarnation(self.world, self.me, request, Guardian.body)
         except START_RACES:
             return
-        self.record(self.start_record(started, action))
+        self.record(self.start_record(started, view.guardian, action))
         if self.stopping:
             self.stopping_since = self.world.mono
             self.stop_guardians += 1

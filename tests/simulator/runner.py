@@ -276,7 +276,7 @@ class Runner(SimulatedProcess):
             started = yield from start_incarnation(self.world, self.me, request, Orchestrator.body)
         except START_RACES:
             return
-        self.record(self.start_record(started, action))
+        self.record(self.start_record(started, view.orchestrator, action))
 
     def _close_session(self) -> None:
         """Close the terminal session, and with it the orchestrator; what it started may live on."""

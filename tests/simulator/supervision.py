@@ -24,7 +24,7 @@ from garrison.records.journal import Entry
 from garrison.records.names import Key
 from garrison.records.signals import Payload, Signal
 from garrison.supervise import death_classes, incarnation
-from garrison.supervise.decisions import ChildState
+from garrison.supervise.decisions import ChildState, what_it_follows
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import HangWatcher, Observer
 from garrison.system.clock import from_iso, iso
@@ -442,13 +442,14 @@ class SimulatedProcess:
             child.identity.key.full, child.identity.incarnation, why, self.world.mono, self.world.boot_id,
             self.attempt_of(child.identity.name)))
 
-    def start_record(self, started: Identity, action: Action) -> ChildSpawned:
+    def start_record(self, started: Identity, previous: ChildState, action: Action) -> ChildSpawned:
         """Return the record of a start."""
         attempt = self.attempt_of(started.name)
+        spawned = ChildSpawned(started.key.full, started.incarnation, attempt, action.why,
+                               follows=what_it_follows(previous, attempt, started.incarnation))
         if action.kind is not ActionKind.PROBE:
-            return ChildSpawned(started.key.full, started.incarnation, attempt, action.why)
-        return ChildSpawned(started.key.full, started.incarnation, attempt, action.why, True, self.world.mono,
-                            self.world.boot_id)
+            return spawned
+        return replace(spawned, probe=True, monotonic=self.world.mono, boot_id=self.world.boot_id)
 
     def terminate(self, child: ChildState) -> None:
         """Send SIGTERM through a verified pidfd."""

@@ -53,6 +53,8 @@ WORDS: list[tuple[Event, str]] = [
     (ChildSpawned("runner-a@r1", 1), ""),
     (ChildSpawned("runner-a@r1", 2), "runner-a restarted (incarnation 2)"),
     (ChildSpawned("runner-a@r1", 2, why="attempt 2"), ""),
+    (ChildSpawned("runner-a@r1", 2, why="attempt 2", follows="nothing"), ""),
+    (ChildSpawned("runner-a@r1", 2, why="attempt 2", follows="end"), "runner-a restarted (incarnation 2)"),
     (ChildParked("runner-a@r1", 6, "6 deaths"), "runner-a is parked: 6 deaths"),
     (ProcessOpened(1, 7), ""),
 ]

@@ -72,7 +72,7 @@ NAME = r"((?:GARRISON|XDG)_[A-Z_]+)"
 SET = re.compile(rf"""\b{NAME}=(?!=) | ["']{NAME}["'](?:\]\s*=(?!=)|\s*:(?![^\[\]]*\]\s))
                       | set(?:env|default)\(\s*["']{NAME}""", re.VERBOSE)
 """A variable is set: for a shell or as a keyword, in a dictionary or environment, or in this process."""
-BARE = re.compile(r"""mode\s*=\s*["']none | use_mode\("none | SANDBOX="none | NONE:\ "none
+BARE = re.compile(r"""mode\s*=\s*["']none | use_mode\("none | SANDBOX="none | NONE(?::|\ =)\ "none
                       | parametrize\("(?:mode|sandbox)",[^\n]*"none""", re.VERBOSE)
 """Something runs in the mode `none`."""
 

@@ -312,7 +312,7 @@ def render_run(view: RunView, columns: int | None, *, verbose: bool = False, roo
 
 
 def _head(view: RunView, columns: int | None, *, verbose: bool) -> Iterator[Line]:
-    is_explained = view.details and any(view.reason.startswith(f"{node.node}:") for node in view.details.failed)
+    is_explained = view.status == "failed" and view.details is not None and bool(view.details.failed)
     line = f"run {view.run_id}: {view.status}, {view.progress}" if is_explained else summary(view)
     yield from wrapped(line, columns, STYLES.get(view.status, "head"))
     if view.total:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.ends import End
@@ -51,7 +52,7 @@ from garrison.records.life_lock import is_held
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import Signal
 from garrison.supervise.death_classes import CRASH, HUNG, MEMORY, SHORTAGE, TERMINAL
-from garrison.supervise.decisions import ChildState, encode_inputs
+from garrison.supervise.decisions import ChildState, encode_inputs, what_it_follows
 from garrison.supervise.incarnation import fence, kill_incarnation, new_id, rebuild_identity
 from garrison.supervise.observer import HangWatcher
 from garrison.supervise.verdict import Verdict, judge
@@ -284,12 +285,15 @@ class Supervisor:
         failpoint.here(":death-recorded")
         return death
 
-    def start_record(self, started: Identity, why: str, attempt: int = 1, *, probe: bool = False) -> ChildSpawned:
-        """Return the record of an incarnation's start; a probe is timed from here."""
+    def start_record(self, started: Identity, previous: ChildState, why: str, attempt: int = 1, *,
+                     probe: bool = False) -> ChildSpawned:
+        """Return the record of an incarnation's start after `previous`; a probe is timed from here."""
+        spawned = ChildSpawned(started.key.full, started.incarnation, attempt, why,
+                               follows=what_it_follows(previous, attempt, started.incarnation))
         if not probe:
-            return ChildSpawned(started.key.full, started.incarnation, attempt, why)
-        return ChildSpawned(started.key.full, started.incarnation, attempt, why, probe=True,
-                            monotonic=self.runtime.clock.monotonic(), boot_id=self.runtime.observer.machine.boot_id)
+            return spawned
+        return replace(spawned, probe=True, monotonic=self.runtime.clock.monotonic(),
+                       boot_id=self.runtime.observer.machine.boot_id)
 
     def park(self, child: ChildState, why: str, cool_down: float, attempt: int = 1) -> ChildParked:
         """Park a name until its probe is due in `cool_down` seconds, or a person unparks it.

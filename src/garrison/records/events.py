@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import MISSING, field, fields
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, TypeVar, get_args
 
 from garrison.ends import End
@@ -40,6 +41,18 @@ RENAMED = {"death_class": "class", "sender": "from", "failure_kind": "kind"}
 """Field → key on disk, where the two differ."""
 
 CRASH = "crash"
+
+
+class Follows(StrEnum):
+    """What was before an incarnation that was started."""
+
+    NOTHING = "nothing"
+    """It is the first of its name in its attempt, and the last one's end is recorded."""
+    LAST_ATTEMPT = "last_attempt"
+    """The last attempt's incarnation, which ended by itself; nothing but this tells that it did."""
+    END = "end"
+    """One of its own attempt that ended by itself; nothing but this tells that it did."""
+    DEATH = "death"
 
 
 def sparse(default: Any = None) -> Any:
@@ -133,7 +146,8 @@ class ChildDied:
 
 @frozen
 class ChildSpawned:
-    """An incarnation was started; the time of a half-open probe runs from here."""
+    """An incarnation was started; the time of a half-open probe runs from here. `follows` is what was before it
+    (`Follows`), '' in journals of earlier versions."""
 
     kind: ClassVar[str] = "spawn"
     full: str
@@ -143,6 +157,14 @@ class ChildSpawned:
     probe: bool = sparse(default=False)
     monotonic: float = sparse(0.0)
     boot_id: str = sparse("")
+    follows: str = sparse("")
+
+    @property
+    def is_respawn(self) -> bool:
+        """Return whether it continues what an earlier incarnation of its attempt had begun."""
+        if self.follows:
+            return self.follows in (Follows.END, Follows.DEATH)
+        return self.incarnation > 1 and not self.why.startswith("attempt ")  # of an earlier version
 
 
 @frozen

@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from garrison.frozen import frozen
+from garrison.records.events import Follows
 from garrison.records.identity import Identity
 from garrison.records.record import from_dict, to_dict
 from garrison.supervise import restart
@@ -115,8 +116,17 @@ def decide_restart(child: ChildState, deaths: Sequence[Death], now: float, boot_
 
 
 def describe_graceful_end(reason: str) -> str:
-    """Describe the graceful end of a predecessor in the reason of a start: `garrison verify` reads it as its record."""
+    """Describe the graceful end of a predecessor in the reason of a start."""
     return f"it had ended gracefully ({reason})"
+
+
+def what_it_follows(previous: ChildState, attempt: int, incarnation: int) -> Follows:
+    """Return what an incarnation follows that is started in `attempt` after the last one of its name."""
+    if previous.identity is None:
+        return Follows.NOTHING if incarnation == 1 else Follows.DEATH
+    if previous.identity.status == "terminated":
+        return Follows.LAST_ATTEMPT if previous.precedes(attempt) else Follows.END
+    return Follows.NOTHING if previous.precedes(attempt) else Follows.DEATH
 
 
 def _decide(child: ChildState, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,

@@ -6,7 +6,6 @@ display. Records of one journal are applied in order; those of several may come 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,8 +32,6 @@ from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 
 LATEST = 50
 """Lifecycle events that `RunModel.latest` returns at most."""
-_FIRST_START = re.compile(r"attempt \d+")
-"""Reason of the first start in an attempt, which is not a respawn whatever its incarnation."""
 CANNOT_REPLAY = (GarrisonError, LookupError, TypeError, ValueError)
 """Errors that replaying a record of another version or a damaged journal may raise."""
 
@@ -241,7 +238,7 @@ def lifecycle_of(record: Record) -> Lifecycle | None:
     match record.event:
         case ChildDied() as event:
             kind = "died"
-        case ChildSpawned() as event if event.incarnation > 1 and not _FIRST_START.fullmatch(event.why):
+        case ChildSpawned() as event if event.is_respawn:
             kind = "respawned"
         case ChildParked() as event:
             kind = "parked"

@@ -542,15 +542,15 @@ class Guardian:
         return self.state.nodes[name].attempt if name in self.state.nodes else 1
 
     def _start(self, action: Action, view: GuardianView) -> None:
-        identity = self._child(action.target, view).identity
-        if identity is not None and identity.status == "crashed":
-            self.supervisor.sweep(identity)
+        previous = self._child(action.target, view)
+        if previous.identity is not None and previous.identity.status == "crashed":
+            self.supervisor.sweep(previous.identity)
         try:
             started = self._spawn(action.target)
         except START_RACES as error:
             log_line(str(error))
             return
-        self._record(self.supervisor.start_record(started, action.why, self._attempt(action.target),
+        self._record(self.supervisor.start_record(started, previous, action.why, self._attempt(action.target),
                                                   probe=action.kind is ActionKind.PROBE))
 
     def _spawn(self, name: str) -> Identity:

@@ -340,7 +340,8 @@ class Launcher:
         except START_RACES as error:
             log_line(str(error))
             return
-        self._record(self.supervisor.start_record(started, action.why, probe=action.kind is ActionKind.PROBE))
+        self._record(self.supervisor.start_record(started, view.guardian, action.why,
+                                                  probe=action.kind is ActionKind.PROBE))
         if self.stopping:  # it gets the whole time of a stop
             self._stopping_since = self.runtime.clock.monotonic()
             self._stop_guardians += 1

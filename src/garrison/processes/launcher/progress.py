@@ -219,9 +219,7 @@ def _run(event: RunChanged) -> str:
 
 
 def _spawn(event: ChildSpawned) -> str:
-    if event.incarnation == 1 or event.why.startswith("attempt "):
-        return ""
-    return f"{_name(event.full)} restarted (incarnation {event.incarnation})"
+    return f"{_name(event.full)} restarted (incarnation {event.incarnation})" if event.is_respawn else ""
 
 
 def _name(full: str) -> str:

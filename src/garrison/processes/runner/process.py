@@ -411,7 +411,7 @@ class Runner:
         except START_RACES as error:
             log_line(str(error))
             return
-        self._record(self.supervisor.start_record(started, action.why, self.task.attempt,
+        self._record(self.supervisor.start_record(started, view.orchestrator, action.why, self.task.attempt,
                                                   probe=action.kind is ActionKind.PROBE))
 
     def _close_circuit(self, action: Action, view: RunnerView) -> None:

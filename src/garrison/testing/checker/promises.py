@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from garrison.testing.checker import machine
 from garrison.testing.checker.attestations import Attestations, is_flipped
@@ -60,10 +61,16 @@ STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed":
 STRAIGHT = frozenset({"ff-only", "rebase"})
 """Strategies that put the branch's own commits on the target's line, so that only their last one was tested."""
 GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what is still alive")
-"""Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped, too. That the
-former life wrote nothing afterwards is checked all the same."""
+"""Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped, too, in journals
+of earlier versions. That the former life wrote nothing afterwards is checked all the same."""
 LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
 NO_LANDING = "no change"
+
+
+def follows_an_end(start: Mapping[str, Any]) -> bool:
+    """Return whether the record of a start says that the former life had ended by itself."""
+    told = start.get("follows")
+    return told in ("end", "last_attempt") if told else bool(GRACEFUL.match(str(start.get("why", ""))))
 
 
 def check(history: History, repository: Repository, attestations: Attestations | None = None, *,
@@ -388,7 +395,7 @@ class _Check:
                 before = living.get(name, 0)
                 if life <= before:
                     yield f"{name} was started as life {life} after life {before} ({event.place})"
-                elif ended[name] < before and not GRACEFUL.match(str(event.data.get("why", ""))):
+                elif ended[name] < before and not follows_an_end(event.data):
                     yield f"{name} got life {life} while life {before} had not ended ({event.place})"
                 living[name] = max(life, before)
 

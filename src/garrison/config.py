@@ -77,6 +77,8 @@ PROJECT_FILE = "garrison.toml"
 """A repository's own configuration, in its top directory."""
 PROJECT_TABLES = ("launch", "guard")
 """Its tables."""
+AGENTS_KEYS = ("budget", "turns", "silence")
+"""Keys of `[agents]` itself, for every agent whose profile states none of its own."""
 CHAT_KEYS = ("budget", "budget_day", "max_turns")
 MERGE_KEYS = ("turn",)
 LIMITS_KEYS = ("agents",)
@@ -383,7 +385,14 @@ class ConfigFile:
         agents = self.tables.get("agents", {})
         if not isinstance(agents, dict):
             raise UsageError(f"{self.path}: agents should be a table of tables, [agents.NAME]")
-        return [parse_agent(f"{self.path}, [agents.{name}]", name, table) for name, table in agents.items()]
+        return [parse_agent(f"{self.path}, [agents.{name}]", name, table) for name, table in agents.items()
+                if name not in AGENTS_KEYS or isinstance(table, dict)]
+
+    def agent_defaults(self) -> Mapping[str, Any]:
+        """Return what `[agents]` itself says of every agent; whoever reads a profile checks the values."""
+        agents = self.tables.get("agents", {})
+        return {key: agents[key] for key in AGENTS_KEYS if isinstance(agents, dict) and key in agents
+                and not isinstance(agents[key], dict)}
 
     def notify(self) -> NotifyConfig:
         """Return the table `[notify]`; UsageError if it is malformed."""

@@ -18,6 +18,7 @@ from garrison.agents.result import MAX_BYTES, read_report
 from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.pipeline.outcome import STATUSES
+from garrison.records.costs import Limits
 from garrison.records.run import Task
 
 TASK = Task("r1", "node-a", 2, "Do it", "PRD-7", "Please $do {this}", command='echo "{node}" {tree}; exit 0',
@@ -134,7 +135,7 @@ success = "result_file"
     assert set(found) == {"claude", "command", "scripted", "aider", "other"}
     assert found["command"] is SHELL
     assert found["aider"] == CommandProfile("aider", ("aider", "--yes", "--message-file", "{prompt_file}"),
-                                     ("OPENAI_API_KEY",))
+                                     ("OPENAI_API_KEY",), limits=Limits(turns=300))
     assert registry.agent("other", tmp_path).name == "other"
     assert registry.required_variables({"aider", "other", "command"}, tmp_path) == ["B", "OPENAI_API_KEY"]
     known = r"no agent 'x'; there are aider, claude, command, other, scripted \(more in .*config\.toml\)"

@@ -10,6 +10,7 @@ from garrison.agents import registry
 from garrison.agents.claude import settings, stream, tools
 from garrison.agents.claude.attempt_files import ConnectionJob
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
+from garrison.agents.config_check import check_config
 from garrison.agents.limits import limits_in_words, small_budgets
 from garrison.errors import UsageError
 
@@ -39,6 +40,27 @@ def test_a_budget_that_is_too_small_for_one_call_is_said(tmp_path):
         "tokens; no call will be made",
         "e: budget = 0.01 is too small for one call of opus, which may cost $0.036 with an answer of 1,024 tokens; no "
         "call will be made"]
+
+
+def test_what_agents_says_itself_holds_for_every_agent_that_states_nothing(tmp_path):
+    """Without it each kind has its own; a profile's word and a node's go before it, and presets are no exception."""
+    text = ('[agents]\nbudget = 3\nturns = 40\nsilence = 90\n[agents.p]\nargv = ["p"]\nbudget = 1\n'
+            '[agents.a]\nkind = "acp"\nargv = ["a"]\nstale = 5\nmax_turns = "none"\n')
+    bare = registry.limits_of("codex-exec", "n", {}, tmp_path)
+    (tmp_path / "config.toml").write_text(text)
+    assert (bare.node, bare.turns) == (None, 300)
+    assert check_config(tmp_path) == []
+    claude = registry.claude_settings_of("claude", tmp_path)
+    assert (claude.budget, claude.max_turns, claude.stale) == (3.0, 40, 90.0)
+    assert [(found.node, found.turns) for found in (
+        registry.limits_of("p", "n", {}, tmp_path), registry.limits_of("p", "n", {"max_turns": "7"}, tmp_path),
+        registry.limits_of("codex-exec", "n", {"budget": "2"}, tmp_path), registry.limits_of("a", "n", {}, tmp_path))
+    ] == [(1.0, 40), (1.0, 7), (2.0, 40), (3.0, None)]
+    assert registry.acp_settings_of("a", tmp_path).stale == 5.0
+    assert [registry.silence_of(name, tmp_path) for name in ("p", "a", "command")] == [90.0, None, None]
+    (tmp_path / "config.toml").write_text('[agents]\nturns = "many"\n[agents.p]\nargv = ["p"]\n')
+    with pytest.raises(UsageError, match="max_turns='many' should be a number, or none"):
+        registry.profiles(tmp_path)
 
 
 @pytest.mark.parametrize(("values", "words"), [

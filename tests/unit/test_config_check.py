@@ -50,8 +50,8 @@ def test_other_unknown_keys_are_reported(tmp_path: Path) -> None:
         f"note: {path}:7: garrison reads no table or key weather; there are agents, notify, sandbox, setup, chat, "
         "launch, guard, pull_requests, hosts, merge, limits; a key of your own begins with x_",
         f"note: {path}:3: colour is not a setting of [agents.aider]; there are kind, env, failover, argv, resume_argv, "
-        "success, tty, stdin, stream, exclude, set, budget, budget_run, budget_day, sandbox, network, hosts, read, "
-        "write, hide, push; a key of your own begins with x_"]
+        "success, tty, stdin, stream, exclude, set, silence, budget, budget_run, budget_day, max_turns, sandbox, "
+        "network, hosts, read, write, hide, push; a key of your own begins with x_"]
     assert registry.find_profile("aider", tmp_path).name == "aider"
 
 

@@ -129,6 +129,17 @@ def test_calls_of_one_program_at_once_have_shorter_answers_or_wait(tmp_path: Pat
     assert only.call() and only.granted == 32_000
 
 
+def test_an_attempt_may_make_so_many_calls_whatever_they_cost(tmp_path: Path) -> None:
+    only = Program(tmp_path, "a", Limits(turns=3))
+    for _ in range(2):
+        assert only.call()
+        only.end()
+    assert only.call() and not only.call(), "the third is in progress"
+    only.end()
+    assert only.ledger.open_call()[1] == Shortfall("all 3 responses of this attempt are made", False)
+    assert not only.ledger.has_limits, "nothing is reserved for it"
+
+
 def test_what_is_not_counted_costs_what_was_reserved(tmp_path: Path) -> None:
     only = Program(tmp_path, "a", Limits(node=1.0))
     assert only.call()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude.settings import BUDGETS, READERS, read_amount
+from garrison.agents.claude.settings import BUDGETS, LIMITS, READERS, read_amount, read_values
 from garrison.agents.success_rule import EXIT_ZERO, SuccessRule, read_rule
 from garrison.config import string_list
 from garrison.errors import UsageError
@@ -31,7 +31,7 @@ STREAMS = ("claude", "codex")
 """Values of `stream`."""
 SESSION = "{session}"
 """Placeholder in `resume_argv`."""
-SETTINGS = ("argv", "resume_argv", "success", "tty", "stdin", "stream", "exclude", "set", *BUDGETS)
+SETTINGS = ("argv", "resume_argv", "success", "tty", "stdin", "stream", "exclude", "set", "silence", *LIMITS)
 """Settings of a command agent, besides `kind` and `env`."""
 
 
@@ -63,6 +63,8 @@ class CommandProfile:
     """Patterns, as in .gitignore, of files that are not committed."""
     set: Mapping[str, str] = field(default_factory=dict)
     """Variables set for its program."""
+    silence: float | None = None
+    """Seconds without output or use of a processor after which it counts as hung; None: its timeout bounds it."""
 
     @property
     def has_own_input(self) -> bool:
@@ -97,7 +99,8 @@ def from_profile(where: str, name: str, values: Mapping[str, Any], env: tuple[st
     profile = CommandProfile(
         name, argv, env, "exit_zero" if isinstance(success, dict) else success, read_limits(where, values), rule,
         _flag(where, "tty", values), _choice(where, "stdin", values, (PROMPT,)),
-        _choice(where, "stream", values, STREAMS), resume, _patterns(where, values), _variables(where, values))
+        _choice(where, "stream", values, STREAMS), resume, _patterns(where, values), _variables(where, values),
+        read_values(where, {"stale": values["silence"]}, READERS)["stale"] if "silence" in values else None)
     _check(where, profile)
     return profile
 
@@ -115,7 +118,9 @@ def _check(where: str, profile: CommandProfile) -> None:
 
 def read_limits(where: str, values: Mapping[str, Any]) -> Limits:
     """Return the limits on what an agent's calls may cost."""
-    return Limits(*(read_amount(where, key, values[key]) if key in values else None for key in BUDGETS))
+    node, run, day = (read_amount(where, key, values[key]) if key in values else None for key in BUDGETS)
+    turns = {key: values[key] for key in ("max_turns",) if key in values}
+    return Limits(node, run, day, read_values(where, turns, READERS).get("max_turns"))
 
 
 def _flag(where: str, key: str, values: Mapping[str, Any]) -> bool:

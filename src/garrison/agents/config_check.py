@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents.acp.settings import SETTINGS as ACP_SETTINGS
-from garrison.agents.claude.settings import BUDGETS, READERS
+from garrison.agents.claude.settings import LIMITS, READERS
 from garrison.agents.command_profile import SETTINGS as COMMAND_SETTINGS
 from garrison.agents.registry import SESSION_SETTINGS
 from garrison.config import (
     AGENT_KINDS,
+    AGENTS_KEYS,
     CHAT_KEYS,
     GUARD_KEYS,
     HOSTS_KEYS,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 SETTINGS: Mapping[str, Collection[str]] = {
     "command": COMMAND_SETTINGS, "claude": tuple(READERS), "session": SESSION_SETTINGS,
-    "acp": (*ACP_SETTINGS, *BUDGETS)}
+    "acp": (*ACP_SETTINGS, *LIMITS)}
 """Kind of a profile → its settings, besides `kind` and `env`."""
 
 
@@ -78,6 +79,8 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
     yield from _unknown(config, (), config.tables, TABLES, is_closed=False)
     agents = config.tables.get("agents")
     for name, table in agents.items() if isinstance(agents, dict) else ():
+        if name in AGENTS_KEYS and not isinstance(table, dict):
+            continue
         if not isinstance(table, dict) or (kind := kind_of(name, table)) not in AGENT_KINDS:
             continue
         known = (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS)  # a plug-in knows the settings of its kind itself

@@ -35,7 +35,7 @@ from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
 from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
-from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
+from garrison.agents.claude.settings import ENVIRONMENT, LIMITS, ClaudeSettings, for_node, from_profile
 from garrison.agents.command import CommandAgent, fill_variables
 from garrison.agents.command import programs_of as command_programs
 from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
@@ -110,9 +110,12 @@ def profiles(home: Path) -> dict[str, Profile]:
     """Return the agents of a home by name; UsageError if config.toml is malformed."""
     from garrison.agents import scripted
 
-    by_name: dict[str, Profile] = {"command": SHELL, "scripted": scripted.SCRIPTED, "claude": ClaudeProfile("claude")}
-    for config in read_config(home).agents():
-        by_name[config.name] = _read_profile(config)
+    file = read_config(home)
+    defaults = file.agent_defaults()
+    claude = _read_profile(parse_agent(f"{file.path}, [agents]", "claude", {}), defaults)
+    by_name: dict[str, Profile] = {"command": SHELL, "scripted": scripted.SCRIPTED, "claude": claude}
+    for config in file.agents():
+        by_name[config.name] = _read_profile(config, defaults)
     return by_name
 
 
@@ -121,7 +124,7 @@ def find_profile(name: str, home: Path) -> Profile:
     by_name = profiles(home)
     if name not in by_name:
         if isinstance(preset := find_preset(name), Preset):
-            return _read_preset(preset)
+            return _read_preset(preset, read_config(home).agent_defaults())
         near = nearest(name, {*by_name, *(preset.name for preset in PRESETS)})
         raise UsageError(f"no agent {name!r}; {f'did you mean {near}? ' if near else ''}there are "
                          f"{', '.join(sorted(by_name))} (more in {config_path(home)})")
@@ -248,8 +251,15 @@ def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -
     if isinstance(model, ClaudeProfile):
         settings = for_node(model.settings, node, attributes)
         return Limits(settings.budget, settings.budget_run, settings.budget_day)
-    return replace(model.limits, node=read_amount(f"node {node}", "budget", attributes["budget"])) \
-        if "budget" in attributes else model.limits
+    stated = read_limits(f"node {node}", {key: attributes[key] for key in ("budget", "max_turns") if key in attributes})
+    limits = replace(model.limits, node=stated.node) if "budget" in attributes else model.limits
+    return replace(limits, turns=stated.turns) if "max_turns" in attributes else limits
+
+
+def silence_of(name: str, home: Path) -> float | None:
+    """Return the seconds of silence that are a hang of an agent whose session does not watch them itself."""
+    profile = find_profile(name, home)
+    return profile.silence if isinstance(profile, CommandProfile) else None
 
 
 def followers_of(name: str, home: Path, stated: Iterable[str] | None) -> tuple[str, ...]:
@@ -446,14 +456,14 @@ def _model_profile(profile: Profile, home: Path) -> ModelProfile:
 # ---- config.toml
 
 
-def _read_preset(preset: Preset) -> Profile:
+def _read_preset(preset: Preset, defaults: Mapping[str, Any]) -> Profile:
     """Return the profile of a preset, for a home that has none of its name."""
     import tomllib  # most processes need no preset
 
     where = f"preset {preset.name}"
     table = tomllib.loads(preset.profile())["agents"][preset.name]
     config = parse_agent(where, preset.name, table)
-    return _READERS[config.kind](where, config.name, dict(config.settings), config.env)
+    return _read_profile(config, defaults)
 
 
 def _read_command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> CommandProfile:
@@ -481,12 +491,25 @@ def _read_session(where: str, name: str, values: dict[str, Any], _env: tuple[str
     return SessionProfile(name, of, read_options(where, values))
 
 
-def _read_profile(config: AgentConfig) -> Profile:
-    """Read a profile by its kind; that of a plug-in is only checked by who uses it."""
+_TURNS = 300
+"""Responses of its model in one attempt of an agent that states no limit; a Claude agent has the same."""
+_SILENCE = {"command": "silence", "claude": "stale", "acp": "stale"}
+"""Kind of a profile → its setting of the seconds of silence that are a hang."""
+
+
+def _read_profile(config: AgentConfig, defaults: Mapping[str, Any]) -> Profile:
+    """Read a profile by its kind, with what `[agents]` says of every agent; a plug-in's is checked by who uses it."""
+    values = dict(config.settings)
+    if config.kind not in ("claude", "session"):
+        defaults = {"turns": _TURNS, **defaults}
+    names = {"budget": "budget", "turns": "max_turns", "silence": _SILENCE.get(config.kind)}
+    for key, value in defaults.items():
+        if (name := names[key]) is not None and config.kind != "session":
+            values.setdefault(name, value)
     if config.kind in _READERS:
-        return _READERS[config.kind](config.where, config.name, dict(config.settings), config.env)
-    limits = read_limits(config.where, config.settings)
-    settings = {name: value for name, value in config.settings.items() if name not in BUDGETS}
+        return _READERS[config.kind](config.where, config.name, values, config.env)
+    limits = read_limits(config.where, values)
+    settings = {name: value for name, value in values.items() if name not in LIMITS}
     return PluginProfile(config.name, config.kind, config.where, settings, config.env, limits)
 
 

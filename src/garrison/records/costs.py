@@ -82,6 +82,13 @@ class Limits:
     run: float | None = None
     day: float | None = None
     """Of the whole home, a calendar day in UTC."""
+    turns: int | None = None
+    """Responses of its model in one attempt, which the run's proxy counts."""
+
+    @property
+    def has_money(self) -> bool:
+        """Return whether there is a limit in US dollars."""
+        return self.node is not None or self.run is not None or self.day is not None
 
 
 NO_LIMITS = Limits()
@@ -170,8 +177,13 @@ def exceeded_limit(limits: Limits, node: float, run: float, day: float) -> str:
     """Return in words which limit is reached by the US dollars spent; '' if none is."""
     for name, limit, used in (("node", limits.node, node), ("run", limits.run, run), ("day", limits.day, day)):
         if limit is not None and used >= limit:
-            return f"${used:.2f} of the ${limit:.2f} for this {name} are spent"
+            return describe_spent(name, limit, used)
     return ""
+
+
+def describe_spent(name: str, limit: float, used: float) -> str:
+    """Return in words that a limit of a node, run or day is reached."""
+    return f"${used:.2f} of the ${limit:.2f} for this {name} are spent"
 
 
 # ---- files
@@ -304,7 +316,7 @@ class Meter:
             day: as 2026-01-31, UTC; '' for today.
             pending: estimated US dollars of calls of this node that are in progress.
         """
-        if self.limits == NO_LIMITS:
+        if not self.limits.has_money:
             return ""
         return exceeded_limit(self.limits, *(usd + pending for usd in self.spent(day)))
 

@@ -13,7 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from garrison.records import atomic
-from garrison.records.costs import GATES, NO_LIMITS, PIPELINES, Limits, Meter, exceeded_limit
+from garrison.records.costs import GATES, PIPELINES, Limits, Meter, describe_spent, exceeded_limit
 from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import is_held
 
@@ -86,7 +86,7 @@ class Reservation:
             least: what is reserved at least, as the call may cost more than it probably does.
         """
         meter = self._meter
-        if meter.limits == NO_LIMITS:
+        if not meter.limits.has_money:
             return None
         with _locked(meter.home):
             spent, held = meter.spent(), self._held_by_others()
@@ -200,7 +200,7 @@ def fit(limits: Limits, spent: tuple[float, float, float], held: tuple[float, fl
         reserved = others + running
         free = limit - used - reserved + ROUNDING
         if used >= limit and most > 0:
-            return Shortfall(exceeded_limit(Limits(**{name: limit}), *([used] * 3)), False)
+            return Shortfall(describe_spent(name, limit, used), False)
         if free < least:
             waits = reserved > ROUNDING and limit - used + ROUNDING >= least
             beside = f", ${reserved:.2f} are reserved for calls in progress" if reserved > ROUNDING else ""

@@ -113,6 +113,9 @@ def _sandbox(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[Setting
 
 
 def _profiles(config: ConfigFile) -> Iterator[Setting]:
+    """Yield what holds for every agent, then each profile."""
+    for key, value in config.agent_defaults().items():
+        yield Setting(f"agents.{key}", value, config.place("agents", key))
     for profile in config.agents():
         table = config.tables["agents"][profile.name]
         for key, value in {"kind": profile.kind, **table}.items():

@@ -179,9 +179,9 @@ def read_limits(folder: Path) -> costs.Limits | None:
 def limits_of(job: object) -> costs.Limits:
     """Return the limits in the job of a session; no limits if `job` is not one."""
     settings = job.get("settings") if isinstance(job, dict) else None
-    limits = {name: value for name, key in (("node", "budget"), ("run", "budget_run"), ("day", "budget_day"))
-              if isinstance(settings, dict) and isinstance(value := settings.get(key), int | float)}
-    return costs.Limits(**limits)
+    node, run, day = (value if isinstance(settings, dict) and isinstance(value := settings.get(key), int | float)
+                      else None for key in ("budget", "budget_run", "budget_day"))
+    return costs.Limits(node, run, day)
 
 
 def add_up(parts: Iterable[costs.Spent]) -> costs.Spent:
@@ -227,7 +227,7 @@ def call_lines(home: Path, run: str) -> Iterator[dict[str, Any]]:
     (`garrison.testing.checker.spending`)."""
     for _, node, path in costs.usage_files(home, run):
         limits = {name: usd for name, usd in vars(read_limits(path.parent) or costs.NO_LIMITS).items()
-                  if usd is not None}
+                  if usd is not None and name != "turns"}
         for call in costs.read_usage(path):
             yield {"node": node, "attempt": path.parent.parent.name, "session": call.session, "kind": call.kind,
                    "at": call.at, "message": call.message, "usd": call.usd, "limits": limits}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from garrison.agents.claude.settings import BUDGETS, READERS, read_values, values_of
+from garrison.agents.claude.settings import LIMITS, READERS, read_values, values_of
 from garrison.errors import UsageError
 from garrison.frozen import frozen
 
@@ -98,8 +98,8 @@ ATTRIBUTES = {"model": ("model", "llm_model")}
 
 def from_profile(where: str, values: Mapping[str, Any]) -> AcpSettings:
     """Return the settings of a profile's table; UsageError, beginning with `where`, for an invalid one."""
-    if unknown := sorted(set(values) - set(SETTINGS) - set(BUDGETS)):
-        raise UsageError(f"{where}: {unknown[0]} is not a setting; there are {', '.join([*SETTINGS, *BUDGETS])}")
+    if unknown := sorted(set(values) - set(SETTINGS) - set(LIMITS)):
+        raise UsageError(f"{where}: {unknown[0]} is not a setting; there are {', '.join([*SETTINGS, *LIMITS])}")
     own = {name: value for name, value in values.items() if name in SETTINGS}
     settings = AcpSettings(**read_values(where, own, SETTINGS))
     if not settings.argv:

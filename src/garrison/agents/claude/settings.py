@@ -164,6 +164,8 @@ def read_amount(where: str, key: str, value: Any) -> float:
 
 BUDGETS = ("budget", "budget_run", "budget_day")
 """Settings that limit what an agent may cost: its node, its run, the home in a day."""
+LIMITS = (*BUDGETS, "max_turns")
+"""Settings of every agent that limit it."""
 READERS: Mapping[str, Callable[[Any], Any]] = {
     **extensions.READERS, "betas": _names, "model": _text, "fallback_model": _text, "permission_mode": _mode,
     "max_turns": _or_none(_count), "effort": _one_of(*EFFORTS), "system_prompt": _text, "instructions": extensions.flag,

@@ -345,7 +345,7 @@ class RemoteWork(Work):
         """Return the meter of home's limits on the agent, None without any; the host has limits of its own, too."""
         with suppress(GarrisonError):  # an agent that only the host knows
             limits = registry.limits_of(self.task.agent, self.task.node, self.task.attributes, self.runtime.home)
-            if limits != costs.NO_LIMITS:
+            if limits.has_money:
                 return costs.Meter(self.runtime.home, self.task.run_id, self.task.node, limits)
         return None
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from garrison.agents import registry
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import list_troubles
 from garrison.ends import Effect, with_effect
@@ -78,6 +80,8 @@ class Runner:
     is_event_driven = True
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task) -> None:
+        if task.silence_s is None and not task.skip_agent and task.agent:
+            task = replace(task, silence_s=registry.silence_of(task.agent, runtime.home))
         self.runtime, self.incarnation, self.launch, self.task = runtime, incarnation, launch, task
         self.files = runtime.files(launch.run_id)
         self.folder = self.files.attempt(task.node, task.attempt)

@@ -63,6 +63,7 @@ class Ledger:
     _reservation: Reservation = field(init=False)
     _session: str = field(init=False)
     _folder: Path = field(init=False)
+    _usage: costs.UsageCache = field(default_factory=costs.UsageCache)
     _account: _Account = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,11 +81,14 @@ class Ledger:
     @property
     def has_limits(self) -> bool:
         """Return whether calls are reserved."""
-        return self.registration.limits != costs.NO_LIMITS
+        return self.registration.limits.has_money
 
     def open_call(self, demand: Demand = NOTHING) -> tuple[int, Grant | Shortfall]:
         """Return a number for a call that may start and what it may cost, or 0 and why it may not."""
         account = self._account
+        most = self.registration.limits.turns
+        if most is not None and self._count_calls() + len(account.running) >= most:
+            return 0, Shortfall(f"all {most} responses of this attempt are made", False)
         granted = Grant(demand.output, 0.0)
         if self.has_limits and demand != NOTHING:
             self._hold_lock()
@@ -98,6 +102,11 @@ class Ledger:
         account.number += 1
         account.running[account.number] = granted.usd
         return account.number, granted
+
+    def _count_calls(self) -> int:
+        """Return the calls of this attempt that were answered."""
+        return len({record.message for record in self._usage.read_all(self._folder / USAGE)}) \
+            if (self._folder / USAGE).exists() else 0
 
     def _tokens_of(self, message: str) -> int:
         """Return the tokens of an earlier response with all before it; those of a context if it is not known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from support import DEADLINE, PROGRAM, Node, Place, git, stat, wait_for
+from support import DEADLINE, PROGRAM, Node, Place, git, make_repository, stat, wait_for
 
 
 def no_traceback(place: Place) -> None:
@@ -113,21 +114,38 @@ def _clean(checkout: Path) -> bool:
 
 
 @pytest.mark.slow
+def test_a_run_waits_for_its_repository_and_goes_on_where_that_has_moved(place: Place) -> None:
+    """Its agent ended meanwhile; the command that `status` names is typed with the folder."""
+    child = held(place)
+    old, place.repo = place.repo, place.repo.rename(place.user / "elsewhere")
+    place.release("a")
+    told = wait_for("a person is told", lambda: re.search(
+        r"`garrison (resume r1 --target-dir) DIR`", place.command("status", "r1").stdout))
+    refused = place.command(*told[1].split(), place.user)
+    assert refused.returncode == 1 and "is not in a git repository" in refused.stderr, refused
+    other = place.user / "other"
+    make_repository(other)
+    refused = place.command(*told[1].split(), other)
+    assert refused.returncode == 1 and "it lacks the commit" in refused.stderr, refused
+    done = place.command(*told[1].split(), place.repo)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert child.wait(DEADLINE) == 130 and not old.exists()
+    assert place.status() == "done", place.logs()
+    place.check_landed("a", "b")
+    place.check_nothing_left()
+    assert place.command("verify", "r1").returncode == 0
+    no_traceback(place)
+
+
+@pytest.mark.slow
 def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
     child = held(place)
     place.repo.rename(place.root / "away")
-    assert place.finish(child) == 130, place.logs()
-    gone = f"the repository {place.repo} is gone; restore it, then `garrison resume r1`"
-    assert gone in place.command("status", "r1").stdout
-    wait_for("nobody is left", lambda: not place.living_processes())
-    refused = place.command("resume", "r1")
-    assert (refused.returncode, refused.stderr) == (
-        1, f"garrison: the repository {place.repo} of run r1 is gone; restore it, then `garrison resume r1`\n")
+    wait_for("a person is told", lambda: f"waits for you: the repository is not in {place.repo} any more; put it back"
+             in place.command("status", "r1").stdout)
     (place.root / "away").rename(place.repo)
 
     git(place.repo, "checkout", "-q", "-b", "other")
-    child = place.resume()
-    place.wait_until_held("a")
     tip = git(place.repo, "rev-parse", "main")
     git(place.repo, "branch", "-D", "main")
     place.release("a")

@@ -40,6 +40,8 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
 
+STOP_SECONDS = 90.0
+"""Seconds that a stop waits for the run's processes."""
 LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays",
                  LAND_PR: ", by a pull request to {remote}"}
 """Word of `land` → its note in the first line of a launch."""
@@ -93,7 +95,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
 
 def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_failed: bool, original_graph: bool,
                accept_rewritten_target: bool, as_json: bool, max_steps: int | None,
-               retry_nodes: tuple[str, ...] = ()) -> None:
+               retry_nodes: tuple[str, ...] = (), target_dir: Path | None = None) -> None:
     """Resume a launched run with the options it was launched with; one that is over only gives its exit code."""
     if serve and detach:
         raise UsageError("--serve ends with this terminal; with --detach, run `garrison serve` afterwards")
@@ -102,6 +104,9 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
     again = retry_failed or bool(retry_nodes)
     runtime = Runtime.real(find_home(home))
     settle_mode(runtime.home)
+    if target_dir is not None and (moved := launching.check_move(runtime, run, target_dir)) is not None:
+        stop_gracefully(runtime, runtime.launch(run), STOP_SECONDS)  # a living one waits for its repository
+        launching.move_run(runtime, run, moved)
     resumed = preflight.check_resume(runtime, run, accept_rewritten_target=accept_rewritten_target,
                                      retry_failed=again, retry_nodes=retry_nodes)
     if resumed.sandbox:
@@ -252,7 +257,8 @@ def up(home: str | None, as_json: bool) -> None:
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
 @home_option
-@click.option("--timeout", type=float, default=90.0, show_default=True, metavar="SECONDS", help="How long to wait.")
+@click.option("--timeout", type=float, default=STOP_SECONDS, show_default=True, metavar="SECONDS",
+              help="How long to wait.")
 def stop(run: str | None, home: str | None, timeout: float) -> None:
     """Stop a run gracefully: agents, runners, guardian, launcher. `garrison resume RUN` continues it.
 
@@ -270,12 +276,18 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
         return
     if launch_.adhoc:
         _terminate_runners(runtime, run)
+    stop_gracefully(runtime, launch_, timeout)
+    status = "stopped" if launch_.adhoc else read_run_state(runtime, run).status
+    click.echo(f"run {run}: {status}")
+
+
+def stop_gracefully(runtime: Runtime, launch_: Launch, timeout: float) -> None:
+    """Stop a run; GarrisonError if processes of it are alive after `timeout` seconds."""
+    run = launch_.run_id
     graceful = None if launch_.adhoc else _GracefulStop(runtime, launch_)
     if not _wait_until(graceful.is_over if graceful else lambda: not _living(runtime, run), timeout):
         raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, "
                             "and repeat `garrison stop` to hurry")
-    status = "stopped" if launch_.adhoc else read_run_state(runtime, run).status
-    click.echo(f"run {run}: {status}")
 
 
 MAX_STOP_LAUNCHERS = 3

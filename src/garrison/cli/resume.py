@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import click
@@ -36,7 +37,7 @@ class Kind(Enum):
     WORKFLOW = "a workflow session"
 
 
-_OF_LAUNCHED = ("retry_nodes", "accept_rewritten_target", "detach", "serve")
+_OF_LAUNCHED = ("retry_nodes", "target_dir", "accept_rewritten_target", "detach", "serve")
 _OF_PIPELINE = ("changed_graph", "answers", "auto_approve", "stay", "agent", "quiet")
 _OF_BOTH = ("retry_failed", "original_graph", "max_steps")
 _OPTIONS: dict[Kind, frozenset[str]] = {
@@ -63,6 +64,8 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
 @click.option("--original-graph", is_flag=True, help="Keep the graph as it was started although its file has changed.")
 @click.option("--max-steps", type=click.IntRange(1), metavar="N", help="Nodes the flow may visit.")
 @click.option("--accept-rewritten-target", is_flag=True, help="Continue although the target branch was rewritten.")
+@click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
+              help="Folder to which the run's repository has moved.")
 @click.option("--detach", is_flag=True, help="Return once the launcher is active.")
 @click.option("--serve", is_flag=True, help="Also serve the run's web page while its launcher is alive.")
 @click.option("--changed-graph", is_flag=True, help="Use the graph's file as it is now, although it has changed.")

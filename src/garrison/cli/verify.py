@@ -6,6 +6,7 @@ same events may come from a file, so that a run can be checked elsewhere, with t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +21,10 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.resolve import latest_run, open_store
 from garrison.config import find_home
-from garrison.errors import GarrisonError, UsageError
+from garrison.errors import GarrisonError, RecordError, UsageError
 from garrison.merge.attestations import read_all
 from garrison.merge.queue import notice_undone
+from garrison.records.run import RunFiles, load_launch
 from garrison.testing.checker import (
     Attestations,
     Call,
@@ -89,7 +91,11 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         attestations = read_attestations(map(read_all, sorted((root / "merge-queue").glob("*/*"))))
         spending = _spending(map(json.dumps, call_lines(root, found)), root)
     try:
-        place = Repository(repository or Path(str(history.launch.get("repo") or ".")))
+        launch = None
+        with contextlib.suppress(RecordError):  # the copy in the run's events does
+            launch = load_launch(RunFiles(root, found)) if root is not None else None
+        # its repository may have moved since it began
+        place = Repository(repository or Path(launch.repo if launch is not None else history.launch.get("repo") or "."))
         if not place.is_there:
             raise UsageError(f"{place.path} is no git repository; name the run's with --repository")
         findings = settle(lambda: check(history, place, attestations, home=root, spending=spending))

@@ -133,6 +133,12 @@ def describe_gone(branch: str, repo: object) -> str:
     return f"the target branch {branch} is gone from {repo}; put it back, or rename back what it has become"
 
 
+def describe_moved(repo: object, run: str) -> str:
+    """Return what a person is told whose run's repository is not where it was. Pure."""
+    return (f"the repository is not in {repo} any more; put it back, or go on where it is now: "
+            f"`garrison resume {run} --target-dir DIR`")
+
+
 def open_target(git: Git, name: str) -> Target:
     """Return the target of that name in a repository."""
     remote, branch = split_target(name)

@@ -32,7 +32,7 @@ from garrison.merge.queue import MergeQueue
 from garrison.processes import git_record
 from garrison.processes.home_readme import write_readme
 from garrison.processes.loop import BLOCKED_SIGNALS, log_line
-from garrison.processes.preflight import LOCALE, run_exists, run_is_foreign
+from garrison.processes.preflight import LOCALE, launch_to_resume, run_exists, run_is_foreign
 from garrison.processes.run_plan import graph_hash
 from garrison.processes.run_status import read_run_state, running_runs
 from garrison.processes.spawn import process_argv
@@ -42,6 +42,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, format_marker, launcher_key, to_run_stem
 from garrison.records.run import LAND_PR, Launch
 from garrison.records.signals import ResumeRun, SetBudget, Signal, resume_id
+from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import MODE_VARIABLE
 from garrison.sandbox.summary import summarize_sandbox
 from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_incarnation
@@ -49,6 +50,7 @@ from garrison.supervise.observer import judge_now
 from garrison.system import systemd
 from garrison.system.environment import list_withheld
 from garrison.system.git import ABSENT, Git, validate_repository
+from garrison.system.git.repository import key_of
 from garrison.system.git.rescues import RUNS
 
 if TYPE_CHECKING:
@@ -182,6 +184,50 @@ def exec_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: i
     argv, env = launcher_command(runtime, launch, _lease_with_requests(runtime, launch, options, steps), options)
     argv = [*prefix, *argv]
     os.execve(argv[0], argv, env)
+
+
+def check_move(runtime: Runtime, run: str, target: Path) -> Git | None:
+    """Return the place to which a run's repository has moved; None if that is where the run has it already.
+
+    Refused if that is another repository, or if the first one is still where it was.
+    """
+    launch = launch_to_resume(runtime, run)
+    git, old = Git(validate_repository(target), home=runtime.home), Path(launch.repo)
+    if git.root == old:
+        return None
+    if old.is_dir():
+        raise Refused(f"the repository of run {run} is still in {old}; --target-dir is for one that has moved")
+    if not git.has_object(launch.base_oid):
+        raise Refused(f"{git.root} is not the repository of run {run}: it lacks the commit {launch.base_oid[:10]} at "
+                      "which that began; name the folder to which that has moved")
+    if git.common not in (git.root, git.root / ".git"):
+        raise Refused(f"{git.root} is a worktree or a submodule; name the repository itself")
+    return git
+
+
+def move_run(runtime: Runtime, run: str, git: Git) -> None:
+    """Let a run that is stopped go on in another place of its repository, with its queue and its worktrees.
+
+    Every step may be repeated.
+    """
+    launch = runtime.launch(run)
+    old = Path(launch.repo)
+    before = key_of(old / git.common.relative_to(git.root))
+    for folder in (runtime.home / "merge-queue", Path(launch.trees)):
+        if (folder / before).is_dir() and not (folder / git.key).exists():
+            (folder / before).rename(folder / git.key)
+    moved, here = Path(launch.trees) / before, Path(launch.trees) / git.key
+    if (moved / run).is_dir() and not (here / run).exists():  # other runs have begun in the new place
+        (moved / run).rename(here / run)
+    registered = [Path(file.read_text().strip()).parent for file in (git.common / "worktrees").glob("*/gitdir")]
+    trees = [here / path.relative_to(moved) for path in registered if path.is_relative_to(moved)]
+    if trees := [path for path in trees if path.is_dir()]:
+        git.run("worktree", "repair", *map(str, trees))
+    for path in {*trees, *(path for path in registered if path.is_relative_to(here))}:
+        GitView(git, path).follow()
+    files = runtime.files(run)
+    if (saved := run_records.load(Launch, files.launch)) is not None:
+        run_records.save(files.launch, replace(saved, repo=str(git.root)))
 
 
 def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> int:

@@ -26,6 +26,7 @@ from garrison.merge import hooks
 from garrison.merge.checkouts import find_checkouts
 from garrison.merge.config import QueueConfig, explain_gate_mismatch, read_signer
 from garrison.merge.preflight import identify, preflight
+from garrison.merge.target import describe_moved
 from garrison.pipeline.dot_writer import graph_digest
 from garrison.pipeline.graph import DialectError, position
 from garrison.pipeline.lint import ERROR, installed_rules, lint
@@ -532,7 +533,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
 
     for note in repair_run(runtime, check_run(run)):
         log_line(note)
-    launch = _launch_to_resume(runtime, run)
+    launch = launch_to_resume(runtime, run)
     state = read_run_state(runtime, run)
     check_journal_present(runtime.store, launch, state, runtime.files(run).journal)
     last = runtime.store.read(Identity, launcher_key(run))
@@ -545,7 +546,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
         raise RunOver(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
                       + f"; {retry}start another with --new", EXIT[state.status])
     if not Path(launch.repo).is_dir():
-        raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then `garrison resume {run}`")
+        raise Refused(f"run {run} does not go on: {describe_moved(launch.repo, run)}")
     git = Git(validate_repository(Path(launch.repo)), home=runtime.home)
     tip = git.rev(launch.base_ref) if launch.remote else git.branch_tip(launch.base)
     if tip is None:
@@ -565,7 +566,8 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     return _with_sandbox(runtime, launch)
 
 
-def _launch_to_resume(runtime: Runtime, run: str) -> Launch:
+def launch_to_resume(runtime: Runtime, run: str) -> Launch:
+    """Return what a run was launched with; Refused for one of another home, which this machine does as a host."""
     launch = runtime.launch(run)
     if launch.claimed_for:
         raise Refused(f"run {run} does {launch.claimed_for}, as a host; what becomes of it is decided there")

@@ -24,7 +24,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,6 +151,11 @@ class GitView:
     def write_state(self, state: ViewState) -> None:
         """Remember the state of the view."""
         atomic.write(self.folder / "view.json", json.dumps(asdict(state)).encode())
+
+    def follow(self) -> None:
+        """Remember where the worktree's git directory is now that the repository was moved. Idempotent."""
+        if (state := self.read_state()) is not None:
+            self.write_state(replace(state, git_dir=str(find_git_dir(self.git, self.worktree))))
 
     @property
     def reflog(self) -> Path:

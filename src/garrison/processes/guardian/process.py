@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from garrison.errors import ForbiddenTransition, GarrisonError, RecordCorrupt, RecordError
+from garrison.errors import ForbiddenTransition, GarrisonError, Hindered, RecordCorrupt, RecordError
 from garrison.merge.records import TurnEnded, TurnSuspended
-from garrison.merge.target import describe_gone
+from garrison.merge.target import describe_gone, describe_moved
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.attempt_result import read_attempt_result
@@ -256,12 +256,15 @@ class Guardian:
         return now - self._leaving_since > self.runtime.timing.stop_runner
 
     def _check_repository(self) -> None:
-        """Stop the run if its repository is gone; note a target branch that is gone, for which landings wait."""
+        """Wait for a repository that is gone; note a target branch that is gone, for which landings wait.
+
+        Hindered, which the loop waits on, unless the run is being stopped: that needs no repository.
+        """
         repo = Path(self.launch.repo)
         if not repo.is_dir():
-            self._stop_reason = f"the repository {repo} is gone; restore it, then `garrison resume {self.run}`"
-            self.stopping = True
-            return
+            if self.stopping:
+                return
+            raise Hindered(describe_moved(self.launch.repo, self.run))
         is_landing = self.state.landing.status == REQUESTED
         is_waiting = is_landing or "impl_complete" in self.state.statuses.values()
         branch = self.launch.base if is_landing and self.forge is None else self.launch.onto

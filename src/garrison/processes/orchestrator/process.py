@@ -23,7 +23,8 @@ from garrison.agents.registry import agent, excluded_by
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.config import GuardHooks
 from garrison.ends import End, Refusal, RefusalKind, RefusedBy, to_fields
-from garrison.errors import GarrisonError, Refused
+from garrison.errors import GarrisonError, Hindered, Refused
+from garrison.merge.target import describe_moved
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
 from garrison.processes.commit_hooks import HookJob, find_hooks
@@ -551,10 +552,11 @@ class Orchestrator:
 
     def _finish(self, outcome: Outcome) -> None:
         """Commit remaining changes, write the stamped result unless fenced, and end."""
-        for name, path, kind in (("its worktree", self.worktree, RefusedBy.LOST),
-                                 ("the repository", Path(self.launch.repo), "")):
-            if not path.is_dir():
-                outcome = Outcome("fail", f"{name} {path} was removed under it", outcome.exit_code, failure_kind=kind)
+        if not Path(self.launch.repo).is_dir():
+            raise Hindered(describe_moved(self.launch.repo, self.launch.run_id))
+        if not self.worktree.is_dir():
+            outcome = Outcome("fail", f"its worktree {self.worktree} was removed under it", outcome.exit_code,
+                              failure_kind=RefusedBy.LOST)
         branch = self.incarnation.identity.branch or ""
         if outcome.status == "success" and self._is_own_history and (
                 reason := undo_foreign_move(self.git, self.task, self.worktree, branch)):

@@ -406,7 +406,10 @@ def test_an_interrupted_removal_leaves_no_half_of_a_run(home: Home, monkeypatch:
     (copy / "more").mkdir(parents=True)
     assert home.examine(fix=True)
     assert not copy.exists() and not (home.place.home / "quarantine").exists()
-    assert not half_removed()
+    (begun := left.with_name("begun-1")).mkdir()
+    assert not half_removed(), "a launch may be making it"
+    os.utime(begun, (0, 0))
+    assert half_removed() == [RemoveFolder(begun)]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from garrison.cli import status as render
+from garrison.cli import why
 from garrison.cli.render import Span, table, text, width
 from garrison.cli.terminal import frame, terminal_of
 from garrison.config import Timing
@@ -19,6 +20,7 @@ from garrison.pipeline.questions import Question
 from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import Status
 from garrison.records.run import Launch
+from garrison.sandbox.refused_hosts import HostSettings, RefusedHost
 from garrison.views.limits import Used, limits
 from garrison.views.node_view import FailedNode, NodeView
 from garrison.views.page_view import run_line
@@ -94,9 +96,9 @@ def test_colours_follow_terminal_and_environment(terminal: bool, environ: dict[s
     assert (here.colours, here.interactive, here.columns) == (colours, in_place, 80 if terminal else None)
 
 
-@pytest.mark.parametrize(("counts", "room"), [((5, 0, 0, 0, 0, 0, 0, 0, 0), 30), ((1, 0, 1, 1, 1, 96, 0, 0, 0), 30),
-                                              ((0, 0, 3, 2, 0, 7, 0, 1, 0), 8), ((1, 1, 0, 0, 1, 0, 2, 0, 1), 9),
-                                              ((999, 0, 1, 0, 0, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1, 1, 1, 0), 8)])
+@pytest.mark.parametrize(("counts", "room"), [
+    ((5, 0, 0, 0, 0, 0, 0, 0, 0, 0), 30), ((1, 0, 1, 1, 1, 96, 0, 0, 0, 0), 30), ((0, 0, 3, 2, 0, 7, 0, 1, 0, 0), 8),
+    ((1, 1, 0, 0, 1, 0, 2, 0, 1, 0), 9), ((999, 0, 1, 0, 0, 0, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1, 1, 1, 0, 0), 8)])
 def test_the_bar_is_full_and_shows_every_place(counts: tuple[int, ...], room: int) -> None:
     named = dict(zip(render.BLOCKS, counts, strict=True))
     found = render.bar_shares(named, sum(counts), room)
@@ -129,6 +131,16 @@ def test_a_status_for_a_person_leaves_out_what_is_as_it_should_be() -> None:
     assert short.splitlines()[-1] == "next: its launcher is not running red 日本語", "what is to be done comes last"
     over = text(render.render_run(replace(ran, hint=""), 200), colours=False)
     assert over.splitlines()[-1] == "next: `garrison resume r1 --retry-failed` tries again what failed"
+
+
+def test_why_ends_with_the_whole_line_that_allows_what_was_refused() -> None:
+    host = RefusedHost("pypi.example.org:443", "not allowed", "", "", entry="pypi.example.org")
+    failed = replace(node("bad", "failed"), refused_hosts=(host,),
+                     host_settings=HostSettings(Path("/h/" * 30 + "config.toml"), ("default",)))
+    told = why.cut(why.tell_node(view(failed, status=Status.FAILED), failed, {}), 80)
+    said = re.sub(r"\n *", " ", text(told, colours=False)).strip()
+    assert "network: bad: pypi.example.org:443 was refused" in said
+    assert said.endswith('config.toml: hosts = ["default", "pypi.example.org"]'), said
 
 
 @pytest.mark.parametrize(("waits", "last"), [

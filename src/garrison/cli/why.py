@@ -33,7 +33,7 @@ from garrison.records.store import Store
 from garrison.supervise.decisions import FIRST_START
 from garrison.views import explain
 from garrison.views.event_log import NODE_ROLES, EventLog
-from garrison.views.node_view import NodeView, first_line, refused_hosts
+from garrison.views.node_view import NodeView, first_line, name_refused, permission_hint
 from garrison.views.run_view import RunReader, RunView
 from garrison.views.waits import describe_settling, describe_wait
 
@@ -87,9 +87,11 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
         if replay and (replayed := _replayed(lines)):
             print_message(replayed)
     view = RunReader(store.home, os.environ).read(chosen)
-    node = next((each for each in view.details.nodes if each.node in nodes[:1]), None) if view.details else None
+    shown = view.details.nodes if view.details else ()
+    about = nodes[:1] or ([each.node for each in shown] if len(shown) == 1 and not names else [])  # the run is its task
+    node = next((each for each in shown if each.node in about), None)
     earlier = {} if everything or node is None else explain.earlier_attempts(events, node.node)
-    show(_cut(tell_run(view, nodes) if node is None else tell_node(view, node, earlier), here.columns), here)
+    show(cut(tell_run(view, nodes) if node is None else tell_node(view, node, earlier), here.columns), here)
     for problem in view.problems:
         print_message(problem)
     return 0
@@ -159,7 +161,7 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str]) -> list
     """Return what became of a node and its `earlier` attempts, how it is now, and what to do, in five lines. Pure."""
     facts = [f"attempt {number} did not land: {shorten_reason(reason) or 'no reason was recorded'}"
              for number, reason in earlier.items()]
-    facts += [f"network: {line}" for line in refused_hosts([node])]
+    facts += [f"network: {line}" for line in name_refused([node])]
     if len(facts) > FACTS:
         facts = [f"{len(facts) - FACTS + 1} more: `garrison why {node.node} --all --run {view.run_id}`",
                  *facts[1 - FACTS:]]
@@ -171,6 +173,8 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str]) -> list
     if not step and node.place not in ("landed", Landing.NO_CHANGE):
         step = f"`garrison resume {view.run_id} --retry {node.node}` tries it again" if (
             node.place == "failed" and view.status == Status.FAILED and not view.adhoc) else _step_of_run(view)
+    if step and node.place == "failed" and (permission := permission_hint([node])):
+        step = f"{step}; {permission}"
     return [*facts, f"now: {node.node} is {doing}", f"next: {step or 'nothing to do'}"]
 
 
@@ -193,8 +197,9 @@ def _step_of_run(view: RunView) -> str:
     return view.hint or describe_next(view.run_id, view.status, over=True)
 
 
-def _cut(lines: Sequence[str], columns: int | None) -> list[Line]:
-    """Return the lines, the last two whole, of the others at most so many, cut, that all are five on a screen."""
-    last = [row for line in lines[-2:] for row in wrapped(line, columns, "head", "  ", most=2)]
+def cut(lines: Sequence[str], columns: int | None) -> list[Line]:
+    """Return the lines, of which all but the last, what to do now, are cut, and at most so many that all are five on a
+    screen."""
+    last = [*wrapped(lines[-2], columns, "head", "  ", most=2), *wrapped(lines[-1], columns, "head", "  ")]
     facts = [row for line in lines[:-2] for row in wrapped(line, columns, most=1)]
     return [*facts[-max(1, FACTS + 2 - len(last)):], *last]

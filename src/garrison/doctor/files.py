@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.run import RunFiles
 
+_LONGEST_LAUNCH = 60.0
+"""Seconds that a launch may take from its claim of an id to its first record."""
+
 
 def examine_files(scope: Scope) -> Iterator[Finding]:
     """Find files that cannot be used, that are left over from killed writers, or that any user may write."""
@@ -82,6 +85,10 @@ def _run_facts(runtime: Runtime, run: str) -> Iterator[FileFact]:
     files = runtime.files(run)
     if not files.root.is_dir():
         yield FileFact(files.root, FileState.FOREIGN, "not a folder of a run")
+        return
+    if run not in run_records.list_runs(runtime.home):
+        if files.root.stat().st_mtime < runtime.clock.time() - _LONGEST_LAUNCH:
+            yield FileFact(files.root, FileState.HALF_REMOVED, "a launch was killed before its run began")
         return
     repair = RepairRun(run)
     yield from _try_reading(files.launch, partial(runtime.launch, run), movable=False, fix=repair)

@@ -194,7 +194,7 @@ class FileState(StrEnum):
     HALF_WRITTEN = "half written"
     """A temporary file whose writer was killed."""
     HALF_REMOVED = "half removed"
-    """A folder whose remover was killed."""
+    """A folder whose remover, or maker, was killed."""
 
 
 @frozen

@@ -276,7 +276,7 @@ class RepairQueue(Fix):
 
 @frozen
 class RemoveFolder(Fix):
-    """Fix for a run's folder whose remover was killed."""
+    """Fix for a run's folder whose remover, or maker, was killed."""
 
     name = "finish"
     description = "remove the rest of the folder"

@@ -394,18 +394,25 @@ SHOWN_REFUSED = 5
 
 
 def refused_hosts(nodes: Sequence[NodeView]) -> list[str]:
-    """Return the hosts that agents were refused, a line for each host and the nodes that asked for it, and how a person
-    allows them all."""
+    """Return the hosts that agents were refused, and how a person allows them all."""
+    return [*name_refused(nodes), *filter(None, [permission_hint(nodes)])]
+
+
+def name_refused(nodes: Sequence[NodeView]) -> list[str]:
+    """Return a line for each host that agents were refused, with the nodes that asked for it."""
     askers: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         for host in node.refused_hosts:
             askers.setdefault((host.place, host.reason), []).append(node.node)
     lines = [f"{', '.join(names)}: {place} was refused: {reason}" for (place, reason), names in askers.items()]
-    more = [f"{len(lines) - SHOWN_REFUSED} more hosts were refused; `garrison why NODE` names them"]
-    shown = lines if len(lines) <= SHOWN_REFUSED else lines[:SHOWN_REFUSED] + more
+    more = [f"{len(lines) - SHOWN_REFUSED} more hosts were refused"]
+    return lines if len(lines) <= SHOWN_REFUSED else lines[:SHOWN_REFUSED] + more
+
+
+def permission_hint(nodes: Sequence[NodeView]) -> str:
+    """Return how a person allows all hosts that agents were refused, '' if none was or no setting would."""
     settings = next((node.host_settings for node in nodes if node.host_settings), HostSettings())
-    hint = describe_permission((host for node in nodes for host in node.refused_hosts), settings)
-    return [*shown, *([hint] if hint else [])]
+    return describe_permission((host for node in nodes for host in node.refused_hosts), settings)
 
 
 def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:

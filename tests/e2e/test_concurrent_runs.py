@@ -23,8 +23,8 @@ def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
     refused = place.command(*place.launch_arguments(graph, "r2"))
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.splitlines() == [
-        "garrison: run r1 of this pipeline and repository is unfinished (0 of 2 nodes landed); "
-        "continue it with `garrison resume r1`, or start another with --new"]
+        "garrison: run r1 of this pipeline and repository is at work (0 of 2 nodes landed); "
+        "`garrison status r1 --watch` shows it, or start another with --new"]
     taken = place.command(*place.launch_arguments(graph, "r1", "--new"))
     assert taken.returncode == 1
     assert "run r1 exists already" in taken.stderr
@@ -89,7 +89,8 @@ def test_of_simultaneous_launches_one_runs_its_preflight(place: Place, named: bo
     refused = [number for number, one in enumerate(started) if one.poll() is not None]
     assert [started[number].returncode for number in refused] == [1, 1, 1]
     texts = [(place.root / f"launch{number}").read_text() for number in refused]
-    assert all("is being launched" in text or "exists already" in text or "is unfinished" in text for text in texts)
+    assert all("is being launched" in text or "exists already" in text or "is unfinished" in text
+               or "is at work" in text for text in texts)
     assert len((place.root / "gates").read_text().split()) == 1
     place.release("a")
     assert [one.wait(DEADLINE) for one in started if started.index(one) not in refused] == [0]

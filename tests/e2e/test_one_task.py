@@ -91,7 +91,7 @@ def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place)
     assert "run done: 2 of 2 landed" in out
     assert {"tune_up.txt", "sing_a_song.txt"} <= set(git(place.repo, "ls-tree", "--name-only", "main").split())
     out, _ = start(place, *options).communicate(timeout=DEADLINE)
-    assert "nothing to do: all tasks of" in out
+    assert "nothing to do: each task of" in out
     assert "tune up" in git(place.repo, "log", "--merges", "--format=%s", "main").splitlines()
     tip = git(place.repo, "rev-parse", "main")
     for code, said in ((0, "tune_up is undone by"), (1, "tune_up is undone already")):
@@ -113,6 +113,8 @@ def test_what_has_landed_is_ticked_by_one_tested_commit_whatever_was_written_mea
     options = ("--tasks", "TODO.md", "--tick", "--yes", "--terminal", "process", "--max-rework", "0", "--run")
     child = start(place, *options, "r1")
     place.wait_until_held("tune")
+    again, _ = start(place, *options, "r3").communicate(timeout=DEADLINE)
+    assert "nothing to do: each task of TODO.md is ticked or landed, or at work in r1; `garrison status r1" in again
     todo.write_text(todo.read_text() + "- another\n")
     git(place.repo, "commit", "-qam", "plan more")
     place.release("tune")
@@ -179,3 +181,11 @@ def test_the_questions_about_a_list_reach_a_person_even_if_the_list_was_piped(pl
     screen.type("\x04")
     code, shown = screen.end()
     assert code == 0 and "nothing was started" in shown, shown
+    screen = Screen(place, "-c", f"{line.replace('cat TODO.md | ', '')}".replace("--tasks -", "--tasks TODO.md") +
+                    " --tick --section Now", program=["/bin/sh"])
+    screen.until("start them? [y/N] ")
+    (place.repo / "TODO.md").unlink()
+    screen.type("y\r")
+    code, shown = screen.end()
+    assert code == 1 and "nothing was started: TODO.md is gone and could not be ticked; put it back" in shown, shown
+    place.edits = place.edits.removesuffix("\n?? TODO.md")

@@ -6,9 +6,11 @@ import io
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from garrison.agents.registry import find_profile, installed_agents
 from garrison.cli.follow import follow_run
+from garrison.cli.main import garrison
 from garrison.cli.run import read_task
 from garrison.cli.task_list import (
     MAX_BYTES,
@@ -216,9 +218,8 @@ def test_a_list_is_one_graph_whose_nodes_have_the_tasks_words() -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("# only a heading\n", "holds nothing"),
     ("- fix it\n- [ ] Fix  it\n", r"lines 1 and 2 are the same task; remove one"),
-    ("- x\n", "line 1: 'x' is no task; say in words"),
+    ("- fix it (after 2)\n- [ ] busy\n", r"line 1: it waits for a task that run r1 is at work on; start it once"),
     ("- fix it\n" + "- do it\n" * 600, r"lists 601 tasks; one run takes 500 at most: split"),
     ("- fix it (after 2)\n- test it (after 1)\n", r"lines 1, 2 wait for each other; remove one"),
     ("- fix it (after 9)\n", "line 1: it waits for 9, which no other task of the list is; name one"),
@@ -229,15 +230,37 @@ def test_a_list_that_cannot_be_a_run_says_what_to_do(text: str, message: str) ->
     with pytest.raises(UsageError, match=message):
         tasks = choose_tasks(read_list(text), (), "x")
         check_tasks(tasks, "x")
-        order_tasks(tasks, range(len(tasks)), "x", in_order=False)
-        if not tasks:
-            raise UsageError("holds nothing")
+        busy = {place: "r1" for place, task in enumerate(tasks) if task.text == "busy"}
+        order_tasks(tasks, set(range(len(tasks))) - set(busy), "x", in_order=False, busy=busy)
 
 
-@pytest.mark.parametrize("data", [b"\x00\x01", b"\xff\xfe", b"-" * (MAX_BYTES + 1)])
-def test_a_file_that_is_no_text_is_refused(data: bytes) -> None:
-    with pytest.raises(UsageError, match=r"^x is (not text|larger than 4 MiB; split it)"):
-        decode_text(data, "x")
+@pytest.mark.parametrize(("data", "said"), [
+    (b"", "holds no task; write one a line, or a list in Markdown"),
+    (b"\r\n \t\r\n", "holds no task; write one a line"),
+    (b"\xef\xbb\xbf# only a heading\n", "holds no task; write one a line"),
+    (b"\x7fELF\x02\x01\x00\xff", "is not text in UTF-8; save it as UTF-8, or name the file with the tasks"),
+    (b"\x00\x01", "is no text, it holds zero bytes; save it as UTF-8, or name"),
+    ("\ufeff- fix it\r\n".encode("utf-16-le"), "is not text in UTF-8; save it as UTF-8"),
+    ("- l\u00f6se es".encode("latin-1"), "is not text in UTF-8; save it as UTF-8"),
+    (b"-" * (MAX_BYTES + 1), "is larger than 4 MiB; split it, or name the file"),
+    (b"".join(b"- task %d\n" % number for number in range(100_000)),
+     "lists 100,000 tasks; one run takes 500 at most: split the list, or take a part with --section"),
+    (b"task\n" * 600, "lists 600 tasks; one run takes 500 at most: split"),
+    (b"-\tfix it\r\n- [ ]\tFix  it\r\n", "lines 1 and 2 are the same task; remove one of them"),
+    (b"x\n", "line 1: x is no task; say in words what is to be done, or remove it"),
+    (b"- fix it\n- [ ] \n", "line 2: this task is empty; say in words what is to be done"),
+    (None, "No such file or directory; did you mean {0}/TODO.md?"),
+])
+def test_a_file_that_is_no_list_is_refused_in_one_line_before_anything_is_looked_at(
+        data: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / ("TODO.md" if data is not None else "todo.md")
+    (tmp_path / "TODO.md").write_bytes(data or b"")
+    told = CliRunner().invoke(garrison, ["run", "--tasks", str(path), "--yes", "--home", str(tmp_path / "home"),
+                                         "--target-dir", str(tmp_path)])
+    assert isinstance(told.exception, UsageError) and told.output == "", told
+    line = str(told.exception)
+    assert str(path) in line and said.format(tmp_path) in line and "\n" not in line
+    assert not (tmp_path / "home").exists()
 
 
 def test_a_section_that_is_not_there_is_told_with_those_that_are() -> None:

@@ -100,7 +100,7 @@ def test_colours_follow_terminal_and_environment(terminal: bool, environ: dict[s
     ((5, 0, 0, 0, 0, 0, 0, 0, 0, 0), 30), ((1, 0, 1, 1, 1, 96, 0, 0, 0, 0), 30), ((0, 0, 3, 2, 0, 7, 0, 1, 0, 0), 8),
     ((1, 1, 0, 0, 1, 0, 2, 0, 1, 0), 9), ((999, 0, 1, 0, 0, 0, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1, 1, 1, 0, 0), 8)])
 def test_the_bar_is_full_and_shows_every_place(counts: tuple[int, ...], room: int) -> None:
-    named = dict(zip(render.BLOCKS, counts, strict=True))
+    named = dict(zip(render.BLOCKS, [*counts, *[0] * (len(render.BLOCKS) - len(counts))], strict=True))
     found = render.bar_shares(named, sum(counts), room)
     assert sum(found.values()) == room
     assert all((share > 0) == (named[place] > 0) for place, share in found.items()), found
@@ -122,9 +122,10 @@ def test_a_frame_never_scrolls() -> None:
 
 def test_a_status_for_a_person_leaves_out_what_is_as_it_should_be() -> None:
     dead = replace(layer("runner", "bad", 3), verdict="dead", living=False, why="process 4711 is gone")
-    ran = replace(FULL, processes=[layer("guardian", "crew", 2), dead], reason="bad: exit code 3", status=Status.FAILED)
+    new = replace(layer("runner", "new", 1), verdict="starting", why="within its start deadline")
+    ran = replace(FULL, processes=[layer("guardian", "crew", 2), dead, new], reason="bad: exit code 3", status=Status.FAILED)
     short, full = (text(render.render_run(ran, 200, verbose=verbose), colours=False) for verbose in (False, True))
-    assert "runner-bad@r1" in short and "guardian-crew@r1" not in short and "--max-respawn" not in short
+    assert "runner-bad@r1" in short and not re.search("guardian-crew@r1|runner-new@r1", short) and "--max-respawn" not in short
     assert "guardian-crew@r1" in full and "--max-respawn" in full
     assert ("PHASE      ATTEMPT" in full, "ATTEMPT" in short) == (True, False)
     assert short.count("exit code 3") == 1, "a reason once"
@@ -147,9 +148,9 @@ def test_why_ends_with_the_whole_line_that_allows_what_was_refused() -> None:
     (1, "waits for you: park0 is parked: `garrison agents unpark park0 --run r1` lets it continue (not now)"),
     (2, "and 1 more: `garrison status r1 --verbose`"), (9, "and 8 more: `garrison status r1 --verbose`")])
 def test_twelve_nodes_fit_a_small_terminal_and_what_waits_comes_last(waits: int, last: str, tmp_path: Path) -> None:
-    """A line a node, whatever it says; what failed is explained where there is room."""
+    """A line a node, whatever it says, with the name that one types; what failed is explained where there is room."""
     asked = [Wait(WaitKind.PARKED, "not now", f"park{number}") for number in range(waits)]
-    long = [node(f"node_{number}", "working", doing="much to say " * 20) for number in range(9)]
+    long = [node(f"a_name_of_as_many_words_as_fit_{number}", "working", doing="much to say " * 20) for number in range(9)]
     failed = [node(f"bad_{number}", "failed", doing=f"exit {number}") for number in range(3)]
     earlier = [view(run_id=f"old-{number}", status=Status.DONE, reason="red " * 40, details=None, repo=str(tmp_path))
                for number in range(8)]
@@ -158,6 +159,7 @@ def test_twelve_nodes_fit_a_small_terminal_and_what_waits_comes_last(waits: int,
     lines = command.picture(runs, 80)
     assert len(lines) <= render.SCREEN and all(width(line) <= 80 for line in lines)
     said = text(lines, colours=False)
+    assert all(each.node in said for each in long)
     assert all(f"exit {number}" in said for number in range(3)) and "look: " not in said
     assert said.startswith("old-") and "more: `garrison status --all`" in said
     assert " ".join(said.split()).endswith(last)

@@ -65,7 +65,8 @@ def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", m
         return [[Span(text, style)]]
     lines = terminal_text.wrap(text, max(2, columns - len(indent))) or [""]
     if len(lines) > most:
-        lines = [*lines[: most - 1], terminal_text.fit(lines[most - 1] + " …", columns - len(indent))]
+        rest = " ".join(lines[most - 1:])
+        lines = [*lines[: most - 1], terminal_text.fit(rest, columns - len(indent))]
     return [[Span((indent if number else "") + line, style)] for number, line in enumerate(lines)]
 
 

@@ -12,6 +12,7 @@ import click
 from garrison.agents.claude.extra import INSTALL
 from garrison.agents.limits import describe_limits
 from garrison.agents.registry import installed_agents
+from garrison.cli import resolve
 from garrison.cli.commands import Command
 from garrison.cli.follow import follow_run
 from garrison.cli.launch import announce_detached, create, serve_page, start_detached
@@ -31,12 +32,16 @@ from garrison.cli.task_list import (
     task_name,
     words_of,
 )
-from garrison.cli.tick import landed_words, tick_landed
+from garrison.cli.tick import landed_words, tick_landed, words_under_way
 from garrison.config import find_home
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.processes.launch_request import read_defaults
+from garrison.processes.preflight import run_is_unfinished
+from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
+from garrison.records import atomic
 from garrison.records.run import list_runs
+from garrison.spelling import nearest
 from garrison.system.git import validate_repository
 
 _TASK = {"Task": ("file", "command", "acceptance", "allow_empty"),
@@ -75,7 +80,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
 
     Prints progress until the task has landed (exit code 0) or failed (1). Ctrl-C leaves the run in the background.
     With --tasks, every open task of a list is a node of one run: at once, as far as --max-agents allows. Run again, it
-    takes what is neither ticked nor landed.
+    takes what is neither ticked nor landed, nor at work in another run.
     """
     listed = _read_tasks(tasks, words, file, section, in_order=in_order, tick=tick, yes=yes or dry_run)
     task = "" if tasks else read_task(words, file)
@@ -88,13 +93,14 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
     texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
     if tasks:
-        texts, waits = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order)
+        texts, waits, options["new"] = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order,
+                                                    new=options["new"])
         if not texts:
             return _tick_done(runtime, target, tasks, listed, wanted=tick and not dry_run)
         _announce(texts, waits, f"{len(texts)} task{'s' * (len(texts) != 1)} of {_name_of(tasks)}, done by {who}")
         for line in describe_limits([(name, who, {})], runtime.home):
             print_message(line)
-        if not (yes or dry_run or _agrees(tasks)):
+        if not (yes or dry_run or _agrees(tasks, tick=tick)):
             return None
         name = task_name(tasks.stem if tasks.stem != "-" else "tasks")
     text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty)
@@ -162,7 +168,9 @@ def read_text(source: Path) -> str:
             with source.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"cannot read {source}: {error.strerror}") from error
+        near = nearest(source.name, atomic.list_names(source.parent)) if isinstance(error, FileNotFoundError) else ""
+        raise UsageError(f"cannot read {source}: {error.strerror}"
+                         + (f"; did you mean {source.with_name(near)}?" if near else "")) from error
     return decode_text(data, _name_of(source))
 
 
@@ -170,19 +178,34 @@ def _name_of(source: Path) -> str:
     return "standard input" if str(source) == "-" else str(source)
 
 
-def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], source: str, *, in_order: bool
-                 ) -> tuple[list[str], list[tuple[int, ...]]]:
-    """Return the texts of the tasks to do, none if all are done, and the places of those that each waits for."""
+def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], source: str, *, in_order: bool, new: bool
+                 ) -> tuple[list[str], list[tuple[int, ...]], bool]:
+    """Return the texts of the tasks to do, none if nothing is left, the places of those that each waits for, and
+    whether the run is a `new` one beside another.
+
+    What another run is at work on is left out; Refused if that one has stopped, unless the run is to be a new one.
+    """
     landed = landed_words(runtime, str(target))
-    places = [place for place, task in enumerate(listed) if not task.ticked and words_of(task.text) not in landed]
+    open_ = [place for place, task in enumerate(listed) if not task.ticked and words_of(task.text) not in landed]
+    under_way = words_under_way(runtime, str(target)) if open_ else {}
+    busy = {place: run for place in open_ if (run := under_way.get(words_of(listed[place].text)))}
+    for run in dict.fromkeys(busy.values()):
+        if resolve.is_run_supervised(runtime.store, run):
+            continue
+        if not new:
+            raise run_is_unfinished(runtime, run, read_run_state(runtime, run), "list")
+        busy = {place: other for place, other in busy.items() if other != run}
+    places = [place for place in open_ if place not in busy]
+    so = "ticked or landed" + f", or at work in {' and '.join(dict.fromkeys(busy.values()))}" * bool(busy)
     if not places:
-        print_message(f"nothing to do: all tasks of {source} are ticked or have landed")
-        return [], []
-    waits = order_tasks(listed, places, source, in_order=in_order)
+        shows = f"; `garrison status {busy[min(busy)]} --watch` shows it" if busy else ""
+        print_message(f"nothing to do: each task of {source} is {so}{shows}")
+        return [], [], new
+    waits = order_tasks(listed, places, source, in_order=in_order, busy=busy)
     if done := len(listed) - len(places):
-        print_message(f"{done} of {len(listed)} tasks of {source} {'is' if done == 1 else 'are'} ticked or landed")
+        print_message(f"{done} of {len(listed)} tasks of {source} {'is' if done == 1 else 'are'} {so}")
     return ([listed[place].text for place in places],
-            [tuple(places.index(other) for other in waits[place]) for place in places])
+            [tuple(places.index(other) for other in waits[place]) for place in places], new or bool(busy))
 
 
 def _tick_done(runtime: Runtime, target: Path, tasks: Path, listed: list[ListedTask], *, wanted: bool) -> int:
@@ -204,14 +227,16 @@ def _announce(texts: list[str], waits: list[tuple[int, ...]], head: str) -> None
         print_message(f"{number:4}. {text.partition(chr(10))[0][:60]}{after}  [{name}]")
 
 
-def _agrees(tasks: Path) -> bool:
-    """Ask a person whether to start the list; Refused where nobody can answer."""
+def _agrees(tasks: Path, *, tick: bool) -> bool:
+    """Ask a person whether to start the list; Refused where nobody can answer, or nothing could be ticked later."""
     answer = _ask(tasks, "start them? [y/N] ")
     if answer is None:
         raise Refused("nothing was started, since nobody can be asked here; pass --yes to start the list")
     agrees = answer.casefold() in ("y", "yes")
     if not agrees:
         print_message("nothing was started")
+    elif tick and not tasks.is_file():
+        raise Refused(f"nothing was started: {tasks} is gone and could not be ticked; put it back, or leave --tick out")
     return agrees
 
 

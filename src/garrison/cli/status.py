@@ -240,6 +240,10 @@ FOREIGN_MOVES = 5
 """Latest moves of the target outside the queue that are shown."""
 BAR = 30
 """Columns of a progress bar, at most."""
+MAX_NAME = 48
+"""Columns of a node's name, at most."""
+DOING = 32
+"""Columns that a node's activity needs before its name is shown in full, as one types it."""
 RUNS = ("RUN", "STATUS", "PROGRESS", "PIPELINE", "STARTED", "REPOSITORY", "REASON")
 NODES = ("NODE", "STATUS", "AGE", "DOING")
 NODES_IN_FULL = ("NODE", "STATUS", "PHASE", "ATTEMPT", "RESTARTS", "AGE", "DOING")
@@ -389,14 +393,18 @@ def _nodes(details: RunDetails, columns: int | None, *, verbose: bool, explained
     if not details.nodes:
         return []
     below = {failed.node for failed in details.failed} if explained else ()
-    longest = 48 if columns is None else max(12, columns // 4)
-    rows = [(Span(terminal_text.fit(terminal_text.clean(node.node), longest)), _state(node.state),
+    rows = [(_state(node.state),
              *((span(node.phase), span(f"{node.journaled.attempt}/{node.attempts}"), span(_restarts(node)))
                if verbose else ()), span(format_age(node.since_s)),
              span("see below" if node.node in below else _doing(node, is_numbered=verbose),
                   "bad" if node.place == "failed" else ""))
             for node in details.nodes]
-    return table(NODES_IN_FULL if verbose else NODES, rows, columns, most=3 if verbose else 1)
+    head = NODES_IN_FULL if verbose else NODES
+    others = sum(max(len(name), *(len(row[at].text) for row in rows)) + len(GAP) for at, name in enumerate(head[1:-1]))
+    longest = MAX_NAME if columns is None else max(12, columns // 4, min(MAX_NAME, columns - others - len(GAP) - DOING))
+    named = [(Span(terminal_text.fit(terminal_text.clean(node.node), longest)), *row)
+             for node, row in zip(details.nodes, rows, strict=True)]
+    return table(head, named, columns, most=3 if verbose else 1)
 
 
 def _doing(node: NodeView, *, is_numbered: bool) -> str:
@@ -419,7 +427,7 @@ def _restarts(node: NodeView) -> str:
 
 def _needs_attention(process: ProcessView) -> bool:
     """Return whether a process neither works nor has ended as it should."""
-    return process.verdict not in ("alive", "ended") or process.stopped or process.status in ("parked", "held")
+    return process.verdict not in ("alive", "starting", "ended") or process.stopped or process.status in ("parked", "held")
 
 
 def _processes(processes: Sequence[ProcessView], columns: int | None) -> list[Line]:

@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from garrison.errors import UsageError
@@ -15,7 +16,7 @@ from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Edge, Graph, Node
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 MAX_NAME = 32
 """Characters of a name made of a task's words."""
@@ -84,9 +85,9 @@ def decode_text(data: bytes, source: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{source} is not text in UTF-8") from error
+        raise UsageError(f"{source} is not text in UTF-8; save it as UTF-8, or name the file with the tasks") from error
     if "\0" in text:
-        raise UsageError(f"{source} is not text: it holds zero bytes")
+        raise UsageError(f"{source} is no text, it holds zero bytes; save it as UTF-8, or name the file with the tasks")
     return text
 
 
@@ -213,18 +214,19 @@ def check_tasks(tasks: Sequence[ListedTask], source: str) -> None:
     seen: dict[str, ListedTask] = {}
     for task in (task for task in tasks if not task.ticked):
         if len(task.text) < 2:
-            raise UsageError(f"{source}, line {task.line}: {task.text!r} is no task; say in words what is to be done")
+            what = f"{task.text} is no task" if task.text else "this task is empty"
+            raise UsageError(f"{source}, line {task.line}: {what}; say in words what is to be done, or remove it")
         other = seen.setdefault(words_of(task.text), task)
         if other is not task:
             raise UsageError(f"{source}, lines {other.line} and {task.line} are the same task; remove one of them")
 
 
-def order_tasks(tasks: Sequence[ListedTask], open_: Collection[int], source: str, *, in_order: bool
-                ) -> dict[int, tuple[int, ...]]:
+def order_tasks(tasks: Sequence[ListedTask], open_: Collection[int], source: str, *, in_order: bool,
+                busy: Mapping[int, str] = MappingProxyType({})) -> dict[int, tuple[int, ...]]:
     """Return for each open task, by its place in `tasks`, the open ones that it waits for.
 
-    A ticked or landed one is done and holds up nothing. UsageError for a mark that no task or several have, and for
-    tasks that wait for each other.
+    A ticked or landed one is done and holds up nothing; `busy` has the run that is at work on one. UsageError for a
+    mark that no task or several have, for tasks that wait for each other, and for one that waits for another run's.
     """
     places: dict[str, list[int]] = {}
     for place, task in enumerate(tasks):
@@ -232,7 +234,10 @@ def order_tasks(tasks: Sequence[ListedTask], open_: Collection[int], source: str
             places.setdefault(mark.casefold(), []).append(place)
     waits: dict[int, tuple[int, ...]] = {}
     previous: tuple[int, ...] = ()
-    for place in sorted(open_):
+    for place in sorted({*open_, *busy}):
+        if place in busy:
+            previous = (place,) if in_order else ()
+            continue
         named: list[int] = []
         for mark in tasks[place].after:
             found = places.get(mark.casefold(), [])
@@ -241,7 +246,10 @@ def order_tasks(tasks: Sequence[ListedTask], open_: Collection[int], source: str
                 raise UsageError(f"{source}, line {tasks[place].line}: it waits for {mark}, which {which} of the list "
                                  f"{'is' if which.startswith('no') else 'are'}; name one by its number or id")
             named += found
-        waits[place] = tuple(dict.fromkeys([each for each in named if each in open_] + list(previous)))
+        waits[place] = tuple(dict.fromkeys([each for each in named if each in open_ or each in busy] + list(previous)))
+        if run := next((busy[each] for each in waits[place] if each in busy), ""):
+            raise UsageError(f"{source}, line {tasks[place].line}: it waits for a task that run {run} is at work on; "
+                             f"start it once that has landed: `garrison status {run} --watch` shows it")
         previous = (place,) if in_order else ()
     try:
         TopologicalSorter(waits).prepare()

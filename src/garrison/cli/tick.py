@@ -26,15 +26,16 @@ from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.merge import commands
 from garrison.merge.entry import WITHDRAWABLE, EntryOptions
 from garrison.pipeline.parser import parse_file
-from garrison.processes.run_status import read_run_state
+from garrison.processes.run_status import FINAL, read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import LAND_NODE, LAND_RUN, list_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from garrison.merge.queue import MergeQueue
+    from garrison.processes.run_state import RunState
     from garrison.records.run import Launch
 
 _TRIES = 5
@@ -68,18 +69,30 @@ def landed_words(runtime: Runtime, repo: str, base: str = "") -> set[str]:
     With a `base`, only what is on that branch counts, not what waits on a run's own.
     """
     words: set[str] = set()
+    for launch, state, prompts in _runs_of(runtime, repo):
+        is_there = launch.base == base and (launch.land == LAND_NODE or (
+            launch.land == LAND_RUN and state.status == "done"))
+        if is_there or not base:
+            words |= {prompts[name] for name, node in state.nodes.items()
+                      if name in prompts and (node.has_landed or node.is_unchanged)}
+    return words
+
+
+def words_under_way(runtime: Runtime, repo: str) -> dict[str, str]:
+    """Return the words of all tasks that unfinished runs of this home have in a repository, each with its run."""
+    return {words: launch.run_id for launch, state, prompts in _runs_of(runtime, repo) if state.status not in FINAL
+            for words in prompts.values()}
+
+
+def _runs_of(runtime: Runtime, repo: str) -> Iterator[tuple[Launch, RunState, dict[str, str]]]:
+    """Yield each run in a repository with its state and the words of its nodes' tasks."""
     for run in list_runs(runtime.home):
         with contextlib.suppress(GarrisonError, OSError):  # a damaged run is doctor's
             launch = runtime.launch(run)
-            if launch.repo != repo or launch.adhoc:
-                continue
-            state, graph = read_run_state(runtime, run), parse_file(runtime.files(run).graph)
-            is_there = launch.base == base and (launch.land == LAND_NODE or (
-                launch.land == LAND_RUN and state.status == "done"))
-            if is_there or not base:
-                words |= {words_of(graph.nodes[name].attrs.get("prompt", "")) for name, node in state.nodes.items()
-                          if name in graph.nodes and (node.has_landed or node.is_unchanged)}
-    return words
+            if launch.repo == repo and not launch.adhoc:
+                state, graph = read_run_state(runtime, run), parse_file(runtime.files(run).graph)
+                yield launch, state, {name: words_of(node.attrs["prompt"]) for name, node in graph.nodes.items()
+                                      if node.attrs.get("prompt")}
 
 
 def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:

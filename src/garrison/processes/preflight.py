@@ -55,10 +55,11 @@ from garrison.processes.networks import network_notes
 from garrison.processes.places import read_hooks_mode
 from garrison.processes.run_plan import check_journal_present, read_plan, replay_with_plan
 from garrison.processes.run_state import EXIT, LANDED, NO_CHANGE, NOT_LANDED
-from garrison.processes.run_status import read_run_state
+from garrison.processes.run_status import FINAL, read_run_state
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
+from garrison.records.life_lock import is_held
 from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_run, launcher_key, quote, to_name
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
 from garrison.sandbox import private_files, setups
@@ -421,6 +422,15 @@ def run_is_foreign(runtime: Runtime, git: Git, run: str, ref: str) -> Refused:
                    f"this one; choose another id: `--run {free}` is free")
 
 
+def run_is_unfinished(runtime: Runtime, run: str, state: RunState, what: str = "pipeline") -> Refused:
+    """Return the refusal of a second run of the same work, with what to do about the first one."""
+    is_at_work = any(is_held(runtime.store.life_path(key)) for key in (
+        launcher_key(run), Key("guardian", runtime.launch(run).pipeline_id, run)))
+    then = f"`garrison status {run} --watch` shows it" if is_at_work else f"continue it with `garrison resume {run}`"
+    return Refused(f"run {run} of this {what} and repository is {'at work' if is_at_work else 'unfinished'} "
+                   f"({state.landed} of {len(state.nodes)} nodes landed); {then}, or start another with --new")
+
+
 def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest) -> None:
     """Refuse a second run of a pipeline and repository while an unfinished one exists."""
     if request.run is not None and (runtime.home / "runs" / check_run(request.run)).exists():
@@ -435,10 +445,8 @@ def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest)
             continue
         if (other.pipeline_id, other.repo) != (launch.pipeline_id, launch.repo) or other.adhoc:
             continue
-        if state.status not in ("done", "failed"):
-            raise Refused(f"run {run} of this pipeline and repository is unfinished ({state.landed} of "
-                          f"{len(state.nodes)} nodes landed); continue it with `garrison resume {run}`, or start "
-                          "another with --new")
+        if state.status not in FINAL:
+            raise run_is_unfinished(runtime, run, state)
 
 
 def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, defaults: LaunchConfig,

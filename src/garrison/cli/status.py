@@ -427,7 +427,8 @@ def _restarts(node: NodeView) -> str:
 
 def _needs_attention(process: ProcessView) -> bool:
     """Return whether a process neither works nor has ended as it should."""
-    return process.verdict not in ("alive", "starting", "ended") or process.stopped or process.status in ("parked", "held")
+    is_well = process.verdict in ("alive", "starting", "ended") and not process.stopped
+    return not is_well or process.status in ("parked", "held")
 
 
 def _processes(processes: Sequence[ProcessView], columns: int | None) -> list[Line]:

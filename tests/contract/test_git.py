@@ -276,6 +276,20 @@ def test_a_snapshot_keeps_everything_and_touches_nothing(repo, ours):
     assert git(repo, "show", f"{ours.create_snapshot(repo, 'torn')}:untracked") == "again"
 
 
+def test_a_snapshot_leaves_out_what_git_would_read_for_hours(repo, ours):
+    for name, size in (("huge\nü", 1 << 40), ("small", 5)):
+        with (repo / name).open("wb") as file:
+            file.truncate(size)
+    (repo / "a.txt").write_text("edited\n")
+    ref = ours.save_work(repo, "refs/garrison/rescue/x", "rescued")
+    assert git(repo, "show", f"{ref}:small") == "\0" * 5
+    assert git(repo, "show", f"{ref}:a.txt") == "edited"
+    assert "huge" not in git(repo, "ls-tree", "--name-only", ref)
+    assert r"Left out, since all together is too large: 'huge\nü'" in git(repo, "log", "-1", "--format=%B", ref)
+    assert ours.commit_all(repo, "all") is not None
+    assert "huge" not in git(repo, "ls-tree", "--name-only", "HEAD")
+
+
 def test_threads_that_take_a_snapshot_of_one_worktree_at_once_lose_no_file(repo, ours, tmp_path):
     """Seen on a host whose kill was repeated: the second thread had the first one's index, and kept an empty tree."""
     git(repo, "worktree", "add", "-q", str(tmp_path / "tree"))

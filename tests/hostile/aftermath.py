@@ -86,6 +86,17 @@ def taken(world: World, node: str) -> bool:
     return grew(world, node) or world.nodes(RUN).get(node, {}).get("status") != "failed"
 
 
+def heavy(world: World, node: str) -> bool:
+    """Return whether garrison waits for what the agent left, needed much memory for it, or broke at it."""
+    return hangs(world, node) or grew(world, node) or "internal error" in world.logs() or "Traceback" in world.logs()
+
+
+def broke(world: World, node: str) -> bool:
+    """Return whether a command that people or programs look with ends without an answer, or garrison waits."""
+    words = (("logs", node), ("why", node), ("status", RUN), ("status", "--json"), ("why", node, "--json"))
+    return hangs(world, node) or any("internal error" in world.run_command(*each).stderr for each in words)
+
+
 def naps(number: int) -> Callable[[World, str], bool]:
     """Return a watch for programs of the agent that outlive the run."""
     def watch(world: World, node: str) -> bool:
@@ -109,6 +120,11 @@ def escapes_shown(world: World, node: str) -> bool:
     """Return whether the agent's order to change the clipboard reaches a person's terminal."""
     words = (("logs", node), ("why", node), ("status", RUN), ("events", RUN))
     return any(b"\x1b]52" in world.run_in_terminal(*each) for each in words)
+
+
+def python_c(program: str) -> str:
+    """Return shell that runs a Python program, whose text it is given by a here-document."""
+    return f"/usr/bin/python3 -I - <<'END'\nimport os, socket\n{program}\nEND\n"
 
 
 PLANT = "p=$ROOT/ran-$NODE; printf '#!/bin/sh\\ntouch %s\\ncat\\n' $p > $PWD/evil-$NODE.sh; chmod +x evil-$NODE.sh; "
@@ -197,6 +213,39 @@ TRAPS = (
          refused_by="the reaper of its incarnation", always=True),
     Trap("leaves two hundred programs", "for n in $(seq 200); do env -i setsid -f sleep 31338; done", naps(31338),
          refused_by="the reaper of its incarnation", always=True),
+    Trap("leaves pipes as lock files, .mailmap and .gitmodules",
+         "for f in uv.lock package-lock.json requirements.txt pyproject.toml .mailmap .gitmodules .lfsconfig; do "
+         "rm -f $f; mkfifo $f; done; echo x > evil-x", hangs, refused_by=UNTRUSTED),
+    Trap("leaves pipes in its git directory",
+         "cd $(git rev-parse --git-dir); for f in HEAD index logs/HEAD MERGE_HEAD CHERRY_PICK_HEAD BISECT_LOG; do "
+         "rm -f $f; mkfifo $f; done; cd $(cat commondir 2>/dev/null || echo .); for f in packed-refs shallow; do "
+         "rm -f $f; mkfifo $f; done", hangs),
+    Trap("leaves a file of a terabyte", "truncate -s 1T huge.bin", heavy, refused_by=UNTRUSTED),
+    Trap("fails and leaves a file of a terabyte", "truncate -s 1T huge.bin; exit 1", heavy, refused_by=UNTRUSTED),
+    Trap("makes its output a terabyte", python_c("os.ftruncate(1, 1 << 40); os.lseek(1, 0, 2); print('end')"), heavy,
+         refused_by=UNTRUSTED),
+    Trap("leaves an index of a terabyte", "truncate -s 1T $(git rev-parse --git-dir)/index", heavy,
+         refused_by=UNTRUSTED),
+    Trap("leaves folders 5,000 deep", python_c("for _ in range(5000):\n    os.mkdir('d' * 20)\n    os.chdir('d' * 20)\n"
+                                              "open('x', 'w').close()"), heavy, refused_by=UNTRUSTED),
+    Trap("leaves a socket and a device", python_c("socket.socket(socket.AF_UNIX).bind('socket')\n"
+                                                 "open('evil-x', 'w').close()"), hangs, refused_by=UNTRUSTED),
+    Trap("reports 100,000 lists in each other", python_c(
+        "open(os.environ['GARRISON_RESULT_FILE'], 'w').write('[' * 100000)"), broke, refused_by=UNTRUSTED),
+    Trap("reports half of a letter", python_c(
+        "open(os.environ['GARRISON_RESULT_FILE'], 'w').write('{\"status\": \"fail\", \"failure_reason\": "
+        "\"a\\\\ud800b\", \"notes\": \"\\\\udfff\"}')"), broke, refused_by=UNTRUSTED),
+    Trap("reports numbers without end", python_c(
+        "open(os.environ['GARRISON_RESULT_FILE'], 'w').write('{\"status\": \"fail\", \"failure_reason\": ' "
+        "+ '9' * 90000 + ', \"cost\": 1e999, \"x\": NaN}')"), broke, refused_by=UNTRUSTED),
+    Trap("names a file and an author with a terminal's orders",
+         "printf x > \"$(printf 'x\\033]52;c;ZXZpbA==\\007y')\"; git add -A; git -c user.email=e@e -c "
+         "user.name=\"$(printf 'e\\033]52;c;ZXZpbA==\\007')\" commit -qm \"$(printf 'x\\033]52;c;ZXZpbA==\\007y')\"; "
+         "head -c 12000000 /dev/zero > \"$(printf 'b\\033]52;c;ZXZpbA==\\007y')\"", escapes_shown,
+         refused_by=UNTRUSTED),
+    Trap("swaps its notes for a link while they are read",
+         "n=$GARRISON_NOTES_FILE; (while :; do ln -sf $U/.ssh/id_ed25519 $n.l; mv $n.l $n; echo a > $n.a; mv $n.a $n; "
+         "done) & sleep 4; kill $!", told, refused_by=UNTRUSTED),
     Trap("commits ten million files of seventy objects",
          "t=$(echo hi | git hash-object -w --stdin); k=blob; m=100644; for n in 1 2 3 4 5 6 7; do "
          "t=$(for i in 0 1 2 3 4 5 6 7 8 9; do printf '%s %s %s\\td%s\\n' $m $k $t $i; done | git mktree); "
@@ -212,8 +261,9 @@ TRAPS = (
 
 def spring(confinement: Confinement, traps: Sequence[Trap]) -> Iterator[tuple[Trap, bool]]:
     """Yield each trap and whether it closed: each in a run of its own where some do, else all in one."""
-    is_whole = confinement is not Confinement.NONE
-    groups = [list(traps)] if is_whole else [[trap] for trap in traps]
+    together = [trap for trap in traps if confinement is not Confinement.NONE
+                or (trap.refused_by in (UNTRUSTED, BOUNDS) and not FIRST_EDITION)]  # they leave files alone
+    groups = [*([together] if together else []), *([trap] for trap in traps if trap not in together)]
     for group in groups:
         with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
             Path(folder).chmod(0o755)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ CALLED = {"role": "assistant", "content": [{"type": "tool_use", "name": "read", 
     (RESPONSES, {"max_output_tokens": 7000}, 7000, 1, {"max_output_tokens": 1024}),
     (GEMINI, {"generation_config": {"max_output_tokens": "7000", "candidate_count": 2}}, 7000, 2,
      {"generationConfig": {"max_output_tokens": 1024, "candidate_count": 2}}),
-    ((ApiName.OPENAI, "/embeddings"), {"input": "x"}, 0, 1, {"input": "x"})])
+    ((ApiName.OPENAI, "/embeddings"), {"input": "x"}, 0, 1, {"input": "x"}),
+    (MESSAGES, {"max_tokens": 9, "speed": "fast", "inference_geo": "us"}, 9, 1, {"max_tokens": 1024}),
+    (CHAT, {"max_tokens": 9, "service_tier": "priority"}, 9, 1, {"max_tokens": 1024})])
 def test_an_answer_has_a_limit_and_it_can_be_lowered(call: tuple[ApiName, str], request_: dict[str, Any], output: int,
                                                      answers: int, limited: dict[str, Any]) -> None:
     demand = read_demand(*call, json.dumps(request_).encode())
@@ -69,7 +72,10 @@ def test_a_request_has_at_most_a_token_a_byte_and_its_cache_is_paid_for() -> Non
 
 @pytest.mark.parametrize(("body", "encoding"), [
     (b"", ""), (b"[]", ""), (b'{"max_tokens": -1}', ""), (b'{"max_tokens": []}', ""), (b'{"n": 1e9}', ""),
-    (b"{}", "zstd"), (b"{}", "gzip"), (gzip.compress(b"{}", mtime=0)[:-4], "gzip"), (b"[" * 100_000, "")])
+    (b"{}", "zstd"), (b"{}", "gzip"), (gzip.compress(b"{}", mtime=0)[:-4], "gzip"), (b"[" * 100_000, ""),
+    (gzip.compress(b'{"x": [' + b"{}," * 4_000_000 + b"0]}"), "gzip"), (b'{"x": [' + b"[]," * 600_000 + b"0]}", "")])
 def test_a_request_that_cannot_be_told_is_refused(body: bytes, encoding: str) -> None:
+    began = time.process_time()
     with pytest.raises(ValueError, match="the request"):
         read_demand(*CHAT, body, encoding)
+    assert time.process_time() - began < 1.0, "the proxy has other agents to serve"

@@ -144,5 +144,11 @@ def test_only_fresh_regular_files_are_read_as_reports(tmp_path: Path) -> None:
     (tmp_path / "junit-folder.xml").mkdir()
     with (tmp_path / "junit-long.xml").open("wb") as file:
         file.truncate(junit.MAX_BYTES + 1)
-    (tmp_path / "reports").symlink_to("/proc/self/fd")
+    outside = tmp_path.with_name(f"{tmp_path.name}-outside")
+    (outside / "surefire-reports").mkdir(parents=True)
+    for name in ("a.xml", "surefire-reports/TEST-a.xml"):
+        (outside / name).write_bytes(JUNIT)
+    (tmp_path / "reports").symlink_to(outside)
+    (tmp_path / "target").symlink_to(outside)
+    (tmp_path / "test-results").symlink_to("/proc/self/fd")
     assert junit.read_reports(tmp_path, 0.0) == []

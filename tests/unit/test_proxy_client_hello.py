@@ -38,6 +38,26 @@ def test_a_hello_without_a_name_has_none() -> None:
     assert server_name(hello(None)) == ""
 
 
+def test_a_hello_with_two_names_is_none() -> None:
+    """A server may take either."""
+    data = hello("pypi.org")
+    name = b"\0\0\x08pypi.org"
+    at = data.index(name) - 6  # kind and length of the extension, length of its list
+    extension = data[at:at + 6] + name
+    for first, second in ((b"pypi.org", b"evil.org"), (b"pypi.org", b"pypi.org")):
+        more = data[:at] + extension.replace(b"pypi.org", first) + extension.replace(b"pypi.org", second) \
+            + data[at + len(extension):]
+        grown = len(extension)
+        extensions = 5 + 4 + 2 + 32
+        extensions += 1 + more[extensions]
+        extensions += 2 + int.from_bytes(more[extensions:extensions + 2], "big")
+        extensions += 1 + more[extensions]
+        size = int.from_bytes(more[extensions:extensions + 2], "big") + grown
+        more = more[:extensions] + size.to_bytes(2, "big") + more[extensions + 2:]
+        more = more[:3] + (len(more) - 5).to_bytes(2, "big") + more[5:6] + (len(more) - 9).to_bytes(3, "big") + more[9:]
+        assert server_name(more) == (None if first != second else "pypi.org")
+
+
 def test_waits_for_the_whole_message() -> None:
     data = hello("pypi.org")
     for size in range(len(data)):

@@ -57,9 +57,17 @@ def test_public_addresses_may_be_reached(address: str) -> None:
     "127.0.0.1", "127.255.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.1.1", "169.254.169.254", "0.0.0.0",
     "100.64.0.1", "224.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1", "240.0.0.1", "168.63.129.16", "::", "::1",
     "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1", "2002:7f00:1::", "64:ff9b::7f00:1",
-    "2001:0:7f00:1::", "2001:db8::1", "nonsense"])
+    "2001:0:7f00:1::", "2001:db8::1", "::ffff:169.254.169.254", "::7f00:1", "64:ff9b:1::7f00:1", "nonsense"])
 def test_addresses_that_are_not_public_may_not(address: str) -> None:
     assert forbidden_reason(address)
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe",
+                                     "2002:a9fe:a9fe::1", "fd00:ec2:0::254"])
+def test_a_private_name_leads_to_no_cloud_s_metadata_in_any_form(address: str) -> None:
+    [rule] = parse_rules(["private db.example"])
+    assert permitted_addresses([address, "10.0.0.1"], rule)[0] == ["10.0.0.1"]
+    assert entry_for(normalize_host(address), 80) == ""
 
 
 @pytest.mark.parametrize(("host", "port", "private", "entry"), [

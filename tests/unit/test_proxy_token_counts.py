@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -137,3 +138,15 @@ def test_a_response_too_long_to_read_is_estimated() -> None:
     bomb = ResponseReader(ApiName.ANTHROPIC, "application/json", "gzip")
     bomb.feed(gzip.compress(b"0" * (64 << 20)))
     assert bomb.finish(4).estimated
+
+
+def test_a_stream_whose_event_does_not_end_is_held_up_to_a_limit() -> None:
+    reader = ResponseReader(ApiName.ANTHROPIC, "text/event-stream")
+    tracemalloc.start()
+    try:
+        for _ in range(400):
+            reader.feed(b"data: x\n" * 8000)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert reader.finish(4).estimated

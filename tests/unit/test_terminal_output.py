@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pty
 import re
@@ -11,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from garrison.cli.output import dumps
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "A\x1b]52;c;ZXZpbA==\x07\x9b31mB\u202eC\x1b[8mhid\x1b[31mred\x1b[0m\rD\x08"
@@ -54,6 +57,14 @@ def on_terminal(program: str) -> bytes:
     os.close(terminal)
     os.waitpid(pid, 0)
     return got
+
+
+def test_json_holds_half_of_a_letter_that_an_agent_reported() -> None:
+    """Seen: `status --json` of a whole home ended with an internal error."""
+    value = {"reason": "a\ud800b", "file": "x\udcff.txt"}
+    text = dumps(value)
+    text.encode()
+    assert json.loads(text) == value
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,6 +11,62 @@ from garrison.system.untrusted import UnsafeFile
 from support import until
 
 
+def test_names_with_wildcards_are_found_without_links_and_up_to_a_number(tmp_path):
+    for name in ("a/x/T-1.xml", "a/x/T-2.xml", "a/y/other.xml", "outside/T-3.xml", "many/T-4.xml"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).touch()
+    (tmp_path / "in/outside").rename(tmp_path / "outside")
+    (tmp_path / "in/a/z").symlink_to(tmp_path / "outside")
+    (tmp_path / "in/linked").symlink_to(tmp_path / "outside")
+    (tmp_path / "in/many/more").touch()
+    assert list(untrusted.match(tmp_path / "in", "a/*/T-*.xml", 3)) == ["a/x/T-1.xml", "a/x/T-2.xml"]
+    assert list(untrusted.match(tmp_path / "in", "linked/T-*.xml", 3)) == []
+    assert list(untrusted.match(tmp_path / "in", "many/T-*.xml", 1)) == []
+
+
+def test_a_copy_is_made_of_regular_files_up_to_a_size(tmp_path):
+    (tmp_path / "file").write_text("text")
+    assert untrusted.copy(tmp_path, "file", tmp_path / "copy", 4)
+    assert (tmp_path / "copy").read_text() == "text"
+    assert not untrusted.copy(tmp_path, "absent", tmp_path / "copy", 4)
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "link"):
+        with pytest.raises(UnsafeFile):
+            untrusted.copy(tmp_path, name, tmp_path / "copy", 3)
+
+
+def test_what_is_removed_lies_in_the_folder_that_was_opened(tmp_path, monkeypatch):
+    """A folder that becomes a link between the look at it and the removal leads nowhere."""
+    for name in ("tree/folder/mine/file", "outside/mine/file"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    lstat = os.lstat
+
+    def swap(*arguments, **options):
+        if "dir_fd" in options and not (tmp_path / "moved").exists():
+            (tmp_path / "tree/folder").rename(tmp_path / "moved")
+            (tmp_path / "tree/folder").symlink_to(tmp_path / "outside")
+        return lstat(*arguments, **options)
+
+    monkeypatch.setattr(os, "lstat", swap)
+    untrusted.remove_below(tmp_path / "tree", ["folder/mine"])
+    assert not (tmp_path / "moved/mine").exists()
+    assert (tmp_path / "outside/mine/file").exists()
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o555])
+def test_what_lies_in_a_folder_without_rights_is_removed(tmp_path, mode):
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/file").touch()
+    (tmp_path / "tree").chmod(mode)
+    untrusted.remove(tmp_path, "tree")
+    (tmp_path / "tree").mkdir(exist_ok=True)
+    (tmp_path / "tree/file").touch()
+    (tmp_path / "tree").chmod(0o555)
+    untrusted.remove(tmp_path / "tree", "file")
+    assert list((tmp_path / "tree").iterdir()) == []
+
+
 def test_regular_files_are_read_and_absent_ones_are_none(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/c").write_text("text")

@@ -114,7 +114,7 @@ def trusted_stdout() -> TextIO:
     return sys.stdout.trusted if isinstance(sys.stdout, TerminalStream) else sys.stdout
 
 
-_ESCAPED_IN_JSON = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+_ESCAPED_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
                               "\U000e0000-\U000e0fff]")
 
 

@@ -6,11 +6,11 @@ and a document that defines entities is left out.
 
 from __future__ import annotations
 
-import os
-import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from xml.parsers import expat
+
+from garrison.system import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ MAX_BYTES = 4 << 20
 """Bytes of all reports together; a longer one is left out."""
 MAX_CASES = 200
 """Failed test cases that are taken from one report."""
-_MAX_LOOKED_AT = 2000
+_MAX_LOOKED_AT, _MAX_LISTED = 2000, 20_000
 _MAX_TEXT = 300
 
 
@@ -50,32 +50,15 @@ def read_reports(folder: Path, since: float) -> list[tuple[str, str]]:
 
 
 def _read_files(folder: Path, since: float) -> Iterator[bytes]:
+    """Yield the content of fresh regular files; of a link, a pipe, a device or a file that is too long nothing."""
     read = 0
-    for looked_at, path in enumerate(path for place in PLACES for path in folder.glob(place)):
+    for looked_at, name in enumerate(name for place in PLACES for name in untrusted.match(folder, place, _MAX_LISTED)):
         if read == MAX_REPORTS or looked_at == _MAX_LOOKED_AT:
             return
-        data = _read_file(path, since)
-        if data:
-            read += 1
-            yield data
-
-
-def _read_file(path: Path, since: float) -> bytes:
-    """Return a fresh regular file's content; nothing for a link, a pipe, a device or a file that is too long."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES or status.st_ctime < since:
-            return b""
-        with os.fdopen(os.dup(descriptor), "rb") as file:
-            return file.read(MAX_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
+        with suppress(untrusted.UnsafeFile, OSError):
+            if data := untrusted.read(folder, name, MAX_BYTES, since=since):
+                read += 1
+                yield data
 
 
 def parse_report(data: bytes) -> list[tuple[str, str]]:

@@ -254,9 +254,12 @@ class Slot:
             changed = self.git.run("ls-files", "-z", cwd=self.path).out.split("\0")
         for name in changed:
             if name.endswith(".py"):
-                source = self.path / name
-                for compiled in (source.parent / "__pycache__").glob(f"{source.stem}.*.pyc"):
-                    compiled.unlink(missing_ok=True)
+                folder, _, source = name.rpartition("/")
+                pattern = f"{folder}/__pycache__".lstrip("/")
+                with suppress(untrusted.UnsafeFile, OSError):
+                    untrusted.remove_below(self.path, [
+                        f"{pattern}/{each}" for each in untrusted.list_names(self.path, pattern)
+                        if each.endswith(".pyc") and each.startswith(f"{source.removesuffix('.py')}.")])
 
     def setup_due(self, setup: str | None, lock_files: tuple[str, ...]) -> str | None:
         """Return the key of a set-up of this worktree, None if it ran with that key already, or there is no set-up."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.ends import Refusal, RefusalKind
@@ -85,6 +86,8 @@ class WorkInspector:
 
     def _uncommitted(self) -> Refusal | None:
         limits = self._limits()
+        if limits.max_file is None or limits.max_file > bounds.MAX_CHECKOUT:
+            limits = replace(limits, max_file=bounds.MAX_CHECKOUT)  # beyond that it is not committed, whoever allows it
         names = self.git.uncommitted(self.worktree)
         findings = classify(self._describe_files(names, limits), limits)
         if findings:

@@ -47,7 +47,7 @@ MAX_SIDE = 20
 FEW = 100
 """Objects up to which they are stored one by one; git itself does so for what is pushed."""
 _PACKED_LIMIT = 256 << 20
-_INDEX_LIMIT = 512 << 20
+_INDEX_LIMIT = 256 << 20
 _FILES_LIMIT = 200_000
 _MODULES_LIMIT, _MODULES_DEPTH = 500, 8
 _REFS_LIMIT = 1000
@@ -692,15 +692,11 @@ def _list_index(view: GitView, folder: Path, part: str) -> dict[str, bool] | Non
 
 def _copy_index(view: GitView, folder: Path, part: str) -> Path | None:
     """Copy the private index to where its agent cannot change it; None if there is none."""
+    copy = folder / "index"
     try:
-        data = untrusted.read(view.common, f"{part}index", _INDEX_LIMIT)
+        return copy if untrusted.copy(view.common, f"{part}index", copy, _INDEX_LIMIT) else None
     except untrusted.UnsafeFile:
         return None
-    if data is None:
-        return None
-    copy = folder / "index"
-    copy.write_bytes(data)
-    return copy
 
 
 # ---- objects ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import shutil
 import stat
 import subprocess
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ _OUTPUT = 0o644
 _SET_ASIDE = ".gone-"
 """Begins the name of what is to be removed."""
 _REMOVE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwX -- "$@"; rm -rf -- "$@"; }'
+_WILD = frozenset("*?[")
 _TRIES = 100
 """Times that the removal of a tree begins again because another process removes it, too."""
 
@@ -89,10 +91,13 @@ def _raise_unless_absent(folder: Path, name: str, error: OSError) -> None:
     raise error
 
 
-def read(folder: Path, name: str, limit: int = TEXT_LIMIT) -> bytes | None:
+def read(folder: Path, name: str, limit: int = TEXT_LIMIT, *, since: float = 0.0) -> bytes | None:
     """Return the content of the regular file `name` below `folder`; None if it is absent.
 
     UnsafeFile if it is anything else, if a link is in the way, or if it has more than `limit` bytes.
+
+    Args:
+        since: time before which a file was last written that counts as absent.
     """
     *parents, last = _parts(folder, name)
     with open_directory(folder, "/".join(parents)) as directory:
@@ -102,12 +107,32 @@ def read(folder: Path, name: str, limit: int = TEXT_LIMIT) -> bytes | None:
         if descriptor is None:
             return None
         try:
-            data = _read_up_to(descriptor, limit + 1)
+            data = _read_up_to(descriptor, limit + 1) if os.fstat(descriptor).st_ctime >= since else None
         finally:
             os.close(descriptor)
-    if len(data) > limit:
+    if data is not None and len(data) > limit:
         raise UnsafeFile(folder, name, f"has more than {_size(limit)}")
     return data
+
+
+def copy(folder: Path, name: str, target: Path, limit: int) -> bool:
+    """Copy a regular file to a file of garrison's own, in parts; return whether there is one. UnsafeFile as for
+    `read`."""
+    *parents, last = _parts(folder, name)
+    with open_directory(folder, "/".join(parents)) as directory:
+        descriptor = None if directory is None else _open_regular(folder, name, directory, last)
+        if descriptor is None:
+            return False
+        try:
+            if os.fstat(descriptor).st_size > limit:
+                raise UnsafeFile(folder, name, f"has more than {_size(limit)}")
+            with target.open("wb") as copied:
+                while limit > 0 and (data := os.read(descriptor, min(limit, _CHUNK))):
+                    copied.write(data)
+                    limit -= len(data)
+        finally:
+            os.close(descriptor)
+    return True
 
 
 def read_text(folder: Path, name: str, limit: int = TEXT_LIMIT) -> str:
@@ -244,6 +269,23 @@ def list_names(folder: Path, name: str = "", limit: int = 1_000_000) -> list[str
         return names
 
 
+def match(folder: Path, pattern: str, limit: int) -> Iterator[str]:
+    """Yield the paths below `folder` that match names with wildcards; no link on the way is followed, and a directory
+    of more than `limit` names, or one that cannot be listed, has none."""
+    found = [""]
+    for part in pattern.split("/"):
+        if not _WILD.intersection(part):
+            found = [f"{base}{part}/" for base in found]
+            continue
+        names: list[str] = []
+        for base in found:
+            with suppress(UnsafeFile, OSError):
+                names += (f"{base}{name}/" for name in sorted(list_names(folder, base, limit))
+                          if fnmatchcase(name, part))
+        found = names
+    yield from (name.removesuffix("/") for name in found)
+
+
 def link_regular(directory: int, name: str, target: Path, room: int) -> int:
     """Hard-link the regular file `name` of an open directory to `target`; return its size, -1 if it is no such file.
 
@@ -265,21 +307,26 @@ def link_regular(directory: int, name: str, target: Path, room: int) -> int:
 
 
 def remove(folder: Path, name: str) -> None:
-    """Remove whatever has this name in a folder that an agent may write; a link itself, not what it names."""
-    path = folder / name
-    if path.is_dir() and not path.is_symlink():
-        remove_tree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove whatever has this path below a folder that an agent may write, whatever rights that took away; a link
+    itself, not what it names, and no link on the way is followed."""
+    *parents, last = _parts(folder, name)
+    with open_directory(folder, "/".join(parents)) as directory, suppress(FileNotFoundError):
+        if directory is None:
+            return
+        state = os.fstat(directory)
+        if state.st_mode & stat.S_IRWXU != stat.S_IRWXU and state.st_uid == os.geteuid():
+            os.fchmod(directory, stat.S_IMODE(state.st_mode) | stat.S_IRWXU)
+        if stat.S_ISDIR(os.lstat(last, dir_fd=directory).st_mode):
+            # The directory is the one that was opened, wherever its name leads to by now.
+            remove_tree(Path(f"/proc/{os.getpid()}/fd/{directory}", last))
+        else:
+            os.unlink(last, dir_fd=directory)
 
 
 def remove_below(tree: Path, names: Iterable[str]) -> None:
     """Remove these paths below a folder; no link on the way is followed."""
     for name in names:
-        folder, _, last = name.rstrip("/").rpartition("/")
-        with open_directory(tree, folder) as directory:
-            if directory is not None:
-                remove(tree / folder, last)
+        remove(tree, name)
 
 
 def set_aside(folder: Path, name: str) -> None:

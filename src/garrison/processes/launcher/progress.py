@@ -49,6 +49,7 @@ from garrison.records.events import (
     Warned,
     decode,
 )
+from garrison.records.json_io import encode
 from garrison.system.terminal_text import clean, shorten
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Progress:
         if not self.watched:
             return
         if self.as_json:
-            self._print(json.dumps(asdict(entry), ensure_ascii=False))
+            self._print(encode(asdict(entry)).decode())
             return
         event = decode(entry)
         line = clean(describe_event(event))

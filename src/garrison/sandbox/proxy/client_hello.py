@@ -87,14 +87,14 @@ def _find_name(hello: _Reader) -> str:
     hello.block(1)  # compression methods
     if hello.is_at_end:
         return ""
-    extensions = hello.block(2)
+    extensions, found = hello.block(2), set()
     while not extensions.is_at_end:
         kind, body = extensions.number(2), extensions.block(2)
-        if kind != _SERVER_NAME:
-            continue
-        names = body.block(2)
+        names = body.block(2) if kind == _SERVER_NAME else _Reader(b"")
         while not names.is_at_end:
             name_type, name = names.number(1), names.block(2)
             if name_type == 0:
-                return name.rest().decode("ascii")
-    return ""
+                found.add(name.rest().decode("ascii"))
+    if len(found) > 1:
+        raise ValueError("two names, of which a server takes the one or the other")
+    return found.pop() if found else ""

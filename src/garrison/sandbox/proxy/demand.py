@@ -34,6 +34,10 @@ _HOSTED = ("web_search", "web_fetch", "code_", "file_search", "mcp", "image_gene
            "google_search", "codeExecution", "urlContext", "url_context", "fileSearch")
 """Beginnings of the names of tools that an API runs itself, and reads what they find."""
 _MAX_INFLATED = 64 << 20
+MAX_PARTS = 500_000
+"""Commas and brackets of a request: each part takes microseconds, and the proxy has other agents to serve."""
+_DEARER = frozenset({"service_tier", "serviceTier", "speed", "inference_geo"})
+"""Keys of a request by which the same tokens cost more."""
 
 
 @frozen
@@ -49,6 +53,8 @@ class Demand:
     continues: str = ""
     """Id of the earlier response that the request adds to."""
     body: Mapping[str, Any] | None = None
+    size: int = 0
+    """Bytes of the request without its encoding."""
 
     @property
     def floor(self) -> int:
@@ -72,6 +78,8 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
         encoding: of the body, '' for none.
     """
     data = _decode(body, encoding)
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_PARTS:
+        raise ValueError("the request's body has too many parts")
     try:
         request = json.loads(data)
         text = json.dumps(request)  # as it is sent on, however its keys were escaped
@@ -95,12 +103,12 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
     dearer = 1.0 if "cache_control" not in text else CACHE_WRITE_HOUR if '"1h"' in text else CACHE_WRITE
     continues = request.get("previous_response_id") or ""
     return Demand(model if isinstance(model, str) else "", int(tokens * dearer), output, answers,
-                  continues if isinstance(continues, str) else "?", request)
+                  continues if isinstance(continues, str) else "?", request, len(data))
 
 
 def limited_body(api: ApiName, path: str, demand: Demand, output: int) -> bytes:
-    """Return a request's body that allows each answer that many tokens, and says all else once."""
-    body = dict(demand.body or {})
+    """Return a request's body that allows each answer that many tokens at the plain price, and says all else once."""
+    body = {key: value for key, value in (demand.body or {}).items() if key not in _DEARER}
     if demand.output:
         keys = _limit_keys(api, path)
         options = _google_options(body) if api is ApiName.GOOGLE else body

@@ -48,6 +48,8 @@ MAX_HEAD = 32 << 10
 """Bytes of a request's or a response's head."""
 MAX_BODY = 64 << 20
 """Bytes of a request to a model API; the APIs themselves take half of it."""
+MAX_HELD = 256 << 20
+"""Bytes of requests of one listener that are held until their calls have ended, since there is a budget."""
 MAX_CONNECTIONS = 256
 """Connections of one listener."""
 MAX_OPENING = 8
@@ -102,6 +104,10 @@ class Access:
     lookups: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
     """Held by each lookup of a name until it has ended, however long ago its asker gave up."""
     idle: dict[ApiName, list[tuple[float, Stream]]] = field(default_factory=dict)
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Held while what a request demands is read, in a thread: an agent's requests keep no other agent waiting."""
+    held: int = 0
+    """Bytes of requests that are held."""
 
     def close(self) -> None:
         """End all connections."""
@@ -124,6 +130,7 @@ class Relay:
         self.access, self.client = access, client
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self._is_over = False
+        self._held = 0
 
     async def serve(self) -> None:
         """Serve requests until either side is done."""
@@ -341,6 +348,9 @@ class Relay:
                 self.access.ledger.record_failure(None if is_unreachable else refused.status,
                                                   ("", f"garrison: {refused.reason}"))
             raise
+        finally:
+            self.access.held -= self._held
+            self._held = 0
 
     async def _serve_api(self, request: h11.Request, headers: Headers, target: Target) -> None:
         api, route = target.api, target.route
@@ -358,15 +368,18 @@ class Relay:
             raise RequestRefused(413, f"the request is longer than {MAX_BODY >> 20} MiB", api)
         body: bytes | None = None
         number = 0
+        demand, granted = NOTHING, Grant(0, 0.0)
         if route.costs:
             is_new = request.method == b"POST" and not target.path.endswith("/cancel")
-            demand = await self._read_demand(headers, target, api) if is_new and self.access.ledger.has_limits \
-                else NOTHING
+            if is_new and self.access.ledger.has_limits:
+                demand = await self._read_demand(headers, target, api)
             number, granted, demand = await self._reserve(demand, target, api)
-            if demand.body is not None:
-                body = limited_body(api.name, target.path, demand, granted.output)
         call = _Call(self, access, target, number)
         try:
+            if demand.body is not None:
+                async with self.access.reading:
+                    body = await asyncio.to_thread(limited_body, api.name, target.path, demand, granted.output)
+                demand = NOTHING
             await call.run(request, headers, body)
         except UpstreamFailed as failed:
             raise RequestRefused(502, f"{api.title} cannot be reached: {failed}", api) from failed
@@ -381,11 +394,25 @@ class Relay:
             size += len(data)
             if size > MAX_BODY:
                 raise RequestRefused(413, f"the request is longer than {MAX_BODY >> 20} MiB", api)
+            self._hold(len(data), api)
         encoding = next((value.decode("latin-1") for name, value in headers if name == b"content-encoding"), "")
+        demand = await self._look_at(b"".join(parts), encoding, target, api)
+        self._hold(demand.size, api)
+        return demand
+
+    async def _look_at(self, body: bytes, encoding: str, target: Target, api: Api) -> Demand:
         try:
-            return read_demand(api.name, target.path, b"".join(parts), encoding)
+            async with self.access.reading:
+                return await asyncio.to_thread(read_demand, api.name, target.path, body, encoding)
         except ValueError as error:
             raise RequestRefused(400, f"{error}: there is a budget, and what it costs cannot be told", api) from error
+
+    def _hold(self, size: int, api: Api) -> None:
+        """Count bytes of the request that are held; RequestRefused if the listener has too many."""
+        self._held += size
+        self.access.held += size
+        if self.access.held > MAX_HELD:
+            raise RequestRefused(429, f"requests in progress are longer than {MAX_HELD >> 20} MiB together", api)
 
     async def _reserve(self, demand: Demand, target: Target, api: Api) -> tuple[int, Grant, Demand]:
         """Return the number of a call that may start, what is granted to it, and what it demands: without tools that
@@ -398,7 +425,7 @@ class Relay:
                 if isinstance(granted, Grant):
                     return number, granted, demand
                 if not granted.is_reserved and (body := without_hosted_tools(demand)) is not None:
-                    demand = read_demand(api.name, target.path, body)
+                    demand = await self._look_at(body, "", target, api)
                     continue
                 if not granted.is_reserved or asyncio.get_running_loop().time() > until:
                     raise RequestRefused(402, f"budget used up: {granted.reason}; raise it in config.toml or the graph",

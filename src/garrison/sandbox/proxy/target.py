@@ -24,8 +24,9 @@ MAX_TARGET = 8192
 """Bytes of a request's target."""
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,255}))"
                         r"(?::(?P<port>[0-9]{1,5}))?\Z")
-_REQUEST_BEGIN = re.compile(rb"[A-Za-z]{0,20}(?:[ \t][^\x00-\x08\x0e-\x1f]*)?")
-_REQUEST_LINE = re.compile(rb"[A-Za-z]{1,20}[ \t]+(?:[^ \t]+[ \t]+HTTP/|/|\*|[A-Za-z]+://)", re.IGNORECASE)
+_REQUEST_BEGIN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]*(?:[ \t\v\f\r][^\x00-\x08\x0e-\x1f]*)?")
+"""What may become the first line of a request: any method that the grammar has, and lenient servers' white space."""
+_REQUEST_LINE = re.compile(rb"\S+\s+(?:\S+\s+HTTP/|/|\*|[A-Za-z]+://)", re.IGNORECASE)
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _GOOGLE_KEY = re.compile(r"(?:(?<=\?)|&)key=[^&]*")
 
@@ -144,7 +145,7 @@ def _split_authority(text: str, default: int) -> tuple[str, int]:
 
 def is_plain_http(data: bytes) -> bool | None:
     """Return whether a client begins with an HTTP request, as lenient servers read one; None if it may become one."""
-    line, end, _ = data.lstrip(b"\r\n")[:MAX_TARGET].partition(b"\n")
+    line, end, _ = data.lstrip()[:MAX_TARGET].partition(b"\n")
     if not end and len(data) < MAX_TARGET:
         return None if _REQUEST_BEGIN.fullmatch(line) else False
     return _REQUEST_LINE.match(line) is not None

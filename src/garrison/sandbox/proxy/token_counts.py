@@ -64,6 +64,8 @@ class ResponseReader:
         self._inflate = zlib.decompressobj(47) if encoding.strip().lower() in ("gzip", "deflate", "x-gzip") else None
         self._buffer = bytearray()
         self._data: list[bytes] = []
+        self._held = 0
+        """Bytes of the lines of an event that has not ended."""
         self._size = 0
         self._is_lost = False
         self._found = _Found()
@@ -85,9 +87,10 @@ class ResponseReader:
             return
         if self._is_stream:
             self._read_events()
-        if len(self._buffer) > MAX_BODY or (self._inflate is not None and self._inflate.unconsumed_tail):
+        if len(self._buffer) + self._held > MAX_BODY or (self._inflate is not None and self._inflate.unconsumed_tail):
             self._is_lost = True
             self._buffer.clear()
+            self._data.clear()
 
     def finish(self, request_bytes: int, model: str = "", *, complete: bool = True) -> CallCounts:
         """Return the counts of the response, as far as it came; `request_bytes` is the length of the request."""
@@ -113,9 +116,10 @@ class ResponseReader:
                 self._end_event()
             elif text.startswith(b"data:"):
                 self._data.append(bytes(text[5:]).strip())
+                self._held += len(text)
 
     def _end_event(self) -> None:
-        data, self._data = b"\n".join(self._data), []
+        data, self._data, self._held = b"\n".join(self._data), [], 0
         if data and data != b"[DONE]":
             self._read_json(data)
 

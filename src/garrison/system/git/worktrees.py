@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from garrison.errors import Refused
 from garrison.system import processes, untrusted
 from garrison.system.git import excludes, inner, registrations
+from garrison.system.git.bounds import MAX_CHECKOUT
 from garrison.system.git.commits import OID, Commits
 from garrison.system.git.configuration import GitDirs, find_git_dirs, read
 from garrison.system.git.garbage import write_held
@@ -33,7 +34,8 @@ _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
 _INDEX = "garrison-snapshot-"
 """Prefix of a temporary index beside the worktree's own; the pid follows."""
 _ADD = ("-c", "core.splitIndex=false", "add", "-A", "--pathspec-from-file=-", "--pathspec-file-nul")
-
+_NAMED = 20
+"""Files that a message names."""
 _SETTINGS = frozenset({".gitignore", ".gitattributes", ".gitmodules", ".mailmap"})
 """Files of a worktree that git reads whatever they are."""
 
@@ -383,12 +385,12 @@ class Worktrees(Commits):
         extra = {**where, "GIT_INDEX_FILE": str(index)}
         try:
             try:
-                self._add_all(path, extra, links, timeout)
+                left = self._add_all(path, extra, links, timeout)
             except GitError as error:
                 if error.code == TIMED_OUT:
                     raise
                 index.unlink(missing_ok=True)  # the copied index was torn: read all files again
-                self._add_all(path, extra, links, timeout)
+                left = self._add_all(path, extra, links, timeout)
             self._rename_refused_modules(path, extra)
             tree = self.run("write-tree", cwd=path, extra=extra, durable=True).out.strip()
         finally:
@@ -397,6 +399,8 @@ class Worktrees(Commits):
         if head is not None and self.tree_of(head) == tree:
             return head
         parent = [] if head is None else ["-p", head]
+        if left:
+            message = f"{message}\n\nLeft out, since all together is too large: {', '.join(map(repr, left[:_NAMED]))}\n"
         return self.run("commit-tree", tree, *parent, "-F", "-", cwd=path, text=message,
                         extra={**where, **self.author(None if where else path), **(dates or {})},
                         durable=True).out.strip()
@@ -417,8 +421,10 @@ class Worktrees(Commits):
         return next((why for mode, oid in entries if mode != "160000" and (why := explain_modules(self, oid))), "")
 
     def _add_all(self, path: Path, extra: Mapping[str, str], links: Mapping[str, str] | None,
-                 timeout: float | None) -> None:
+                 timeout: float | None) -> list[str]:
         """Add everything not ignored to the index; of repositories inside the worktree `links`, else their HEAD.
+
+        Return the files that were left out: git would read the terabyte of an empty file for hours.
 
         git would ask each of them that the index has what changed in it, by the repository's own configuration, and
         so run the programs that whoever works there has named. It would refuse one without a commit, and all the rest.
@@ -431,12 +437,16 @@ class Worktrees(Commits):
             self.run("update-index", "--force-remove", "-z", "--stdin", cwd=path, extra=extra,
                      text="".join(f"{name}\0" for name in gone))
         refused = [MODULES] if (path / MODULES).is_symlink() else []  # git adds nothing at all with such a link
-        specs = [".", *(f":(exclude,top,literal){name}" for name in (*values, *refused))]
         ignoring = excludes.options(self.git_dir(path)) if "GIT_WORK_TREE" not in extra else ()
+        left = _too_large(path, split(self.run(
+            *ignoring, "ls-files", "-z", "--others", "--modified", "--exclude-standard", cwd=path, extra=extra,
+            exact=True, timeout=timeout).out))
+        specs = [".", *(f":(exclude,top,literal){name}" for name in (*values, *refused, *left))]
         self.run(*ignoring, *_ADD, cwd=path, extra=extra, timeout=timeout, text="".join(f"{spec}\0" for spec in specs))
         if changed := {name: oid for name, oid in values.items() if known.get(name) != oid}:
             self.run("update-index", "--add", "-z", "--index-info", cwd=path, extra=extra,
                      text="".join(f"160000 {oid}\t{name}\0" for name, oid in changed.items()))
+        return left
 
     def links(self, path: Path, extra: Mapping[str, str] | None = None, *, check: bool = True) -> dict[str, str]:
         """Return the repositories that the index has, with the commit of each, '' where a merge is not concluded."""
@@ -490,6 +500,22 @@ def find_last_own_commit(head: Sequence[Move], branch: Sequence[Move]) -> str | 
             break
         own = move.new
     return own
+
+
+def _too_large(path: Path, names: Sequence[str]) -> list[str]:
+    """Return the files, the largest first, without which the rest has at most `MAX_CHECKOUT` bytes."""
+    sizes: dict[str, int] = {}
+    for name in names:
+        with suppress(OSError):
+            found = os.lstat(path / name)
+            sizes[name] = found.st_size if stat.S_ISREG(found.st_mode) else 0
+    left, total = [], sum(sizes.values())
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if total <= MAX_CHECKOUT:
+            break
+        left.append(name)
+        total -= sizes[name]
+    return left
 
 
 def _copy_index(source: Path, target: Path) -> None:

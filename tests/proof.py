@@ -1,10 +1,10 @@
 """Whole proof run: `python -m tests.proof [--only TEXT] [--jobs N] [--seeds N] [--write]`.
 
 Every planted bug is found by one proof: those of `simulator/mutations.py` by a seed of the simulator, those of
-`proof_cells.toml` by a test. Each worker has a scratch copy of the source and a warm process, from which every proof is
-forked. A seed's bug is planted in what the process imports, and the seed that found it before (`simulator/found.toml`)
-is played first; a test's is planted in the copy. Exit code 1 if one is not found that is not listed as such, or if a
-seed breaks a rule without any bug: then none of it proves anything.
+`proof_cells.toml` and `trouble.py` by a test. Each worker has a scratch copy of the source and a warm process, from
+which every proof is forked. A seed's bug is planted in what the process imports, and the seed that found it before
+(`simulator/found.toml`) is played first; a test's is planted in the copy. Exit code 1 if one is not found that is not
+listed as such, or if a seed breaks a rule without any bug: then none of it proves anything.
 
 `--write` records who found what: in `found.toml`, in the cells and on the page.
 """
@@ -37,6 +37,7 @@ from pathlib import Path
 from tests.planting import Misplanted, Planting, changed, plant_all
 from tests.proof_table import PAGE, Cell, insert, note_red, read_cells, render
 from tests.simulator.mutations import MUTATIONS, SHELLS
+from tests.trouble import PLANTED
 
 ROOT = Path(__file__).resolve().parents[1]
 FOUND = ROOT / "tests/simulator/found.toml"
@@ -85,8 +86,9 @@ def proofs() -> list[Proof]:
     cells = [Proof(name_cell(cell), cell.defect, cell.bugs, cell.test)
              for cell in read_cells() if cell.bugs and not cell.mutation]
     seeds = [Proof(bug.name, bug.what, bug.plantings) for bug in MUTATIONS]
+    stories = [Proof(bug.name, bug.what, bug.plantings, "tests/integration/test_trouble.py") for bug in PLANTED]
     known = read_found()
-    return sorted([*cells, *seeds], key=lambda one: (known.get(one.name) != NOBODY, "/e2e/" not in one.test,
+    return sorted([*cells, *stories, *seeds], key=lambda one: (known.get(one.name) != NOBODY, "/e2e/" not in one.test,
                                                      not one.test))
 
 

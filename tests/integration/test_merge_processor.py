@@ -15,7 +15,7 @@ from garrison.merge import candidates
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import gate_marker
 from garrison.merge.processor import MergeProcessor, Progress
-from garrison.merge.queue import MergeQueue, notice_undone
+from garrison.merge.queue import MergeQueue, find_unrecorded, list_queues
 from garrison.merge.records import QueueResumed
 from garrison.records import journal, log_retention
 from garrison.system import disk_space, failpoint, processes
@@ -263,7 +263,13 @@ def test_landings_that_a_person_took_back_are_undone_until_they_land_again(world
 
     def found(how: str) -> list[str]:
         git(world.repo, *how.split())
-        notice_undone(world.home)
+        before = world.queue.path.read_bytes()
+        shown = list_queues(world.home, unrecorded=find_unrecorded(world.home))[0].state.entries
+        assert world.queue.path.read_bytes() == before, "a look does not write"
+        world.queue.notice_undone()
+        recorded = world.queue.state.entries
+        assert [entry.status for entry in shown.values()] == [entry.status for entry in recorded.values()]
+        assert find_unrecorded(world.home) == {world.queue.path: []}
         return [world.entry(name).status for name in ("one", "two")]
 
     assert found("reset -q --hard HEAD~1") == ["landed", "undone"]

@@ -28,7 +28,7 @@ from garrison.merge.config import BATCH_HISTORY, CLEANING, QueueConfig
 from garrison.merge.entry import STRATEGIES, MergeEntry
 from garrison.merge.explanation import describe_changes, describe_union
 from garrison.merge.preflight import identify
-from garrison.merge.queue import QueueReader, list_queues, notice_undone, target_of_folder
+from garrison.merge.queue import QueueReader, find_unrecorded, list_queues, target_of_folder
 from garrison.merge.state import QueueState
 from garrison.merge.turns import describe_wait
 from garrison.system.git import Git
@@ -60,8 +60,7 @@ def merge_queue() -> None:
 def list_command(as_json: bool, repo_root: str | None, home: str | None, *, everything: bool) -> None:
     """List entries of one repository, or of all queues of the home. Exit 1 if a queue cannot be read."""
     problems: list[str] = []
-    notice_undone(find_home(home))
-    queues = list_queues(find_home(home), problems.append)
+    queues = list_queues(find_home(home), problems.append, find_unrecorded(find_home(home)))
     key = Git(Path(repo_root)).key if repo_root else "" if as_json or everything else _key_here()
     own = [queue for queue in queues if queue.folder.parent.name == key]
     queues = own if own or repo_root else queues

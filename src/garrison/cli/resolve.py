@@ -394,9 +394,9 @@ def find_entry(name: str, home: Location = None) -> tuple[QueueReader, MergeEntr
         Refused: several queues or runs have a node of that name.
     """
     from garrison.cli.output import print_message
-    from garrison.merge.queue import list_queues
+    from garrison.merge.queue import find_unrecorded, list_queues
 
-    queues = list_queues(_home(home), print_message)
+    queues = list_queues(_home(home), print_message, find_unrecorded(_home(home)))
     for queue in queues:
         if name in queue.state.entries:
             return queue, queue.state.entries[name]

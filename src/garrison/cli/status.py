@@ -22,7 +22,7 @@ from garrison.cli.resolve import existing_run, is_launched, is_of_this_folder
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
-from garrison.merge.queue import notice_undone
+from garrison.merge.queue import find_unrecorded
 from garrison.pipeline.gates import SIGNAL
 from garrison.processes.run_state import EXIT, describe_next
 from garrison.processes.run_status import UNFINISHED, Status
@@ -88,9 +88,8 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
         if is_engine_run(run, home):
             print_engine_status(run, home, as_json=as_json)
             return 0
-    notice_undone(place)
-    command = _Status(RunReader(place), existing_run(place, run) if run is not None else None, verbose,
-                      everything=everything)
+    reader = RunReader(place, unrecorded=find_unrecorded(place))
+    command = _Status(reader, existing_run(place, run) if run is not None else None, verbose, everything=everything)
     if seconds is not None:
         return command.watch(seconds, as_json=as_json)
     views = command.read(details=as_json)

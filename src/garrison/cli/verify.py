@@ -23,7 +23,7 @@ from garrison.cli.resolve import latest_run, open_store
 from garrison.config import find_home
 from garrison.errors import GarrisonError, RecordError, UsageError
 from garrison.merge.attestations import read_all
-from garrison.merge.queue import notice_undone
+from garrison.merge.queue import find_unrecorded
 from garrison.records.run import RunFiles, load_launch
 from garrison.testing.checker import (
     Attestations,
@@ -86,7 +86,6 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
     else:
         root = find_home(home)
         found = _run(root, run)
-        notice_undone(root)
         history = _history(_event_lines(root, found), root)
         attestations = read_attestations(map(read_all, sorted((root / "merge-queue").glob("*/*"))))
         spending = _spending(map(json.dumps, call_lines(root, found)), root)
@@ -151,7 +150,7 @@ def _spending(lines: Iterable[str], source: Path | None) -> tuple[Call, ...]:
 
 def _event_lines(home: Path, run: str) -> Iterator[str]:
     """Yield the run's events as `garrison events --json` prints them."""
-    log = EventLog(home, run)
+    log = EventLog(home, run, find_unrecorded(home))
     yield from (json.dumps(asdict(event)) for event in log.read())
     for problem in sorted(log.problems):
         raise UsageError(f"{problem}; `garrison doctor` says how to repair it")

@@ -20,7 +20,7 @@ from garrison.cli.resolve import latest_run, nodes_of, run_of_node, suggestion
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.merge.queue import notice_undone
+from garrison.merge.queue import find_unrecorded
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.processes.launcher.progress import shorten_reason
@@ -67,8 +67,8 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
     """
     store = Store(find_home(home))
     chosen, nodes, names = _resolve(store, name, run)
-    notice_undone(store.home)
-    log = EventLog(store.home, chosen)
+    unrecorded = find_unrecorded(store.home)
+    log = EventLog(store.home, chosen, unrecorded)
     events = log.read()
     lines = explain.explain(events, names, nodes)
     for problem in [*sorted(log.problems), *log.gaps]:
@@ -86,7 +86,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
             print_message(f"no decisions about {name or 'anything'} in run {chosen} yet")
         if replay and (replayed := _replayed(lines)):
             print_message(replayed)
-    view = RunReader(store.home, os.environ).read(chosen)
+    view = RunReader(store.home, os.environ, unrecorded).read(chosen)
     shown = view.details.nodes if view.details else ()
     about = nodes[:1] or ([each.node for each in shown] if len(shown) == 1 and not names else [])  # the run is its task
     node = next((each for each in shown if each.node in about), None)

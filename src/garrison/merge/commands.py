@@ -92,6 +92,7 @@ def retry(queue: MergeQueue, entry_id: str) -> MergeEntry:
 
     Refused for an entry that did not fail, or whose commit is gone.
     """
+    queue.notice_undone()
     old = queue.entry(entry_id)
     why = explain_no_retry(old)
     if why:

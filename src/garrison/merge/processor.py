@@ -186,6 +186,7 @@ class MergeProcessor:
         failpoint.here("recover")
         self.gates.adopt(state)
         self._drop_pins(state)
+        self.queue.notice_undone()
 
     def _drop_pins(self, state: QueueState) -> None:
         """Drop the pins of entries that a command ended, or a processor that then crashed."""

@@ -48,7 +48,7 @@ from garrison.system.clock import Clock, SystemClock, from_iso
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 
@@ -94,10 +94,12 @@ class QueueReader:
         return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot is a file of its own
 
 
-def list_queues(home: Path, report: Callable[[str], None] | None = None) -> list[QueueReader]:
+def list_queues(home: Path, report: Callable[[str], None] | None = None,
+                unrecorded: Mapping[Path, Sequence[journal.Entry]] | None = None) -> list[QueueReader]:
     """Return a reader for every queue of a home, by repository and target, with its state read.
 
-    With `report`, a queue whose journal is damaged is reported there and left out.
+    With `report`, a queue whose journal is damaged is reported there and left out. `unrecorded` (`find_unrecorded`) is
+    shown as if its journal had it.
     """
     readers = []
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
@@ -109,6 +111,8 @@ def list_queues(home: Path, report: Callable[[str], None] | None = None) -> list
                 raise
             report(str(error))
             continue
+        for entry in (unrecorded or {}).get(path, ()):
+            reader.state.apply(entry)
         readers.append(reader)
     return readers
 
@@ -135,16 +139,22 @@ def find_undone(git: Git, state: QueueState, tip: str) -> list[LandingsUndone]:
             for names, back in ((undone, False), (again, True)) if names]
 
 
-def notice_undone(home: Path, repo: str = "") -> None:
-    """Record what was undone in the queues of a home, or of one repository; one that cannot be read is left out."""
+def find_unrecorded(home: Path) -> dict[Path, list[journal.Entry]]:
+    """Return what was undone since the processes of a home's queues looked: records that a look shows and never writes.
+
+    A queue that cannot be read has none.
+    """
+    found: dict[Path, list[journal.Entry]] = {}
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
-        with suppress(GarrisonError, OSError):
-            reader = QueueReader(path.parent)
-            last = next((entry for entry in reader.refresh().entries.values() if entry.status in HAS_LANDED), None)
-            if last is not None and repo in ("", last.repo):
-                queue = MergeQueue(home, Path(last.repo), target_of_folder(path.parent))
-                if queue.folder == path.parent:
-                    queue.notice_undone()
+        with suppress(GarrisonError, OSError, LookupError, TypeError, ValueError):
+            state = QueueReader(path.parent).refresh()
+            last = next((entry for entry in state.entries.values() if entry.status in HAS_LANDED), None)
+            queue = MergeQueue(home, Path(last.repo), target_of_folder(path.parent), token="look") if last else None
+            if queue and queue.folder == path.parent and queue.branch.is_local and (tip := queue.branch.tip()):
+                found[path] = [journal.Entry(number, state.epoch, queue.token, queue.clock.utc(), record.kind,
+                                             record.to_data())
+                               for number, record in enumerate(find_undone(queue.git, state, tip), state.seq + 1)]
+    return found
 
 
 def target_of_folder(folder: Path) -> str:

@@ -301,6 +301,8 @@ class QueueState:
 
     def _step(self, old: MergeEntry, record: QueueRecord, stored: Stored) -> None:
         new = replace(move_entry(old, record), updated_at=stored.at)
+        if isinstance(record, LandingsUndone) and new.status == old.status:
+            return  # shown before it was recorded (`find_unrecorded`)
         check_transition(old.id, old.status, new.status)
         if new.status == "landed" and old.status != "undone":
             new = replace(new, landed_at=stored.at)

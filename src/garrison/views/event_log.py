@@ -26,7 +26,7 @@ from garrison.records.run import Launch, RunFiles
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from garrison.records.journal import Entry
 
@@ -79,10 +79,14 @@ class Record:
 
 
 class EventLog:
-    """Journals of one run; each `read` returns what was appended since the last one."""
+    """Journals of one run; each `read` returns what was appended since the last one.
 
-    def __init__(self, home: Path, run: str) -> None:
+    `unrecorded`: records of merge queues that are read as if the journals ended with them, once each.
+    """
+
+    def __init__(self, home: Path, run: str, unrecorded: Mapping[Path, Sequence[Entry]] | None = None) -> None:
         self.home, self.run, self.files = home, run, RunFiles(home, run)
+        self._unrecorded = dict(unrecorded or {})
         self._process_logs = str(self.files.root / "layers")
         self._readers: dict[Path, Reader] = {}
         self._stamps: dict[str, tuple[int, int, int]] = {}
@@ -166,6 +170,7 @@ class EventLog:
         self._problems.pop(path, None)
         if stat is not None:  # taken before reading: later appends are read next time
             self._stamps[str(path)] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        entries = [*entries, *self._unrecorded.pop(path, ())]
         if archived and entries and entries[0].kind == "snapshot" and entries[0].seq > known:
             return [*self._archived_entries(path, known, entries[0]), *entries]
         return entries

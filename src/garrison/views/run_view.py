@@ -37,6 +37,7 @@ from garrison.records import run as run_records
 from garrison.records.events import ForeignMove, Warned
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
+from garrison.records.journal import Entry
 from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
 from garrison.system.clock import from_iso
@@ -196,9 +197,9 @@ class RunView:
 class _FollowedRun:
     """Journals of one run, replayed as far as they were read."""
 
-    def __init__(self, home: Path, launch: Launch) -> None:
+    def __init__(self, home: Path, launch: Launch, unrecorded: Mapping[Path, Sequence[Entry]]) -> None:
         run, self.created_at = launch.run_id, launch.created_at
-        self.files, self.log, self.model = RunFiles(home, run), EventLog(home, run), RunModel(run)
+        self.files, self.log, self.model = RunFiles(home, run), EventLog(home, run, unrecorded), RunModel(run)
         self.ended_at = ""
         self._plan: tuple[str, RunPlan] | None = None
         """Text of the graph as it was changed, and the plan."""
@@ -228,10 +229,11 @@ class _FollowedRun:
 
 
 class RunReader:
-    """Read the runs of one home, repeatedly."""
+    """Read the runs of one home, repeatedly; `unrecorded` is shown as by `EventLog`."""
 
-    def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
-        self.home = home
+    def __init__(self, home: Path, environ: Mapping[str, str] | None = None,
+                 unrecorded: Mapping[Path, Sequence[Entry]] | None = None) -> None:
+        self.home, self._unrecorded = home, unrecorded or {}
         runtime = Runtime.real(home, environ)
         self.store, self.observer, self.timing = runtime.store, runtime.observer, runtime.timing
         self._records = RecordReader()
@@ -292,7 +294,7 @@ class RunReader:
     def _follow(self, launch: Launch) -> _FollowedRun:
         followed = self._followed.get(launch.run_id)
         if followed is None or followed.created_at != launch.created_at:  # another run may have a removed one's name
-            followed = self._followed[launch.run_id] = _FollowedRun(self.home, launch)
+            followed = self._followed[launch.run_id] = _FollowedRun(self.home, launch, self._unrecorded)
         return followed
 
     def launch(self, run: str) -> Launch | None:

@@ -30,12 +30,14 @@ def test_tokens_are_priced_by_the_models_name_and_highest_for_an_unknown_one():
 
 
 @pytest.mark.parametrize(("model", "usd"), [
-    ("claude-opus-4-5-20251101", 5.0), ("claude-opus-5", 5.0), ("opus", 5.0),
-    ("us.anthropic.claude-opus-4-6-v1:0", 5.0),
+    ("claude-opus-4-5-20251101", 5.0), ("claude-opus-5", 5.0), ("opus", 5.0), ("claude-opus-5-5", 4.0),
+    ("us.anthropic.claude-opus-4-6-v1:0", 5.0), ("claude-opus-5-9", 15.0), ("claude-opus-7-20280101", 15.0),
+    ("claude-haiku-5-5", 0.5), ("claude-haiku-9", 1.0), ("claude-3-5-haiku-20241022", 0.8), ("sonnet[1m]", 3.0),
+    ("claude-sonnet-5-5[1m]", 2.0), ("claude-fable-5-2", 8.0), ("claude-fable-9", 10.0), ("gpt-9", 15.0),
     ("claude-opus-4-1-20250805", 15.0), ("claude-opus-4-20250514", 15.0), ("claude-opus-4@20250514", 15.0),
     ("claude-opus-4-0", 15.0), ("claude-3-opus-20240229", 15.0),
 ])
-def test_an_older_opus_has_its_own_price(model: str, usd: float) -> None:
+def test_each_version_has_its_own_price_and_an_unknown_one_the_dearest_of_its_family(model: str, usd: float) -> None:
     assert costs.estimate(model, {"input_tokens": 1_000_000}) == pytest.approx(usd)
 
 

@@ -46,7 +46,7 @@ def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.
     call(tmp_path, "r1", "a", 300, attempt=2)
     assert reader.read(DAY).of_run("r1").to_json()["limits"] == {"run": 5.0, "day": None, "nodes": {"a": 4.0}}
     assert reader.read(DAY).of_run("r3").to_json() == {
-        "usd": None, "nodes": {}, "tokens": {"all": [0, 0], "nodes": {}}, "today": None,
+        "usd": None, "nodes": {}, "tokens": {"all": [0, 0], "nodes": {}}, "today": None, "windows": "",
         "limits": {"run": None, "day": None, "nodes": {}}}
 
 
@@ -66,6 +66,26 @@ def test_what_the_proxy_counts_has_its_own_limits_and_takes_none_of_a_session_s(
     assert {row["of"]: row["limit"] for row in usage.cost_rows(tmp_path, "r1", "node")} == {"r1/a": 2.0, "r1/b": 3.0}
     rows = usage.cost_rows(tmp_path, "r1", "model")
     assert [(row["of"], row["calls"], row["input"]) for row in rows] == [("haiku", 2, 200)]
+
+
+def test_a_subscription_has_windows_in_place_of_dollars_and_all_show_one_sum(tmp_path: Path) -> None:
+    """The last word about each window counts, whichever attempt heard it."""
+    first, second = (tmp_path / f"runs/r1/nodes/a/{attempt}/claude" for attempt in (1, 2))
+    for folder, used in ((second, 0.1), (first, 0.62)):
+        folder.mkdir(parents=True)
+        costs.append_usage(folder / "usage.jsonl", costs.call_record("s", costs.now(), "m", "haiku", {
+            "output_tokens": 100_000}))
+        if folder == second:
+            assert usage.describe_cost(tmp_path, "r1") == (pytest.approx(0.5), "$0.50 so far")
+        costs.note_window(folder, "five_hour", used, 4e9, "allowed")
+        costs.note_window(folder, "overage", 1.0, None, "allowed")
+    costs.note_window(first, "seven_day", None, None, "rejected")
+    usd, words = usage.describe_cost(tmp_path, "r1")
+    assert words == "5 h: 62 % used until Tue 02 07:06 UTC, week: used up"
+    of_run = usage.CostReader(tmp_path).read("2026-01-01").of_run("r1")
+    assert usd == of_run.usd == sum(row["usd"] for row in usage.cost_rows(tmp_path, "r1", "node")) == pytest.approx(1.0)
+    assert of_run.to_json()["windows"] == words
+    assert usage.describe_cost(tmp_path, "r2") == (None, "")
 
 
 @pytest.mark.parametrize("order", [None, [], {}, {"settings": None}, {"settings": {"budget": "much"}}])

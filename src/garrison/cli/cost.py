@@ -9,10 +9,10 @@ import click
 from garrison.cli import completion
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option
-from garrison.cli.output import print_json, print_table
+from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.errors import UsageError
-from garrison.records.costs import PIPELINES
+from garrison.records.costs import PIPELINES, describe_windows
 from garrison.records.names import check_run
 from garrison.views.usage import COSTS_BY, call_lines, cost_rows
 
@@ -50,6 +50,8 @@ def cost(run: str | None, by: str, calls: bool, as_json: bool, home: str | None)
         (row["of"], row["calls"], row["input"], row["output"], f"{row['usd']:.4f}",
          *([_limit(row["limit"])] if has_limits else [])) for row in rows],
         "no call of a model is recorded")
+    if run and (windows := describe_windows(find_home(home), run)):
+        print_message(f"a subscription pays for it ({windows}); the dollars are what its calls cost without one")
 
 
 def _limit(usd: float | None) -> str:

@@ -320,6 +320,8 @@ def _head(view: RunView, columns: int | None, *, verbose: bool) -> Iterator[Line
     yield from wrapped(line, columns, STYLES.get(view.status, "head"))
     if view.total:
         yield _bar(view.counts, view.total, columns)
+    if view.details and view.details.cost[1]:
+        yield from wrapped(f"cost: {view.details.cost[1]}", columns, "dim")
     if view.details and view.details.paused:
         reason, detail = view.details.paused
         yield from wrapped(f"the merge queue is paused ({reason}): {first_line(detail)}", columns, "due")

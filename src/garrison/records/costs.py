@@ -18,24 +18,46 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from garrison.frozen import frozen
 from garrison.records.failover import EARLIER
-from garrison.records.json_io import append_line, read_lines
+from garrison.records.json_io import append_line, read_json, read_lines, write_json
 
-PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}
-"""US dollars per million tokens, input and output, by a word of the model's name: estimates until the CLI's total."""
-_OLD_OPUS, _NEW_OPUS = (15.0, 75.0), (4, 5)
-"""Price of Opus before the version from which on `PRICES` has it."""
-_OPUS_VERSION = re.compile(r"opus[-.@](\d)(?:[-.](\d{1,2})(?!\d))?|(\d)(?:[-.](\d{1,2}))?-opus")
-"""`claude-opus-4-1-20250805`, `claude-opus-4@20250514`, `claude-3-opus-20240229`."""
-HIGHEST_PRICE = (15.0, 75.0)
-"""For an unknown model: a limit errs on the safe side."""
+PRICES_OF = "2026-11-29"
+"""Day on which the table was compared with that of the Claude CLI (2.1.330)."""
+
+
+class Price(NamedTuple):
+    """US dollars per million tokens."""
+
+    input: float
+    output: float
+    cache_read: float
+
+
+HIGHEST_PRICE = Price(15.0, 75.0, 1.5)
+"""For a model of no family that is known: a limit errs on the safe side."""
+PRICES: Mapping[str, Mapping[tuple[int, int], Price]] = {
+    "opus": {(3, 0): HIGHEST_PRICE, (4, 0): HIGHEST_PRICE, (4, 1): HIGHEST_PRICE, **dict.fromkeys(
+        ((4, 5), (4, 6), (4, 7), (4, 8), (5, 0)), Price(5.0, 25.0, 0.5)), (5, 5): Price(4.0, 20.0, 0.2)},
+    "sonnet": {**dict.fromkeys(((3, 5), (3, 7), (4, 0), (4, 5), (4, 6)), Price(3.0, 15.0, 0.3)),
+               (5, 0): Price(2.0, 10.0, 0.2), (5, 5): Price(2.0, 10.0, 0.1)},
+    # Of the newest, what long prompts cost.
+    "haiku": {(3, 5): Price(0.8, 4.0, 0.08), (4, 5): Price(1.0, 5.0, 0.1), (5, 5): Price(0.5, 2.5, 0.05)},
+    "fable": {(5, 0): Price(10.0, 50.0, 1.0), (5, 1): Price(10.0, 50.0, 0.25), (5, 2): Price(8.0, 40.0, 0.2)},
+    "mythos": {(5, 0): Price(10.0, 50.0, 1.0), (5, 1): Price(10.0, 50.0, 0.25), (5, 2): Price(8.0, 40.0, 0.2)}}
+"""Family → version → price. A version that is not here counts as the dearest of its family. These are estimates until
+the CLI's total, which replaces them."""
+_ALIASED = (4, 5)
+"""Oldest version that a family alone may mean, as in `--model opus`: it counts as the dearest from there on."""
+_NAMED = re.compile(rf"(?:(\d)(?:[-.](\d{{1,2}}))?-)?({'|'.join(PRICES)})"
+                    r"(?:[-.@](\d)(?:[-.](\d{1,2})(?!\d))?(?!\d))?")
+"""`claude-opus-4-1-20250805`, `claude-opus-4@20250514`, `claude-3-opus-20240229`, `sonnet`."""
 PROXY_SESSION = "proxy-"
 """Begins the session of what the proxy counts."""
-CACHE_WRITE, CACHE_WRITE_HOUR, _CACHE_READ = 1.25, 2.0, 0.1
-"""Price of a token written to the cache, for minutes or for an hour, or read from it, relative to an input token."""
+CACHE_WRITE, CACHE_WRITE_HOUR = 1.25, 2.0
+"""Price of a token written to the cache, for minutes or for an hour, relative to an input token."""
 CACHED_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
 """Count, among those that are written to the cache, of what stays there for an hour; also below `cache_creation`."""
 
@@ -99,24 +121,25 @@ NO_LIMITS = Limits()
 
 def estimate(model: str, usage: Mapping[str, Any]) -> float:
     """Return the cost of one response in US dollars by its token counts, named as in the Messages API."""
-    price_in, price_out = price_of(model)
+    price = price_of(model)
     counts = [token_count(usage, name) for name in (
         "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")]
     details = usage.get("cache_creation")
     long = max(token_count(each, CACHED_FOR_AN_HOUR) for each in (usage, details if isinstance(details, dict) else {}))
-    tokens_in = counts[0] + counts[1] * CACHE_WRITE + counts[2] * _CACHE_READ \
-        + min(long, counts[1]) * (CACHE_WRITE_HOUR - CACHE_WRITE)
-    return (tokens_in * price_in + counts[3] * price_out) / 1e6
+    tokens_in = counts[0] + counts[1] * CACHE_WRITE + min(long, counts[1]) * (CACHE_WRITE_HOUR - CACHE_WRITE)
+    return (tokens_in * price.input + counts[2] * price.cache_read + counts[3] * price.output) / 1e6
 
 
-def price_of(model: str) -> tuple[float, float]:
-    """Return a model's price of a million tokens, input and output."""
-    name = model.lower()
-    if (version := _OPUS_VERSION.search(name)) is not None:
-        major, minor = version[1] or version[3], version[2] or version[4] or "0"
-        if (int(major), int(minor)) < _NEW_OPUS:
-            return _OLD_OPUS
-    return next((price for word, price in PRICES.items() if word in name), HIGHEST_PRICE)
+def price_of(model: str) -> Price:
+    """Return a model's price."""
+    named = _NAMED.search(model.lower())
+    if named is None:
+        return HIGHEST_PRICE
+    versions = PRICES[named[3]]
+    if (major := named[4] or named[1]) is None:
+        return max(price for version, price in versions.items() if version >= _ALIASED)
+    version = int(major), int((named[5] if named[4] else named[2]) or 0)
+    return versions.get(version) or max(versions.values())
 
 
 def token_count(usage: Mapping[str, Any], name: str) -> int:
@@ -281,6 +304,48 @@ class UsageLog:
         elif event["kind"] == "result" and event.get("usd"):
             append_usage(self._path, UsageRecord("result", self._session, now(), event["usd"],
                                                  connection=self._connection))
+
+
+# ---- windows of a subscription
+
+WINDOWS_FILE = "windows.json"
+"""Beside a usage file: what a subscription's windows have left, which count in place of dollars."""
+_WINDOWS = {"five_hour": "5 h", "seven_day": "week", "seven_day_opus": "week of Opus",
+            "seven_day_sonnet": "week of Sonnet"}
+"""Window → its name."""
+
+
+def note_window(folder: Path, kind: str, used: float | None, resets_at: float | None, status: str) -> None:
+    """Note in an attempt's folder what the API says about a window of its subscription."""
+    if kind not in _WINDOWS:
+        return
+    known = read_json(folder / WINDOWS_FILE)
+    noted = {"used": used, "resets_at": resets_at, "status": status, "at": now()}
+    write_json(folder / WINDOWS_FILE, {**(known if isinstance(known, dict) else {}), kind: noted})
+
+
+def describe_windows(home: Path, run: str) -> str:
+    """Return what a run's subscription has left, as last heard: `5 h: 62 % used until 17:40 UTC, week: 12 % used`; ''
+    for a run that pays by tokens."""
+    latest: dict[str, Mapping[str, Any]] = {}
+    for _, _, path in usage_files(home, run):
+        noted = read_json(path.with_name(WINDOWS_FILE))
+        for kind, window in (noted.items() if isinstance(noted, dict) else ()):
+            if kind in _WINDOWS and isinstance(window, dict) and str(window.get("at")) > str(
+                    latest.get(kind, {}).get("at", "")):
+                latest[kind] = window
+    return ", ".join(_describe_window(name, latest[kind]) for kind, name in _WINDOWS.items() if kind in latest)
+
+
+def _describe_window(name: str, window: Mapping[str, Any]) -> str:
+    used, resets_at = window.get("used"), window.get("resets_at")
+    amount = f"{used:.0%} used".replace("%", " %") if isinstance(used, int | float) else \
+        "used up" if window.get("status") == "rejected" else "not used up"
+    if not isinstance(resets_at, int | float):
+        return f"{name}: {amount}"
+    until = datetime.fromtimestamp(resets_at, UTC)
+    day = "" if until.date() == datetime.now(UTC).date() else f"{until:%a %d} "
+    return f"{name}: {amount} until {day}{until:%H:%M} UTC"
 
 
 class UsageCache:

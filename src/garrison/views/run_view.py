@@ -55,6 +55,7 @@ from garrison.views.node_view import (
 from garrison.views.process_view import ProcessView, observe_process
 from garrison.views.record_reader import RecordReader
 from garrison.views.run_model import Lifecycle, RunModel
+from garrison.views.usage import describe_cost, rounded
 from garrison.views.waits import waits_of
 
 PROBLEMS = 20
@@ -72,6 +73,8 @@ class RunDetails:
     landing: list[QueueEntryView]
     events: list[Lifecycle]
     limits: list[Limit]
+    cost: tuple[float | None, str] = (None, "")
+    """What its calls of models have cost in US dollars, None for none, and in words."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
@@ -79,7 +82,7 @@ class RunDetails:
                 "queue": {"paused": self.paused[0], "detail": self.paused[1]} if self.paused else None,
                 "landing": [entry.to_json() for entry in self.landing],
                 "events": [event.to_json() for event in self.events],
-                "limits": [limit.to_json() for limit in self.limits]}
+                "limits": [limit.to_json() for limit in self.limits], "usd": rounded(self.cost[0])}
 
 
 @frozen
@@ -335,7 +338,8 @@ class RunReader:
         pause = nodes.model.queue.pause if nodes.model.queue else None
         return RunDetails(views, [nodes.failed(node) for node in views if node.journaled.status == "failed"],
                           (pause.reason, pause.explain()) if pause else None, nodes.landing(self._age),
-                          nodes.model.latest(), limits(launch, self.timing, nodes.used()))
+                          nodes.model.latest(), limits(launch, self.timing, nodes.used()),
+                          describe_cost(self.home, launch.run_id))
 
     def _processes(self, run: str) -> list[ProcessView]:
         keys = sorted((key for key in self.store.keys(Identity) if key.run == run),

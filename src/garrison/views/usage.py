@@ -82,6 +82,8 @@ class RunCosts:
     limits: Mapping[str, costs.Limits]
     today: float
     """US dollars of the whole home today."""
+    windows: str = ""
+    """What the run's subscription has left (`costs.describe_windows`), which counts in place of dollars."""
 
     @property
     def usd(self) -> float | None:
@@ -103,7 +105,7 @@ class RunCosts:
             "limits": {"run": _lowest(limits.run for limits in self.limits.values()), "day": day,
                        "nodes": {node: limits.node for node, limits in self.limits.items()
                                  if limits.node is not None}},
-            "today": None if day is None else rounded(self.today)}
+            "today": None if day is None else rounded(self.today), "windows": self.windows}
 
 
 NO_RUN_COSTS = RunCosts({}, {}, 0.0)
@@ -117,11 +119,14 @@ class Costs:
     limits: Mapping[tuple[str, str], costs.Limits] = field(default_factory=dict)
     today: float = 0.0
     """US dollars, of the whole home."""
+    windows: Mapping[str, str] = field(default_factory=dict)
+    """Run → what its subscription has left."""
 
     def of_run(self, run: str) -> RunCosts:
         """Return the costs of one run."""
         return RunCosts({node: spent for (owner, node), spent in self.nodes.items() if owner == run},
-                        {node: limits for (owner, node), limits in self.limits.items() if owner == run}, self.today)
+                        {node: limits for (owner, node), limits in self.limits.items() if owner == run}, self.today,
+                        self.windows.get(run, ""))
 
 
     def by_run(self) -> dict[str, RunCosts]:
@@ -129,7 +134,7 @@ class Costs:
         nodes: dict[str, dict[str, costs.Spent]] = {}
         for (run, node), spent in self.nodes.items():
             nodes.setdefault(run, {})[node] = spent
-        return {run: RunCosts(spent, {}, self.today) for run, spent in nodes.items()}
+        return {run: RunCosts(spent, {}, self.today, self.windows.get(run, "")) for run, spent in nodes.items()}
 
 
 class CostReader:
@@ -145,14 +150,17 @@ class CostReader:
             self._due = time.monotonic() + COST_INTERVAL
             nodes: dict[tuple[str, str], costs.Spent] = {}
             limits: dict[tuple[str, str], costs.Limits] = {}
-            today = 0.0
+            today, windowed = 0.0, set()
             for run, node, path in costs.usage_files(self.home):
                 calls = self._usage.read(path)
                 nodes[run, node] = add_up([nodes.get((run, node), costs.Spent()), costs.total(calls)])
                 if (found := self._limits_beside(path)) is not None:
                     limits[run, node] = found  # the latest attempt comes last, and its limits apply
                 today += costs.total_of_day(calls, day)
-            self._costs = Costs(nodes, limits, today)
+                if path.with_name(costs.WINDOWS_FILE).exists():
+                    windowed.add(run)
+            windows = {run: costs.describe_windows(self.home, run) for run in windowed}
+            self._costs = Costs(nodes, limits, today, windows)
         return self._costs
 
     def _limits_beside(self, usage_file: Path) -> costs.Limits | None:
@@ -182,6 +190,15 @@ def limits_of(job: object) -> costs.Limits:
     node, run, day = (value if isinstance(settings, dict) and isinstance(value := settings.get(key), int | float)
                       else None for key in ("budget", "budget_run", "budget_day"))
     return costs.Limits(node, run, day)
+
+
+def describe_cost(home: Path, run: str) -> tuple[float | None, str]:
+    """Return what a run has cost in US dollars so far, None without any call, and in words."""
+    parts = [costs.total(costs.read_usage(path)) for _, _, path in costs.usage_files(home, run)]
+    if not any(part.calls or part.usd for part in parts):
+        return None, ""
+    usd = add_up(parts).usd
+    return usd, costs.describe_windows(home, run) or f"${usd:.2f} so far"
 
 
 def add_up(parts: Iterable[costs.Spent]) -> costs.Spent:

@@ -330,7 +330,8 @@ class _MessageReader:
 
     def _rate_limit(self, message: RateLimitEvent) -> list[Event]:
         info = message.rate_limit_info
-        return [{"kind": "limit", "status": info.status, "resets_at": info.resets_at, "type": info.rate_limit_type}]
+        return [{"kind": "limit", "status": info.status, "resets_at": info.resets_at, "type": info.rate_limit_type,
+                 "used": info.utilization}]
 
     def _result(self, message: ResultMessage) -> list[Event]:
         refused = message.is_error and message.stop_reason == "refusal"

@@ -248,6 +248,7 @@ class Connection(SessionConnection):
 
     def _rate_limit(self, event: RateLimit) -> None:
         self._write(event)
+        costs.note_window(self.files.folder, event["type"] or "", event["used"], event["resets_at"], event["status"])
         if event["status"] == "rejected":
             self._resets_at = float(event["resets_at"]) if event["resets_at"] else None
 

@@ -84,6 +84,9 @@ class RateLimit(TypedDict):
     status: str
     resets_at: float | None
     type: str | None
+    """Window of a subscription, such as `five_hour`."""
+    used: float | None
+    """Part of it that is used, if that is known."""
 
 
 class Usage(TypedDict):

@@ -22,7 +22,7 @@ const LOOKS = { "waiting for you": "asking", "nothing at work": "waiting" };
 export const RunHead = reading(["status", "nodes", "gates", "waits", "next", "goal", "title", "costs", "write"], ({ run, state, waits, runs, act }) => state && html`
   <div class="run-id"><${Picker} run=${run} runs=${runs} /><${Status} state=${state} waits=${waits} />
     ${state.write === false && html`<span class="pill" title="The token of this address allows no changes">read only</span>`}</div>
-  <div class="progress"><${Progress} state=${state} /><span class="cost">${dollarsOf(state.costs?.usd, state.costs?.limits?.run)}</span></div>
+  <div class="progress"><${Progress} state=${state} /><span class="cost">${state.costs?.windows || dollarsOf(state.costs?.usd, state.costs?.limits?.run)}</span></div>
   <p class="goal" title=${state.goal || null}>${state.goal || state.title}</p>
   <div class="row run-actions">${state.write !== false && html`<${Actions} state=${state} act=${act} />`}</div>`);
 

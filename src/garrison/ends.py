@@ -155,6 +155,8 @@ class RefusedBy(StrEnum):
     """Nothing: somebody took its worktree or branch away, and another attempt continues from what is left."""
     FAILED = "failed"
     """Its own agent, or its set-up."""
+    OUTAGE = "outage"
+    """Nothing: something else kept its agent from working until it was given up."""
     RUN = "run"
     """The pipeline led back to the node."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -216,10 +217,16 @@ def test_a_full_context_is_handed_over_with_the_notes(scene):
         return steps(work("full"), say(use(f"{TOOL}save_notes", text="half of it is there")),
                      Fault("too_long", times=ALWAYS))(asked)
 
-    scene.players["full"] = full
-    child = scene.launch(scene.graph(full=""))
+    def cut(asked: Request) -> Turn | Fault | str:
+        if "Hand-over" in asked.prompt:
+            return steps(report(), "Done.")(asked)
+        return steps(work("cut"), replace(say("And so on."), stop="model_context_window_exceeded"))(asked)
+
+    scene.players.update(full=full, cut=cut)
+    child = scene.launch(scene.graph(full="", cut=""))
     assert place.finish(child) == 0, place.logs()
-    assert scene.endings("full") == ["context", "reported"]
+    assert scene.endings("full") == scene.endings("cut") == ["context", "reported"]
+    assert sum(one.asked.step == 1 for one in scene.calls("cut")[:-2]) <= 2, "the CLI would ask four times"
     told = scene.calls("full")[-1].asked.prompts[0]
     assert "half of it is there" in told and "Write full" in told.partition("Committed on the branch")[2]
 

@@ -21,7 +21,8 @@ from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer, rule
 from garrison.agents.acp.report_block import find_report, find_verdict
 from garrison.agents.acp.settings import AcpSettings, read_only
-from garrison.agents.claude import cli_process
+from garrison.agents.claude import cli_process, policy
+from garrison.agents.claude.policy import Step
 from garrison.agents.program_takeover import fill_session, opener_of
 from garrison.agents.registry import (
     AcpProfile,
@@ -132,14 +133,22 @@ def test_a_job_survives_the_file() -> None:
 def connection_to(program: str, folder: Path) -> Connection:
     """Return a connection to a program."""
     place = str(folder)
-    connection = Connection(AcpJob(place, 1, place, place, "", 1, "p", "", 0, (program,), (), {}, None))
+    connection = Connection(AcpJob(place, 1, place, place, "", 1, "p", "", 0, (program,), (), {}, None,
+                                   AcpSettings((program,))))
     connection.files.make()
     return connection
 
 
-def test_a_program_that_does_not_exist_is_invalid(tmp_path: Path) -> None:
+def test_a_program_that_is_gone_is_waited_for_and_one_that_cannot_be_run_is_invalid(tmp_path: Path) -> None:
     ending = asyncio.run(connection_to("/no/such/program", tmp_path).run())
-    assert (ending.kind, ending.reason) == ("invalid", "/no/such/program cannot be started: No such file or directory")
+    assert (ending.kind, ending.reason) == (
+        "vanished", "/no/such/program is not there any more; waiting until it is back")
+    assert policy.decide([ending]).step is Step.WAIT
+    odd = tmp_path / "odd"
+    odd.write_text("#!/no/such/shell\n")
+    odd.chmod(0o755)
+    ending = asyncio.run(connection_to(str(odd), tmp_path).run())
+    assert (ending.kind, ending.reason) == ("invalid", f"{odd} cannot be started: No such file or directory")
 
 
 def test_a_disk_that_is_full_while_the_program_starts_says_nothing_about_the_program(

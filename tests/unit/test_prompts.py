@@ -140,6 +140,7 @@ BUILT = {
     "rework_guard": lambda: again(replace(
         REFUSED, by=RefusedBy.GUARD, reason="it left files that it must remove or add to .gitignore: core.77")),
     "rework_failed": lambda: again(replace(REFUSED, by=RefusedBy.FAILED, reason="exit 3: no network")),
+    "rework_outage": lambda: again(replace(REFUSED, by=RefusedBy.OUTAGE, reason="hang 4 times in a row: silent")),
     "rework_run": lambda: again(Refusal(RefusedBy.RUN, 1, "check failed: 2 tests are red", target="main")),
     "resume_command": lambda: command(interruption=DIED),
     "resume_stopped": lambda: command(interruption=Interruption(

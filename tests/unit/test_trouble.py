@@ -11,7 +11,9 @@ import pytest
 
 from garrison.agents.acp import failures as acp_failures
 from garrison.agents.claude import policy
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending, Step
+from garrison.agents.claude.trouble import was_hindered
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.presets import Preset, find_preset
 from garrison.agents.program_stream import ClaudeStream, CodexStream, Told
@@ -238,7 +240,7 @@ def test_the_error_event_of_a_stream_is_the_witness() -> None:
     assert (found := read_told(400, "", "prompt is too long")) and found.kind == "context"
 
 
-def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_vanished_program_ten_minutes() -> None:
+def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_broken_program_ten_minutes() -> None:
     for kind in (TroubleKind.OVERLOADED, TroubleKind.SERVER, TroubleKind.NETWORK, TroubleKind.RATE_LIMIT):
         endings: list[Ending] = []
         for _ in range(200):
@@ -252,16 +254,27 @@ def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_vanished_program
     reset = policy.decide_program([Ending("rate_limit", 0.0, "x", resets_at=7200.0)])
     assert (reset.until, reset.reason) == (7200.0, "rate limit: x")
     assert policy.decide_program([Ending("rate_limit", 100.0, "x", resets_at=50.0)]).until == 130.0  # a past one
-    gone = [Ending("vanished", 0.0, "codex is gone; waiting"), Ending("vanished", 599.0, "codex is gone; waiting")]
-    assert policy.decide_program(gone).reason == "codex is gone; waiting, at most 10 minutes"
-    over = policy.decide_program([*gone, Ending("vanished", 600.0, "codex is gone; waiting")])
-    assert (over.step, over.reason) == (Step.FINISH, "codex is gone; it was waited for 10 minutes")
+    gone = policy.decide_program([Ending("vanished", at, "codex is gone; waiting") for at in (0.0, 86_400.0)])
+    assert (gone.step, gone.reason) == (Step.WAIT, "codex is gone; waiting")
+    broken = [Ending("broken", at, "codex cannot be run; waiting") for at in (0.0, 599.0)]
+    assert policy.decide_program(broken).reason == "codex cannot be run; waiting, at most 10 minutes"
+    over = policy.decide_program([*broken, Ending("broken", 600.0, "codex cannot be run; waiting")])
+    assert (over.step, over.reason) == (Step.FINISH, "codex cannot be run; it was waited for 10 minutes")
 
 
 def test_a_spent_quota_of_a_session_is_waited_for() -> None:
     text = "You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00 UTC."
     assert classify(400, text) is TroubleKind.QUOTA
     assert policy.decide([Ending(TroubleKind.QUOTA, 0.0, text)]).step is Step.WAIT
+
+
+def test_an_attempt_that_could_not_work_says_nothing_about_its_work(tmp_path: Path) -> None:
+    files = AttemptFiles(tmp_path)
+    files.make()
+    assert not was_hindered(tmp_path)
+    for kind, expected in (("hang", True), ("too_long", False), ("broken", True), (policy.SILENT, False)):
+        files.add_ending(Ending(kind, 1.0, "x"))
+        assert was_hindered(tmp_path) is expected, kind
 
 
 def test_aider_that_gives_a_request_up_has_failed_though_it_ends_with_exit_code_0(tmp_path: Path) -> None:

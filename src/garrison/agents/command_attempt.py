@@ -55,6 +55,8 @@ PROGRESS_AFTER = 60.0
 _START_SECONDS = 15.0
 """Seconds within which a program that lacks a part of itself fails."""
 _MAX_REASON = 300
+_PROGRAMS = frozenset({TroubleKind.VANISHED, TroubleKind.BROKEN})
+"""Classes that are about the program itself."""
 _BROKEN = re.compile(r"cannot find (?:module|package)|ERR_MODULE_NOT_FOUND|ModuleNotFoundError|No module named|"
                      r"text file busy|bad interpreter|exec format error|bwrap: (?:execvp|Can't find source path)|"
                      r"cannot execute", re.IGNORECASE)
@@ -136,7 +138,7 @@ class CommandAttempt(SuspendableAttempt):
         self._begun, self._begun_at, self._answer = now, self._wall(), None
         if self.endings and not self._agent.is_own_command:
             self._tell_why(self.endings[-1])
-        self._gone = self._missing() if self.endings and self.endings[-1].kind == TroubleKind.VANISHED else ""
+        self._gone = self._missing() if self.endings and self.endings[-1].kind in _PROGRAMS else ""
         try:
             self._ran = (self._agent.not_run(self.assignment) if self._gone else self._agent.run(self.assignment, now))
         except GarrisonError:
@@ -165,7 +167,7 @@ class CommandAttempt(SuspendableAttempt):
         told, answer = self._ran.told if self._ran is not None else None, self._answer
         resets_at = (answer.resets_at if answer is not None else None) or \
             (told.resets_at if told is not None else None) or read_reset(witness.around, at, local_zone())
-        ending = Ending(witness.kind, at, reason, resets_at=resets_at if witness.kind != TroubleKind.VANISHED else None,
+        ending = Ending(witness.kind, at, reason, resets_at=resets_at if witness.kind not in _PROGRAMS else None,
                         progress=time.monotonic() - self._begun >= PROGRESS_AFTER,
                         status=answer.status if answer is not None else None)
         if self._ran is not None:
@@ -187,8 +189,8 @@ class CommandAttempt(SuspendableAttempt):
         if self._stopping or work is None or ended.status == "success" or ended.killed or work.timed_out \
                 or ended.report.get("status"):
             return None
-        if gone := self._find_gone(ended, work):
-            return Witness(TroubleKind.VANISHED, gone, "")
+        if (gone := self._find_gone(ended, work)) is not None:
+            return gone
         answer = read_answer(self.assignment.folder / NETWORK, self._begun_at)
         if answer is not None and (seen := judge(TroubleKind.CRASH, answer)) is not None:
             self._answer = answer
@@ -200,12 +202,16 @@ class CommandAttempt(SuspendableAttempt):
         return find_witness(output, is_agent=not self._agent.is_own_command,
                             hosts=hosts_of(self.assignment.environment))
 
-    def _find_gone(self, ended: Outcome, work: Run) -> str:
-        """Return which program is gone that the launch saw, or lacks a part of itself; '' for none."""
+    def _find_gone(self, ended: Outcome, work: Run) -> Witness | None:
+        """Return which program is gone that the launch saw, or lacks a part of itself; None for none."""
         if not ended.exit_code:
-            return ""
+            return None
         if missing := self._gone or self._missing():
-            return f"{missing} is not on the PATH any more; waiting until it is back"
+            return Witness(TroubleKind.VANISHED, f"{missing} is not on the PATH any more; waiting until it is back", "")
+        broken = self._find_broken(ended, work)
+        return Witness(TroubleKind.BROKEN, broken, "") if broken else None
+
+    def _find_broken(self, ended: Outcome, work: Run) -> str:
         seen = self._seen()
         if not seen:
             return ""

@@ -38,6 +38,8 @@ class TroubleKind(StrEnum):
     NETWORK = "network"
     VANISHED = "vanished"
     """The agent's program is gone that was there when the run was launched: an update replaces it, mostly."""
+    BROKEN = "broken"
+    """The program is there and cannot be run, or lacks a part of itself: an update is under way, perhaps."""
     AUTHENTICATION = "authentication"
     BILLING = "billing"
     BUDGET = "budget"
@@ -111,8 +113,9 @@ TABLE: Mapping[TroubleKind, Handling] = {
     TroubleKind.OVERLOADED: Handling(Rule.PATIENT, Backoff(2.0, 120.0), words="API overloaded"),
     TroubleKind.SERVER: Handling(Rule.PATIENT, Backoff(2.0, 60.0), words="API failing"),
     TroubleKind.NETWORK: Handling(Rule.PATIENT, Backoff(1.0, 60.0), words="API not reachable"),
-    TroubleKind.VANISHED: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0, max_seconds=600.0), death_classes.SHORTAGE,
-                                   "program gone"),
+    TroubleKind.VANISHED: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0), death_classes.SHORTAGE, "program gone"),
+    TroubleKind.BROKEN: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0, max_seconds=600.0), death_classes.SHORTAGE,
+                                 "program broken"),
     TroubleKind.HANG: Handling(Rule.GIVEN_UP, Backoff(0.5, 10.0, 3, 8), death_classes.HUNG, "interrupted"),
     TroubleKind.TOO_LONG: Handling(Rule.NEVER, Backoff(0.5, 10.0, 3, 3), words="response too long"),
     TroubleKind.RESERVED: Handling(Rule.NEVER, Backoff(2.0, 30.0), death_classes.RATE_LIMIT, "waits for the budget"),

@@ -218,7 +218,7 @@ class Briefer:
         previous = self.task.attempt - 1
         entry = self._refused_entry(previous)
         events = [event for _, event in self._journal(previous)]
-        by = self._refused_by(entry, events)
+        by = self._refused_by(entry, events, previous)
         rescue = self._rescue(events, previous)
         start = {CONTINUE: Start.CONTINUE, "merge": Start.MERGE}.get(self.task.rework, Start.FRESH)
         tip, base = entry.base if entry else "", self._base(entry, rescue)
@@ -339,7 +339,7 @@ class Briefer:
 
         return node_queue(self.runtime, self.launch, "briefing", self.git)
 
-    def _refused_by(self, entry: MergeEntry | None, events: Sequence[Any]) -> RefusedBy:
+    def _refused_by(self, entry: MergeEntry | None, events: Sequence[Any], attempt: int) -> RefusedBy:
         from garrison.records.events import FactRecorded
 
         if entry is not None:
@@ -351,7 +351,11 @@ class Briefer:
             return RefusedBy.VALIDATOR if VALIDATOR in facts and accepted else RefusedBy.ACCEPTANCE
         if self.task.rework == CONTINUE:
             return RefusedBy.LOST
-        return _BY_KIND.get(kind, RefusedBy.FAILED if "failed" in facts else RefusedBy.RUN)
+        if kind not in _BY_KIND and "failed" in facts:
+            from garrison.agents.claude.trouble import was_hindered
+
+            return RefusedBy.OUTAGE if was_hindered(self.files.attempt(self.task.node, attempt)) else RefusedBy.FAILED
+        return _BY_KIND.get(kind, RefusedBy.RUN)
 
     def _rescue(self, events: Iterable[Any], attempt: int) -> str:
         """Return the ref under which the attempt's work was saved at its end, '' for none."""

@@ -104,7 +104,7 @@ class Connection(SessionConnection):
         except RequestError as error:
             return self._ending(*acp_failures.classify(error.code, str(error), error.data))
         except CannotStart as error:
-            return self._ending(failures.INVALID, str(error))
+            return self._gone() or self._ending(failures.INVALID, str(error))
 
     async def _connect(self) -> Ending:
         async with start_slot(Path(self.job.home), self.settings.starts, self._show_wait, self._stop) as started:
@@ -366,6 +366,10 @@ class Connection(SessionConnection):
             return self._reported(report)  # a failure after the report is no reason to repeat the work
         return super()._ending(kind, reason, resets_at=resets_at)
 
+    def _gone(self) -> Ending | None:
+        path = self.settings.set.get("PATH")
+        return self._vanished(self.settings.argv[0], path)
+
     async def _agent_ended(self, error: AgentEnded) -> Ending:
         end = End(error.code)
         if end.signal == signal.SIGTERM:  # a stop signals the agent and us; ours may arrive later
@@ -374,7 +378,8 @@ class Connection(SessionConnection):
         if self._stop.is_set():
             return self._ending(policy.STOPPED)
         if end.kind is EndKind.NOT_RUN:
-            return self._ending(failures.INVALID, f"the agent's program cannot be started: {error.stderr}")
+            return self._gone() or \
+                self._ending(failures.INVALID, f"the agent's program cannot be started: {error.stderr}")
         if end.kind is EndKind.LOST:
             return self._ending(failures.CRASH, "the agent closed its output")
         if end.kind is EndKind.SIGNAL:

@@ -16,7 +16,7 @@ PROTOCOL = "protocol"
 _AUTH_REQUIRED, _METHOD_NOT_FOUND, _INVALID_PARAMS, _INVALID_REQUEST = -32000, -32601, -32602, -32600
 _MAX_DATA = 1000
 
-BY_STOP: Mapping[str, str] = {"max_tokens": failures.TOO_LONG, "max_turn_requests": failures.MAX_TURNS,
+BY_STOP: Mapping[str, str] = {"max_tokens": failures.CONTEXT, "max_turn_requests": failures.MAX_TURNS,
                               "refusal": failures.REFUSED}
 """Why an agent ended its turn → the class of that failure; any other end is none."""
 

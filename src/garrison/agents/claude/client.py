@@ -56,6 +56,11 @@ __all__ = ["ClaudeClient", "ClaudeSDKError", "Interrupted", "NoResult", "Process
 TOOL_TIMEOUT = 660.0
 """Seconds for which a tool call may be silent beyond the stale limit: the CLI's own limit for a command is 600."""
 _INTERRUPT_TIMEOUT = 2.0
+START_TIMEOUT = 60.0
+"""Seconds for which the SDK waits for the first answer of a CLI."""
+_START_POLL = 0.5
+_FULL = "model_context_window_exceeded"
+"""Stop reason of a response that has filled the context."""
 _MAX_LINE = 32 * 1024 * 1024
 """Longest line of the CLI; the SDK's own limit of 1 MiB breaks on large tool results."""
 
@@ -173,8 +178,38 @@ class ClaudeClient:
         return self._messages.last_error
 
     async def connect(self) -> None:
-        """Start the CLI; `close` releases it even if this fails half-way."""
-        await self._client.connect()
+        """Start the CLI; `close` releases it even if this fails half-way.
+
+        Raises:
+            ProcessError: the CLI has ended, with whatever exit code, be it that a process of its holds its output.
+            Silence: it runs and does not answer.
+        """
+        starting = asyncio.current_task()
+        assert starting is not None
+        watch = asyncio.create_task(self._watch_start(starting))
+        try:
+            await self._client.connect()
+        except asyncio.CancelledError:
+            if not watch.done() or watch.cancelled() or watch.exception() is not None:
+                raise
+            starting.uncancel()
+            raise ProcessError("it ended at its start", exit_code=watch.result()) from None
+        except ClaudeSDKError:
+            raise
+        except Exception as error:  # the SDK has no class of its own for a request that got no answer
+            raise Silence(START_TIMEOUT, "the CLI has not answered since its start for") from error
+        finally:
+            watch.cancel()
+
+    async def _watch_start(self, starting: asyncio.Task[Any]) -> int:
+        """Return the exit code of a CLI that ends while it starts, and end the wait: the SDK waits for its answer."""
+        while True:
+            await asyncio.sleep(_START_POLL)
+            process = getattr(getattr(self._client, "_transport", None), "_process", None)
+            if (code := getattr(process, "returncode", None)) is not None:
+                await asyncio.sleep(_START_POLL)  # what it has printed is read meanwhile, and mostly its end is noticed
+                starting.cancel()
+                return int(code)
 
     async def pid(self) -> int | None:
         """Return the CLI's process id."""
@@ -286,7 +321,7 @@ class _MessageReader:
         usage.update({key: value for key, value in (event.get("usage") or {}).items() if value is not None})
         stop = (event.get("delta") or {}).get("stop_reason")
         return [_usage(message_id, model, usage, final=event["type"] == "message_delta",
-                       last=stop is not None and stop != "tool_use")]
+                       last=stop is not None and stop != "tool_use", is_full=stop == _FULL and source is None)]
 
     def _assistant(self, message: AssistantMessage) -> list[Event]:
         events: list[Event] = []
@@ -350,8 +385,9 @@ _READERS: Sequence[tuple[type, Callable[[_MessageReader, Any], list[Event]]]] = 
 
 
 def _usage(message: str, model: str, usage: Mapping[str, Any], *, final: bool = False,
-           last: bool = False) -> Usage:
-    return {"kind": "usage", "message": message, "model": model, "usage": usage, "final": final, "last": last}
+           last: bool = False, is_full: bool = False) -> Usage:
+    return {"kind": "usage", "message": message, "model": model, "usage": usage, "final": final, "last": last,
+            "is_full": is_full}
 
 
 def _mcp_tool(function: Function) -> SdkMcpTool[Any]:

@@ -100,6 +100,8 @@ class Connection(SessionConnection):
             return await self._connect()
         except ProcessError as error:
             return await self._process_ended(error)
+        except Silence as error:
+            return self._ending(failures.HANG, f"{error} {self._stderr_tail()}".strip())
         except ClaudeSDKError as error:
             return self._ending(*_start_failure(f"{error} {self._stderr_tail()}"))
 
@@ -230,6 +232,8 @@ class Connection(SessionConnection):
         if not event["final"] and self._turn_end.reached:  # the CLI made a request though its turn was ended
             question = questions.unanswered(self.files)
             return self._ending(policy.QUESTION if question else policy.REPORTED, question)
+        if event["is_full"] and not self._turn_end.reached:
+            return self._ending(failures.CONTEXT, "the last response has filled its context")
         usd = costs.estimate(event["model"], event["usage"])
         if event["final"]:
             return self._reserve(usd)
@@ -288,7 +292,8 @@ class Connection(SessionConnection):
             if self._stop.is_set():
                 return self._ending(policy.STOPPED)
         if end.kind is EndKind.NOT_RUN:
-            return self._ending(failures.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
+            return self._vanished(cli_process.find_cli(self.settings)) or \
+                self._ending(failures.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
         if end.kind is EndKind.SIGNAL:
             return Ending(failures.CRASH, time.time(), f"the CLI was killed (exit code {end.code})",
                           progress=self._answered)

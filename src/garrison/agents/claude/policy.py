@@ -140,6 +140,8 @@ def decide_program(endings: Sequence[Ending]) -> Decision:
     pause, words = _pause(endings), TABLE[TroubleKind(last.kind)].words
     if last.kind in LIMITS and last.resets_at and last.resets_at > last.at:
         return replace(pause, reason=f"{words}: {last.reason}")
+    if last.kind == TroubleKind.VANISHED:
+        return replace(pause, reason=last.reason)
     if backoff.max_seconds is not None:
         return replace(pause, reason=f"{last.reason}, at most {_length(backoff.max_seconds)}")
     times = f"tried {len(row)} times, " if len(row) > 1 else ""

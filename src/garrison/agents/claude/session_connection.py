@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -20,7 +21,7 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.stream import render
 from garrison.agents.result import LANDING
-from garrison.agents.trouble import LIMITS, TRANSIENT, judge, local_zone, read_reset
+from garrison.agents.trouble import LIMITS, TRANSIENT, TroubleKind, judge, local_zone, read_reset
 from garrison.records import atomic, costs
 from garrison.records.api_answers import NETWORK, ApiAnswer, read_answer
 from garrison.records.json_io import append_line
@@ -76,6 +77,13 @@ class SessionConnection:
         elif resets_at is None:
             resets_at = read_reset(reason, now, local_zone())
         return Ending(kind, now, shorten(reason), False, resets_at, self._answered, status)
+
+    def _vanished(self, program: str, path: str | None = None) -> Ending | None:
+        """Return the ending of a program that could not be started and is gone, None if it is there: an update replaces
+        it, so it is waited for."""
+        if shutil.which(program, path=path) is not None:
+            return None
+        return self._ending(TroubleKind.VANISHED, f"{program} is not there any more; waiting until it is back")
 
     def _api_answer(self) -> ApiAnswer | None:
         """Return how the API has refused this connection's last call, as the run's proxy has seen it."""

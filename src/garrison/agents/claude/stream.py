@@ -100,6 +100,8 @@ class Usage(TypedDict):
     """All tokens of a streamed response are known; its tools run next."""
     last: bool
     """True if it calls no tool, so that it ends its turn."""
+    is_full: bool
+    """True if it was cut because the context is full: the CLI would ask for the same again."""
 
 
 class Result(TypedDict):

@@ -49,6 +49,12 @@ def current_wait(attempt: Path) -> Wait | None:
     return Wait(_describe(endings[-1]), row[-1].at, endings[-1].resets_at)
 
 
+def was_hindered(attempt: Path) -> bool:
+    """Return whether an attempt has ended because its agent could not work, which says nothing about the work."""
+    endings = AttemptFiles(attempt).read_endings()
+    return bool(endings) and endings[-1].kind in TRANSIENT.keys() - {failures.TOO_LONG}
+
+
 def list_troubles(attempt: Path) -> list[str]:
     """Return what has interrupted the session of an attempt, oldest first, each in one line."""
     return [_describe(ending) for folder in session_holders(attempt)

@@ -100,11 +100,16 @@ def test_a_snapshot_of_version_0_1_restores_the_state_and_goes_on_alike(line):
 
 
 def without_companions(state):
-    """Return what is comparable of a state, without which entries landed together: 0.1 kept it in the journal alone."""
-    entries = {name: replace(entry, together=()) for name, entry in state.entries.items()}
-    outcomes = [replace(outcome, entry=replace(outcome.entry, together=())) for outcome in state.outcomes]
+    """Return what is comparable of a state, without which entries landed together, which 0.1 kept in the journal alone,
+    and how a gate ended, which it had in words only."""
+    entries = {name: as_of_0_1(entry) for name, entry in state.entries.items()}
+    outcomes = [replace(outcome, entry=as_of_0_1(outcome.entry)) for outcome in state.outcomes]
     landings = {old: (new, names[:1]) for old, (new, names) in state.landings.items()}
     return comparable(replace(state, entries=entries, outcomes=outcomes, landings=landings))
+
+
+def as_of_0_1(entry):
+    return replace(entry, together=(), code=None, note="", review="")
 
 
 def test_old_entries_are_forgotten_but_not_those_that_others_wait_for(monkeypatch):

@@ -35,7 +35,7 @@ class Programs:
     def __init__(self, folder: Path, *ends: policy.Ending | Outcome) -> None:
         self.files, self.ends, self.begun = AttemptFiles(folder), list(ends), 0
         self.clock = 100.0
-        self.assignment: Any = SimpleNamespace(folder=folder, output=folder / "output.log")
+        self.assignment: Any = SimpleNamespace(folder=folder, output=folder / "output.log", account="")
 
     def begin(self, _now: float) -> Any:
         self.begun += 1

@@ -81,6 +81,7 @@ class Driver:
         self.git = Git(self.repo)
         self.launch = Launch(RUN, "p", str(self.repo), "main", "t", str(root), land=LAND_PR, remote="origin",
                              base_oid=git(self.repo, "rev-parse", "main"), gate="true")
+        self.login = "garrison"
         self.entries: list[Entry] = []
         self.now, self.kills, self.looks, self.reworks = 1e9, 0, 0, 0
         self.merge: MergeStatus | None = None
@@ -95,7 +96,7 @@ class Driver:
         self.worker = ForgeWorker(self._open, self.options.poll, self.options.settle)
 
     def _open(self) -> PullRequestClient:
-        forge: Any = MemoryForge(self.world, self.fault)
+        forge: Any = MemoryForge(self.world, self.fault, self.login)
         return PullRequestClient(forge, Git(self.repo), self.launch, self.options, lambda *_: "work")
 
     def kill(self) -> None:

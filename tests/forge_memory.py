@@ -96,6 +96,10 @@ class MemoryForge:
                 raise errors.Unreachable(f"{name}: 502")
             case "refused":
                 raise errors.Refused(f"{name}: it is locked", "locked")
+            case "gone":
+                raise errors.NotFound(f"{name}: 404")
+            case "forbidden":
+                raise errors.Unauthorized(f"{name}: 403: the token lacks a permission", "Forbidden")
             case "limited":
                 raise errors.RateLimited(f"{name}: rate limit", 0.0)
             case "after":
@@ -128,9 +132,12 @@ class MemoryForge:
 
     def open_pull(self, draft: model.PullDraft, marker: str) -> model.PullRequest:
         found = self.find_pull(marker, draft.head)
-        return found if found is not None else self._do("open", lambda: self._open(draft))
+        return found if found is not None and has_marker(found.body, marker) else \
+            self._do("open", lambda: self._open(draft))
 
     def _open(self, draft: model.PullDraft) -> model.PullRequest:
+        if any(each.head == draft.head and each.state is PullState.OPEN for each in self.world.pulls):
+            raise errors.Refused("POST /pulls: 409 a pull request already exists", "a pull request already exists")
         number = len(self.world.pulls) + 1
         self.world.pulls.append(model.PullRequest(
             number, f"https://forge.test/{number}", draft.title, draft.body, PullState.OPEN, draft.draft, draft.head,

@@ -168,6 +168,17 @@ def test_reviews_and_comments_on_lines_are_answered_once(place: Place) -> None:
     assert not place.forge.can_write("ann")
 
 
+def test_an_approval_names_the_commit_that_was_looked_at(place: Place) -> None:
+    """GitLab's name none: it is the head at that time."""
+    number, first = place.open(draft=False), place.commit
+    place.state.review(place.repository, number, "APPROVED", "ann")
+    second = place.state.commit(place.path, "work", "other\n")
+    assert {each.author: each.commit for each in place.forge.list_reviews(number)} == {"ann": first}
+    place.state.review(place.repository, number, "APPROVED", "bob")
+    place.state.commit(place.path, "work", "more\n")
+    assert {each.author: each.commit for each in place.forge.list_reviews(number)} == {"ann": first, "bob": second}
+
+
 def test_issues_are_found_by_number_and_label(place: Place) -> None:
     number = place.open()
     for extra, label in ((100, "agent"), (101, "other")):

@@ -18,7 +18,14 @@ from garrison.forge import model
 from garrison.forge.errors import Stale, Unreachable
 from garrison.forge.model import CheckState, PullState, Side
 from garrison.processes.pull_request_client import only_merges
-from garrison.processes.pull_request_facts import Comment, ForgeStep, MergeRule, PullRequestOptions, StepKind
+from garrison.processes.pull_request_facts import (
+    Comment,
+    ForgeStep,
+    MergeRule,
+    PullRequestOptions,
+    StepKind,
+    hash_words,
+)
 from garrison.processes.pull_request_texts import BEGIN, END
 from garrison.records.pull_request import PullRequest
 from garrison.system.git import Git
@@ -60,12 +67,14 @@ def test_an_approval_counts_for_what_was_looked_at(driver: Driver) -> None:
     assert driver.state.landing.status == "landed"
 
 
-def test_a_push_without_an_answer_is_repeated_and_a_reply_that_is_not_taken_blocks_nothing(driver: Driver) -> None:
-    """An outage of the remote for git alone; then a conversation that is locked."""
+@pytest.mark.parametrize("fault", ["refused", "gone", "forbidden", "502"])
+def test_a_push_without_an_answer_is_repeated_and_a_reply_that_is_not_taken_blocks_nothing(driver: Driver,
+                                                                                           fault: str) -> None:
+    """An outage of the remote for git alone; then a conversation that is locked, or whose first comment is deleted."""
     first = head(driver)
     driver.world.lines.append(model.LineComment("c1", "t1", "eve", "name it", "work.txt", 1, side=Side.NEW))
     git(driver.repo, "config", "remote.origin.pushurl", str(driver.repo / "nowhere"))
-    driver.fault = lambda name: "refused" if name == "reply" else ""
+    driver.fault = lambda name: fault if name == "reply" else ""
     driver.kill()
     while "the remote does not answer" not in driver.state.pull_request.reason:
         driver.turn()
@@ -76,7 +85,9 @@ def test_a_push_without_an_answer_is_repeated_and_a_reply_that_is_not_taken_bloc
     driver.settle()
     assert head(driver) != first, "well before what is refused is tried again"
     approve(driver.world, commit=head(driver))
-    driver.settle()
+    for _ in range(5):
+        driver.now += 60
+        driver.settle()
     assert driver.state.landing.status == "landed", driver.state.pull_request
 
 
@@ -321,12 +332,13 @@ def test_conversations_that_have_to_be_resolved_are_where_something_was_changed(
     assert driver.state.landing.status == "landed"
 
 
-@pytest.mark.parametrize(("change", "told"), [({"open": False}, "was closed"), ({"labels": ()}, "lost its label")])
+@pytest.mark.parametrize(("change", "told"), [
+    ({"open": False}, "was closed"), ({"labels": ()}, "lost its label"), ({"labels": ("Bug",)}, "lost its label")])
 def test_an_issue_that_is_closed_or_loses_its_label_holds_its_run_up(tmp_path: Path, change: dict[str, Any],
                                                                      told: str) -> None:
     driver = Driver(tmp_path)
-    issue = model.Issue(7, "u", "Add it", "please", "eve", open=True, labels=("garrison",))
-    driver.launch = replace(driver.launch, issue=7, issue_label="garrison")
+    issue = model.Issue(7, "u", "Add it", "please", "eve", open=True, labels=("Bug", "Garrison"))
+    driver.launch = replace(driver.launch, issue=7, issue_label="bug, garrison", issue_text=hash_words("Add it please"))
     driver.world.issues = [replace(issue, **change)]
     driver.settle()
     assert not driver.world.pulls or driver.world.pulls[0].draft
@@ -334,6 +346,12 @@ def test_an_issue_that_is_closed_or_loses_its_label_holds_its_run_up(tmp_path: P
     driver.world.issues = [issue]
     driver.now += 1000
     driver.settle()
+    assert driver.reworks == 1
+    driver.world.issues = [replace(issue, text="please, and a test")]
+    driver.now += 1000
+    driver.settle()
+    assert driver.reworks == 2 and "`eve` edited the issue" in driver.told[-1] and "and a test" in driver.told[-1]
+    assert [kind for kind, _ in driver.world.made].count("comment") == 1
     approve(driver.world)
     driver.now += 1000
     driver.settle()
@@ -354,3 +372,51 @@ def test_what_asks_sends_back_and_what_a_person_says_with_the_token_itself_is_he
     driver.settle()
     assert driver.reworks == 2 and "rename it" in driver.told[-1] and "LGTM" in driver.told[-1]
     assert [kind for kind, _ in world.made].count("comment") == 1
+
+
+def test_a_request_that_a_stranger_opened_of_the_runs_branch_is_not_taken_over(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    while not head(driver):
+        driver.turn()
+        driver.now += 0.1
+    driver.world.pulls.append(model.PullRequest(1, "u", "Mine", "", PullState.OPEN, False, BRANCH, "", "main", "",
+                                                author="mallory"))
+    driver.settle()
+    assert "a pull request already exists" in driver.state.pull_request.reason and not driver.state.pull_request.number
+    driver.world.change(1, author="eve")
+    driver.now += 1000
+    driver.settle()
+    assert driver.state.pull_request.waits_for() == "review of #1", "one of a colleague is"
+
+
+def test_what_follows_an_answer_is_heard_with_it_and_outlives_the_token(driver: Driver) -> None:
+    """A reviewer objects to the answer; the run goes on with the token of another user."""
+    world, line = driver.world, model.LineComment("c1", "t1", "eve", "name it", "work.txt", None, original_line=7)
+    world.lines.append(replace(line, commit="1dea" * 10))
+    driver.now += 1000
+    driver.settle()
+    assert "work.txt (line 7 of 1dea1dea1d, which has changed since)" in driver.told[-1]
+    world.writers.add("bot2")
+    driver.login = "bot2"
+    driver.kill()
+    driver.now += 1000
+    driver.settle()
+    assert driver.reworks == 2 and len(world.lines) == 2, "the other user's answers are garrison's, too"
+    world.lines.append(replace(line, id="c2", text="not like that", line=3, side=Side.OLD))
+    world.lines.insert(1, replace(line, id="c0", author="mallory", text="evil"))
+    driver.now += 1000
+    driver.settle()
+    told = driver.told[-1]
+    assert driver.reworks == 3 and "eve: name it\ngarrison: Changed with" in told and "evil" not in told
+    assert "line 3 of the base, which the change removes" in told
+
+
+def test_work_that_a_person_pushed_onto_the_base_counts_once_the_request_is_closed(driver: Driver) -> None:
+    git(driver.bare, "update-ref", "refs/heads/main", head(driver))
+    driver.now += 1000
+    driver.settle()
+    assert "somebody pushed them there" in driver.state.pull_request.reason
+    driver.world.change(1, state=PullState.CLOSED)
+    driver.now += 1000
+    driver.settle()
+    assert (driver.state.landing.status, driver.state.landing.commit) == ("landed", head(driver))

@@ -33,6 +33,7 @@ from garrison.processes.pull_request_texts import (
     END,
     NodeSummary,
     RunSummary,
+    is_addressed,
     parse_replies,
     put_section,
     tame,
@@ -468,6 +469,15 @@ def test_a_late_answer_is_no_alarm_and_a_check_that_never_ends_is_one() -> None:
     assert settle(state, late, silence=0.0) == [] and state.pull_request.state == "waiting for review"
     assert settle(state, late, silence=10.0) == []
     assert state.pull_request.reason == "a person made it a draft again"
+    pushed = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
+    new = at(READY, *pushed)
+    assert settle(new, replace(late, head="f1x"), tip="f1x", silence=10.0) == [], "it stays theirs with a new commit"
+    assert new.pull_request.reason == "a person made it a draft again"
+    failed = at(READY, replace(READY, ready="none"), *pushed)
+    assert step(settle(failed, replace(late, head="f1x"), tip="f1x")) == ForgeStep(StepKind.READY, "f1x")
+    there = replace(GREEN, base="5a1d", is_on_base=True)
+    assert settle(state, there, silence=59.0) == [] and state.pull_request.state == "merging"
+    assert settle(state, there, silence=60.0) == [] and "somebody pushed them there" in state.pull_request.reason
     running = replace(GREEN, checks=(replace(RED, result=CheckResult.PENDING),))
     assert settle(state, running, silence=3599.0) == [] and state.pull_request.state == "waiting for checks"
     assert settle(state, running, silence=3600.0) == [] and state.pull_request.needs_person
@@ -475,6 +485,9 @@ def test_a_late_answer_is_no_alarm_and_a_check_that_never_ends_is_one() -> None:
 
 
 def test_feedback_comes_whole_in_as_many_attempts_as_it_takes() -> None:
+    short = tuple(replace(COMMENT, id=f"c{each}") for each in range(60))
+    [back] = settle(at(READY), replace(GREEN, comments=short))
+    assert len(back.expect(PullRequestChanged).taken) == 60
     long = tuple(replace(COMMENT, id=f"c{each}", text=f"{'word ' * 5000}end {each}") for each in range(4))
     praise = Comment("g1", "eve", "LGTM", can_write=True)
     state = at(READY)
@@ -520,6 +533,33 @@ def test_a_run_that_fails_tells_it_once_however_the_forge_answers() -> None:
     assert take_leave(at(), seen, "it failed") is None and take_leave(state, None, "it failed") is None
 
 
+@pytest.mark.parametrize(("text", "calls"), [
+    ("@garrison please", True), ("(@Garrison)", True), ("**@garrison**: do", True), ("hey,@garrison's turn", True),
+    ("> done?\n\n@garrison no", True), ("~~~py\nx\n~~~\r\n@garrison go on\r\n", True), ("it was @garrison.", True),
+    ("```\n@garrison do\n```\nas an example", False), ("write `@garrison do` there", False), ("> @garrison do", False),
+    ("<!-- @garrison: a template -->thanks", False), ("ann@garrison.example", False), ("+@garrison.example", False),
+    ("ask @garrison/core", False), ("ask @garrison-team", False), ("https://forge.example/@garrison", False),
+    ("````\n```\n@garrison\n```\n````", False), ("```\nit ends nowhere: @garrison", False)])
+def test_a_comment_calls_garrison_in_its_authors_own_words(text: str, calls: bool) -> None:
+    assert is_addressed(text, "garrison") is calls
+
+
+def test_an_answer_without_a_thread_says_what_it_answers_and_one_to_a_line_where_that_was() -> None:
+    said = Comment("comment-9", "eve", "> old\n\n@garrison, `rename` it\nnow", True, is_addressed=True, owner="a")
+    again = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
+    state = at(READY, PullRequestChanged("reworking", 7, node="a", taken=[said.key]), *again,
+               replace(READY, head="f1x", ready="f1x"))
+    answer = step(settle(state, replace(GREEN, head="f1x", comments=(said,)), tip="f1x", replies={said.key: "Done."}))
+    assert answer is not None
+    assert answer.text == "`eve` wrote `@garrison, 'rename' it`:\n\nDone.\n\nChanged with f1x."
+    text = describe(replace(COMMENT, line=0, was="line 7 of 1dea, which has changed since", before=(
+        ("eve", "use a list"), ("garrison", "Done."))))
+    assert "at calc.py (line 7 of 1dea, which has changed since) (comment `c1`)" in text
+    assert "eve: use a list\ngarrison: Done." in text
+    assert "edited the issue" in describe(replace(said, id="issue-7"))
+    assert "end" in describe(replace(COMMENT, text="\u200d" * 900 + "end")), "hidden characters are spelled at length"
+
+
 HOSTILE = """Fixed #12, closes o/r#3 and https://forge/i/4 for @all.
 /merge
 # Heading
@@ -543,5 +583,5 @@ def test_what_an_agent_writes_reads_as_markdown_and_does_nothing() -> None:
     assert "**Look at**: `changes the gate's own files: a'&lt;!-- garrison:end -->@x.sh and 3 more`" in section
     assert section.count(END) == 1 and "`pytest -q` passed (312 tests, 41 s) on the merge with `main`" in section
     assert write_title(RunSummary(RUN, "goal", (), title="WIP: Draft: Add it")) == "Draft: Add it"
-    assert parse_replies("intro\n## 7\nYes.\n\nMore.\n### `comment-9`:\nNo.\n## 8\n") == {
-        "7": "Yes.\n\nMore.", "comment-9": "No."}
+    assert parse_replies("intro\n## 7\nYes.\n\nMore.\n### `comment-9`:\nNo.\n## 8\n## review-eve:CHANGES\nOk.") == {
+        "7": "Yes.\n\nMore.", "comment-9": "No.", "review-eve:CHANGES": "Ok."}

@@ -72,6 +72,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
     An issue that has a run is not taken again: `garrison resume` continues it. Only open issues are taken.
     """
     from garrison.processes.forge_access import connect, read_options
+    from garrison.processes.pull_request_facts import hash_words
     from garrison.processes.pull_request_preflight import find_base
 
     _check_options(number, label, has_own=run is not None or serve or land not in (None, LAND_PR))
@@ -98,7 +99,8 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
             text = task_graph([write_task(issue, forge.location)])
             request = make_request(Path(f"issue_{issue.number}"), target, text=text, run=name, land=LAND_PR,
                                    base=f"{remote}:{branch}", issue=issue.number,
-                                   issue_label=label or "", **{**options, "new": True})
+                                   issue_label=label or "",
+                                   issue_text=hash_words(f"{issue.title}\n\n{issue.text}"), **{**options, "new": True})
             created = create(runtime, request, dry_run=dry_run, as_json=as_json)
             if created is None:
                 continue

@@ -7,11 +7,12 @@ auto-merge and the state of threads.
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from garrison.forge.checks import tail
-from garrison.forge.errors import NotFound, Refused, Unauthorized, Unreachable
+from garrison.forge.errors import NotFound, RateLimited, Refused, Unauthorized, Unreachable
 from garrison.forge.marker import attach, has_marker
 from garrison.forge.model import (
     BaseRules,
@@ -31,7 +32,7 @@ from garrison.forge.model import (
 )
 from garrison.forge.protocol import LOG_TAIL
 from garrison.forge.reading import as_object, as_objects, flag, moment, number, objects, optional_number, text, texts
-from garrison.forge.session import Answer, Request, Session
+from garrison.forge.session import SECONDARY_WAIT, Answer, Request, Session
 from garrison.forge.writing import choose_pull, find_marked, make_once, merge_once
 
 if TYPE_CHECKING:
@@ -418,8 +419,12 @@ class GitHub:
         answer = as_object(self._session.write("POST", "/graphql", {"query": query, "variables": variables}))
         if errors := objects(answer, "errors"):
             said = "; ".join(text(each, "message") for each in errors)
-            raise Unauthorized(f"GraphQL: {said}", said) if text(errors[0], "type") == "FORBIDDEN" else \
-                Refused(f"GraphQL: {said}", said)
+            what, kind = f"GraphQL: {said}", text(errors[0], "type")
+            if kind == "RATE_LIMITED":  # with status 200
+                raise RateLimited(what, time.time() + SECONDARY_WAIT)
+            if not kind and "extensions" not in errors[0]:  # it gave up: its timeouts look like that
+                raise Unreachable(what)
+            raise Unauthorized(what, said) if kind == "FORBIDDEN" else Refused(what, said)
         return as_object(answer.get("data"))
 
     def _pull(self, body: dict[str, Any]) -> PullRequest:

@@ -29,7 +29,7 @@ from garrison.forge.model import (
     Side,
     Verdict,
 )
-from garrison.forge.reading import as_object, flag, moment, number, objects, optional_number, text, texts
+from garrison.forge.reading import as_object, as_objects, flag, moment, number, objects, optional_number, text, texts
 from garrison.forge.session import Answer, Request, Session
 from garrison.forge.writing import choose_pull, find_marked, make_once, merge_once
 
@@ -251,7 +251,19 @@ class GitLab:
             found += [(text(each, "user", "username"), Verdict.CHANGES, moment(each, "created_at"))
                       for each in self._session.get_pages(f"{path}/reviewers")
                       if text(each, "state") == "requested_changes"]
-            return [Review(f"{author}:{verdict.name}", author, verdict, at=at) for author, verdict, at in found]
+            pushed = self._pushed(path) if found else []
+            return [Review(f"{author}:{verdict.name}", author, verdict, commit=_head_at(pushed, at), at=at)
+                    for author, verdict, at in found]
+
+    def _pushed(self, path: str) -> list[tuple[float, str]]:
+        """Return when each head was pushed, the oldest first: an approval names no commit."""
+        try:
+            versions = self._session.get(f"{path}/versions", {"per_page": "100"})
+        except (NotFound, Unauthorized, Refused):
+            return []
+        return sorted(((moment(each, "created_at"), text(each, "head_commit_sha"))
+                       for each in reversed(as_objects(versions) if isinstance(versions, list) else [])),
+                      key=lambda each: each[0])
 
     def list_line_comments(self, number: int) -> list[LineComment]:
         """Return the notes of discussions on lines."""
@@ -335,6 +347,12 @@ class GitLab:
                 text(project, "merge_method"), (MergeMethod.REBASE, MergeMethod.SQUASH))
             return BaseRules(flag(branch, "protected"), max(levels) >= _DEVELOPER, (), approvals, True, methods, known,
                              flag(project, "only_allow_merge_if_all_discussions_are_resolved"))
+
+
+def _head_at(pushed: list[tuple[float, str]], at: float) -> str:
+    """Return the head at a time; empty if that is not known."""
+    before = [head for time, head in pushed if at and time <= at]
+    return before[-1] if before else ""
 
 
 def _title(title: str, *, draft: bool) -> str:

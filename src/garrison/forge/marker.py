@@ -30,6 +30,11 @@ def is_marked(body: str) -> bool:
     return any(line.strip().startswith("<!-- garrison:") for line in body.splitlines())
 
 
+def without_marker(body: str) -> str:
+    """Return what garrison wrote as a reader sees it."""
+    return "\n".join(line for line in body.splitlines() if not line.strip().startswith("<!-- garrison:")).strip()
+
+
 def has_marker(body: str, marker: str) -> bool:
     """Return whether a line of `body` is the marker. Quoted in a reply it does not count."""
     return any(line.strip() == marker for line in body.splitlines())

@@ -23,9 +23,9 @@ def as_objects(value: Any) -> list[dict[str, Any]]:
 
 
 def text(body: dict[str, Any], *path: str) -> str:
-    """Return a text below `path`; empty if it is absent or null."""
+    """Return a text below `path`, which UTF-8 can hold; empty if it is absent or null."""
     value = _below(body, path)
-    return value if isinstance(value, str) else ""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
 def number(body: dict[str, Any], *path: str) -> int:

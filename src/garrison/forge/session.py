@@ -61,7 +61,7 @@ _SCOPE = re.compile(r"scope|not accessible by|permission|must have|forbidden|not
 _SCOPE_HEADERS = ("x-accepted-github-permissions", "x-accepted-oauth-scopes")
 _REFUSALS = {400, 405, 406, 409, 412, 422, 423}
 _NEXT = re.compile(r'<([^<>]*)>\s*;[^,<]*\brel="?next\b')
-_SECONDARY_WAIT = 60.0
+SECONDARY_WAIT = 60.0
 """Seconds to wait at a secondary limit that names no time: what GitHub asks for."""
 _LONGEST_WAIT = 24 * 3600.0
 _REASON = 300
@@ -134,7 +134,7 @@ class Session:
             return json.loads(known.body), known.link
         body, link = _parse(answer), answer.headers.get("link", "")
         if self._cache and (etag := answer.headers.get("etag", "")):
-            self._cache.keep(CachedAnswer(address, etag, answer.content.decode(), link))
+            self._cache.keep(CachedAnswer(address, etag, answer.content.decode(errors="replace"), link))
         return body, link
 
     def _send(self, request: Request) -> Answer:
@@ -179,7 +179,7 @@ class Session:
 
         Times are compared with the forge's own clock, so that a wrong one here does not matter.
         """
-        now, wait = self._clock(), _SECONDARY_WAIT
+        now, wait = self._clock(), SECONDARY_WAIT
         there = _moment(answer.headers.get("date", "")) or now
         after = answer.headers.get("retry-after", "")
         if after.isdecimal() or _moment(after):

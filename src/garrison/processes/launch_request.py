@@ -54,6 +54,7 @@ class LaunchRequest:
     """File with the list of tasks in which the run ticks what has landed, or ''."""
     issue: int = 0
     issue_label: str = ""
+    issue_text: str = ""
     """Issue that the run is taken from (`garrison take`), 0 for none."""
     approve: bool = False
     gate_from_target: list[str] = field(default_factory=list)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import suppress
+from collections import Counter, defaultdict
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
 from garrison.forge.checks import mark_required
 from garrison.forge.errors import NotFound, Refused, Stale, Unauthorized, Unreachable
-from garrison.forge.marker import attach, has_marker, is_marked
-from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChange, PullDraft, PullState, Verdict
+from garrison.forge.marker import attach, has_marker, is_marked, without_marker
+from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChange, PullDraft, PullState, Side, Verdict
 from garrison.processes.pull_request_facts import (
+    ISSUE,
     Check,
     CheckResult,
     Comment,
@@ -27,10 +29,12 @@ from garrison.processes.pull_request_facts import (
     MergeRule,
     Relation,
     StepKind,
+    hash_words,
 )
 from garrison.processes.pull_request_texts import (
     answer_marker,
     failure_marker,
+    is_addressed,
     marker_of,
     put_section,
     write_failure,
@@ -42,7 +46,7 @@ from garrison.system.git import ABSENT, GitError
 from garrison.system.git.signing import parse_ident
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from garrison.forge import model
     from garrison.forge.protocol import Forge
@@ -53,9 +57,9 @@ if TYPE_CHECKING:
 
 NETWORK_SECONDS = 60.0
 TRUST_SECONDS = 600.0
-MAX_MERGES = 100
-"""Merges of the base since an approval that are looked through."""
 """Seconds for which an answer about somebody's permission is reused."""
+MAX_MERGES = 100
+"""Merges of the base since an approval, or since the run's work arrived there, that are looked through."""
 YOUNG_SECONDS = 10.0
 """Age up to which a client looks twice for what its predecessor may have made."""
 LISTED_SECONDS = 2.0
@@ -66,8 +70,10 @@ SWIFT_SECONDS = 5.0
 """Seconds after which an answer that fails came too late to be asked for again in the same look."""
 KEPT_SECONDS = 60.0
 """Seconds for which a look that failed leaves what it had read to the next one."""
+MAX_TRIES = 5
+"""Times that a client tries to answer a comment while the forge fails at it."""
 GENERAL, REVIEW = "comment-", "review-"
-WHOLE = (GENERAL, REVIEW)
+WHOLE = (GENERAL, REVIEW, ISSUE)
 """Beginnings of the ids of comments that are on no line."""
 _RESULTS = {CheckState.PENDING: CheckResult.PENDING, CheckState.FAILED: CheckResult.FAILED,
             CheckState.PASSED: CheckResult.PASSED, CheckState.SKIPPED: CheckResult.PASSED}
@@ -101,6 +107,8 @@ class PullRequestClient:
         """Whether this client turned auto-merge on or off last; None: neither."""
         self._answered: set[str] = set()
         """Comments that were answered: a forge may not list its newest comments yet."""
+        self._unanswered: Counter[str] = Counter()
+        """Comments → times that the forge did not take their answer."""
         self._is_young = time.monotonic() + YOUNG_SECONDS
 
     # --- a look -------------------------------------------------------------------------------------------------------
@@ -132,20 +140,21 @@ class PullRequestClient:
         base = _repeatedly(lambda: self.fetch(git, launch.remote, launch.base, self.credentials))
         tip = git.branch_tip(launch.onto) or ""
         relation = relate(git, tip, head, known.head)
+        issue_gone = self._issue_gone()  # before the request, since its merge closes the issue
         pull = self._read(forge.read_pull, known.number) if known.number > self.given_up else \
             self._read(forge.find_pull, marker_of(launch.run_id, self.given_up), launch.onto)
-        if pull is not None and pull.number <= self.given_up:
+        if pull is not None and (pull.number <= self.given_up or not (known.number or self._is_ours(pull))):
             pull = None
         is_merged = pull is not None and pull.state is PullState.MERGED
         facts = Facts(relation, head, base, tip=tip, renamed="" if base else self._renamed(pull),
-                      issue_gone="" if is_merged else self._issue_gone())
+                      issue_gone="" if is_merged else issue_gone)
         if pull is None:
             return facts
         facts = replace(facts, number=pull.number, url=pull.url, is_open=pull.state is PullState.OPEN,
                         is_draft=pull.draft, body=pull.body.replace("\r\n", "\n"),
                         is_on_base=bool(tip and base) and _is_ancestor(git, tip, base),
                         other_base=pull.base if pull.base != launch.base else "")
-        if is_merged:
+        if is_merged or (facts.is_on_base and pull.state is PullState.CLOSED):
             return replace(facts, merge=self._merge_facts(pull, base, tip))
         if pull.state is not PullState.OPEN or not base:
             return facts
@@ -163,6 +172,10 @@ class PullRequestClient:
                      checks=tuple(self._check(check, head) for check in checks if check.name != self.options.status),
                      comments=tuple(self._comments(pull.number, reviews, lines, head)),
                      unresolved=len(open_threads), requires_resolved=rules.requires_resolved)
+
+    def _is_ours(self, pull: model.PullRequest) -> bool:
+        """Return whether a request that was found may be the run's: anybody may open one of a branch that they read."""
+        return pull.author in ("", self._own_login()) or self._can_write(pull.author)
 
     def _renamed(self, pull: model.PullRequest | None) -> str:
         """Return what the base that is gone is called now: where the request was moved, else the remote's default."""
@@ -186,7 +199,23 @@ class PullRequestClient:
             return ""
         if not issue.open:
             return f"issue #{number} was closed"
-        return f"issue #{number} lost its label" if label and label not in issue.labels else ""
+        # as forges filter: whatever the case, and by several labels at once
+        there = {each.casefold() for each in issue.labels}
+        wanted = [label] if not label or label.casefold() in there else label.split(",")
+        has_all = all(not each.strip() or each.strip().casefold() in there for each in wanted)
+        return "" if has_all else f"issue #{number} lost its label"
+
+    def _edited_issue(self) -> list[Comment]:
+        """Return the text of the run's issue if it is another one than was taken."""
+        number, taken = self.launch.issue, self.launch.issue_text
+        if not number or not taken or self._issue_gone():
+            return []
+        with suppress(Refused, Unauthorized):
+            issue = self._read(self.forge.read_issue, number)
+            text = f"{issue.title}\n\n{issue.text}"
+            return [Comment(f"{ISSUE}{number}", issue.author, text, self._can_write(issue.author),
+                            is_addressed=True)] if hash_words(text) != taken else []
+        return []
 
     @staticmethod
     def fetch(git: Git, remote: str, branch: str, credentials: Mapping[str, str]) -> str:
@@ -203,13 +232,23 @@ class PullRequestClient:
         return tip
 
     def _merge_facts(self, pull: model.PullRequest, base: str, tip: str) -> MergeFacts:
-        commit = self.git.rev(f"{pull.merge_commit}^{{commit}}") if pull.merge_commit else None
+        merged = pull.merge_commit if pull.state is PullState.MERGED else self._arrived(tip, base)
+        commit = self.git.rev(f"{merged}^{{commit}}") if merged else None
         if commit is None or not base or not self.git.is_ancestor(commit, base):
             return MergeFacts(pull.merge_commit, on_base=False)
         head = self.git.rev(f"{pull.head_commit}^{{commit}}") if pull.head_commit else None
         ahead = head if head and tip and head != tip and self.git.is_ancestor(tip, head) else ""
         return MergeFacts(commit, on_base=True, tree=self.git.tree_of(commit),
                           parent=self.git.rev(f"{commit}^1") or "", ahead=ahead)
+
+    def _arrived(self, tip: str, base: str) -> str:
+        """Return the first commit of the base that has what somebody pushed there."""
+        found = ""
+        for oid in self.git.run("rev-list", "--first-parent", f"--max-count={MAX_MERGES}", base, "--").out.split():
+            if not self.git.is_ancestor(tip, oid):
+                break
+            found = oid
+        return found
 
     def _is_scheduled(self, number: int, known: PullRequest) -> bool:
         believed = self._is_auto if self._is_auto is not None else known.auto not in ("", NO_AUTO)
@@ -219,6 +258,8 @@ class PullRequestClient:
         return told if told is not None else believed
 
     def _can_write(self, login: str) -> bool:
+        if not login:  # an account that was deleted
+            return False
         at, answer = self._trust.get(login, (float("-inf"), False))
         if time.monotonic() - at > TRUST_SECONDS:
             answer = self._read(self.forge.can_write, login)
@@ -232,8 +273,9 @@ class PullRequestClient:
         latest = {review.author: review for review in reviews
                   if review.verdict is not Verdict.COMMENT and review.author != self._own_login()}
         counted = [review for review in latest.values() if self._can_write(review.author)]
-        approvals = [review for review in counted if review.verdict is Verdict.APPROVED and not review.stale]
-        outdated = [review.author for review in approvals if not only_merges(self.git, review.commit, head, base)]
+        approvals = [review for review in counted if review.verdict is Verdict.APPROVED]
+        outdated = [review.author for review in approvals
+                    if review.stale or not only_merges(self.git, review.commit, head, base)]
         return (len(approvals) - len(outdated), tuple(sorted(outdated)),
                 tuple(sorted(review.author for review in counted if review.verdict is Verdict.CHANGES)))
 
@@ -257,34 +299,39 @@ class PullRequestClient:
         whole, and as a review. What has a marker is garrison's: the token may be that of a person who reviews."""
         own, run = self._own_login(), self.launch.run_id
         general = self._read(self.forge.list_comments, number, pull=True)
-        names = "|".join(re.escape(name) for name in {self.options.mention, own} if name)
-        named = re.compile(rf"(?<![\w@/.-])@(?:{names})(?![\w-])", re.IGNORECASE)
+        name = self.options.mention
 
-        def is_own(author: str, text: str) -> bool:
-            return author == own and is_marked(text)
-
-        def is_addressed(text: str) -> bool:
-            return any(named.search(line) for line in text.splitlines() if not line.lstrip().startswith(">"))
+        def is_own(author: str, text: str) -> bool:  # a run may go on with another user's token
+            return is_marked(text) and (author == own or self._can_write(author))
 
         written = [each.text for each in (*lines, *general) if is_own(each.author, each.text)]
-        found, reviewed = [], set[str]()
+        found, reviewed, answered = self._edited_issue(), set[str](), set[str]()
+        said = defaultdict[str, list[tuple[str, str]]](list)
         for line in lines:
             if not is_own(line.author, line.text):
-                number_ = line.line or 0
+                number_, was = _place(line)
                 reviewed.add(line.review)
                 found.append(Comment(line.id, line.author, line.text, self._can_write(line.author), line.path, number_,
-                                     resolved=line.resolved, owner=self._owner(line.path, number_, head, "")))
+                                     resolved=line.resolved, owner=self._owner(line.path, number_, head, ""), was=was,
+                                     before=tuple(said[line.thread]) if line.thread in answered else ()))
+            else:
+                answered.add(line.thread)
+            if is_own(line.author, line.text) or self.options.hears(line.author,
+                                                                    can_write=self._can_write(line.author)):
+                said[line.thread].append((line.author, without_marker(line.text)))
         found += [Comment(f"{GENERAL}{each.id}", each.author, each.text, self._can_write(each.author),
-                          is_addressed=is_addressed(each.text))
+                          is_addressed=is_addressed(each.text, name))
                   for each in general if not is_own(each.author, each.text)]
         latest = {review.author: review for review in reviews if review.verdict is not Verdict.COMMENT}
         for review in reviews:
             asks = review.verdict is Verdict.CHANGES and latest.get(review.author) is review
-            if review.author == own or (not review.text.strip() and (not asks or review.id in reviewed)):
+            is_empty = not review.text.strip()
+            if is_own(review.author, review.text) or (is_empty and (
+                    not asks or review.author == own or review.id in reviewed)):
                 continue
             if asks or review.verdict in (Verdict.COMMENT, Verdict.APPROVED):
                 found.append(Comment(f"{REVIEW}{review.id}", review.author, review.text, self._can_write(review.author),
-                                     requests_changes=asks, is_addressed=is_addressed(review.text)))
+                                     requests_changes=asks, is_addressed=is_addressed(review.text, name)))
         unique = {each.id: each for each in found}  # pages that shift between two requests repeat some
         return [replace(each, answered=each.key in self._answered or any(
             has_marker(text, answer_marker(run, name)) for text in written for name in (each.key, each.id)))
@@ -383,24 +430,29 @@ class PullRequestClient:
     def _reply(self, number: int, step: ForgeStep) -> None:
         """Answer a comment once; one that is gone needs no answer.
 
-        An answer is a courtesy: where the forge takes none (the conversation is locked), nothing waits for it.
+        An answer is a courtesy: where the forge takes none (the conversation is locked, its first comment was deleted,
+        this one request fails each time), nothing waits for it.
         """
         marker = answer_marker(self.launch.run_id, step.comment)
         if time.monotonic() < self._is_young:  # a predecessor that was killed may just have answered it
             time.sleep(LISTED_SECONDS)
+        is_answered = True
         try:
-            is_answered = self._answer(number, step, marker)
-        except Refused:
-            is_answered = True
+            with _courtesy():
+                is_answered = self._answer(number, step, marker)
+        except Unreachable:
+            self._unanswered[step.comment] += 1
+            if self._unanswered[step.comment] < MAX_TRIES:
+                raise
         if is_answered:
             self._answered.add(step.comment)
 
     def _leave(self, number: int, step: ForgeStep) -> None:
         """Say why the run failed, and make it a draft again; where the forge takes neither, the end does not wait."""
         marker = failure_marker(self.launch.run_id, step.comment)
-        with suppress(Refused):
+        with _courtesy():
             self.forge.comment(number, attach(write_failure(self.launch.run_id, step.text), marker), marker, pull=True)
-        with suppress(Refused):
+        with _courtesy():
             self.forge.mark_draft(number)
 
     def _answer(self, number: int, step: ForgeStep, marker: str) -> bool:
@@ -413,7 +465,7 @@ class PullRequestClient:
             if not thread:
                 return False
             if step.resolves:  # before the answer, which says that all of this is done
-                with suppress(Refused, NotFound):
+                with _courtesy():
                     forge.resolve(number, thread)
             forge.reply(number, thread, attach(step.text, marker), marker)
         return True
@@ -450,6 +502,28 @@ def only_merges(git: Git, seen: str, head: str, base: str) -> bool:
             return False
         tip = parents[0]
     return False
+
+
+def _place(line: model.LineComment) -> tuple[int, str]:
+    """Return the line of the present file that a comment is about, 0 if that is gone, and what it was then."""
+    number = line.line or line.original_line or 0
+    if line.side is Side.OLD:
+        return 0, f"line {number} of the base, which the change removes"
+    if line.line is None and number:
+        return 0, f"line {number}{f' of {line.commit[:10]}' if line.commit else ''}, which has changed since"
+    return number, ""
+
+
+@contextmanager
+def _courtesy() -> Iterator[None]:
+    """Do without something that the forge does not take: it is locked or gone, or the token may not do that."""
+    try:
+        yield
+    except (Refused, NotFound):
+        pass
+    except Unauthorized as error:
+        if not error.scope:  # the token itself is not valid
+            raise
 
 
 def _repeatedly(read: Callable[[], Any]) -> Any:

@@ -35,6 +35,15 @@ class CheckResult(StrEnum):
     FAILED = "failed"
 
 
+ISSUE = "issue-"
+"""Beginning of the id of the run's issue, as a comment: its author has edited it."""
+
+
+def hash_words(text: str) -> str:
+    """Return what tells a text from others, whatever white space a forge makes of it."""
+    return hashlib.sha256(" ".join(text.split()).encode(errors="replace")).hexdigest()[:8]
+
+
 @frozen
 class Check:
     """A check that reported, or is expected to, on one commit."""
@@ -79,11 +88,15 @@ class Comment:
     owner: str = ""
     is_addressed: bool = False
     """True if it names garrison (`@garrison`)."""
+    was: str = ""
+    """Where its line was, if it is not a line of the file any more."""
+    before: tuple[tuple[str, str], ...] = ()
+    """Author and text of what was said before it in its conversation, by garrison and those who are heard."""
 
     @property
     def key(self) -> str:
         """Identify its present text: an edited comment is another one."""
-        return f"{self.id}@{hashlib.sha256(' '.join(self.text.split()).encode()).hexdigest()[:8]}"
+        return f"{self.id}@{hash_words(self.text)}"
 
     @property
     def asks(self) -> bool:
@@ -191,6 +204,12 @@ class PullRequestOptions:
     """Program of the forge, for hosts whose name does not tell: github, gitlab, gitea or forgejo."""
     status: str = "garrison"
     """Name of the status that `merge = "garrison"` publishes."""
+
+    def hears(self, author: str, *, can_write: bool) -> bool:
+        """Return whether what somebody writes reaches an agent: a stranger's words would steer it."""
+        if isinstance(self.trust, str):
+            return can_write or self.trust == "all"
+        return author.casefold() in map(str.casefold, self.trust)
 
 
 class StepKind(StrEnum):

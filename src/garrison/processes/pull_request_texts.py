@@ -38,6 +38,7 @@ _SPECIAL = str.maketrans({"\\": "\\\\", "<": "&lt;", "&": "&amp;", "[": "\\[", "
 _COMMAND = re.compile(r"(\s*)([/#]|={3,}\s*$|-{3,}\s*$)")
 """Beginning of a line that is a heading, a rule, or a command of the forge's (`/merge`)."""
 _PLACE = re.compile(r"(?<![\w.:/~-])~?/(?:[\w.+@-]+/)+(?=[\w.+@-])")
+_HIDDEN = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _DRAFT = re.compile(r"\s*(?:\[?(?:draft|wip)\]?\s*[:\-]?\s+|\[(?:draft|wip)\]|\(draft\)|(?:draft|wip):)", re.IGNORECASE)
 
 
@@ -226,12 +227,19 @@ def write_failure(run: str, why: str) -> str:
             f"`garrison resume {run}`, where the run was started, goes on.")
 
 
-def write_reply(words: str, commit: str) -> str:
-    """Return the answer to a comment: what the agent says, and the commit that has the change, '' for none."""
+def write_reply(words: str, commit: str, to: str = "", about: str = "") -> str:
+    """Return the answer to a comment: what the agent says, and the commit that has the change, '' for none.
+
+    Args:
+        to: the author of a comment on the whole, whose answer has no thread to stand in; '' for one on a line.
+        about: that comment.
+    """
+    begin = next((line for line in about.splitlines() if line.strip() and not line.lstrip().startswith(">")), "")
+    head = f"{mention(to)} wrote {mention(begin, MAX_TITLE)}:" if to and begin else ""
     text = tame(words, MAX_REPLY)
-    if commit:
-        return "\n\n".join(filter(None, (text, f"Changed with {commit}.")))
-    return text or "Nothing was changed for it, and the agent gave no reason."
+    if not text and not commit:
+        text = "Nothing was changed for it, and the agent gave no reason."
+    return "\n\n".join(filter(None, (head, text, f"Changed with {commit}." if commit else "")))
 
 
 def put_section(body: str, section: str) -> str:
@@ -243,7 +251,23 @@ def put_section(body: str, section: str) -> str:
     return body[:begin] + section + body[end + len(END):]
 
 
-_REPLY = re.compile(r"#{1,4}\s+(?:comment\s+)?`?([\w.-]+)`?\s*:?\s*", re.IGNORECASE)
+_REPLY = re.compile(r"#{1,4}\s+(?:comment\s+)?`?([\w.-]+(?::\w+)?)`?\s*:?\s*", re.IGNORECASE)
+
+
+def is_addressed(text: str, name: str) -> bool:
+    """Return whether a comment calls somebody by name (`@garrison`) in its author's own words: not in code, not in what
+    it quotes, and not as a part of an address."""
+    called = re.compile(rf"(?<![\w@/.+-])@{re.escape(name)}(?![\w@-]|[./]\w)", re.IGNORECASE)
+    fence = ""
+    for line in _HIDDEN.sub("", text).splitlines():
+        found = _FENCE.match(line)
+        if found is not None and not fence:
+            fence = found[1]
+        elif fence:
+            fence = "" if found is not None and line.strip() == found[1] and found[1].startswith(fence) else fence
+        elif not line.lstrip().startswith(">") and called.search(_CODE.sub("` `", line)):
+            return True
+    return False
 
 
 def parse_replies(text: str) -> dict[str, str]:

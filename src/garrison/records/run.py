@@ -88,6 +88,8 @@ class Launch:
     """Number of the issue that the run was taken from, 0 for none."""
     issue_label: str = ""
     """Label by which that was taken, '' for none."""
+    issue_text: str = ""
+    """What tells its title and text at that time from others; '' in older runs."""
     sandbox_mode: str = ""
     """Mode that GARRISON_SANDBOX stated at the launch, '' for none: cron resumes the run without that variable."""
     hosts: list[str] = field(default_factory=list)

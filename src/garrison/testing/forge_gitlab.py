@@ -21,6 +21,11 @@ _AT = "2026-01-01T00:00:00.000Z"
 _STATES = {"success": "success", "failure": "failed", "pending": "running"}
 
 
+def _moment(number: int) -> str:
+    """Return the time at which a request got its head of this number."""
+    return f"2026-01-01T00:{number // 60:02}:{number % 60:02}.000Z"
+
+
 def user(login: str) -> dict[str, Any]:
     """Return a user."""
     return {
@@ -90,7 +95,7 @@ class GitLabRoutes:
         if call.rest[1:] == ["cancel_merge_when_pipeline_succeeds"]:
             pull.auto = ""
             return 201, self._pull(call.repository, pull)
-        if call.rest[1:2] in (["notes"], ["discussions"], ["approvals"], ["reviewers"]):
+        if call.rest[1:2] in (["notes"], ["discussions"], ["approvals"], ["reviewers"], ["versions"]):
             return self._talk(call, pull, *call.rest[1:])
         if call.method == "PUT":
             self._edit(call.repository, pull, call.body)
@@ -126,9 +131,16 @@ class GitLabRoutes:
         if kind == "notes":
             return self._notes(call, pull.number)
         reviews = [each for each in call.repository.reviews if each.number == pull.number]
+        heads = list(dict.fromkeys([*(each.commit for each in reviews), self._state.pull_head(call.repository, pull)]))
+        if kind == "versions":
+            return 200, [
+                {"id": at, "head_commit_sha": head, "created_at": _moment(at)} for at, head in enumerate(heads)
+            ][::-1]
         if kind == "approvals":
             approved = [
-                {"user": user(each.author), "approved_at": _AT} for each in reviews if each.state == "APPROVED"
+                {"user": user(each.author), "approved_at": _moment(heads.index(each.commit))}
+                for each in reviews
+                if each.state == "APPROVED"
             ]
             return 200, {"approved_by": approved, "approved": bool(approved)}
         if kind == "reviewers":

@@ -9,6 +9,7 @@ test compares the two. Nothing is remembered but the journal, so a row may be de
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from garrison.frozen import frozen
 from garrison.pipeline.flow import SentBack, event_to_data
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.pull_request_facts import (
+    ISSUE,
     Check,
     CheckResult,
     Comment,
@@ -37,10 +39,12 @@ if TYPE_CHECKING:
 
     from garrison.processes.run_state import RunState
 
-MAX_FEEDBACK, MAX_WORDS = 20, 60_000
+MAX_FEEDBACK, MAX_WORDS = 100, 60_000
 """Checks and comments that one attempt is told, and characters of what they say; the rest is for the next one."""
 MAX_SHOWN, MAX_SAID = 10, 2000
 """Comments that ask for nothing and are shown besides, the latest, and characters of each."""
+NEWS_SECONDS = 60.0
+"""Seconds within which a forge says that what is on the base is merged."""
 LAG_SECONDS = 5.0
 """Seconds for which a forge may answer with what was there before a change."""
 
@@ -380,8 +384,12 @@ def _edit(turn: Turn) -> list[Action] | None:
 
 def _on_base(turn: Turn) -> list[Action] | None:
     """A test of it would find nothing to merge."""
-    return turn.wait(_S.MERGING, "the base has its commits; the forge has yet to say that it is merged") \
-        if turn.facts.is_on_base else None
+    if not turn.facts.is_on_base:
+        return None
+    if NEWS_SECONDS <= turn.view.silence < float("inf"):
+        return turn.wait(_S.HELD_UP, "the base has its commits, and the forge does not say that it is merged: somebody "
+                                     "pushed them there; close it, and they count as landed if they were tested so")
+    return turn.wait(_S.MERGING, "the base has its commits; the forge has yet to say that it is merged")
 
 
 def _under_test(turn: Turn) -> list[Action] | None:
@@ -394,11 +402,12 @@ def _under_test(turn: Turn) -> list[Action] | None:
 
 
 def _make_ready(turn: Turn) -> list[Action] | None:
-    """End the draft, once for each tested head: a person may make it a draft again."""
-    if turn.state.pull_request.ready == turn.view.tip:
+    """End the draft that garrison opened; one that a person made since then is theirs, whatever is pushed meanwhile."""
+    ready = turn.state.pull_request.ready
+    if ready == turn.view.tip:
         return None
-    return turn.step(ForgeStep(StepKind.READY, turn.view.tip)) if turn.facts.is_draft else \
-        turn.keep(ready=turn.view.tip)
+    return turn.step(ForgeStep(StepKind.READY, turn.view.tip)) \
+        if turn.facts.is_draft and ready in ("", NOT_READY) else turn.keep(ready=turn.view.tip)
 
 
 def _reply(turn: Turn) -> list[Action] | None:
@@ -413,7 +422,7 @@ def _reply(turn: Turn) -> list[Action] | None:
             continue  # an old answer of the forge's: the comment was edited since
         has_changed = known.heads.get(key, "") != tip
         words = turn.view.replies.get(key, "")
-        text = write_reply(words, tip if has_changed else "")
+        text = write_reply(words, tip if has_changed else "", "" if comment.path else comment.author, comment.text)
         return turn.step(ForgeStep(StepKind.REPLY, tip, text=text, comment=comment.key,
                                    resolves=has_changed and turn.facts.requires_resolved))
     return None
@@ -481,17 +490,10 @@ def _own_status(turn: Turn) -> list[Action] | None:
 # ---- rework ----------------------------------------------------------------------------------------------------------
 
 
-def is_heard(comment: Comment, options: PullRequestOptions) -> bool:
-    """Return whether a comment reaches an agent: those of strangers would steer it."""
-    if isinstance(options.trust, str):
-        return comment.can_write or options.trust == "all"
-    return comment.author.casefold() in map(str.casefold, options.trust)
-
-
 def _send_back(turn: Turn) -> list[Action] | None:
     """Send the run back for red checks and comments that no node has had."""
     state, view, facts, known = turn.state, turn.view, turn.facts, turn.state.pull_request
-    heard = [comment for comment in facts.comments if is_heard(comment, view.options)]
+    heard = [comment for comment in facts.comments if view.options.hears(comment.author, can_write=comment.can_write)]
     new: list[Check | Comment] = [
         *(check for check in facts.checks if check.result is CheckResult.FAILED and check.commit == view.tip
           and check.id not in known.taken),
@@ -549,13 +551,17 @@ def _subject(own: Sequence[Check | Comment], number: int) -> str:
 def describe(feedback: Check | Comment, *, is_edited: bool = False) -> str:
     """Return a check or a comment as a prompt quotes it, a comment whole."""
     place = f" at {path_name(feedback.path)}{f':{feedback.line}' if feedback.line else ''}" if feedback.path else ""
+    place += f" ({feedback.was})" if isinstance(feedback, Comment) and feedback.was else ""
     if isinstance(feedback, Check):
         log = quote(feedback.log) or "(it reported no log)"
         return f"The check {mention(feedback.name)} failed on {feedback.commit[:10]}{place}. The end of its log:\n{log}"
-    what = "requests changes" if feedback.requests_changes else "comments"
+    what = "requests changes" if feedback.requests_changes else \
+        "edited the issue of this run" if feedback.id.startswith(ISSUE) else "comments"
     edited = "; its author has edited it since an earlier attempt" if is_edited else ""
-    return (f"{mention(feedback.author)} {what}{place} (comment {mention(feedback.id)}{edited}):\n"
-            f"{quote(feedback.text, len(feedback.text) * 2, wraps=True) or '(without a text)'}")
+    before = "\n".join(f"{author}: {text}" for author, text in feedback.before)
+    earlier = f"Said before that in its conversation:\n{quote(before, MAX_SAID, wraps=True)}\n" if before else ""
+    return (f"{mention(feedback.author)} {what}{place} (comment {mention(feedback.id)}{edited}):\n{earlier}"
+            f"{quote(feedback.text, sys.maxsize, wraps=True) or '(without a text)'}")
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -587,7 +593,8 @@ ROWS = (
     Row("the request is not recorded", "record it", (), _opened),
     Row("a person gave it another base", "wait until that is undone", (_S.HELD_UP,), _retargeted),
     Row("garrison's section of the text is old", "write it", (_S.HELD_UP,), _edit),
-    Row("the base has it, and it is said to be open", "wait", (_S.MERGING,), _on_base),
+    Row("the base has it, and it is said to be open", "wait; after a minute this is told", (_S.MERGING, _S.HELD_UP),
+        _on_base),
     Row("the gate tests it", "wait; test again if the base was red and moves",
         (_S.DRAFT, _S.WAITING_FOR_CHECKS, _S.HELD_UP), _under_test),
     Row("the gate passed on this head, and nobody was asked to review it", "mark it as ready", (_S.HELD_UP,),

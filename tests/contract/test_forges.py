@@ -60,6 +60,8 @@ def test_a_pull_request_is_opened_edited_made_ready_and_merged(place: Place) -> 
     place.state.commit(place.path, "theirs", "theirs\n")
     theirs = place.state.open_pull(place.repository, "theirs", "main", "Mine", attach("Adopt me", MARKER), draft=False)
     assert forge.find_pull(MARKER, "work") is None, "anybody may write a marker"
+    theirs.head, theirs.fork = "work", True
+    assert forge.find_pull(MARKER, "work") is None, "and call a branch of a fork like ours"
     number = place.open()
     assert number != theirs.number
     pull = forge.read_pull(number)
@@ -188,6 +190,8 @@ def test_issues_are_found_by_number_and_label(place: Place) -> None:
     assert (issue.title, issue.text, issue.author, issue.assignees) == ("Bug", "Text", "ann", (OWN_LOGIN,))
     place.forge.comment(100, "Begun", make_marker("run-1", "begun"), pull=False)
     assert len(place.forge.list_comments(100, pull=False)) == 1
+    place.repository.issues[0].closed = True
+    assert not place.forge.read_issue(100).open and place.forge.list_issues(label="agent") == []
     with pytest.raises(NotFound):
         place.forge.read_issue(number)
 

@@ -551,7 +551,7 @@ def test_an_answer_without_a_thread_says_what_it_answers_and_one_to_a_line_where
                replace(READY, head="f1x", ready="f1x"))
     answer = step(settle(state, replace(GREEN, head="f1x", comments=(said,)), tip="f1x", replies={said.key: "Done."}))
     assert answer is not None
-    assert answer.text == "`eve` wrote `@garrison, 'rename' it`:\n\nDone.\n\nChanged with f1x."
+    assert answer.text == "In reply to `eve` (`@garrison, 'rename' it`):\n\nDone.\n\nChanged with f1x."
     text = describe(replace(COMMENT, line=0, was="line 7 of 1dea, which has changed since", before=(
         ("eve", "use a list"), ("garrison", "Done."))))
     assert "at calc.py (line 7 of 1dea, which has changed since) (comment `c1`)" in text
@@ -580,7 +580,9 @@ def test_what_an_agent_writes_reads_as_markdown_and_does_nothing() -> None:
     section = write_section(RunSummary(RUN, "g", (NodeSummary("a", "A", "done", 1, HOSTILE),), "/opt/x/bin/pytest -q",
                                        tests=312, seconds=41.0, is_tested=True, base="main",
                                        changes=(Told("gate", "ask", 4, ("a`<!-- garrison:end -->@x.sh",)),)))
-    assert "**Look at**: `changes the gate's own files: a'&lt;!-- garrison:end -->@x.sh and 3 more`" in section
+    assert "**Look at**: changes the gate's own files: `a'&lt;!-- garrison:end -->@x.sh` and 3 more" in section
+    goal = write_section(RunSummary(RUN, "Add it.\nKeep it short.", (NodeSummary("a", "A", "done", 1),)))
+    assert "Keep it short." in goal and "Add it." not in goal, "the title says that"
     assert section.count(END) == 1 and "`pytest -q` passed (312 tests, 41 s) on the merge with `main`" in section
     assert write_title(RunSummary(RUN, "goal", (), title="WIP: Draft: Add it")) == "Draft: Add it"
     assert parse_replies("intro\n## 7\nYes.\n\nMore.\n### `comment-9`:\nNo.\n## 8\n## review-eve:CHANGES\nOk.") == {

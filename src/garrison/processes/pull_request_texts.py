@@ -185,17 +185,23 @@ def write_section(summary: RunSummary) -> str:
         if notes := tame(each.notes):
             lines += ["\n".join(f"  {line}".rstrip() for line in notes.split("\n")), ""]
     first, _, more = summary.goal.strip().partition("\n")
-    if not summary.closes and (more.strip() or len(first) > MAX_TITLE):
-        lines += ["<details><summary>The task</summary>", "", tame(summary.goal), "", "</details>", ""]
+    task = summary.goal if len(first) > MAX_TITLE else more.strip()  # the title has the rest
+    if task and not summary.closes:
+        lines += ["<details><summary>The task</summary>", "", tame(task), "", "</details>", ""]
     lines += [summary.closes, ""] if summary.closes else []
     lines += [quote(summary.stat, MAX_STAT), ""] if summary.stat else []
-    lines += ["**Look at**: " + "; ".join(mention(describe_change(each, most=3), MAX_TITLE)
-                                          for each in summary.changes), ""] if summary.changes else []
+    lines += ["**Look at**: " + "; ".join(map(_look_at, summary.changes)), ""] if summary.changes else []
     lines += [_tested(summary), "", _how_to_talk(summary), "", f"<sub>Made by garrison, run `{summary.run}`" + (
         f": {summary.calls} model call{'s' * (summary.calls != 1)}, ${summary.usd:.2f}" if summary.calls else "")
         + ".</sub>"]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n").replace("<!--", "&lt;!--")
     return f"{BEGIN}\n{text}\n{END}"  # a quoted marker must not end the section
+
+
+def _look_at(change: Told) -> str:
+    names, words = change.names[:3], describe_change(change._replace(names=()))
+    more = f" and {change.number - len(names):,} more" if change.number > len(names) else ""
+    return f"{words}: {', '.join(mention(each, MAX_TITLE) for each in names)}{more}" if names else words
 
 
 def _words(label: str) -> str:
@@ -206,7 +212,7 @@ def _tested(summary: RunSummary) -> str:
     if not summary.gate:
         return "**Tests**: none, this run has no gate."
     if not summary.is_tested:
-        return f"**Tests**: {mention(_without_places(summary.gate))} runs; until it has passed, this is a draft."
+        return f"**Tests**: {mention(_without_places(summary.gate))} is running; this is a draft until it has passed."
     figures = [*([f"{summary.tests} tests"] if summary.tests else []),
                *([f"{summary.seconds:.0f} s"] if summary.seconds >= 1 else [])]
     how = f" ({', '.join(figures)})" if figures else ""
@@ -216,15 +222,16 @@ def _tested(summary: RunSummary) -> str:
 
 def _how_to_talk(summary: RunSummary) -> str:
     name = f", or write `@{summary.name} …`" if summary.name else ""
-    return (f"**To have it changed**: comment on a line, request changes{name}. An agent works on it and answers; your "
-            "own commits on this branch are welcome, too. Other comments are shown to the agents, and start nothing.")
+    return (f"**To have it changed**: comment on a line, request changes in a review{name}. An agent makes the change "
+            "and replies. You can push your own commits to this branch, too. Other comments are shown to the agents, "
+            "but start no work.")
 
 
 def write_failure(run: str, why: str) -> str:
     """Return the comment that tells reviewers that the run failed."""
-    return (f"The run failed, so this is a draft again; nobody needs to review it now.\n\n{tame(why, MAX_NOTE)}\n\n"
-            f"What helps: push a commit that mends it onto this branch, or say in the task what is wanted; then "
-            f"`garrison resume {run}`, where the run was started, goes on.")
+    return (f"The run failed, so this is a draft again and needs no review now.\n\n{tame(why, MAX_NOTE)}\n\n"
+            f"To continue, push a commit that fixes it to this branch if you can, then type `garrison resume {run}` on "
+            "the machine where the run was started.")
 
 
 def write_reply(words: str, commit: str, to: str = "", about: str = "") -> str:
@@ -235,7 +242,7 @@ def write_reply(words: str, commit: str, to: str = "", about: str = "") -> str:
         about: that comment.
     """
     begin = next((line for line in about.splitlines() if line.strip() and not line.lstrip().startswith(">")), "")
-    head = f"{mention(to)} wrote {mention(begin, MAX_TITLE)}:" if to and begin else ""
+    head = f"In reply to {mention(to)} ({mention(begin, MAX_TITLE)}):" if to and begin else ""
     text = tame(words, MAX_REPLY)
     if not text and not commit:
         text = "Nothing was changed for it, and the agent gave no reason."

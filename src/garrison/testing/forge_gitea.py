@@ -203,7 +203,8 @@ class GiteaRoutes:
             "draft": pull.draft,
             "merged": pull.merged,
             "merge_commit_sha": pull.merge_commit or None,
-            "head": {"ref": pull.head, "sha": state.pull_head(repository, pull), "repo_id": 1, "label": pull.head},
+            "head": {"ref": pull.head, "sha": state.pull_head(repository, pull), "repo_id": 2 if pull.fork else 1,
+                     "label": pull.head},
             "base": {
                 "ref": pull.base,
                 "sha": state.head_of(repository.path, pull.base),
@@ -252,7 +253,7 @@ class GiteaRoutes:
             "number": row.number,
             "title": row.title,
             "body": row.body,
-            "state": "open",
+            "state": "closed" if row.closed else "open",
             "user": user(row.author),
             "labels": [{"id": 1, "name": each} for each in row.labels],
             "assignees": [user(each) for each in row.assignees],

@@ -272,7 +272,10 @@ class GitHubRoutes:
                 **made[side],
                 "ref": branch,
                 "sha": commit,
-                "repo": self._repository(repository),
+                "repo": {
+                    **self._repository(repository),
+                    **({"full_name": "mallory/fork"} if pull.fork and side == "head" else {}),
+                },
                 "user": user(pull.author),
                 "label": f"{repository.path.partition('/')[0]}:{branch}",
             }
@@ -321,7 +324,7 @@ class GitHubRoutes:
             title=row.title,
             body=row.body,
             user=user(row.author),
-            state="open",
+            state="closed" if row.closed else "open",
             labels=[self._label(each) for each in row.labels],
             assignees=[user(each) for each in row.assignees],
             updated_at=_AT,

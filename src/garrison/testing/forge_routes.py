@@ -52,7 +52,7 @@ def matches(issue: Issue, query: dict[str, str]) -> bool:
     """Return whether a list of issues with `query` has it."""
     label = query.get("labels", "")
     person = query.get("assignee") or query.get("assignee_username") or query.get("assigned_by") or ""
-    return (not label or label in issue.labels) and (not person or person in issue.assignees)
+    return not issue.closed and (not label or label in issue.labels) and (not person or person in issue.assignees)
 
 
 def edit(state: ForgeState, repository: Repository, pull: Pull, body: dict[str, Any]) -> None:

@@ -52,11 +52,13 @@ class Pull:
     """Method of auto-merge, if that is on."""
     hidden: int = 0
     """Lists that will not show it yet."""
+    fork: bool = False
+    """True if its head is a branch of another repository, which the double does not have: its commits are ours."""
 
 
 @dataclass
 class Issue:
-    """An open issue."""
+    """An issue."""
 
     number: int
     title: str
@@ -64,6 +66,7 @@ class Issue:
     author: str
     labels: list[str] = field(default_factory=list)
     assignees: list[str] = field(default_factory=list)
+    closed: bool = False
 
 
 @dataclass
@@ -228,7 +231,8 @@ class ForgeState:
         with self.lock:
             if not self.head_of(repository.path, head) or not self.head_of(repository.path, base):
                 raise Problem(422, "Validation Failed: head or base does not exist")
-            if any(each.head == head and each.base == base and each.state == "open" for each in repository.pulls):
+            if any(each.head == head and each.base == base and each.state == "open" and not each.fork
+                   for each in repository.pulls):
                 raise Problem(409, f"A pull request already exists for {head}.")
             pull = Pull(repository.next_number, title, body, head, base, OWN_LOGIN, draft)
             repository.next_number += 1

@@ -330,6 +330,7 @@ class GuardHooks(StrEnum):
 
 DEFAULT_EFFECTS: Mapping[ChangeKind, Effect] = {
     **dict.fromkeys(ChangeKind, Effect.TELL), ChangeKind.GATE: Effect.ASK, ChangeKind.INSTRUCTIONS: Effect.ASK,
+    ChangeKind.PARTIAL: Effect.ASK,
     ChangeKind.SECRETS: Effect.REFUSE, ChangeKind.SIZE: Effect.REFUSE, ChangeKind.NESTED: Effect.REFUSE}
 """What happens to a change of each kind where `[guard]` does not say it."""
 

@@ -192,6 +192,8 @@ class ChangeKind(StrEnum):
     """Files are put back to what they were before something landed."""
     OUTSIDE = "outside_files"
     """Files outside those that the node's `files` names."""
+    PARTIAL = "partial"
+    """Its agent says that not all is done, and the node does not allow that (`allow_partial`)."""
 
 
 class Effect(StrEnum):

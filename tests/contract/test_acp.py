@@ -15,7 +15,7 @@ import pytest
 from acp_support import BLOCK, Stage, agent_argv
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.settings import AcpSettings
-from garrison.agents.base import NO_REPORT, Outcome
+from garrison.agents.base import Outcome
 from garrison.agents.claude import messages
 from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json, read_lines
@@ -72,7 +72,7 @@ def test_it_reports_by_garrisons_mcp_server(stage: Stage) -> None:
 def test_an_agent_that_never_reports_is_asked_once_then_judged_by_its_work(stage: Stage) -> None:
     stage.play([{"say": "I think I am done."}])
     outcome = stage.finish(stage.acp())
-    assert outcome == Outcome("success", report={"notes": f"{NO_REPORT}; its last words: I think I am done."})
+    assert outcome == Outcome("success", report={"notes": "I think I am done."})
     assert stage.endings() == ["silent", "silent"]
     assert stage.prompts()[1].startswith("You ended your turn without a report.")
 
@@ -90,7 +90,15 @@ def test_an_agent_whose_last_words_say_that_it_could_not_asks(stage: Stage) -> N
 def test_words_of_another_session_do_not_count(stage: Stage) -> None:
     """A block that the program says of another session's id is no report of this one."""
     stage.play([{"other": BLOCK}, {"say": "Nothing to tell."}])
-    assert stage.finish(stage.acp()).report["notes"].endswith("Nothing to tell.")
+    assert stage.finish(stage.acp()).report["notes"] == "Nothing to tell."
+
+
+def test_a_result_block_that_stays_invalid_fails(stage: Stage) -> None:
+    """It is told why; work that its agent calls something unreadable is not taken to have succeeded."""
+    stage.play([{"say": BLOCK.replace("{", "{{")}], [{"say": "I have said it."}])
+    outcome = stage.finish(stage.acp())
+    assert (outcome.status, outcome.reason.partition(": ")[0]) == ("fail", "it was told so, and made no other report")
+    assert stage.prompts()[1].startswith("You ended your turn without a report (its result block is invalid: ")
 
 
 def test_an_agent_that_goes_round_is_told_once_and_then_asked_about(stage: Stage) -> None:

@@ -250,12 +250,13 @@ def test_what_lands_is_looked_at_the_gate_is_asked_about_a_secret_refused_and_th
     commit(place, {"check.sh": "test ! -e broken", "pyproject.toml": "[project]\nname = 'x'"})
     token = "ghp_" + "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8vW0xY2zA4"
     place.env |= {"GARRISON_FAILPOINT": ",".join(points), "GARRISON_FAILPOINT_TIMES": "1"} if points else {}
+    partly = """; echo '{"status": "partial_success", "notes": "no docs"}' > $GARRISON_RESULT_FILE"""
     graph = place.graph(
-        Node("script", command="echo 'test -e broken' > check.sh; echo x > broken"),
+        Node("script", command=f"echo 'test -e broken' > check.sh; echo x > broken{partly}"),
         Node("secret", command=f"echo {token} > k.py; git add -A; git commit -qm k; git rm -q k.py; echo x > x",
              attributes="rework=none"),
-        Node("plain", command="echo \"dependencies = ['six']\" >> pyproject.toml; echo x > test_a.py; echo x > b.txt",
-             attributes='files="pyproject.toml test_*"'))
+        Node("plain", command="echo \"dependencies = ['six']\" >> pyproject.toml; echo x > test_a.py; echo x > b.txt"
+             + partly, attributes='files="pyproject.toml test_*", allow_partial=true'))
     child = place.launch(graph, "r1", gate="sh check.sh")
     asked = "it changes the gate's own files: check.sh"
     wait_for("the script waits for a person", lambda: asked in place.command("status", "r1").stdout)
@@ -265,9 +266,10 @@ def test_what_lands_is_looked_at_the_gate_is_asked_about_a_secret_refused_and_th
     assert "waits for your approval, since it changes the gate's own files: check.sh" in place.command("status").stdout
     assert place.nodes()["secret"]["reason"].startswith(
         "[guard] refuses it: it may hold secrets: k.py (a GitHub token)")
+    assert f"{asked}; is only a part of the task: no docs" in place.command("status").stdout
     told = "changes 1 test: test_a.py; changes dependencies: pyproject.toml"
     outside = "changes files that its node's files= does not name: b.txt"
-    assert f"{told}; {outside}" in place.command("status", "r1").stdout
+    assert f"{told}; {outside}; is only a part of the task: no docs" in place.command("status", "r1").stdout
 
     def reviews() -> list[dict[str, object]]:
         return [record for record in place.journal() if record["data"].get("type") == "NEEDS_REVIEW"]

@@ -305,7 +305,7 @@ def test_a_node_s_files_bound_what_it_changes_and_many_names_are_counted() -> No
 def test_each_kind_has_its_effect_which_the_table_changes() -> None:
     asked = {kind for kind in ChangeKind if GuardConfig().effect(kind) is Effect.ASK}
     refused = {kind for kind in ChangeKind if GuardConfig().effect(kind) is Effect.REFUSE}
-    assert asked == {ChangeKind.GATE, ChangeKind.INSTRUCTIONS}
+    assert asked == {ChangeKind.GATE, ChangeKind.INSTRUCTIONS, ChangeKind.PARTIAL}
     assert refused == {ChangeKind.SECRETS, ChangeKind.SIZE, ChangeKind.NESTED}
     own = parse_guard("here", {"gate": "tell", "tests": "ask"})
     assert (own.effect(ChangeKind.GATE), own.effect(ChangeKind.TESTS)) == (Effect.TELL, Effect.ASK)

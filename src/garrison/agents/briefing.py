@@ -113,7 +113,9 @@ class Refusal:
     """Commits that landed between the two, newest first."""
     more_landed: int = 0
     claim: str = ""
-    """What the refused attempt's agent had reported."""
+    """What the refused attempt's agent had reported, or said last."""
+    has_reported: bool = True
+    """False if it ended without a report."""
     rescue: str = ""
     """Ref that holds the refused work."""
     stat: str = ""

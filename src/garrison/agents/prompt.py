@@ -245,6 +245,7 @@ def rework(task: Task, refusal: Refusal) -> str:
     is_persons = refusal.by is RefusedBy.REVIEW
     return fill(
         _REWORK[refusal.by], attempt=str(task.attempt), refused=str(refusal.attempt), how=refusal.how or "it failed",
+        ended="reported success" if refusal.has_reported else "ended without a report",
         command=code(refusal.command), reason=refusal.reason if is_persons else _reason(refusal), log=refusal.log,
         note=refusal.note, output=quote(refusal.output) or (_without_output(refusal) if has_command else ""),
         failing=_list(mention(name) for name in refusal.failing), target=refusal.target, tip=refusal.tip[:SHORT],
@@ -293,7 +294,9 @@ def _reason(refusal: Refusal) -> str:
 
 def _left(refusal: Refusal) -> str:
     is_kept = refusal.start is Start.FRESH or refusal.by in (RefusedBy.GATE, RefusedBy.ACCEPTANCE, RefusedBy.VALIDATOR)
-    return fill("rework_left.md", claim=quote(refusal.claim, MAX_CLAIM // 2), rescue=refusal.rescue,
+    said = "It had reported" if refusal.has_reported else "It made no report; its last words"
+    return fill("rework_left.md", said=said,
+                claim=quote(refusal.claim, MAX_CLAIM // 2), rescue=refusal.rescue,
                 stat=quote(refusal.stat, 3000), notes=quote(refusal.notes, MAX_CLAIM // 2)).strip() if is_kept else ""
 
 

@@ -60,10 +60,12 @@ _CHANGES: Mapping[str, str] = {
     ChangeKind.INSTRUCTIONS: "changes agents' instructions", ChangeKind.SECRETS: "may hold secrets",
     ChangeKind.SIZE: "has files that hardly belong in a history",
     ChangeKind.NESTED: "has nested repositories without .gitmodules", ChangeKind.REVERTS: "undoes what landed as",
-    ChangeKind.OUTSIDE: "changes files that its node's files= does not name"}
+    ChangeKind.OUTSIDE: "changes files that its node's files= does not name",
+    ChangeKind.PARTIAL: "is only a part of the task"}
 _REMEDIES: Mapping[str, str] = {
     ChangeKind.SECRETS: "leave them out of every commit, or, if it is none, name the file in `[guard] allow`",
     ChangeKind.SIZE: "leave them out of every commit, or name them in `[guard] allow`",
+    ChangeKind.PARTIAL: "do the rest",
     ChangeKind.NESTED: "add their files (remove the `.git` in them first), or `git submodule add` them"}
 
 

@@ -223,7 +223,8 @@ class Briefer:
         start = {CONTINUE: Start.CONTINUE, "merge": Start.MERGE}.get(self.task.rework, Start.FRESH)
         tip, base = entry.base if entry else "", self._base(entry, rescue)
         refusal = Refusal(by, previous, self.task.rework_reason, target=self.launch.onto, tip=tip, base=base,
-                          claim=self._claim(previous), rescue=rescue, stat=self._stat(base, rescue), start=start)
+                          claim=self._claim(previous), has_reported=self._has_reported(previous), rescue=rescue,
+                          stat=self._stat(base, rescue), start=start)
         refusal = self._with_feedback(replace(
             refusal, notes=read_notes(self.files.attempt(self.task.node, previous)),
             earlier=self._earlier_refusals(previous)))
@@ -374,6 +375,10 @@ class Briefer:
         result, evidence = _reported(self.files, self.task, attempt)
         notes = str(result.said.get("notes") or "") if result is not None else ""
         return "\n".join([notes, *(f"- {line}" for line in evidence)]).strip()
+
+    def _has_reported(self, attempt: int) -> bool:
+        result, _ = _reported(self.files, self.task, attempt)
+        return result is None or bool(result.said.get("status"))
 
     def _stat(self, base: str, rescue: str) -> str:
         if not base or not rescue:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.config import PROJECT_FILE, GuardConfig, read_config
-from garrison.ends import ChangeKind, Told
+from garrison.ends import ChangeKind, Effect, Told
 from garrison.errors import UsageError
 from garrison.merge.diff_guard import MAX_READ, Diff, inspect_diff, is_test, parse_log
 from garrison.merge.gate_files import find_gate_files
+from garrison.pipeline.graph import flag
+from garrison.pipeline.outcome import PARTIAL
 from garrison.processes.launch_request import parse_project_tables, read_guard
 from garrison.system import untrusted
 from garrison.system.git import GitError
+from garrison.system.terminal_text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +36,8 @@ _MAX_TOTAL = 64 << 20
 _MAX_LOG = 32 << 20
 """Bytes of a list of commits with what they changed."""
 _SECONDS = 60.0
+_MAX_SAID = 200
+"""Characters of an agent's report on work that is not all done."""
 _LANDINGS = 20
 """Landings before the work began that it might revert."""
 _LOG = ("log", "-z", "--raw", "--no-abbrev", "--no-renames", "--format=%H")
@@ -47,8 +52,14 @@ class Inspected(NamedTuple):
     changes: tuple[Told, ...] = ()
 
 
-def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str, gates: Iterable[str]) -> Inspected:
-    """Look at a branch that is to land; `gates` are the commands that will test it."""
+def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str, gates: Iterable[str],
+                   said: Mapping[str, Any]) -> Inspected:
+    """Look at a branch that is to land.
+
+    Args:
+        gates: the commands that will test it.
+        said: what its agent reported.
+    """
     tip, target = git.branch_tip(branch), git.branch_tip(launch.onto)
     base = git.merge_base(target, tip) if tip and target else None
     if tip is None or target is None or base is None or launch.claimed_for:
@@ -65,6 +76,11 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     landed = _read_log(git, f"-{_LANDINGS}", "--first-parent", "-m", base)[0] if changes else []
     gate = find_gate_files(command, lambda name: blobs.read_one(f"{target}:{name}"))
     found = inspect_diff(Diff(changes, blobs.read, gate, done, landed, blobs.sizes, _patterns(task)), limits)
+    if said.get("status") == PARTIAL:
+        words = shorten(" ".join(str(said.get("notes") or "").split()), _MAX_SAID)
+        allows = flag(task.attributes, "allow_partial")
+        effect = Effect.TELL if allows else limits.effect(ChangeKind.PARTIAL)
+        found = [*found, Told(ChangeKind.PARTIAL.value, effect.value, 1, (words,) if words else ())]
     if unread := blobs.unread + is_cut:
         found = _with_unread(found, limits, unread)
     return Inspected(tip, tuple(found))

@@ -22,6 +22,12 @@ CHANGED_DEFAULTS = (
     "rework goes on in the refused session, once; rework=fresh on the node begins a fresh one, as before",
     "work that changes the gate's own files or agents' instructions waits for your approval, and secrets, nested "
     "repositories and large files that it commits are refused; [guard] gate = \"tell\" and so on land it as before",
+    "work that its agent reports as a partial success waits for your approval; allow_partial=true on the node, or "
+    "[guard] partial = \"tell\", lands it as before",
+    "a session that goes round a second time asks you; before, its attempt failed. ACP agents and programs with a "
+    "stream are watched, too",
+    "ACP and command agents may make 300 model calls in an attempt, as Claude agents; [agents] turns = \"none\" sets "
+    "no limit, as before",
 )
 """Changes of defaults since version 0.1, oldest first; docs/upgrading.md has them all. Lines are only added."""
 

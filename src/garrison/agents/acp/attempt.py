@@ -88,6 +88,9 @@ class AcpAttempt(ConnectedAttempt):
             return replace(decision, reason=f"agent {self._name}: {_what_to_do(self._name, last.kind)} ({last.reason})")
         if last.kind == policy.SILENT and decision.step is Step.FINISH and self.role == VALIDATOR:
             return replace(decision, reason="it was asked for its verdict and ended again without one that counts")
+        if last.kind == policy.SILENT and decision.step is Step.FINISH and (
+                unreadable := next((each.unreadable for each in reversed(self.endings[-2:]) if each.unreadable), "")):
+            return replace(decision, reason=f"it was told so, and made no other report: {unreadable}")
         if last.kind == policy.SILENT and decision.step is Step.FINISH:
             atomic.write(self.files.unreported, NO_REPORT.encode(), durable=False)
             return replace(decision, success=True, reason="")
@@ -147,14 +150,13 @@ class AcpAttempt(ConnectedAttempt):
         return ("/bin/sh", str(launcher)), inside if VARIABLE in inside else {}
 
     def _report(self) -> AgentReport:
-        """Return a worker's report; without one, that there is none. A verdict is not for the pipeline."""
+        """Return a worker's report; without one, its last words. A verdict is not for the pipeline."""
         if self.role == VALIDATOR:
             return {}
         last = self.endings[-1].kind if self.endings else ""
         if last == policy.REPORTED:
             return to_agent_report(read_json(self.files.report))
-        words = self.endings[-1].reason if last == policy.SILENT else ""
-        return {"notes": f"{NO_REPORT}; its last words: {words}"} if words else {}
+        return {"notes": self.endings[-1].reason} if last == policy.SILENT else {}
 
 
 def _what_to_do(name: str, kind: str) -> str:

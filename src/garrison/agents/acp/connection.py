@@ -251,11 +251,12 @@ class Connection(SessionConnection):
         kind = acp_failures.BY_STOP.get(why, "")
         self._write({"kind": "result", "subtype": why, "error": bool(kind), "said": cut(message), "usd": None,
                      "turns": 1, "status": None, "terminal_reason": None})
+        unreadable = ""
         try:
             if report := self._take_report(message):
                 return self._reported(report)
         except ValueError as error:
-            self._note(str(error))
+            self._note(unreadable := str(error))
         if kind:
             return self._ending(kind, f"the agent ended its turn: {why}")
         if question := self._open_question():
@@ -269,7 +270,8 @@ class Connection(SessionConnection):
             questions.ask(self.files, f"it made no report, though it was asked for one, and its last words say that "
                                       f"something was not done; what should it do?\n\n{words}")
             return self._ending(policy.QUESTION, questions.unanswered(self.files))
-        return self._ending(policy.SILENT, message.strip()[-MAX_LAST:] or "it said nothing")
+        silent = self._ending(policy.SILENT, message.strip()[-MAX_LAST:] or "it said nothing")
+        return replace(silent, unreadable=unreadable) if silent.kind == policy.SILENT else silent
 
     # ---- the listener of the client
 

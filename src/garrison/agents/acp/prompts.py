@@ -43,7 +43,7 @@ def _judge(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, knows
     if not knows_task:
         return task_prompt.join([validator_rules(assignment), assignment.read_prompt()])
     if prompt is Prompt.REPORT:
-        return fill("acp_verdict.md", language=LANGUAGE)
+        return fill("acp_verdict.md", language=LANGUAGE, what=_missing(files, "a verdict that counts"))
     resume = task_prompt.resumption(interruption_of(assignment, files), "This session")
     return fill("acp_judge_on.md", resume=resume, language=LANGUAGE)
 
@@ -82,8 +82,14 @@ def _continue(assignment: Assignment, files: AttemptFiles) -> str:
     return fill("acp_continue.md", resume=resume, language=LANGUAGE) + _answer(files)
 
 
-def _report(_assignment: Assignment, _files: AttemptFiles) -> str:
-    return fill("acp_report.md", language=LANGUAGE)
+def _report(_assignment: Assignment, files: AttemptFiles) -> str:
+    return fill("acp_report.md", language=LANGUAGE, what=_missing(files, "a report"))
+
+
+def _missing(files: AttemptFiles, what: str) -> str:
+    """Return what the last turn ended without, and why what it gave for one does not count."""
+    why = next((ending.unreadable for ending in files.read_endings()[-1:]), "")
+    return f"{what} ({why})" if why else what
 
 
 def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:

@@ -38,6 +38,8 @@ class Ending:
     """Set if the model answered in this connection, which ends a series of failures."""
     status: int | None = None
     """HTTP status with which the API refused the last call, if the run's proxy has seen it."""
+    unreadable: str = ""
+    """Of a turn without a report: why what it gave for one does not count; '' if it gave none."""
 
 
 class Step(StrEnum):

@@ -371,7 +371,8 @@ class Runner:
         """Look at what is to land, and record what a person should know of it: what happens then is decided once."""
         config = self.merge_client.queue.state.config
         found = inspect_branch(self.git, self.runtime.home, self.launch, self.task, self.branch,
-                               (self.launch.gate or "", self.launch.node_gate or "", (config and config.gate) or ""))
+                               (self.launch.gate or "", self.launch.node_gate or "", (config and config.gate) or ""),
+                               view.result.said if view.result is not None else {})
         self._record_fact("changes", json.dumps({"tip": found.tip, "changes": found.changes}))
 
     def _start_job(self, action: Action, view: RunnerView) -> None:

@@ -120,7 +120,7 @@ def test_what_has_landed_is_ticked_by_one_tested_commit_whatever_was_written_mea
     place.release("tune")
     out, _ = child.communicate(timeout=DEADLINE)
     assert child.returncode == 1, out
-    assert "TODO.md: 2 tasks ticked by " in out.splitlines()[-2], out
+    assert "TODO.md: 2 tasks ticked by " in out.splitlines()[-2] and "ticking TODO.md, by a commit" in out, out
     ticked = "# To do\n- [x] sing a song\n- [x] tune up\n  - well\n- take a rest\n- another\n"
     assert git(place.repo, "show", "main:TODO.md") + "\n" == ticked == todo.read_text()
     assert git(place.repo, "log", "-1", "--format=%s", "main") == "Tick 2 tasks of TODO.md"
@@ -129,6 +129,7 @@ def test_what_has_landed_is_ticked_by_one_tested_commit_whatever_was_written_mea
     mended.touch()
     todo.write_text(ticked.replace("- another\n", "- another one\n"))
     out, _ = start(place, *options, "r2").communicate(timeout=DEADLINE)
+    assert "left out of the 4 tasks of TODO.md: 2 ticked\n" in out, out
     assert "TODO.md: 2 tasks ticked, beside changes of yours that are not committed; `git commit TODO.md` keeps both" \
         in out, out
     assert todo.read_text() == ticked.replace("- take", "- [x] take").replace("- another", "- [x] another one")

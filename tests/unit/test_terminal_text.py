@@ -70,7 +70,12 @@ def test_width_is_counted_in_columns() -> None:
     assert pad("日", 4) == "日  "
 
 
-@given(st.text("ab日 e\u0301-", max_size=80), st.integers(4, 20))
+def test_a_command_stays_in_one_line_if_it_fits_there() -> None:
+    assert wrap("it failed: `a b --c d` tries again", 20) == ["it failed:", "`a b --c d` tries", "again"]
+    assert wrap("it failed: `a b --c d` tries", 9) == ["it", "failed:", "`a b --c", "d` tries"]
+
+
+@given(st.text("ab日 e\u0301-`", max_size=80), st.integers(4, 20))
 def test_wrapped_lines_fit_and_lose_nothing(text: str, columns: int) -> None:
     lines = wrap(text, columns)
     assert all(width(line) <= columns for line in lines)

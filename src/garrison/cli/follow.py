@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.cli import resolve
@@ -11,6 +12,7 @@ from garrison.cli.output import INTERRUPTED, print_message
 from garrison.errors import GarrisonError
 from garrison.processes.launcher.progress import Progress, closing_lines
 from garrison.processes.run_state import EXIT, RunState, describe_landed
+from garrison.processes.run_status import FINAL
 from garrison.records.journal import Reader
 from garrison.records.names import launcher_key
 
@@ -33,6 +35,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
     progress.run_branch = launch.onto if launch.onto != launch.base else ""
     progress.begin(run)
     reader = Reader(runtime.files(run).journal)
+    is_ticking = False
     try:
         while True:
             has_launcher = resolve.is_living(runtime.store, launcher_key(run))  # before reading: its last records count
@@ -41,6 +44,9 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
                 progress.show(entry)
             if not has_launcher:
                 break
+            if launch.tick and state.status in FINAL and not is_ticking:
+                is_ticking = True
+                print_message(f"ticking {Path(launch.tick).name}, by a commit that the gate tests if git tracks it")
             time.sleep(_POLL)
     except KeyboardInterrupt:
         print(file=sys.stderr)

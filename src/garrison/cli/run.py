@@ -12,7 +12,6 @@ import click
 from garrison.agents.claude.extra import INSTALL
 from garrison.agents.limits import describe_limits
 from garrison.agents.registry import installed_agents
-from garrison.cli import resolve
 from garrison.cli.commands import Command
 from garrison.cli.follow import follow_run
 from garrison.cli.launch import announce_detached, create, serve_page, start_detached
@@ -36,8 +35,6 @@ from garrison.cli.tick import landed_words, tick_landed, words_under_way
 from garrison.config import find_home
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.processes.launch_request import read_defaults
-from garrison.processes.preflight import run_is_unfinished
-from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import list_runs
@@ -183,27 +180,23 @@ def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], sourc
     """Return the texts of the tasks to do, none if nothing is left, the places of those that each waits for, and
     whether the run is a `new` one beside another.
 
-    What another run is at work on is left out; Refused if that one has stopped, unless the run is to be a new one.
+    What another run is at work on is left out.
     """
     landed = landed_words(runtime, str(target))
     open_ = [place for place, task in enumerate(listed) if not task.ticked and words_of(task.text) not in landed]
     under_way = words_under_way(runtime, str(target)) if open_ else {}
     busy = {place: run for place in open_ if (run := under_way.get(words_of(listed[place].text)))}
-    for run in dict.fromkeys(busy.values()):
-        if resolve.is_run_supervised(runtime.store, run):
-            continue
-        if not new:
-            raise run_is_unfinished(runtime, run, read_run_state(runtime, run), "list")
-        busy = {place: other for place, other in busy.items() if other != run}
     places = [place for place in open_ if place not in busy]
-    so = "ticked or landed" + f", or at work in {' and '.join(dict.fromkeys(busy.values()))}" * bool(busy)
+    runs = " and ".join(dict.fromkeys(busy.values()))
     if not places:
-        shows = f"; `garrison status {busy[min(busy)]} --watch` shows it" if busy else ""
-        print_message(f"nothing to do: each task of {source} is {so}{shows}")
+        print_message(f"nothing to do: each task of {source} is ticked or landed" + (
+            f", or at work in {runs}; `garrison status {busy[min(busy)]} --watch` shows it" if busy else ""))
         return [], [], new
     waits = order_tasks(listed, places, source, in_order=in_order, busy=busy)
-    if done := len(listed) - len(places):
-        print_message(f"{done} of {len(listed)} tasks of {source} {'is' if done == 1 else 'are'} {so}")
+    ticked = sum(task.ticked for task in listed)
+    left_out = [(ticked, "ticked"), (len(listed) - ticked - len(open_), "landed"), (len(busy), f"at work in {runs}")]
+    if told := ", ".join(f"{count} {what}" for count, what in left_out if count):
+        print_message(f"left out of the {len(listed)} tasks of {source}: {told}")
     return ([listed[place].text for place in places],
             [tuple(places.index(other) for other in waits[place]) for place in places], new or bool(busy))
 

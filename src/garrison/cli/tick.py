@@ -79,8 +79,9 @@ def landed_words(runtime: Runtime, repo: str, base: str = "") -> set[str]:
 
 
 def words_under_way(runtime: Runtime, repo: str) -> dict[str, str]:
-    """Return the words of all tasks that unfinished runs of this home have in a repository, each with its run."""
-    return {words: launch.run_id for launch, state, prompts in _runs_of(runtime, repo) if state.status not in FINAL
+    """Return the words of all tasks that runs at work in a repository have, each with its run."""
+    return {words: launch.run_id for launch, state, prompts in _runs_of(runtime, repo)
+            if state.status not in FINAL and resolve.is_run_supervised(runtime.store, launch.run_id)
             for words in prompts.values()}
 
 

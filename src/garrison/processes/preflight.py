@@ -422,12 +422,12 @@ def run_is_foreign(runtime: Runtime, git: Git, run: str, ref: str) -> Refused:
                    f"this one; choose another id: `--run {free}` is free")
 
 
-def run_is_unfinished(runtime: Runtime, run: str, state: RunState, what: str = "pipeline") -> Refused:
+def _is_unfinished(runtime: Runtime, run: str, state: RunState) -> Refused:
     """Return the refusal of a second run of the same work, with what to do about the first one."""
     is_at_work = any(is_held(runtime.store.life_path(key)) for key in (
         launcher_key(run), Key("guardian", runtime.launch(run).pipeline_id, run)))
     then = f"`garrison status {run} --watch` shows it" if is_at_work else f"continue it with `garrison resume {run}`"
-    return Refused(f"run {run} of this {what} and repository is {'at work' if is_at_work else 'unfinished'} "
+    return Refused(f"run {run} of this pipeline and repository is {'at work' if is_at_work else 'unfinished'} "
                    f"({state.landed} of {len(state.nodes)} nodes landed); {then}, or start another with --new")
 
 
@@ -446,7 +446,7 @@ def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest)
         if (other.pipeline_id, other.repo) != (launch.pipeline_id, launch.repo) or other.adhoc:
             continue
         if state.status not in FINAL:
-            raise run_is_unfinished(runtime, run, state)
+            raise _is_unfinished(runtime, run, state)
 
 
 def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, defaults: LaunchConfig,

@@ -145,9 +145,12 @@ def pad(text: str, columns: int) -> str:
 
 
 def wrap(text: str, columns: int) -> list[str]:
-    """Break `text` into lines of at most `columns` (at least 2), at blanks or within a word that alone is wider."""
+    """Break `text` into lines of at most `columns` (at least 2), at blanks or within a word that alone is wider.
+
+    A command in backticks that fits in a line stays in one, as it is copied.
+    """
     lines = [""]
-    for word in text.split(" "):
+    for word in _words(text, columns):
         for part in _parts(word, max(2, columns)):
             joined = f"{lines[-1]} {part}" if lines[-1] else part
             if width(joined) <= columns:
@@ -155,6 +158,19 @@ def wrap(text: str, columns: int) -> list[str]:
             else:
                 lines.append(part)
     return [line for line in lines if line]
+
+
+def _words(text: str, columns: int) -> Iterator[str]:
+    held: list[str] = []
+    is_open = False
+    for word in text.split(" "):
+        held.append(word)
+        is_open ^= word.count("`") % 2 == 1
+        if not is_open:
+            joined = " ".join(held)
+            yield from [joined] if width(joined) <= columns else held
+            held = []
+    yield from held
 
 
 def _parts(word: str, columns: int) -> Iterator[str]:

@@ -90,3 +90,36 @@ for number in range(20):
     assert 2 <= number <= 5
     child.terminate()
     place.finish(child)
+
+
+@pytest.mark.slow
+def test_a_token_of_the_cli_s_own_log_in_goes_through_the_proxy_as_it_would_by_itself(scene) -> None:
+    """What the CLI sends with a token that is worth nothing has, once the proxy has put the real one in, each header
+    that the CLI sends with the real one."""
+    if not machine().bubblewrap:
+        pytest.skip(machine().refusal)
+    place, token, seen = scene.place, "sk-ant-oat01-real-token-outside", []
+    place.env = {name: value for name, value in place.env.items() if name != "ANTHROPIC_API_KEY"}
+    place.env["CLAUDE_CODE_OAUTH_TOKEN"] = token
+    scene.players["a"] = lambda asked: (
+        say(use("Bash", command='(env; date +%N) > env')),
+        say(use(REPORT, status="success", summary="done", evidence=[])), say("done"))[min(asked.step, 2)]
+    config = place.home / "config.toml"
+    begun = config.read_text() + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n'
+    for run, mode in (("r1", "bubblewrap"), ("r2", "none")):
+        config.write_text(begun)
+        place.use_mode(mode)
+        before = len(scene.server.messages)
+        child = place.launch(scene.graph(a=""), run, gate="true")
+        assert place.finish(child) == 0, place.logs()
+        seen.append([{name.lower(): value for name, value in record.headers.items()}
+                     for record in scene.server.messages[before:]])
+        assert token not in git(place.repo, "show", "main:env") or run == "r2"
+    # a compressed answer would not be counted by the proxy
+    own = {"host", "content-length", "x-claude-code-session-id", "x-client-request-id", "connection", "accept-encoding"}
+    proxied, plain = ([{name: value for name, value in each.items() if name not in own} for each in sent[:3]]
+                      for sent in seen)
+    for own, other in zip(proxied, plain, strict=True):
+        assert {name: (own.get(name), other.get(name)) for name in own.keys() | other.keys()
+                if own.get(name) != other.get(name)} == {}
+    assert all("oauth" in each["anthropic-beta"] and "x-api-key" not in each for each in proxied)

@@ -13,11 +13,11 @@ from garrison.processes.runtime import Runtime
 @pytest.mark.parametrize(("config", "environ", "notes"), [
     ("", {}, []),
     ('[sandbox]\nmode = "none"\nnetwork = "allow"', {}, ["agent claude has network = \"allow\" but no sandbox"]),
-    ('[sandbox]\nmode = "bubblewrap"', {}, ["agent claude uses the log-in of its CLI"]),
+    ('[sandbox]\nmode = "bubblewrap"', {}, ["agent claude works with a copy of its CLI's log-in"]),
     ('[sandbox]\nmode = "bubblewrap"', {"ANTHROPIC_API_KEY": "k"}, []),
     ('[sandbox]\nmode = "bubblewrap"\nnetwork = "none"', {"ANTHROPIC_API_KEY": "k"},
      ["agent claude has network = \"none\": it cannot reach its model"]),
-    ('[sandbox]\nmode = "bubblewrap"\nnetwork = "allow"', {"ANTHROPIC_AUTH_TOKEN": "k"}, []),
+    ('[sandbox]\nmode = "bubblewrap"\nnetwork = "allow"', {"CLAUDE_CODE_OAUTH_TOKEN": "k"}, []),
 ])
 def test_a_launch_names_what_is_not_held(
         tmp_path: Path, config: str, environ: dict[str, str], notes: list[str]) -> None:

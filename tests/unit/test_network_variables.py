@@ -34,6 +34,9 @@ def test_an_access_has_the_user_s_url_and_the_api_s_header() -> None:
         ApiAccess(found["anthropic"].api, "https://api.anthropic.com", "x-api-key", "k1"),
         ApiAccess(found["openai"].api, "http://10.0.0.1/v1", "authorization", "Bearer k3"),
         ApiAccess(found["google"].api, "https://generativelanguage.googleapis.com", "x-goog-api-key", "k4")]
+    token = {"CLAUDE_CODE_OAUTH_TOKEN": "k5"}
+    [(api, key, value)] = find_keys(token)
+    assert access_of(api, key, value, token).key == "Bearer k5" and withheld_of(token) == token.keys()
     assert not any(key in str(found) for key in ("k1", "k3", "k4")), "a log must not show it"
 
 

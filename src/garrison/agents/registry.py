@@ -26,6 +26,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import command_profile
@@ -35,7 +36,7 @@ from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
 from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
-from garrison.agents.claude.settings import ENVIRONMENT, LIMITS, ClaudeSettings, for_node, from_profile
+from garrison.agents.claude.settings import ENVIRONMENT, KEYS, LIMITS, ClaudeSettings, for_node, from_profile
 from garrison.agents.command import CommandAgent, fill_variables
 from garrison.agents.command import programs_of as command_programs
 from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
@@ -57,8 +58,6 @@ from garrison.spelling import nearest
 from garrison.system.environment import child_environment
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from garrison.agents.base import Agent
     from garrison.agents.session_agent import SessionAgent
     from garrison.config import AgentConfig
@@ -66,6 +65,8 @@ if TYPE_CHECKING:
 
 CLI_USER_AGENT = "claude-cli/"
 """Begins the User-Agent of the Claude CLI, whose calls its session records."""
+_OF_CLOUDS = "CLAUDE_CODE_USE_"
+"""Beginning of the variables with which the CLI calls the API of another provider, by that one's log-in."""
 
 
 @frozen
@@ -338,6 +339,23 @@ def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: I
         fill_variables(word, {**env, **own}, name)
 
 
+def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
+    """Refuse a Claude agent that has neither a key nor a log-in; the arguments are those of `check_variables`."""
+    model = _model_profile(find_profile(name, home), home)
+    if not isinstance(model, ClaudeProfile):
+        return
+    from garrison.agents.claude.cli_process import config_folder
+    from garrison.agents.claude.log_in import has_log_in
+
+    env = dict(environ) if passed is None else child_environment(environ, {*passed, *model.env})
+    known = {key for key, value in {**env, **model.settings.set}.items() if value}
+    folder = Path(model.settings.set.get("CLAUDE_CONFIG_DIR") or config_folder(home))
+    is_elsewhere = any(key.startswith(_OF_CLOUDS) for key in known)
+    if not (known & set(KEYS) or is_elsewhere or has_log_in(folder)):
+        raise Refused(f"agent {name} has no key and no log-in: set ANTHROPIC_API_KEY where you launch, or run "
+                      "`garrison login`")
+
+
 def reporter_of(name: str, home: Path) -> str:
     """Return how the User-Agent of an agent's program begins if that program reports its own usage, '' if none does."""
     model = _model_profile(find_profile(name, home), home)
@@ -388,13 +406,14 @@ def check_library(profile: Profile, where: str) -> None:
 
 
 def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
-    """Refuse an agent whose program does not exist, or is not shown in its sandbox, or whose profile names a variable
-    that is not set; `environ` has its PATH and HOME.
+    """Refuse an agent whose program does not exist, or is not shown in its sandbox, whose profile names a variable that
+    is not set, or that has no access to its model; `environ` has its PATH and HOME.
 
     A relative path with a slash is not checked: it is in the node's worktree, perhaps only after the set-up.
     `passed` is as for `check_variables`.
     """
     check_variables(name, home, environ, passed)
+    check_access(name, home, environ, passed)
     profile = _model_profile(find_profile(name, home), home)
     if isinstance(profile, PluginProfile):
         program: str | None = PluginAgent(profile).program

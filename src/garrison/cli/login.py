@@ -11,15 +11,13 @@ import click
 
 from garrison.agents import registry
 from garrison.agents.claude import cli_process
-from garrison.agents.claude.settings import ClaudeSettings
+from garrison.agents.claude.settings import KEYS, ClaudeSettings
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
 from garrison.config import find_home
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
 from garrison.system.environment import child_environment
-
-API_KEYS = frozenset({"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"})
 
 
 @click.command(cls=Command, examples=(
@@ -36,7 +34,8 @@ def login(name: str, console: bool, status: bool, home: str | None) -> None:
     """Log in the home's Claude agents, once for all of them.
 
     This runs the CLI's own log-in in your terminal. It keeps the result in the home's folder claude/, separate from
-    your ~/.claude. With ANTHROPIC_API_KEY in the environment of `garrison launch` you need no log-in.
+    your ~/.claude. With ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN as `claude setup-token` prints it, in the
+    environment of `garrison launch` you need no log-in.
     """
     place = find_home(home)
     profile = registry.find_profile(name, place)
@@ -64,6 +63,6 @@ def exec_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], argumen
 def environment(home: Path, settings: ClaudeSettings, names: Sequence[str],
                 source: Mapping[str, str]) -> dict[str, str]:
     """Return the CLI's environment: a session's, without API keys, which would take precedence over the log-in."""
-    wanted = [name for name in names if name not in API_KEYS]
+    wanted = [name for name in names if name not in KEYS]
     return child_environment(source, wanted, {"GARRISON_HOME": str(home),
                                               **cli_process.cli_environment(settings, home)})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents import registry
 from garrison.agents.presets import PRESETS
-from garrison.config import trees_root
+from garrison.config import read_config, trees_root
 from garrison.doctor.findings import (
     Finding,
     MachineFact,
@@ -69,9 +69,16 @@ def examine_agents(scope: Scope) -> Iterator[Finding]:
             yield Finding("agents", Severity.NOTE, f"{preset.name} is installed, {preset.access(environ)}; its profile:"
                                                    f" `garrison agents presets {preset.name}`")
     with suppress(UsageError):  # another check names what is wrong with config.toml
+        configured = {each.name for each in read_config(scope.runtime.home).agents()}
         for name in registry.profiles(scope.runtime.home):
             try:
-                registry.check_program(name, scope.runtime.home, scope.runtime.environ)
+                registry.check_access(name, scope.runtime.home, environ)
+            except Refused as error:  # whoever works with other agents need not be told of the built-in one
+                yield Finding("agents", Severity.NOTE, str(error),
+                              advice="a launch is refused" if name in configured else "")
+                continue
+            try:
+                registry.check_program(name, scope.runtime.home, environ)
             except (Refused, UsageError) as error:
                 yield Finding("agents", Severity.NOTE, str(error))
 

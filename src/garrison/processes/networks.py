@@ -62,5 +62,5 @@ def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:
         if rights.network is Network.NONE:
             yield f"agent {agent} has network = \"none\": it cannot reach its model"
         elif not any(api.name is ApiName.ANTHROPIC for api, _, _ in network.find_keys(runtime.environ)):
-            yield (f"agent {agent} uses the log-in of its CLI, which cannot be added from outside: the agent can read "
-                   "it; a key, ANTHROPIC_API_KEY, stays outside")
+            yield (f"agent {agent} works with a copy of its CLI's log-in, which it can read; what stays outside is a "
+                   "key, ANTHROPIC_API_KEY, or what `claude setup-token` prints, CLAUDE_CODE_OAUTH_TOKEN")

@@ -31,6 +31,9 @@ _OF_ONE_INCARNATION = frozenset({"GARRISON_LIFE", "GARRISON_INCARNATION", "GARRI
 _NEVER = frozenset({"CLAUDECODE", "CLAUDE_SESSION_ID"})
 _NEVER_PREFIX = "CLAUDE_CODE_"
 """With these, an agent would believe that it runs inside its caller's session."""
+_ACCESS = frozenset({"CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX",
+                     "CLAUDE_CODE_USE_FOUNDRY"})
+"""Variables of that prefix which say by what an agent gets at its model: they pass where they are named."""
 
 
 def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
@@ -55,7 +58,8 @@ def list_withheld(source: Mapping[str, str], extra: Iterable[str] = ()) -> list[
 
 
 def _passes(name: str, wanted: frozenset[str]) -> bool:
-    if name in _NEVER or name.startswith(_NEVER_PREFIX) or name in _OF_ONE_INCARNATION or name == "VIRTUAL_ENV":
+    is_foreign = name in _NEVER or (name.startswith(_NEVER_PREFIX) and name not in _ACCESS)
+    if is_foreign or name in _OF_ONE_INCARNATION or name == "VIRTUAL_ENV":
         return False
     return name in wanted or name in _NAMES or name.lower() in _PROXIES or name.startswith(_PREFIXES)
 

@@ -3,13 +3,12 @@
 With or without a sandbox the CLI has a configuration folder of its own for the attempt: the home's holds settings that
 a person's CLI would obey, and what one agent left there would reach all others. It is made again for each connection,
 with the transcript restored from the copy in the attempt's folder, so that nothing an agent left there is read or
-followed. A log-in cannot be added from outside, so the CLI gets a copy of it, or a link to it without a sandbox; once
-it has renewed a copy, the home gets that back.
+followed. A log-in cannot be added from outside, so the CLI gets a copy of it, or a link to it without a sandbox; what
+it has renewed in a copy, the home takes back (`log_in`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -19,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude import transcripts
+from garrison.agents.claude import log_in, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_process import config_folder, find_cli
-from garrison.errors import GarrisonError
+from garrison.agents.claude.settings import KEYS
 from garrison.records import atomic
 from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 
 LAUNCHER_VARIABLE = "GARRISON_CLI_LAUNCHER"
 """Variable that names the script with which `cli.sh` starts the CLI in its sandbox."""
-LOG_IN = ".credentials.json"
-KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-"""Variables with which the CLI needs no log-in."""
-_MAX_LOG_IN = 1 << 20
 
 
 def prepare(place: Place | None, environment: Mapping[str, str], settings: ClaudeSettings,
@@ -56,7 +51,7 @@ def prepare(place: Place | None, environment: Mapping[str, str], settings: Claud
     untrusted.remove(place.private, "claude")
     config = atomic.make_directory(place.private / "claude")
     if not _has_key(environment):
-        copy_log_in(home, config)
+        log_in.copy(home, config)
     cli = find_cli(settings)
     mounts = [Mount(config, config, writable=True), *(Mount(path, path) for path in _program_files(cli))]
     confined = confine([cli], environment, replace(place, mounts=(*place.mounts, *mounts)))
@@ -67,11 +62,11 @@ def prepare(place: Place | None, environment: Mapping[str, str], settings: Claud
 
 def make_plain_config(environment: Mapping[str, str], files: AttemptFiles) -> Path:
     """Make the configuration folder of a CLI without a sandbox again, with a link to the home's log-in."""
-    log_in = config_folder(Path(environment["GARRISON_HOME"])) / LOG_IN
+    file = config_folder(Path(environment["GARRISON_HOME"])) / log_in.FILE
     shutil.rmtree(files.config, ignore_errors=True)
     atomic.make_directory(files.config)
-    if not _has_key(environment) and log_in.exists():
-        (files.config / LOG_IN).symlink_to(log_in)  # once one agent renews it, copies are refused
+    if not _has_key(environment) and file.exists():
+        (files.config / log_in.FILE).symlink_to(file)  # once one agent renews it, copies are refused
     return files.config
 
 
@@ -95,7 +90,7 @@ def session_place(place: Place | None, home: Path, order: Path) -> Place | None:
     if place is None or place.rights.mode is Mode.NONE:
         return place
     config = atomic.make_directory(place.private / "claude")
-    copy_log_in(config_folder(home), config)
+    log_in.copy(config_folder(home), config)
     files = AttemptFiles(order.parent)
     folders = [atomic.make_directory(folder) for folder in (files.folder, files.garrison_session)]
     return replace(place, mounts=(*place.mounts, Mount(order, order),
@@ -108,14 +103,6 @@ def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv:
     unset = [f"unset {name}" for name in outside if name not in inside]
     changed = [f"export {name}={shlex.quote(value)}" for name, value in inside.items() if outside.get(name) != value]
     return "\n".join(["#!/bin/sh", *unset, *changed, f'exec {shlex.join(argv)} "$@"', ""])
-
-
-def copy_log_in(source: Path, target: Path) -> None:
-    """Copy the CLI's log-in from one configuration folder to another, if there is one and it is one."""
-    with suppress(OSError, ValueError, GarrisonError):
-        data = untrusted.read(source, LOG_IN, _MAX_LOG_IN)
-        if data is not None and isinstance(json.loads(data), dict) and data != atomic.read(target / LOG_IN):
-            atomic.write(target / LOG_IN, data)
 
 
 def find_outer_pid(pid: int) -> int:

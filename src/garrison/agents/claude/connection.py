@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import NOTES, WORKER
-from garrison.agents.claude import cli_process, cli_sandbox, failures, messages, policy, questions, tools, transcripts
+from garrison.agents.claude import (
+    cli_process,
+    cli_sandbox,
+    failures,
+    log_in,
+    messages,
+    policy,
+    questions,
+    tools,
+    transcripts,
+)
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.client import (
     ClaudeClient,
@@ -165,7 +175,12 @@ class Connection(SessionConnection):
                 await self._client.close()
                 self._reservation.release()
                 if self.job.config:
-                    cli_sandbox.copy_log_in(self._config, cli_process.config_folder(Path(self.job.home)))
+                    self._take_log_in_back()
+
+    def _take_log_in_back(self) -> None:
+        why = log_in.take_back(self._config, cli_process.config_folder(Path(self.job.home)))
+        if why:
+            self._note(f"the log-in that it leaves is not taken back: {why}")
 
     async def _turn(self, started: asyncio.Event) -> Ending:
         """Run the turn, and another one for what a person has said meanwhile."""

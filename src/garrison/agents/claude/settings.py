@@ -25,7 +25,9 @@ ASK = "ask"
 """Permission mode in which the person is asked before a tool call that is not allowed."""
 MODES = ("dontAsk", ASK, "acceptEdits", "default", "bypassPermissions", "auto")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
-ENVIRONMENT = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "API_TIMEOUT_MS")
+KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+"""Variables with which the CLI needs no log-in of the home; the last one is what `claude setup-token` prints."""
+ENVIRONMENT = (*KEYS, "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "API_TIMEOUT_MS")
 """Variables of the person's environment that a session gets; it gets no others."""
 
 

@@ -100,7 +100,8 @@ APIS: Mapping[ApiName, Api] = {
     ApiName.ANTHROPIC: Api(
         ApiName.ANTHROPIC, "the Anthropic API", "/anthropic", "https://api.anthropic.com", ("ANTHROPIC_BASE_URL",),
         (KeyVariable("ANTHROPIC_API_KEY", "x-api-key", dummy="sk-ant-api03-garrison-"),
-         KeyVariable("ANTHROPIC_AUTH_TOKEN", "authorization", "Bearer ", dummy="sk-ant-garrison-")),
+         KeyVariable("ANTHROPIC_AUTH_TOKEN", "authorization", "Bearer ", dummy="sk-ant-garrison-"),
+         KeyVariable("CLAUDE_CODE_OAUTH_TOKEN", "authorization", "Bearer ", dummy="sk-ant-oat01-garrison-")),
         (Route(_POST, r"/v1/messages", True),
          Route(_POST, r"/v1/messages/count_tokens", False),
          Route(_GET, rf"/v1/models(/{_ID})?|/?", False)),

@@ -1,0 +1,95 @@
+"""Log-in of the Claude CLI: the file in its configuration folder, and what of a copy the home takes back.
+
+The CLI in a sandbox works with a copy. Once it has renewed its tokens there, those of the home may be void, so the home
+takes them back; but the copy lies where an agent can write. So nothing else of it counts: a copy that is empty, lacks a
+field, is not newer, or names another account is left where it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from garrison.errors import GarrisonError
+from garrison.records import atomic
+from garrison.system import untrusted
+
+FILE = ".credentials.json"
+_STATE = ".claude.json"
+"""The CLI's own settings: the account, and the key of a log-in to the Console."""
+_TABLE = "claudeAiOauth"
+_TOKENS = frozenset({"accessToken", "refreshToken", "expiresAt", "refreshTokenExpiresAt"})
+"""Fields that a renewal changes; all others stay as they are."""
+_MAX_FILE, _MAX_STATE = 1 << 20, 1 << 23
+
+
+def has_log_in(folder: Path) -> bool:
+    """Return whether a configuration folder has a log-in with a token, or a key of the Console."""
+    return bool(_table(_read(folder, FILE, _MAX_FILE)).get("accessToken")) or \
+        bool(_read(folder, _STATE, _MAX_STATE).get("primaryApiKey"))
+
+
+def copy(home: Path, target: Path) -> None:
+    """Copy the log-in of the home's configuration folder to that of an attempt, if there is one and it is one."""
+    with suppress(OSError, ValueError, GarrisonError):
+        data = untrusted.read(home, FILE, _MAX_FILE)
+        if data is not None and isinstance(json.loads(data), dict):
+            atomic.write(target / FILE, data)
+
+
+def take_back(copied: Path, home: Path) -> str:
+    """Take the tokens of an attempt's copy back to the home's log-in if they are a renewal of it.
+
+    Returns:
+        Why the copy is not taken back; '' if it was, or says what the home has.
+    """
+    with suppress(OSError, GarrisonError), atomic.locked(home / f"{FILE}.lock"):
+        before, after = _read(home, FILE, _MAX_FILE), _read(copied, FILE, _MAX_FILE)
+        if before == after or not before:
+            return ""
+        why = objection(_table(before), _table(after)) or _other_account(copied, home)
+        if not why:
+            renewed = {name: value for name, value in _table(after).items() if name in _TOKENS}
+            atomic.write(home / FILE, json.dumps({**before, _TABLE: {**_table(before), **renewed}}).encode())
+        return why
+    return ""
+
+
+def objection(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return why the second of two tables of tokens is no renewal of the first; '' if it is one. Pure."""
+    if not after:
+        return "it is empty"
+    missing = sorted(name for name in before if not after.get(name) and before[name])
+    if missing:
+        return f"it lacks {', '.join(missing)}"
+    if any(after[name] != before[name] for name in before.keys() - _TOKENS):
+        return "it is of another account"
+    if {name: after.get(name) for name in _TOKENS} == {name: before.get(name) for name in _TOKENS}:
+        return ""
+    if not (isinstance(after.get("expiresAt"), (int, float)) and after["expiresAt"] > (before.get("expiresAt") or 0)):
+        return "it is older than the home's"
+    kinds_differ = any(type(after[name]) is not type(before[name]) for name in before if name in _TOKENS)
+    return "its fields are of another kind" if kinds_differ else ""
+
+
+def _other_account(copied: Path, home: Path) -> str:
+    accounts = [_read(folder, _STATE, _MAX_STATE).get("oauthAccount") for folder in (home, copied)]
+    names = [each.get("accountUuid") if isinstance(each, dict) else None for each in accounts]
+    return "it is of another account" if all(names) and names[0] != names[1] else ""
+
+
+def _table(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    table = body.get(_TABLE)
+    return table if isinstance(table, dict) else {}
+
+
+def _read(folder: Path, name: str, limit: int) -> dict[str, Any]:
+    """Return a file of a configuration folder, where an agent may write; empty for what is none."""
+    with suppress(OSError, ValueError, RecursionError, GarrisonError):
+        data = untrusted.read(folder, name, limit)
+        body = json.loads(data) if data is not None else None
+        return body if isinstance(body, dict) else {}
+    return {}

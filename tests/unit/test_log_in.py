@@ -1,0 +1,85 @@
+"""Log-ins of Claude agents: what of an agent's copy the home takes back, and that an agent without any is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.agents.claude import log_in
+from garrison.agents.registry import check_access
+from garrison.errors import Refused
+
+OLD = {"accessToken": "a1", "refreshToken": "r1", "expiresAt": 1000, "scopes": ["user:inference"],
+       "subscriptionType": "max"}
+NEW = {**OLD, "accessToken": "a2", "refreshToken": "r2", "expiresAt": 2000}
+
+
+def write(folder: Path, table: Any, account: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / log_in.FILE).write_text(json.dumps({"claudeAiOauth": table, "mcpOAuth": {"x": str(folder)}}))
+    if account:
+        (folder / ".claude.json").write_text(json.dumps({"oauthAccount": {"accountUuid": account}}))
+    return folder
+
+
+def test_a_renewal_is_taken_back_and_nothing_beside_it(tmp_path: Path) -> None:
+    home, copied = write(tmp_path / "home", OLD, "me"), write(tmp_path / "copied", {**NEW, "extra": 1}, "me")
+    assert log_in.take_back(copied, home) == ""
+    assert json.loads((home / log_in.FILE).read_text()) == {"claudeAiOauth": NEW, "mcpOAuth": {"x": str(home)}}
+    assert (home / log_in.FILE).stat().st_mode & 0o777 == 0o600
+    assert log_in.take_back(copied, home) == "", "once it is the same there is nothing to take"
+
+
+@pytest.mark.parametrize(("table", "why"), [
+    ({}, "it is empty"), (None, "it is empty"), ([], "it is empty"), ("x", "it is empty"),
+    ({"accessToken": "a2", "expiresAt": 2000}, "it lacks refreshToken, scopes, subscriptionType"),
+    ({**NEW, "accessToken": ""}, "it lacks accessToken"), ({**NEW, "expiresAt": 999}, "it is older than the home's"),
+    ({**NEW, "expiresAt": 1000}, "it is older than the home's"),
+    ({**NEW, "expiresAt": "9"}, "it is older than the home's"),
+    ({**NEW, "subscriptionType": "pro"}, "it is of another account"),
+    ({**NEW, "refreshToken": ["r"]}, "its fields are of another kind")])
+def test_what_is_no_renewal_is_left_where_it_is(table: Any, why: str, tmp_path: Path) -> None:
+    home, copied = write(tmp_path / "home", OLD), write(tmp_path / "copied", table)
+    before = (home / log_in.FILE).read_bytes()
+    assert log_in.take_back(copied, home) == why
+    assert (home / log_in.FILE).read_bytes() == before
+
+
+def test_no_other_account_and_no_odd_file_is_taken_back(tmp_path: Path) -> None:
+    home, copied = write(tmp_path / "home", OLD, "me"), write(tmp_path / "copied", NEW, "somebody")
+    assert log_in.take_back(copied, home) == "it is of another account"
+    for content in (b"", b"{", b"[1]", b"\xff", b"[" * 100_000):
+        (copied / log_in.FILE).write_bytes(content)
+        assert log_in.take_back(copied, home) == "it is empty"
+    (copied / log_in.FILE).unlink()
+    (copied / log_in.FILE).symlink_to(home / log_in.FILE)
+    assert log_in.take_back(copied, home) == "it is empty"
+    assert json.loads((home / log_in.FILE).read_text())["claudeAiOauth"] == OLD
+    (home / log_in.FILE).unlink()
+    (copied / log_in.FILE).unlink()
+    assert log_in.take_back(write(copied, NEW), home) == "" and not (home / log_in.FILE).exists(), "no log-in is made"
+
+
+@pytest.mark.parametrize("environ", [
+    {"ANTHROPIC_API_KEY": "k"}, {"ANTHROPIC_AUTH_TOKEN": "k"}, {"CLAUDE_CODE_OAUTH_TOKEN": "k"}])
+def test_an_agent_needs_a_key_or_a_log_in(environ: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"claude has no key and no log-in: set ANTHROPIC_API_KEY .* `garrison login`"):
+        check_access("claude", tmp_path, {"PATH": "/bin", "ANTHROPIC_API_KEY": ""})
+    check_access("claude", tmp_path, environ)
+    check_access("claude", tmp_path, environ, passed=())
+    with pytest.raises(Refused):
+        check_access("claude", tmp_path, {"CLAUDE_CODE_USE_BEDROCK": "1"}, passed=())
+    check_access("claude", tmp_path, {"CLAUDE_CODE_USE_BEDROCK": "1"}, passed=("CLAUDE_CODE_USE_BEDROCK",))
+    (tmp_path / "config.toml").write_text('[agents.claude.set]\nANTHROPIC_API_KEY = "k"\n')
+    check_access("claude", tmp_path, {})
+    (tmp_path / "config.toml").unlink()
+    (tmp_path / "claude").mkdir()
+    (tmp_path / "claude" / log_in.FILE).write_text("{}")
+    with pytest.raises(Refused):
+        check_access("claude", tmp_path, {})
+    write(tmp_path / "claude", OLD)
+    check_access("claude", tmp_path, {})
+    check_access("command", tmp_path, {})

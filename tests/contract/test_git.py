@@ -317,6 +317,8 @@ def test_repositories_garrison_cannot_work_on_are_refused_with_what_to_do(repo, 
     git(tmp_path, "clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
     git(tmp_path, "clone", "-q", "--bare", str(repo), str(tmp_path / "hub"))
     git(tmp_path / "hub", "worktree", "add", "-q", str(tmp_path / "leaf"))
+    git(tmp_path, "clone", "-q", "--bare", str(repo), str(tmp_path / "folder/.bare"))
+    (tmp_path / "folder/.git").write_text("gitdir: ./.bare\n")
     commit(repo, "b", "b")
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repo}", str(tmp_path / "shallow"))
     git(tmp_path, "init", "-q", str(tmp_path / "empty"))
@@ -325,7 +327,7 @@ def test_repositories_garrison_cannot_work_on_are_refused_with_what_to_do(repo, 
     (tmp_path / "a-file").touch()
     for name, word in (("nowhere", "does not exist"), ("a-file", "is a file"), (".", "git init"),
                        ("bare", "clone it"), ("hub", f"start in a worktree of it, such as {tmp_path}/leaf"),
-                       ("shallow", "--unshallow"),
+                       ("folder", "worktree add main"), ("shallow", "--unshallow"),
                        ("empty", "--allow-empty"), ("unborn", "switch"), ("repo/.git", "checkout")):
         with pytest.raises(Refused, match=word):
             validate_repository(tmp_path / name)

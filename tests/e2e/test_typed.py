@@ -48,6 +48,12 @@ def test_a_detached_head_is_told_the_option_that_exists(place: Place, shell) -> 
     assert ["other-01234567" in text for text in shown] == [False, True] and own.name in shown[0], shown
     shutil.rmtree(own.with_name("other-01234567"))
     assert git(place.repo, "show", "main:note.txt") == "a"
+    code, _, said = shell("merge-queue", "enqueue", "main")
+    assert (code, said) == (1, "garrison: main is the branch to land on; name the one that is to land there")
+    (place.user / "fresh/.git").mkdir(parents=True)
+    runs = subprocess.run([*PROGRAM, "status"], cwd=place.user / "fresh", env=place.env, text=True,
+                          capture_output=True, check=True)
+    assert runs.stderr == "this repository has no run yet; those of others:\n" and "write-a-note-1" in runs.stdout
     git(place.repo, "checkout", "-q", "main")
     place.edits = "?? first.dot\n?? garrison.toml"
 
@@ -77,6 +83,12 @@ def test_a_repository_that_is_not_as_its_user_thinks_is_told_in_a_line(place: Pl
     assert "note: main lacks 1 commit of origin/main (as of the last fetch), and the work begins without; " \
         f"`git pull` in {place.repo} first brings it\n" in said
     assert "note: agents, set-up and gate begin at the top of the repository, not in sub; " in said
+    done = subprocess.run([*PROGRAM, "run", "write it", "--command", "echo a >a", "--no-gate", "--terminal", "process"],
+                          cwd=place.repo, env=place.env, text=True, capture_output=True, check=True).stdout
+    assert done.splitlines()[-2:] == [
+        "main lacks 1 commit of origin/main: `git pull --no-rebase` merges it, "
+        "then `git push origin main` publishes it",
+        "run done: 1 of 1 landed"], done
     git(place.repo, "config", "core.bare", "true")
     said = subprocess.run(task, cwd=place.repo, env=place.env, text=True, capture_output=True, check=False).stderr
     command = said.rpartition("run `")[2].rstrip().removesuffix("`")

@@ -103,8 +103,10 @@ def _print_findings(findings: list[Finding], *, fix: bool, verbose: bool) -> Non
     if problems:
         manual = sum(finding.wrong and finding.fix is None for finding in findings)
         print_message(("1 problem" if problems == 1 else f"{problems} problems")
-                      + (f", {manual} of them to repair by hand" if manual else "")
-                      + ("" if fix or manual == problems else "; `garrison doctor --fix` repairs the rest"))
+                      + ("" if not manual else ", to repair by hand" if manual == problems else
+                         f", {manual} of them to repair by hand")
+                      + ("" if fix or manual == problems else "; `garrison doctor --fix` repairs "
+                         + ("the rest" if manual else "it" if problems == 1 else "them")))
 
 
 def _remedy(finding: Finding, *, fix: bool) -> str:

@@ -24,7 +24,7 @@ from garrison.cli.options import home_option
 from garrison.cli.output import dumps, print_message
 from garrison.cli.sandbox import settle_mode
 from garrison.config import find_home
-from garrison.errors import AlreadyAlive, GarrisonError, UsageError
+from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.processes import launch as launching
 from garrison.processes import preflight
 from garrison.processes.home_readme import tell_changed_defaults
@@ -262,13 +262,15 @@ def up(home: str | None, as_json: bool) -> None:
 def stop(run: str | None, home: str | None, timeout: float) -> None:
     """Stop a run gracefully: agents, runners, guardian, launcher. `garrison resume RUN` continues it.
 
-    Without RUN: the only one at work, of the repository you are in if that has runs. To stop one that has ended is no
+    Without RUN: the only one at work, of the repository you are in. To stop one that has ended is no
     error.
     """
     runtime = Runtime.real(find_home(home))
     if run is None:
         run = resolve.run_at_work(runtime.store, [each for each in run_records.list_runs(runtime.home)
                                                   if _living(runtime, each)], "name one")
+        if resolve.is_elsewhere(repo := runtime.launch(run).repo):
+            raise Refused(f"no run is of the repository you are in; `garrison stop {run}` is for that of {repo}")
     check_run(run)
     launch_ = runtime.launch(run)
     if not _living(runtime, run) and (ended := read_run_state(runtime, run).status) in ENDED:

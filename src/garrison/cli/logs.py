@@ -89,8 +89,8 @@ def _print_log(printer: LogPrinter, latest_log: Callable[[], Path], has_ended: C
     offset = tail_offset(path, tail) if tail is not None and path.exists() else 0
     if follow:
         _follow(printer, latest_log, has_ended, offset)
-    else:
-        printer.print_from(_existing(path), offset)
+    elif not printer.print_from(_existing(path), offset):
+        print_message(f"nothing was printed yet: {path} is empty")
 
 
 def _node_log(store: Store, run: str, node: str, attempt: int | None, process: str | None) -> Path:

@@ -215,6 +215,12 @@ def is_of_this_folder(repository: str) -> bool:
     return bool(repository) and Path(repository) in (here, *here.parents)
 
 
+def is_elsewhere(repository: str) -> bool:
+    """Return whether the current directory is in another repository than a run's."""
+    here = Path.cwd()
+    return not is_of_this_folder(repository) and any((folder / ".git").exists() for folder in (here, *here.parents))
+
+
 def _repository_of(home: Path, run: str) -> str:
     try:
         launch = load(Launch, RunFiles(home, run).launch)

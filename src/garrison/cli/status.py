@@ -18,7 +18,7 @@ from garrison.cli.home import report_no_runs
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.render import GAP, Line, Span, fit, raw, span, table, wrapped
-from garrison.cli.resolve import existing_run, is_launched, is_of_this_folder
+from garrison.cli.resolve import existing_run, is_elsewhere, is_launched, is_of_this_folder
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
@@ -96,6 +96,8 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
     if as_json:
         print_json(views[0].to_json() if run else [view.to_json() for view in views])
     elif views:
+        if not run and not everything and all(is_elsewhere(view.repo) for view in views):
+            print_message("this repository has no run yet; those of others:")
         here = stdout_terminal()
         show(command.picture(views, here.columns), here)
     else:
@@ -356,7 +358,7 @@ def _last(view: RunView, columns: int | None, most: int | None) -> list[Line]:
             more = f"and {len(waits) - most} more: `garrison status {view.run_id} --verbose`"
             lines += [[Span("  "), *line] for line in wrapped(more, columns, "due")]
     is_over = view.status == Status.FAILED and not view.hint and not waits
-    step = describe_next(view.run_id, view.status, over=True) if is_over else view.hint
+    step = describe_next(view.run_id, view.status, over=True) if is_over else view.hint.removeprefix(f"{view.status}; ")
     if step and step not in waits:
         lines += wrapped(f"next: {step}", columns, "due", "  ")
     return lines

@@ -194,12 +194,14 @@ def tell_run(view: RunView, names: Sequence[str] = ()) -> list[str]:
 
 
 def _step_of_run(view: RunView) -> str:
-    return view.hint or describe_next(view.run_id, view.status, over=True)
+    return view.hint.removeprefix(f"{view.status}; ") or describe_next(view.run_id, view.status, over=True)
 
 
 def cut(lines: Sequence[str], columns: int | None) -> list[Line]:
     """Return the lines, of which all but the last, what to do now, are cut, and at most so many that all are five on a
     screen."""
-    last = [*wrapped(lines[-2], columns, "head", "  ", most=2), *wrapped(lines[-1], columns, "head", "  ")]
+    step = wrapped(lines[-1], columns, "head", "  ")
+    room = max(2, FACTS + 2 - len(step) - len(lines[:-2]))
+    last = [*wrapped(lines[-2], columns, "head", "  ", most=room), *step]
     facts = [row for line in lines[:-2] for row in wrapped(line, columns, most=1)]
     return [*facts[-max(1, FACTS + 2 - len(last)):], *last]

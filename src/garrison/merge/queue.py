@@ -263,10 +263,12 @@ class MergeQueue:
 
         The same run, node, attempt and commit is the same entry, of which only the options may differ. Another commit
         or attempt of the node supersedes one that has not begun to land, and stays held if that was held.
-        Refused if the branch is missing.
+        Refused if the branch is missing, or the target itself.
         """
         names.check_node(node)
         options.check()
+        if branch == self.target:
+            raise Refused(f"{branch} is the branch to land on; name the one that is to land there")
         tip = self.git.rev(oid) if oid else self.git.branch_tip(branch)
         if tip is None:
             raise Refused(f"{self.repo} has no branch {branch}; commit the work on it first")

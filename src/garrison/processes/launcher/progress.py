@@ -139,7 +139,12 @@ def how_to_push(state: RunState, launch: Launch) -> str:
     repo = Path(launch.repo)
     try:
         elsewhere = "" if Path.cwd().is_relative_to(repo) else launch.repo
-        return describe_push(state, launch.land, launch.base, open_repository(repo).remotes(), elsewhere)
+        repository = open_repository(repo)
+        push = describe_push(state, launch.land, launch.base, repository.remotes(), elsewhere)
+        behind = repository.behind_upstream(launch.base) if push else None
+        place = f" in {elsewhere}" if elsewhere else ""
+        return push if behind is None else (f"{launch.base} lacks {behind[1]} of {behind[0]}: `git pull --no-rebase`"
+                                            f"{place} merges it, then {push}")
     except (GarrisonError, OSError):  # the run is over and told; a repository that has gone takes only this hint along
         return ""
 

@@ -374,8 +374,10 @@ def _locate_step_by_step(path: Path) -> Path:
         if common.name == ".git" and (common / "index").exists():
             raise Refused(f"core.bare is true in {common.parent}, so git takes that checkout for a bare repository; "
                           f"run `git -C {common.parent} config core.bare false`")
-        raise Refused(f"{path} is a bare repository; " + (f"start in a worktree of it, such as {there}" if there else
-                                                          "clone it and name the clone"))
+        way = f"start in a worktree of it, such as {there}" if there else "clone it and name the clone"
+        if there is None and common != path:  # a folder for worktrees, whose `.git` leads to it
+            way = f"it has no worktree yet: `git -C {path} worktree add main`, and start there"
+        raise Refused(f"{path} is a bare repository; {way}")
     if flags[1] == "true":
         raise Refused(f"{path} is a shallow clone; run `git -C {path} fetch --unshallow` first")
     if git.rev("HEAD") is None:

@@ -53,7 +53,7 @@ def describe_settling(wait: Wait, run: str) -> str:
         case WaitKind.HINDERED:
             return f"{text}; then it goes on by itself"
         case WaitKind.GATE if _is_review(wait):
-            return f"`garrison review {wait.node} {of_run} shows it, with --approve it lands"
+            return f"`garrison review {wait.node} {of_run} shows it, and the command that lands it"
         case WaitKind.GATE | WaitKind.ASKS:
             gate: Mapping[str, Any] = wait.gate or {"choices": [], "deadline": "", "default": ""}
             labels = [str(choice["label"]) for choice in gate["choices"]]

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/sandbox.py [--rounds N] [--rows start,memory,work] [--json]
 
-Rows: `start` (a program's start to its end: naked, plain bubblewrap, garrison's; bar: 10 ms more), `prepare` (the
+Rows: `start` (a program's start to its end: naked, plain bubblewrap, each mode; bar: 10 ms more), `prepare` (the
 private git directory of an attempt, once), `memory` (private memory of what stays beside the program; bar: 3 MiB),
 `work` (git status, a commit and a build of 1,000 files, inside and outside, alternating). The repository has 1,000
 files. Times are medians, with the least in brackets: that is what a busy machine would need if it were idle, and what
@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -30,6 +31,7 @@ from table import Table
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
+from garrison.system import landlock
 from garrison.system.git import Git
 from support import git, make_repository, processes, wait_for
 
@@ -80,10 +82,12 @@ class Bench:
                     "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_NAME": "A",
                     "GIT_COMMITTER_EMAIL": "a@example.org"}
         (root / "user").mkdir()
-        self.place = Place(Role.AGENT, RIGHTS, self.inside, root / "trees/.inside.sandbox/agent-1", self.mounts())
+        self.places = {mode: Place(Role.AGENT, replace(RIGHTS, mode=mode), self.inside,
+                                   root / f"trees/.inside.sandbox/agent-{mode}", self.mounts(mode, mode))
+                       for mode in (Mode.BUBBLEWRAP, *([Mode.LANDLOCK] if landlock.abi() else []))}
 
-    def mounts(self, attempt: str = "1") -> tuple:  # type: ignore[type-arg]
-        return tuple(git_mounts(Git(self.repo), self.inside, RIGHTS, Role.AGENT, attempt))
+    def mounts(self, attempt: str, mode: Mode = Mode.BUBBLEWRAP) -> tuple:  # type: ignore[type-arg]
+        return tuple(git_mounts(Git(self.repo), self.inside, replace(RIGHTS, mode=mode), Role.AGENT, attempt))
 
     def time(self, words: Sequence[str], cwd: Path, *, env: dict[str, str] | None = None) -> float:
         """Return the milliseconds that a program takes."""
@@ -93,10 +97,10 @@ class Bench:
         assert done.returncode == 0, (words, done.stderr.decode())
         return (time.perf_counter() - began) * 1000
 
-    def confined(self, *words: str) -> float:
+    def confined(self, *words: str, mode: Mode = Mode.BUBBLEWRAP) -> float:
         """Return the milliseconds that a program takes inside, the making of its command line included."""
         began = time.perf_counter()
-        confined = confine(words, self.env, self.place)
+        confined = confine(words, self.env, self.places[mode])
         made = (time.perf_counter() - began) * 1000
         return made + self.time(confined.argv, self.inside, env=dict(confined.env))
 
@@ -115,11 +119,12 @@ class Bench:
     def start(self) -> None:
         found = self.measure({"naked": lambda: self.time(["true"], self.inside),
                               "plain bwrap": lambda: self.time([*PLAIN, "true"], self.inside),
-                              "garrison": lambda: self.confined("true")}, self.rounds)
+                              **{mode.value: partial(self.confined, "true", mode=mode) for mode in self.places}},
+                             self.rounds)
         for name, taken in found.items():
             more = taken.least - found["naked"].least
             bar = f"; {more:+.1f} ms, bar {START_MS:.0f} ms: {'ok' if more <= START_MS else 'MISSED'}"
-            self.table.add("start", name, f"{taken}{bar if name == 'garrison' else ''}", **asdict(taken))
+            self.table.add("start", name, f"{taken}{bar if name in list(Mode) else ''}", **asdict(taken))
 
     def prepare(self) -> None:
         taken = []
@@ -145,7 +150,7 @@ class Bench:
                            f"{bar if name == 'garrison' else ''}", mib=mib)
 
     def _garrison_sleep(self) -> tuple[str, list[str], dict[str, str]]:
-        confined = confine(["sleep", "1000.5"], self.env, self.place)
+        confined = confine(["sleep", "1000.5"], self.env, self.places[Mode.BUBBLEWRAP])
         return "garrison", list(confined.argv), dict(confined.env)
 
     def work(self) -> None:

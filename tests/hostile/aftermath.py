@@ -167,6 +167,9 @@ TRAPS = (
     Trap("plants an included configuration",
          PLANT + settings("git config --file $PWD/inc") + f"git config include.path $PWD/inc; {SHOW}", touched,
          refused_by=NEUTRAL),
+    Trap("leaves programs in a folder that PATH names from where one is",
+         PLANT + "mkdir own-bin; for p in git bwrap tmux unshare sh env rm; do cp evil-$NODE.sh own-bin/$p; done; "
+         "exit 1", touched, refused_by=NEUTRAL),
     Trap("leaves a nested repository that runs programs", PLANT + nested("sub") + SHOW, touched,
          refused_by=OWN),
     Trap("leaves a submodule with a command as its update",

@@ -146,7 +146,7 @@ class World(Place):
         self.others = root / "others"
         self.port = free_port()
         self.furnish()
-        self.env["PATH"] = f"{self.user}/.local/bin:{self.env['PATH']}"
+        self.env["PATH"] = f"own-bin:{self.user}/.local/bin:{self.env['PATH']}"
         self.env["SSH_AUTH_SOCK"] = str(self.others / "ssh-agent.sock")
         self.env["ANTHROPIC_API_KEY"] = f"sk-ant-{self.secret}"
         self.hostile = hostile or f"exec {self.python} .hostile/agent.py"

@@ -200,3 +200,20 @@ def test_a_recent_green_preflight_is_not_repeated(world, tmp_path):
     assert count()[0] == before + 1
     world.queue.clock.time = lambda: time.time() + 3700
     assert count()[0] == before + 2
+
+
+def test_no_python_that_a_test_left_in_the_worktree_is_run_outside(world, tmp_path):
+    """Seen: a gate that makes its environment itself leaves it in the slot, and the next launch ran its python."""
+    ran, slot, site = tmp_path / "ran", tmp_path / "slot", tmp_path / "slot/.venv/lib/python3.11/site-packages"
+    site.mkdir(parents=True)
+    (slot / ".venv/bin").mkdir()
+    (slot / ".venv/bin/python").write_text(f"#!/bin/sh\ntouch {ran}\n")
+    (slot / ".venv/bin/python").chmod(0o755)
+    (slot / "json.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    os.mkfifo(site / "__editable___x.py")
+    (site / "a.pth").write_text(f"import os; open({str(ran)!r}, 'w')\n{world.repo}\n")
+    for gate in (".venv/bin/python -m pytest", "python3 -m pytest"):
+        found = [each for python in pythons(gate, slot, os.environ)
+                 for each in foreign_imports(python, [world.repo], slot, {**os.environ, "PYTHONPATH": "."})]
+        assert found == ([("modules", world.repo)] if gate.startswith(".") else [])
+    assert not ran.exists()

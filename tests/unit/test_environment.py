@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from garrison.system.environment import child_environment, list_withheld
+from garrison.system import environment
+from garrison.system.environment import absolute_path, child_environment, list_withheld
+from garrison.system.git import repository
 
 SOURCE = {
     "PATH": "/bin", "HOME": "/home/u", "USER": "u", "LOGNAME": "u", "SHELL": "/bin/sh", "LANG": "C.UTF-8",
@@ -53,3 +57,18 @@ def test_the_source_is_not_changed() -> None:
 
 def test_what_each_shell_sets_itself_is_not_called_withheld() -> None:
     assert list_withheld({"PWD": "/", "OLDPWD": "/", "SHLVL": "1", "_": "/bin/sh", "TOKEN": "x"}) == ["TOKEN"]
+
+
+@pytest.mark.parametrize(("path", "own"), [
+    ("node_modules/.bin::/usr/bin:.:/bin:../bin:~/bin", "/usr/bin:/bin"), ("/usr/bin:", "/usr/bin"),
+    ("bin", os.defpath), ("", os.defpath), ("/opt/a b/bin:/bin", "/opt/a b/bin:/bin")])
+def test_garrison_finds_its_own_programs_in_no_folder_of_where_it_works(path: str, own: str,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: with `node_modules/.bin` in PATH, garrison's git was the one that an agent had put into its worktree."""
+    assert absolute_path(path) == repository.environment({"PATH": path})["PATH"] == own
+    monkeypatch.setattr(environment, "_TYPED", {})
+    monkeypatch.setenv("PATH", path)
+    environment.seal_path()
+    environment.seal_path()
+    assert os.environ["PATH"] == own
+    assert environment.typed_environment()["PATH"] == path, "agents and gates find what a person finds"

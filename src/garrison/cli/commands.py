@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 from garrison.cli.authority import require_of
 from garrison.cli.output import INTERRUPTED, ask, guard_terminal, print_error, print_message, run_guarded
 from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.system.environment import seal_path
 
 _HELP_LIMIT = 400
 """Characters of a command's help line in a group: more than any first sentence has."""
@@ -204,6 +205,7 @@ def run_command(command: click.Command, argv: Sequence[str] | None = None, name:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # For every asyncio loop: a user has a number of epoll's watches, and an agent may have taken them all.
     selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc]
+    seal_path()
     guard_terminal()
     click.termui.visible_prompt_func = ask  # readline writes a prompt itself
     return run_guarded(lambda: _invoke(command, arguments, name), report)

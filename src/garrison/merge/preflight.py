@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import select
 import shlex
@@ -33,6 +34,7 @@ from garrison.merge.slots import Slot, acquire_slot
 from garrison.sandbox.collect import find_checkout
 from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
+from garrison.system import untrusted
 from garrison.system.clock import format_age
 from garrison.system.environment import child_environment
 from garrison.system.git import Git, GitError, trust
@@ -46,6 +48,8 @@ FOREIGN = "imports from another checkout were allowed"
 """Note of a green pre-flight that another launch must not rely on."""
 _PREFIXES = ("env", "exec", "time", "!", "command")
 """Words that may precede a command."""
+_MAX_LISTED = 20_000
+"""Names of a folder of packages that are looked at."""
 _LOOK = 200
 """Milliseconds between two looks at a gate whose wrapper stays, since its command left programs behind."""
 
@@ -227,7 +231,10 @@ def _refuse_foreign_imports(gate: str, queue: MergeQueue, slot: Slot, environmen
 
 
 def pythons(gate: str, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Return the interpreters that the gate runs: a python in PATH or in the worktree, or the one a script names."""
+    """Return the interpreters that the gate runs: a python in PATH or in the worktree, or the one a script names.
+
+    None is run or read through a link in the worktree, where tests of earlier branches may have put it.
+    """
     interpreters = []
     for word in command_words(gate):
         path = shutil.which(str(cwd / word) if "/" in word else word, path=environment.get("PATH", ""))
@@ -236,7 +243,9 @@ def pythons(gate: str, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
         if re.fullmatch(r"python[\d.]*", Path(path).name):
             interpreters.append(Path(path))
         elif re.fullmatch(r"(py\.?test|coverage|nox|tox)[\d.-]*", Path(path).name):
-            first_line = Path(path).read_bytes()[:256].split(b"\n", 1)[0].decode(errors="replace")
+            where = Path(path).relative_to(cwd) if path.startswith(f"{cwd}/") else None
+            beginning = Path(path).read_bytes() if where is None else untrusted.read_begin(cwd, str(where), 256)
+            first_line = beginning[:256].split(b"\n", 1)[0].decode(errors="replace")
             match = re.match(r"#!\s*(\S*python[\d.]*)", first_line)
             if match:
                 interpreters.append(Path(match[1]))
@@ -266,9 +275,7 @@ def foreign_imports(python: Path, roots: list[Path], cwd: Path, environment: Map
                     ) -> list[tuple[str, Path]]:
     """Return (name, path) of what `python` would import from below `roots`, except from its own prefix."""
     try:
-        output = subprocess.run([str(python), "-c", _ASK_PYTHON], env=dict(environment), cwd=cwd, capture_output=True,
-                                stdin=subprocess.DEVNULL, timeout=30, check=True).stdout
-        _, prefix, path = json.loads(output.splitlines()[-1])
+        prefix, path = _search_path(python, cwd, environment)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return []  # no Python to ask: the gate itself will fail
     prefix_path = Path(prefix).resolve()
@@ -284,27 +291,50 @@ def foreign_imports(python: Path, roots: list[Path], cwd: Path, environment: Map
             if not _is_within(where, cwd) and any(is_foreign(where, root) for root in roots)]
 
 
+def _search_path(python: Path, cwd: Path, environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the prefix of a Python and where it looks for modules, beginning with its folder.
+
+    One that lies in the worktree is not run, and no other sees what lies there: tests of earlier branches may have
+    written both, and this is outside of their sandbox. Of that one its environment is read.
+    """
+    if not python.parent.resolve().is_relative_to(cwd.resolve()):
+        output = subprocess.run([str(python), "-c", _ASK_PYTHON], env=dict(environment), cwd="/", capture_output=True,
+                                stdin=subprocess.DEVNULL, timeout=30, check=True).stdout
+        _, prefix, path = json.loads(output.splitlines()[-1])
+        return str(prefix), [str(part) for part in path]
+    prefix = str(python.parent.parent)
+    path = ["", *(part for part in environment.get("PYTHONPATH", "").split(":") if os.path.isabs(part))]  # noqa: PTH117
+    for name in untrusted.match(Path(prefix), "lib/python3.*/site-packages", _MAX_LISTED):
+        site = Path(prefix, name)
+        path.append(str(site))
+        for listed in untrusted.match(site, "*.pth", _MAX_LISTED):
+            path += [str(site / line) for line in untrusted.read_text(site, listed).splitlines()
+                     if line.strip() and not line.startswith(("import ", "import\t", "#"))]
+    return prefix, path
+
+
 def _editable_installs(site: Path) -> list[tuple[str, Path]]:
     """Return the packages that a site-packages directory has installed in place."""
     packages: list[tuple[str, Path]] = []
-    for finder in site.glob("__editable__*.py"):
-        for match in _MAPPING.finditer(finder.read_text(errors="replace")):
+    for finder in untrusted.match(site, "__editable__*.py", _MAX_LISTED):
+        for match in _MAPPING.finditer(untrusted.read_text(site, finder)):
             for name, where in _literal(match[1]).items():
                 packages += [(str(name), Path(path)) for path in ([where] if isinstance(where, str) else where)]
-    for url_file in site.glob("*.dist-info/direct_url.json"):
+    for url_file in untrusted.match(site, "*.dist-info/direct_url.json", _MAX_LISTED):
         try:
-            body = json.loads(url_file.read_bytes())
-        except (OSError, ValueError):
+            body = json.loads(untrusted.read_text(site, url_file))
+            is_editable = body.get("dir_info", {}).get("editable") and str(body.get("url", "")).startswith("file:")
+        except (ValueError, RecursionError, AttributeError):
             continue
-        if body.get("dir_info", {}).get("editable") and str(body.get("url", "")).startswith("file:"):
-            packages.append((url_file.parent.name.split("-")[0], Path(unquote(urlparse(body["url"]).path))))
+        if is_editable:
+            packages.append((url_file.split("-")[0], Path(unquote(urlparse(body["url"]).path))))
     return packages
 
 
 def _literal(text: str) -> dict[str, Any]:
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
     return value if isinstance(value, dict) else {}
 

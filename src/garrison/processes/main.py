@@ -28,6 +28,7 @@ from garrison.supervise.death_classes import CRASH, SHORTAGE
 from garrison.supervise.incarnation import register
 from garrison.system import failpoint, reaper
 from garrison.system.disk_space import retry_until_space
+from garrison.system.environment import seal_path
 from garrison.system.event_loop import EventLoop
 from garrison.system.own_package import begin_again
 from garrison.system.processes import become_subreaper
@@ -187,6 +188,7 @@ def _task(runtime: Runtime, options: Options) -> Task:
 def main(argv: Sequence[str] | None = None) -> int:
     """Become the incarnation that the lease is for, and run; return the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    seal_path()
     if {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0

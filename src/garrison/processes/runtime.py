@@ -15,7 +15,7 @@ from garrison.records.store import Store
 from garrison.sandbox.place import AUTO_VARIABLE, MODE_VARIABLE, Mode
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
-from garrison.system.environment import child_environment
+from garrison.system.environment import child_environment, typed_environment
 from garrison.system.process_control import RealProcesses
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Runtime:
     @classmethod
     def real(cls, home: Path, environ: Mapping[str, str] | None = None) -> Runtime:
         """Return the runtime of the real machine."""
-        environ = dict(os.environ) if environ is None else environ
+        environ = typed_environment() if environ is None else environ
         return cls(home, environ, Timing.read(environ), SystemClock(), RealProcesses())
 
     @cached_property

@@ -6,6 +6,7 @@ they are printed when a command exits 127. Values never appear in a message. The
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -49,6 +50,32 @@ def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
     if tree and virtual and _is_within(virtual, tree):
         kept["VIRTUAL_ENV"] = virtual
     return {**kept, **own}
+
+
+def absolute_path(path: str) -> str:
+    """Return the folders of a PATH that mean the same wherever one is; where there are none, those of the system.
+
+    What garrison starts itself is found there alone: `node_modules/.bin`, `.` or an empty entry would be a folder of
+    the worktree in which it works, and so the agent's.
+    """
+    return ":".join(part for part in path.split(":") if part.startswith("/")) or os.defpath
+
+
+_TYPED: dict[str, str] = {}
+"""PATH as a person has it, if it is another than this process has."""
+
+
+def seal_path() -> None:
+    """Let this process find what it starts in folders alone that mean the same everywhere (`absolute_path`)."""
+    path = os.environ.get("PATH", "")
+    if path != absolute_path(path):
+        _TYPED["PATH"] = path
+        os.environ["PATH"] = absolute_path(path)
+
+
+def typed_environment() -> dict[str, str]:
+    """Return this process's variables, with the PATH that a person typed for what is started for agents and gates."""
+    return {**os.environ, **_TYPED}
 
 
 def list_withheld(source: Mapping[str, str], extra: Iterable[str] = ()) -> list[str]:

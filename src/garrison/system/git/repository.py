@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, Refused
 from garrison.system import hindrance, untrusted
+from garrison.system.environment import absolute_path
 from garrison.system.git import abandoned_locks, registrations
 from garrison.system.git.configuration import Unneutral, find_git_dirs, neutral_variables, read
 from garrison.system.git.neutral import NETWORK, NO_DRIVERS, VARIABLES
@@ -252,10 +253,11 @@ def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: st
 
 
 def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of our git: `source` (default: ours) without `GIT_*`, English, without prompts."""
+    """Return the environment of our git: `source` (default: ours) without `GIT_*`, English, without prompts; found,
+    and finding its own programs, in no folder of where it works."""
     kept = {name: value for name, value in (os.environ if source is None else source).items()
             if not name.startswith("GIT_")}
-    return {**kept, "LC_ALL": "C", **VARIABLES}
+    return {**kept, "PATH": absolute_path(kept.get("PATH", "")), "LC_ALL": "C", **VARIABLES}
 
 
 def split(text: str) -> list[str]:

@@ -137,12 +137,31 @@ def test_a_validator_that_cannot_judge_is_no_verdict(place: Place, answer: str) 
     assert (answer == "land") == ("lands without a verdict, as a person decided" in place.logs())
 
 
+def test_a_stronger_agent_goes_on_once_an_attempt_was_refused(place: Place) -> None:
+    """Told the refusal, on the refused work; and no other before that."""
+    note = 'echo "$0 $GARRISON_ATTEMPT" >> "$LEDGER"'
+    _configure(place, weak={"argv": ["/bin/sh", "-c", f"{note}; echo weak > weak.txt", "weak"]},
+               strong={"argv": ["/bin/sh", "-c", f'{note}; cp "$GARRISON_PROMPT_FILE" why.txt; >strong.txt', "strong"]})
+    graph = place.graph(
+        Node("a", command="", attributes='agent=weak, prompt="Do a.", acceptance="test -f strong.txt"'),
+        attributes='escalate="strong"')
+    assert place.finish(place.launch(graph, "r1", gate="test -f calc.py")) == 0, place.logs()
+    assert [line for line in place.ledger.read_text().splitlines() if line.endswith((" 1", " 2"))] == [
+        "weak 1", "strong 2"]
+    why = git(place.repo, "show", "main:why.txt")
+    assert "its acceptance command failed" in why and git(place.repo, "show", "main:weak.txt") == "weak"
+
+
 @pytest.mark.parametrize(("attributes", "options", "reason"), [
     ('agent=second, failover="codx"', (), "failover: no agent 'codx'; did you mean codex? there are"),
     ('agent=second, failover="command"', (), "failover: command runs a node's own command"),
     ('command="true", failover="second"', (), "node a has failover=, but its own command does it"),
     ('agent=second', ("--failover", "second,nobody"), "failover: no agent 'nobody'"),
     ('agent=second, failover="missing"', (), "agent missing runs /nowhere/x, which is no program"),
+    ('agent=second, escalate="codx"', (), "node a: no agent 'codx'; did you mean codex? there are"),
+    ('agent=second, escalate="command"', (), "escalate: command runs a node's own command"),
+    ('command="true", escalate="second"', (), "node a has escalate=, but its own command does it"),
+    ('agent=second, escalate="missing"', (), "agent missing runs /nowhere/x, which is no program"),
     ('agent=second, failover="a,,b"', (), "node a: failover='a,,b' has an empty name"),
 ])
 def test_pre_flight_checks_every_agent_of_a_failover(place: Place, attributes: str, options: tuple[str, ...],

@@ -70,6 +70,8 @@ class PlannedTask:
     silence_s: float | None = None
     failover: str | None = None
     """Agents that go on when its agent cannot, as the node lists them."""
+    escalate: str | None = None
+    """Agent that goes on once an attempt was refused; the node's own word, else the graph's."""
     allow_empty: bool | None = None
     """Whether an attempt without a change succeeds; the node's own word, else the graph's."""
     attrs: Mapping[str, str] = field(default_factory=dict)
@@ -219,6 +221,7 @@ def plan_task(node: Node, steps: tuple[str, ...] = (), graph_attrs: Mapping[str,
         timeout_s=seconds(attrs, "timeout"),
         silence_s=seconds(attrs, "silence"),
         failover=text(attrs, "failover"),
+        escalate=text(attrs, "escalate") or text(graph_attrs, "escalate"),
         allow_empty=next((flag(own, "allow_empty") for own in (attrs, graph_attrs) if text(own, "allow_empty")), None),
         attrs=attrs,
         next_steps=steps,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents import registry
 from garrison.agents.command import find_programs
+from garrison.agents.command_profile import SHELL
 from garrison.agents.config_check import check_configuration
 from garrison.agents.failover import parse_failover
 from garrison.agents.limits import describe_limits, small_budgets
@@ -53,7 +54,7 @@ from garrison.processes.launch_request import (
 from garrison.processes.loop import log_line
 from garrison.processes.networks import network_notes
 from garrison.processes.places import read_hooks_mode
-from garrison.processes.run_plan import check_journal_present, read_plan, replay_with_plan
+from garrison.processes.run_plan import check_journal_present, read_plan, replay_with_plan, stronger_agent
 from garrison.processes.run_state import EXIT, LANDED, NO_CHANGE, NOT_LANDED
 from garrison.processes.run_status import FINAL, read_run_state
 from garrison.records import run as run_records
@@ -297,8 +298,9 @@ def used_agents(plan: RunPlan, default: str | None, home: Path, failover: Sequen
     """
     agents = _agents_by_node(plan, default)
     followers = {each for name, task in plan.tasks.items() for each in _followers(task, agents[name], home, failover)}
+    stronger = {each for task in plan.tasks.values() if (each := stronger_agent(task))}
     judges = {each for task in plan.tasks.values() for each in _validators_of(task, home, failover)}
-    return {agent for agent in agents.values() if agent is not None} | followers | judges
+    return {agent for agent in agents.values() if agent is not None} | followers | stronger | judges
 
 
 def _validators_of(task: PlannedTask, home: Path, failover: Sequence[str] | None) -> tuple[str, ...]:
@@ -364,6 +366,7 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
             raise Refused(f"node {name} has no command=, and no agent is set: pass --agent NAME "
                           "(`garrison agents presets` lists them), or give it agent= or command=")
         registry.check_node(agent, name, task.attrs, home)
+        _check_stronger(task, agent, home)
         for follower in _followers(task, agent, home, stated):
             registry.check_node(follower, name, registry.follower_attributes(task.attrs), home)
         if session := registry.session_options(agent, name, task.attrs, home):
@@ -379,12 +382,22 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
     return required
 
 
+def _check_stronger(task: PlannedTask, agent: str, home: Path) -> None:
+    """Refuse an agent for further attempts of a node that cannot do it."""
+    if agent == "command" and task.attrs.get("escalate", "none") != "none":
+        raise Refused(f"node {task.node} has escalate=, but its own command does it; give it an agent= and a prompt=, "
+                      "or leave escalate= out")
+    if stronger := stronger_agent(task):
+        registry.check_node(stronger, task.node, registry.follower_attributes(task.attrs), home)
+
+
 def _check_names(task: PlannedTask, home: Path) -> None:
     """Refuse an agent or validator of a node that does not exist, where the pipeline names it."""
-    for name, written in ((task.agent, "agent"), (registry.validator_agent(task.attrs), "validator")):
+    for name, written in ((task.agent, "agent"), (registry.validator_agent(task.attrs), "validator"),
+                          (stronger_agent(task), "escalate")):
         try:
-            if name:
-                registry.find_profile(name, home)
+            if name and registry.find_profile(name, home) is SHELL and written == "escalate":
+                raise UsageError(f"escalate: {name} runs a node's own command; name an agent that does its task")
         except UsageError as error:
             line, column = position(task.attrs.get(written, ""))
             place = f"{task.source}:{line}:{column}: " if line else ""

@@ -82,6 +82,11 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
     """
     attempt = node.attempt
     agent = planned.agent or ("command" if planned.command else launch.agent)
+    stronger, attributes = stronger_agent(planned), _to_json(planned.attrs)
+    if stronger and node.rework > (node.kind == RefusedBy.LOST):
+        from garrison.agents.registry import follower_attributes  # few nodes have another agent for later attempts
+
+        agent, attributes = stronger, follower_attributes(attributes)
     # A node that the graph calls done: its acceptance runs on the target; without one nothing would be proven.
     skip_agent = plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None
     return Task(
@@ -93,13 +98,19 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         skip_agent=skip_agent, allow_empty=skip_agent or may_change_nothing(planned, agent),
         rework=_rework(planned, node, agent, launch),
         rework_reason=node.reason if attempt > 1 else "",
-        attributes=_to_json(planned.attrs), context=context or {}, words=list(planned.words),
+        attributes=attributes, context=context or {}, words=list(planned.words),
         ways=list(planned.next_steps),
         failover=launch.failover if planned.failover is None else _failover(planned.node, planned.failover),
         approve=launch.approve or flag(planned.attrs, "approve"),
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "", step=node.step, landed=list(landed),
         hosts="" if skip_agent else _placement(planned, launch))
+
+
+def stronger_agent(planned: PlannedTask) -> str:
+    """Return the agent that does further attempts of a node once one was refused; '' for the same one."""
+    named = planned.escalate or ""
+    return "" if named == "none" or (planned.command and not planned.agent) else named
 
 
 def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -> str:

@@ -67,7 +67,8 @@ GRAPH_TYPES: Mapping[str, Reader] = {
     "default_max_retries": count, "default_max_retry": count, "max_pipeline_duration": seconds,
     "retry_policy": _word(*PRESETS), "retry_jitter": flag, "allow_empty": flag, "land": _word(*LANDS),
     **_texts("goal", "label", "gate", "node_gate", "setup", "setup_key", "base", "prd_ref", "retry_target",
-             "failover", "fallback_retry_target", "default_fidelity", "default_thread", "thread_id", "model_stylesheet",
+             "failover", "escalate", "fallback_retry_target", "default_fidelity", "default_thread", "thread_id",
+             "model_stylesheet",
              *PROPERTIES, "inputs", "vars", "namespaces", "stack.child_dotfile", "stack.child_workflow",
              "stack.child_workdir", "stack.child_run_dir"),
 }
@@ -82,7 +83,7 @@ NODE_TYPES: Mapping[str, Reader] = {
     # what a node is, and its task
     **_texts("label", "shape", "type", "handler", "class", "status", "prompt", "agent", "worker_type", "command",
              "tool_command", "script", "acceptance", "validator", "setup", "rework", "signal", "bead_id", "prd_ref",
-             "failover", "files", "hosts", "host"),
+             "failover", "escalate", "files", "hosts", "host"),
     # where a run goes from it
     **_texts("retry_target", "fallback_retry_target", "on_error", "on_resume", "fidelity", "thread_id"),
     # people and inner pipelines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,13 @@ import pytest
 
 from acp_support import BLOCK, Stage, agent_argv
 from garrison.agents.acp.attempt import AcpAgent
-from garrison.agents.acp.settings import AcpSettings
+from garrison.agents.acp.settings import AcpSettings, from_json, from_profile, read_only, to_json
 from garrison.agents.base import Outcome
 from garrison.agents.claude import messages
 from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json, read_lines
 from garrison.system import processes
+from support import wait_for
 
 HANDED_OVER = "Another session worked on this task and could not be continued"
 
@@ -67,6 +69,27 @@ def test_it_reports_by_garrisons_mcp_server(stage: Stage) -> None:
     assert (outcome.status, outcome.reason) == ("fail", "no compiler")
     assert outcome.report["context_updates"] == {"tests.red": 3}
     assert (stage.reports.phase, stage.reports.notes) == ("executing", "half of it")
+
+
+def test_it_gets_the_further_mcp_servers_of_its_profile_unless_it_only_judges(stage: Stage, tmp_path: Path) -> None:
+    """One to start, with its variables, and one by url, which not every agent can call."""
+    program = tmp_path / "server.py"
+    program.write_text("import json, os, sys\nfor line in sys.stdin:\n    pass\n"
+                       "print(json.dumps({'result': sys.argv[1] + os.environ['WORD']}))\n")
+    servers = {"words": {"command": sys.executable, "args": [str(program), "said "], "env": {"WORD": "this"}},
+               "far": {"url": "http://127.0.0.1:9/mcp", "type": "http", "headers": {"X-Key": "k"}}}
+    turn = [*({"tool": "look", "with": {}, "server": name} for name in servers), {"say": BLOCK}]
+    stage.play(turn, http=True)
+    settings = from_profile("[agents.double]", {"argv": list(agent_argv(stage.script)), "mcp_servers": servers})
+    assert stage.finish(stage.start(AcpAgent("double", settings))).status == "success"
+    shown = (stage.attempt / "output.log").read_text()
+    assert 'look: "said this"' in shown and '"url": "http://127.0.0.1:9/mcp"' in shown and '"X-Key"' in shown
+    assert from_json(to_json(settings)) == settings and not read_only(settings).mcp_servers
+    stage.next_attempt(2)
+    stage.play(turn)
+    refused = stage.start(AcpAgent("double", settings))
+    wait_for("it says so", lambda: stage.poll(refused) or stage.files.read_endings())
+    assert "it calls no MCP server over http, as mcp_servers.far wants" in stage.files.read_endings()[-1].reason
 
 
 def test_an_agent_that_never_reports_is_asked_once_then_judged_by_its_work(stage: Stage) -> None:

@@ -115,6 +115,8 @@ def test_a_worker_gives_no_verdict_and_a_validator_nothing_else(tmp_path: Path) 
 @pytest.mark.parametrize(("lines", "why"), [
     ("", "argv is missing"), ('argv = []', "argv=.* should be a list of strings that begins with the program"),
     ('argv = ["p"]\nallow = ["exec"]', "allow=.*a list of kinds of tool calls: read, edit"),
+    ('argv = ["p"]\nmcp_servers.garrison.command = "x"', "further servers: garrison is garrison's own"),
+    ('argv = ["p"]\nmcp_servers.a.args = ["x"]', "for each server either a command or a url; a has not"),
     ('argv = ["p"]\nmcp = "yes"', "mcp='yes' should be true or false"),
     ('argv = ["p"]\ntakeover = ["p"]', 'takeover=.*with "{session}" in one of them'),
     ('argv = ["p"]\ntools = []', "tools is not a")])
@@ -249,7 +251,7 @@ def test_the_mcp_server_greets_and_lists_its_tools() -> None:
                        {"id": 3, "method": "ping"}, {"id": 4, "method": "resources/list"}, "garbage\n", "[]\n")
     assert answers[0]["result"]["protocolVersion"] == "2025-03-26"
     assert [tool["name"] for tool in answers[1]["result"]["tools"]] == [
-        "report_result", "update_phase", "save_notes", "ask_guardian"]
+        "report_result", "save_notes", "ask_guardian"]
     assert all(tool["inputSchema"]["type"] == "object" for tool in answers[1]["result"]["tools"])
     assert [answer.get("error", {}).get("code") for answer in answers] == [None, None, None, -32601, -32700]
 

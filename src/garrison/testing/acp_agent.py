@@ -108,6 +108,7 @@ class AcpDouble:
         sessions: Json = {"resume": {}} if self.script.get("resume") else {}
         return {"protocolVersion": self.script.get("version", 1), "agentInfo": {"name": "double", "version": "1"},
                 "agentCapabilities": {"loadSession": bool(self.script.get("load", True)),
+                                      "mcpCapabilities": {"http": bool(self.script.get("http"))},
                                       "sessionCapabilities": sessions},
                 "authMethods": [{"id": "key", "name": "key"}] if self.script.get("auth") else []}
 
@@ -245,9 +246,10 @@ class AcpDouble:
         return ""
 
     def _tool(self, session: str, step: Json) -> str:
-        server = next((each for each in self._servers if each["name"] == "garrison"), None)
-        if server is None:
-            self.say(session, "no server garrison\n")
+        name = str(step.get("server", "garrison"))
+        server = next((each for each in self._servers if each["name"] == name), None)
+        if server is None or "url" in server:
+            self.say(session, f"no server {name} to start: {json.dumps(server)}\n")
             return ""
         env = {**os.environ, **{each["name"]: each["value"] for each in server["env"]}}
         lines: list[Json] = [

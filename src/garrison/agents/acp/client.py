@@ -22,9 +22,12 @@ from acp.schema import (
     DeniedOutcome,
     EnvVariable,
     FileSystemCapabilities,
+    HttpHeader,
+    HttpMcpServer,
     Implementation,
     McpServerStdio,
     RequestPermissionResponse,
+    SseMcpServer,
 )
 
 from garrison.agents.acp.permissions import Option
@@ -85,12 +88,16 @@ class Silence(Exception):
 
 @frozen
 class McpServer:
-    """An MCP server that the agent is to start."""
+    """An MCP server that the agent is to start, or to call at its `url`."""
 
     name: str
-    command: str
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
+    command: str = ""
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    url: str = ""
+    transport: str = "http"
+    """How it is called at its url: `http` or `sse`."""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Listener(Protocol):
@@ -188,6 +195,12 @@ class AcpClient:
     async def authenticate(self, method: str) -> None:
         """Log in with one of the agent's methods."""
         await self._request(self._connection.authenticate(method_id=method), "authenticate")
+
+    def objection_to(self, servers: Sequence[McpServer]) -> str:
+        """Return which server the agent cannot use, '' if it can use all: each can start one, not each calls a url."""
+        can = self._capabilities.mcp_capabilities if self._capabilities else None
+        wrong = next((one for one in servers if one.url and not getattr(can, one.transport, False)), None)
+        return f"it calls no MCP server over {wrong.transport}, as mcp_servers.{wrong.name} wants" if wrong else ""
 
     @property
     def can_resume(self) -> bool:
@@ -443,9 +456,16 @@ def _text_of(block: Any) -> str:
 
 
 def _to_servers(servers: Sequence[McpServer]) -> list[Any]:
-    return [McpServerStdio(name=server.name, command=server.command, args=list(server.arguments),
-                           env=[EnvVariable(name=name, value=value) for name, value in server.environment.items()])
-            for server in servers]
+    return [_to_server(server) for server in servers]
+
+
+def _to_server(server: McpServer) -> Any:
+    if server.url:
+        by_url: type[HttpMcpServer | SseMcpServer] = SseMcpServer if server.transport == "sse" else HttpMcpServer
+        return by_url(name=server.name, url=server.url, type=server.transport,  # type: ignore[arg-type]
+                      headers=[HttpHeader(name=name, value=value) for name, value in server.headers.items()])
+    return McpServerStdio(name=server.name, command=server.command, args=list(server.arguments),
+                          env=[EnvVariable(name=name, value=value) for name, value in server.environment.items()])
 
 
 def _values_of(option: Any) -> list[str]:

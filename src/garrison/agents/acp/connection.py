@@ -125,6 +125,8 @@ class Connection(SessionConnection):
         if self.settings.auth:
             await self._client.authenticate(self.settings.auth)
         servers = self._servers()
+        if objection := self._client.objection_to(servers):
+            return self._ending(failures.INVALID, objection)
         if not self.job.session:
             await self._begin(servers)
         elif ending := await self._continue(servers):
@@ -174,9 +176,12 @@ class Connection(SessionConnection):
                       lost=(before.lost if before else 0) + lost).write(self.files.session)
 
     def _servers(self) -> list[McpServer]:
-        if not self.settings.mcp or not self.job.mcp:
-            return []
-        return [McpServer(SERVER, self.job.mcp[0], tuple(self.job.mcp[1:]), self.job.mcp_environment)]
+        own = [McpServer(SERVER, self.job.mcp[0], tuple(self.job.mcp[1:]), self.job.mcp_environment)] \
+            if self.settings.mcp and self.job.mcp else []
+        return [*own, *(McpServer(
+            name, str(given.get("command", "")), tuple(map(str, given.get("args", ()))), given.get("env", {}),
+            str(given.get("url", "")), str(given.get("type", "http")), given.get("headers", {}))
+            for name, given in self.settings.mcp_servers.items())]
 
     async def _turn(self) -> Ending:
         """Send the prompt, and another one for what a person has said meanwhile; return how the last turn ended."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
+from garrison.agents.claude import extensions
 from garrison.agents.claude.settings import LIMITS, READERS, read_values, values_of
 from garrison.errors import UsageError
 from garrison.frozen import frozen
@@ -40,6 +41,8 @@ class AcpSettings:
     """Log-in method, by its id, that the agent wants to be asked for; it takes its key from its environment."""
     mcp: bool = True
     """Offer garrison's tools as an MCP server."""
+    mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Further MCP servers that the agent is to start or to call, by name."""
     allow: tuple[str, ...] = (ANYTHING,)
     """Kinds of tool calls that are allowed when the agent asks; a person is asked about all others."""
     deny: tuple[str, ...] = ()
@@ -74,6 +77,15 @@ def _opener(value: Any) -> tuple[str, ...]:
     return words
 
 
+def _servers(value: Any) -> dict[str, dict[str, Any]]:
+    from garrison.agents.claude.tools import SERVER  # late: few profiles have servers
+
+    servers = extensions.mcp_servers(value)
+    if SERVER in servers:
+        raise ValueError(f"further servers: {SERVER} is garrison's own")
+    return servers
+
+
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")  # noqa: TRY004  # as every reader of a setting
@@ -90,7 +102,7 @@ def _kinds(value: Any) -> tuple[str, ...]:
 SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "argv": _argv, "model": READERS["model"], "mode": READERS["model"], "auth": READERS["model"], "mcp": _flag,
     "allow": _kinds, "deny": _kinds, "stale": READERS["stale"], "starts": READERS["starts"], "set": READERS["set"],
-    "takeover": _opener}
+    "takeover": _opener, "mcp_servers": _servers}
 """Setting → reader of its value."""
 ATTRIBUTES = {"model": ("model", "llm_model")}
 """Setting → node attributes that set it; the first one present wins."""
@@ -119,14 +131,15 @@ def read_only(profile: AcpSettings, *, can_run: bool = False) -> AcpSettings:
         can_run: it works where nothing that a command writes is kept.
     """
     may = (*READING, *((RUNNING,) if can_run else ()))
-    return replace(profile, allow=may, deny=tuple({*profile.deny, *(kind for kind in KINDS
+    return replace(profile, allow=may, mcp_servers={}, deny=tuple({*profile.deny, *(kind for kind in KINDS
                                                                      if kind not in (*may, "other"))}))
 
 
 def to_json(settings: AcpSettings) -> dict[str, Any]:
     """Return the settings for order.json."""
     return {**vars(settings), "argv": list(settings.argv), "allow": list(settings.allow), "deny": list(settings.deny),
-            "takeover": list(settings.takeover), "set": dict(settings.set)}
+            "takeover": list(settings.takeover), "set": dict(settings.set),
+            "mcp_servers": {name: dict(server) for name, server in settings.mcp_servers.items()}}
 
 
 def from_json(values: Mapping[str, Any]) -> AcpSettings:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from claude_scripts import TOOL, report, work
 from garrison.testing.request import Request
 from garrison.testing.turn import Turn, say, use
@@ -82,6 +84,42 @@ PreToolUse = [{{matcher = "Read", command = "echo 'no reading' >&2; exit 2"}}]
     assert "MCP server broken" in place.command("logs", "a").stdout
     kept = json.loads((scene.folder("a") / "report.json").read_text())
     assert kept["context_updates"] == {"output": {"colour": "teal"}}
+
+
+@pytest.mark.parametrize("takes", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_repository_s_own_settings_hold_where_the_profile_takes_them(scene, takes):
+    """Servers, hooks, permissions, skills and subagents, as they were where the branch began; no variables."""
+    place = scene.place
+    own = place.repo / ".claude"
+    (own / "skills/polish").mkdir(parents=True)
+    (own / "agents").mkdir()
+    (own / "skills/polish/SKILL.md").write_text("---\nname: polish\ndescription: Polish the words.\n---\nTwice.\n")
+    (own / "agents/critic.md").write_text("---\nname: critic\ndescription: Finds faults.\n---\nYou find faults.\n")
+    (own / "settings.json").write_text(json.dumps({
+        "env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "permissions": {"deny": ["Bash(git push:*)"]},
+        "hooks": {"PreToolUse": [{"matcher": "Read", "hooks": [
+            {"type": "command", "command": "echo 'no reading' >&2; exit 2"}]}]}}))
+    (place.repo / "server.py").write_text(SERVER)
+    (place.repo / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": {
+        "command": PYTHON, "args": ["server.py"]}}}))
+    git(place.repo, "add", "-A")
+    git(place.repo, "commit", "-qm", "Tell agents what they have")
+    scene.configure(f"repository = {json.dumps(takes)}")
+    given: list[str] = []
+
+    def play(asked: Request) -> Turn | str:
+        given.append(asked.result)
+        turns = (say(use("Read", file_path="calc.py")), say(use("Bash", command="git push origin")), work("a"),
+                 *([say(use("mcp__notes__recall", topic="it"))] if takes else []), report(), "Done.")
+        return turns[min(asked.step, len(turns) - 1)]
+
+    scene.players["a"] = play
+    assert place.finish(scene.launch(scene.graph(a=""))) == 0, place.logs()
+    first = scene.calls("a")[0]
+    told = json.dumps(first.body)
+    assert [word in told for word in ("mcp__notes__recall", "Polish the words.", "Finds faults.")] == [takes] * 3
+    assert ("no reading" in given[1]) == takes and ("denied" in given[2].lower()) == takes, given
+    assert not takes or "it is teal" in given[4]
 
 
 def test_a_person_permits_and_is_heard(scene):

@@ -64,6 +64,8 @@ class ClaudeSettings:
     """Appended to garrison's own."""
     instructions: bool = True
     """Append the repository's own instructions (CLAUDE.md, AGENTS.md), too."""
+    repository: bool = False
+    """Take the repository's own `.claude/` and `.mcp.json`, too: hooks, permissions, skills, subagents, servers."""
     budget: float | None = 10.0
     """Limit of the node, over all its attempts."""
     budget_run: float | None = None
@@ -171,6 +173,7 @@ LIMITS = (*BUDGETS, "max_turns")
 READERS: Mapping[str, Callable[[Any], Any]] = {
     **extensions.READERS, "betas": _names, "model": _text, "fallback_model": _text, "permission_mode": _mode,
     "max_turns": _or_none(_count), "effort": _one_of(*EFFORTS), "system_prompt": _text, "instructions": extensions.flag,
+    "repository": extensions.flag,
     "budget": _or_none(_amount), "budget_run": _or_none(_amount), "budget_day": _or_none(_amount), "stale": _amount,
     "max_response": _or_none(_amount), "max_repeats": _or_none(_count), "max_idle": _or_none(_count),
     "starts": _count, "cli": _text, "set": _mapping,
@@ -228,7 +231,7 @@ def read_only(profile: ClaudeSettings, *, can_run: bool = False) -> ClaudeSettin
     """
     tools = tuple(tool for tool in profile.tools if extensions.tool_of(tool) in READ_ONLY) or READ_ONLY
     return replace(profile, tools=(*tools, *(RUNNING if can_run else ())), permission_mode="dontAsk", allowed_tools=(),
-                   mcp_servers={}, subagents={}, output_schema=None)
+                   repository=False, mcp_servers={}, subagents={}, output_schema=None)
 
 
 def without_variables(settings: ClaudeSettings, names: Collection[str]) -> ClaudeSettings:

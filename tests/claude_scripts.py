@@ -26,7 +26,7 @@ def work(name: str, before: str = "") -> Turn:
     """Return the turn that does a node's work; `before` is shell that runs first."""
     shell = (f"{before} echo {name} > {name}-r1.txt && git add -A && git commit -qm 'Write {name}' && "
              f"echo r1 {name} $GARRISON_ATTEMPT $GARRISON_INCARNATION >> $LEDGER")
-    return say(f"I write {name}.", use(f"{TOOL}update_phase", phase="executing"), use("Bash", command=shell))
+    return say(f"I write {name}.", use("Bash", command=shell))
 
 
 def report(status: str = "success", summary: str = "written") -> Turn:

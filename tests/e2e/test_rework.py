@@ -16,7 +16,7 @@ CONFLICTS = Node(
         sed -i "5s/.*/changed by m/" notes.txt; touch "$LEDGER.m"
         until test -e "$LEDGER.landed"; do sleep 0.03; done
     else
-        cp "$GARRISON_PROMPT_FILE" prompt.txt; grep -c "^<<<<<<<" notes.txt > markers.txt
+        cp "$GARRISON_PROMPT_FILE" "$LEDGER.prompt"; grep -c "^<<<<<<<" notes.txt > markers.txt
         git checkout --ours notes.txt
     fi""")
 
@@ -24,7 +24,8 @@ CONFLICTS = Node(
 def test_failures_that_an_agent_may_fix_are_retried_with_the_reason(place):
     """c lands a line first; m meets it as a conflict, f as a red gate; s is never accepted."""
     graph = place.graph(
-        Node("c", command="""sed -i "5s/.*/changed by c/" notes.txt; until test -e "$LEDGER.m"; do sleep 0.03; done"""),
+        Node("c", command="""sed -i "5s/.*/changed by c/" notes.txt; until test -e "$LEDGER.m"; do sleep 0.03; done""",
+             attributes='prompt="Let line five say who changed it."'),
         CONFLICTS,
         Node("f", command="""[ "$GARRISON_ATTEMPT" = 2 ] && cp "$GARRISON_PROMPT_FILE" why.txt || touch red.flag"""),
         Node("s", command="echo never > s.txt", attributes='acceptance="echo not like this; false"'),
@@ -37,13 +38,16 @@ def test_failures_that_an_agent_may_fix_are_retried_with_the_reason(place):
         "c": ("validated", 1), "m": ("validated", 2), "f": ("validated", 2), "s": ("failed", 3), "w": ("validated", 1)}
     assert git(place.repo, "show", "main:notes.txt").splitlines()[4] == "changed by m"
     assert git(place.repo, "show", "main:markers.txt") == "1"
-    told = git(place.repo, "show", "main:prompt.txt")
+    told = Path(f"{place.ledger}.prompt").read_text()
     assert "REWORK: attempt 2" in told
     assert "conflict in notes.txt" in told
     assert "- notes.txt" in told
-    theirs = git(place.repo, "log", "--format=%h", "--grep=r1/c into main", "main").strip()
+    theirs = git(place.repo, "log", "--format=%h", "--grep=^Garrison-Node: c$", "main").strip()
     assert f"- notes.txt\n  - {theirs}" in told.replace(git(place.repo, "rev-parse", theirs)[:10], theirs)
     assert "the task c" in told, "whose the other side is"
+    assert "- c:\n```quoted\nLet line five say who changed it.\n```" in told, "and what it was asked"
+    assert "<<<<<<< HEAD\nchanged by m\n=======\nchanged by c\n>>>>>>> " in told
+    assert "This is attempt 2 of at most 3." in told
     assert re.search(r"`>>>>>>> (main|[0-9a-f]{40})`", told), "how the markers name it: by its commit once w has landed"
     why = git(place.repo, "show", "main:why.txt")
     assert "the flag is red" in why and "(exit 1)" in why and "refs/garrison/rescue/r1/f/1" in why

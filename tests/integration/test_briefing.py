@@ -86,7 +86,8 @@ def test_imports_and_the_instructions_of_folders_are_those_of_the_commit_at_whic
 
 def test_a_prompt_is_printed_as_sent_and_as_it_would_be(place: Place) -> None:
     """Of a node at work, and of one that waits for it; wrong names are one line."""
-    graph = place.graph(Node("a", command=f"echo a > a.txt; {place.hold('a')}"),
+    graph = place.graph(Node("a", command=f"echo a > a.txt; git add -A; git commit -qm a; {place.hold('a')}",
+                             attributes='files="a.* docs"'),
                         Node("b", after=("a",), command="echo b > b.txt", attributes='prompt="Write b."'))
     child = place.launch(graph, "r1")
     place.wait_until_held("a")
@@ -97,7 +98,8 @@ def test_a_prompt_is_printed_as_sent_and_as_it_would_be(place: Place) -> None:
     waiting = place.command("prompt", "b")
     assert "attempt 1 of b in run r1 has not begun, and would be told:" in waiting.stdout, waiting.stderr
     assert "Write b." in waiting.stdout and "tokens, by its length" in waiting.stdout
-    assert "Already in your worktree" not in waiting.stdout
+    assert "Already in your worktree" not in waiting.stdout and "at work beside" not in sent["parts"][0]["text"].lower()
+    assert "\n- a, in a.txt, `a.*`, docs\n" in waiting.stdout, "what is at work now, and on which files"
     assert not (place.home / "runs/r1/nodes/b").exists(), "asking writes nothing"
     for words, why in ((("c",), "has a node c"), (("a", "--attempt", "2"), "no attempt 2"),
                        (("a", "--validator"), "has not been validated"), (("crew", "guardian"), "neither runner nor")):

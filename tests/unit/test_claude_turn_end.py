@@ -41,7 +41,7 @@ def test_after_a_question_only_notes_and_further_questions_are_left(files: Attem
     assert not end.end_after("Bash")
     assert "its answer is not there" in end.refuse("Bash", {})
     assert "its answer is not there" in end.refuse(f"{TOOL}report_result", {})
-    assert not any(end.refuse(f"{TOOL}{name}", {}) for name in ("ask_guardian", "save_notes", "update_phase"))
+    assert not any(end.refuse(f"{TOOL}{name}", {}) for name in ("ask_guardian", "save_notes"))
     questions.save_answer(files, questions.read_json(files.question)["id"], "yes")
     assert not end.refuse("Bash", {})
     assert not end.reached

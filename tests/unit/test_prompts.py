@@ -29,6 +29,7 @@ from garrison.agents.briefing import (
     Progress,
     Refusal,
     Reporting,
+    Sibling,
     Start,
     TargetChange,
 )
@@ -36,13 +37,18 @@ from garrison.agents.claude import policy, prompts, stream
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending, Prompt
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile
+from garrison.agents.claude.tools import STATUSES
 from garrison.agents.quotation import MAX_LINE, MAX_QUOTED, mention, path_name, quote
 from garrison.ends import RefusedBy
+from garrison.merge.diff_guard import conflict_hunks
 from garrison.merge.failing_tests import find_failing
 from garrison.records.run import Task
 from garrison.sandbox.place import Mode, Network, Rights
 
 GOLDEN = Path(__file__).with_name("golden") / "prompts"
+TOKENS = GOLDEN / "tokens.txt"
+MAX_FIXED = 3000
+"""Characters of what garrison says in each system prompt, whatever the task."""
 UPDATE = os.environ.get("GARRISON_GOLDEN") == "update"
 
 GATE = Landing("main", "make test")
@@ -72,7 +78,8 @@ REFUSED = Refusal(RefusedBy.ACCEPTANCE, 1, "acceptance failed", command=TASK.acc
                   output=PYTEST, log="/home/u/.garrison/runs/boltons-1/nodes/csv_export/2/refusal.log",
                   failing=("tests/test_export.py::test_quotes_commas",), target="main", base="1f6c0ffee5",
                   claim="Wrote the export, all tests pass.\n- pytest -q: 2 passed", rescue=RESCUE, stat=STAT)
-SINCE = (TargetChange("77e0dec0de", "Merge garrison/boltons-1/payees into main", "payees", "Name payees"),
+SINCE = (TargetChange("77e0dec0de", "Merge garrison/boltons-1/payees into main", "payees", "Name payees",
+                      asked="Name payees in each command.\nNever print an id."),
          TargetChange("5ca1ab1e00", "Rename Entry.text to Entry.label", author="Ada Lovelace"))
 GATED = replace(REFUSED, by=RefusedBy.GATE, command="make test", how="exit 2", tip="77e0dec0de", landed=SINCE)
 CONFLICT = Refusal(RefusedBy.CONFLICT, 1, "conflict in ledger/cli.py", target="main", tip="77e0dec0de",
@@ -82,7 +89,9 @@ JUDGED = replace(REFUSED, by=RefusedBy.VALIDATOR, reason="Amounts below 1.00 los
 DECIDED = (PersonsWord("cents, as integers\nnever floats", "Euros or cents?"),
            PersonsWord("Leave the old interface alone."),
            PersonsWord("name the edge cases", source="in their review of attempt 1"))
-BRIEFING = Briefing("garrison/boltons-1/csv_export", GATE, True, LANDED, reporting=Reporting.TOOLS,
+BRIEFING = Briefing("garrison/boltons-1/csv_export", GATE, True, LANDED, siblings=(
+    Sibling("payees", "Name payees", ("ledger/payees.py", "tests/*")),), more_siblings=2, attempts=3,
+                    reporting=Reporting.TOOLS,
                     notes_file="/x/agent/notes.txt", result_file="/x/agent/agent-result.json")
 KILLED = "its process died: killed by SIGKILL"
 DIED = Interruption(KILLED, 2, output="ran 3 of 41 tests\n", progress=PROGRESS, notes="header done; quoting is next")
@@ -108,7 +117,10 @@ def command(**more: object) -> str:
     return prompt.build(task(agent="aider", preamble="", **refused), briefing)
 
 
-MERGED = replace(CONFLICT, start=Start.MERGE, merged="77e0dec0de", label="main")
+HUNKS = conflict_hunks("import csv\n\ndef run():\n<<<<<<< HEAD\n    return entry.text\n=======\n"
+                       "    return entry.label\n>>>>>>> main\n    # end\n", 60)
+MERGED = replace(CONFLICT, start=Start.MERGE, merged="77e0dec0de", label="main",
+                 conflicts=(replace(CONFLICT.conflicts[0], hunks=HUNKS),))
 BUILT = {
     "first_attempt_in_place": lambda: prompt.in_place(
         TASK.prompt, TASK.goal, f"Goal: {TASK.goal}\n{TASK.preamble}", "exit 3: 2 tests are red", "Keep it small."),
@@ -147,7 +159,9 @@ BUILT = {
     "resume_stopped": lambda: command(interruption=Interruption(
         "the run was stopped, and has been resumed", 0, progress=Progress("1f6c0ffee5"))),
     "validator": lambda: prompt.validation(TASK, JUDGEMENT),
-    "validator_decided": lambda: prompt.validation(TASK, replace(JUDGEMENT, decided=DECIDED)),
+    "validator_decided": lambda: prompt.validation(TASK, replace(JUDGEMENT, decided=DECIDED, criteria=(
+        Criterion('"amounts with a point": no comma', False, "export.py:22"),
+        Criterion('"one line an entry"', True, "")))),
     "validator_long_change": lambda: prompt.validation(TASK, replace(JUDGEMENT, diff="", can_run=False, claim="",
                                                                      evidence=())),
 }
@@ -225,7 +239,44 @@ def test_each_message_of_a_session_is_as_its_golden_file_has_it(name: str, sessi
 
 
 def test_no_golden_file_is_left_over() -> None:
-    assert {path.stem for path in GOLDEN.iterdir()} == BUILT.keys() | SESSION.keys()
+    """Nor a prompt whose size in tokens has changed without a look."""
+    sizes = "".join(f"{prompt.estimate_tokens(path.read_text()):6,}  {path.stem}\n"
+                    for path in sorted(GOLDEN.glob("*.md")))
+    if UPDATE:
+        TOKENS.write_text(sizes)
+    assert sizes == TOKENS.read_text()
+    assert {path.stem for path in GOLDEN.iterdir()} == {*BUILT, *SESSION, TOKENS.stem}
+
+
+def test_the_fixed_text_of_a_system_prompt_is_short_and_says_nothing_twice_or_against_itself(
+        session: tuple[Assignment, AttemptFiles]) -> None:
+    bare = replace(session[0], instructions="", task=TASK)
+    fixed = [prompts.system_prompt(bare, ClaudeSettings(), role) for role in (WORKER, VALIDATOR, prompts.SESSION)]
+    fixed += [acp_prompts.rules(bare), acp_prompts.validator_rules(bare), prompt.build(Task("r", "a", 1), replace(
+        BRIEFING, reporting=Reporting.RESULT_FILE, confinement=CONFINED))]
+    for text in fixed:
+        assert len(text) <= MAX_FIXED, len(text)
+        assert "update_phase" not in text and text.count("```quoted") == 1
+        assert not ("merge --squash" in text or "`success` or `failure`" in text)
+    for text in (*fixed[:1], *fixed[2:4]):
+        assert all(f"`{status}`" in text for status in STATUSES)
+
+
+def test_each_block_of_a_prompt_has_a_bound_of_its_own() -> None:
+    """However many siblings, conflicts, words and refusals there are, and however long each is."""
+    long, many = "word " * 4000, 200
+    changes = tuple(TargetChange(f"{number:040x}", long, f"n{number}", long, long, long) for number in range(12))
+    refusal = replace(REFUSED, by=RefusedBy.CONFLICT, start=Start.MERGE, merged="77e0dec0de", label="main", reason=long,
+                      conflicts=tuple(ConflictedFile(f"f{number}.py", changes, "x\n" * 60) for number in range(50)),
+                      landed=changes, claim=long, stat=long, notes=long, earlier=(long,) * many)
+    words = tuple(PersonsWord(long, long) for _ in range(many))
+    text = prompt.build(replace(TASK, attempt=2, rework_reason="x", preamble="line\n" * 10_000), replace(
+        BRIEFING, refusal=refusal, decided=words, siblings=(Sibling("a", long, ("x" * 500,) * many),) * 8))
+    sections = {part.partition("\n")[0]: len(part) for part in text.split("\n## ")}
+    assert sections["What the person in charge decided"] < 19_000 and sections["At work beside you"] < 9000
+    assert sections["REWORK: attempt 2"] < 32_000 and sections["The run so far"] < 17_000, sections
+    assert len(prompt.validation(TASK, replace(JUDGEMENT, claim=long, criteria=(Criterion(long, False, long),) * many,
+                                               evidence=(long,) * many))) < 14_000
 
 
 def test_who_is_not_confined_hears_of_no_sandbox() -> None:

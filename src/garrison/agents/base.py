@@ -87,6 +87,8 @@ class Assignment:
     """The repository's own instructions, as part of a system prompt; '' for none."""
     folder_instructions: Mapping[str, str] = field(default_factory=dict)
     """Folder of the repository → its own instructions, which the agent gets once it looks into it."""
+    read_repository: Callable[[], Mapping[str, str]] = dict
+    """Read the repository's own settings for agents, as they were where the branch began: path → text."""
     attempts: Path | None = None
     """Folder of all attempts of the run, with their sessions' transcripts."""
     network_variables: frozenset[str] = frozenset()

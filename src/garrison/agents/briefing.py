@@ -41,6 +41,8 @@ class TargetChange:
     node: str = ""
     task: str = ""
     author: str = ""
+    asked: str = ""
+    """What that task asks for."""
 
 
 @frozen
@@ -59,6 +61,17 @@ class ConflictedFile:
 
     name: str
     changes: tuple[TargetChange, ...] = ()
+    hunks: str = ""
+    """Its conflicts, from marker to marker, with a few lines around them."""
+
+
+@frozen
+class Sibling:
+    """Task that another agent works on now, and the files that it may change or has changed."""
+
+    node: str
+    task: str = ""
+    files: tuple[str, ...] = ()
 
 
 @frozen
@@ -205,6 +218,10 @@ class Briefing:
     """Set if another agent judges the work."""
     landed: tuple[LandedWork, ...] = ()
     more_landed: int = 0
+    siblings: tuple[Sibling, ...] = ()
+    more_siblings: int = 0
+    attempts: int = 0
+    """Attempts that the task may have, with those that were refused; 0: not known."""
     decided: tuple[PersonsWord, ...] = ()
     refusal: Refusal | None = None
     interruption: Interruption | None = None
@@ -234,5 +251,7 @@ class Judgement:
     """Report of the worker."""
     evidence: tuple[str, ...] = field(default=())
     decided: tuple[PersonsWord, ...] = ()
+    criteria: tuple[Criterion, ...] = ()
+    """Those of the validators of earlier attempts."""
     can_run: bool = False
     """Set if the validator may run commands, in a sandbox."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from garrison.agents.briefing import (
         ConflictedFile,
+        Criterion,
         Interruption,
         Judgement,
         LandedWork,
@@ -45,8 +46,16 @@ MAX_DECIDED, MAX_SAID = 40, 2000
 """The latest words of a person that are told, and the characters of each."""
 MAX_DIFF = 24_000
 """Characters of a difference that a validator's prompt holds; a longer one is in a file."""
+MAX_EARLIER = 10
+"""Earlier refusals that are named, the latest."""
 MAX_FILES = 5
 """Files of one landed change that are named."""
+MAX_HUNKS = 6000
+"""Characters of conflicts that a prompt holds."""
+MAX_ASKED = 600
+"""Characters of another task's words."""
+MAX_BLOCK = 8000
+"""Characters of a list in a prompt; what is beyond it is counted."""
 ACCOUNT = "Done so far:"
 """Beginning of the pipeline's account of what agents have done."""
 NOTHING_PRINTED = "(it printed nothing)"
@@ -61,7 +70,7 @@ def build(task: Task, briefing: Briefing) -> str:
     if briefing.reporting is not Reporting.TOOLS:
         parts += [_next_step(task, briefing), _rules(briefing)]
     if briefing.refusal is not None:
-        parts.append(rework(task, briefing.refusal))
+        parts.append(rework(task, briefing.refusal, briefing.reporting))
     if briefing.interruption is not None:
         parts += [resumption(briefing.interruption), fill("resume_advice.md")]
     return join(parts)
@@ -79,7 +88,7 @@ def for_host(task: Task, briefing: Briefing) -> str:
     parts = [task.prompt or task.label, decided(briefing.decided), landed if briefing.landed else "", gate,
              ways if task.ways else "", run_so_far(task)]
     if briefing.refusal is not None:
-        parts.append(rework(task, briefing.refusal))
+        parts.append(rework(task, briefing.refusal, briefing.reporting))
     if briefing.interruption is not None:
         parts += [resumption(briefing.interruption), fill("resume_advice.md")]
     return join(parts)
@@ -97,7 +106,19 @@ def decided(words: Sequence[PersonsWord]) -> str:
         said = "\n  ".join(clean_lines(word.text.strip()[:MAX_SAID]))
         lines.append(f"- asked {mention(word.question, 600)}, they answered: {said}" if word.question else
                      f"- {word.source or 'they told the agent'}: {said}")
-    return fill("decided.md", words="\n".join(lines)).strip() if lines else ""
+    kept = _bounded(lines[::-1], MAX_FEEDBACK)[::-1]
+    return fill("decided.md", words="\n".join(kept)).strip() if lines else ""
+
+
+def _bounded(lines: Sequence[str], limit: int = MAX_BLOCK) -> list[str]:
+    """Return the first lines of a list, as many as a prompt holds, and how many more there are."""
+    kept, left = list[str](), limit
+    for line in lines:
+        left -= len(line) + 1
+        if left < 0 and kept:
+            return [*kept, f"- and {len(lines) - len(kept)} more"]
+        kept.append(line)
+    return kept
 
 
 def run_so_far(task: Task) -> str:
@@ -146,7 +167,9 @@ def _task(task: Task, briefing: Briefing) -> str:
     text = task.prompt or task.label
     label = task.label if task.label not in (text, task.node) else ""
     return fill("task.md", node=task.node, label=label, prompt=text, goal=_unless_in(task.goal, text),
-                prd_ref=task.prd_ref, conditions=_conditions(task, briefing), landed=_landed(briefing))
+                prd_ref=task.prd_ref, conditions=_conditions(task, briefing), landed=_landed(briefing),
+                siblings=_siblings(briefing), attempt=str(task.attempt),
+                attempts=str(max(briefing.attempts, task.attempt)) if briefing.attempts else "")
 
 
 def _unless_in(goal: str, text: str) -> str:
@@ -161,9 +184,7 @@ def _conditions(task: Task, briefing: Briefing) -> str:
     landing = briefing.landing
     lines = []
     if not task.allow_empty:
-        nothing = "report failure and say why" if briefing.reporting is Reporting.EXIT_CODE else \
-            "report `nothing_to_do` with the lines that prove it"
-        lines.append(f"the branch holds a change; if nothing has to be changed, {nothing}")
+        lines.append(f"the branch holds a change; if nothing has to be changed, {_nothing(briefing.reporting)}")
     if task.acceptance:
         lines.append(f"this command, run in your worktree after you have ended, succeeds: {code(task.acceptance)}")
     if briefing.validated:
@@ -178,10 +199,24 @@ def _conditions(task: Task, briefing: Briefing) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def _nothing(reporting: Reporting) -> str:
+    """Return what an agent does that finds nothing to change."""
+    return "end with an exit code other than 0 and say why" if reporting is Reporting.EXIT_CODE else \
+        "report `nothing_to_do` with the lines that prove it"
+
+
 def code(command: str) -> str:
     """Return a command as code, whole."""
     text = command.strip()
     return f"`{text}`" if "\n" not in text and "`" not in text else f"\n\n````sh\n{text}\n````"
+
+
+def _siblings(briefing: Briefing) -> str:
+    lines = []
+    for each in briefing.siblings:
+        task = f" ({mention(each.task)})" if each.task and each.task != each.node else ""
+        lines.append(f"- {each.node}{task}{_files(each.files)}")
+    return "\n".join([*lines, f"- and {briefing.more_siblings} more"] if briefing.more_siblings else lines)
 
 
 def _landed(briefing: Briefing) -> str:
@@ -211,6 +246,11 @@ def lands(landing: Landing) -> str:
             "it.")
 
 
+def rules() -> dict[str, str]:
+    """Return the parts that the system prompts of all agents have, as values of their templates."""
+    return {name: fill(f"rules_{name}.md").strip() for name in ("scope", "statuses", "quoted")}
+
+
 def setting(lands: str, confinement: str = "") -> str:
     """Return where an agent works, as a part of its system prompt; without `lands` it has no branch of its own."""
     return fill("setting_worktree.md", lands=lands, confinement=confinement) if lands else fill("setting_in_place.md")
@@ -228,7 +268,8 @@ def confinement(rights: Rights) -> str:
 def _rules(briefing: Briefing) -> str:
     report = fill(f"command_report_{briefing.reporting.name.lower()}.md", result_file=briefing.result_file).strip()
     return fill("command_rules.md", branch=briefing.branch, lands=lands(briefing.landing),
-                notes_file=briefing.notes_file, report=report, confinement=briefing.confinement)
+                notes_file=briefing.notes_file, report=report, confinement=briefing.confinement,
+                quoted=rules()["quoted"])
 
 
 def _next_step(task: Task, briefing: Briefing) -> str:
@@ -239,7 +280,7 @@ def _next_step(task: Task, briefing: Briefing) -> str:
 # ---- rework
 
 
-def rework(task: Task, refusal: Refusal) -> str:
+def rework(task: Task, refusal: Refusal, reporting: Reporting = Reporting.TOOLS) -> str:
     """Return why the attempt before was refused, what is left of it, and what to do differently."""
     has_command = refusal.by in (RefusedBy.ACCEPTANCE, RefusedBy.GATE)
     is_persons = refusal.by is RefusedBy.REVIEW
@@ -247,7 +288,8 @@ def rework(task: Task, refusal: Refusal) -> str:
         _REWORK[refusal.by], attempt=str(task.attempt), refused=str(refusal.attempt), how=refusal.how or "it failed",
         ended="reported success" if refusal.has_reported else "ended without a report",
         command=code(refusal.command), reason=refusal.reason if is_persons else _reason(refusal), log=refusal.log,
-        note=refusal.note, output=quote(refusal.output) or (_without_output(refusal) if has_command else ""),
+        note=refusal.note, nothing=_nothing(reporting),
+        output=quote(refusal.output) or (_without_output(refusal) if has_command else ""),
         failing=_list(mention(name) for name in refusal.failing), target=refusal.target, tip=refusal.tip[:SHORT],
         claim=quote(refusal.claim, MAX_CLAIM // 2), base=refusal.base[:SHORT],
         landed=_changes(refusal.landed, refusal.more_landed),
@@ -269,13 +311,14 @@ def _feedback(refusal: Refusal) -> str:
 def rework_message(task: Task, briefing: Briefing) -> str:
     """Return the message to the session of the refused attempt, which knows the task and its own work."""
     assert briefing.refusal is not None
-    parts = [fill("rework_resumed.md", attempt=str(task.attempt)), decided(briefing.decided),
-             rework(task, replace(briefing.refusal, claim="", notes=""))]
+    most = f" of at most {max(briefing.attempts, task.attempt)}" if briefing.attempts else ""
+    parts = [fill("rework_resumed.md", attempt=f"{task.attempt}{most}"), decided(briefing.decided),
+             rework(task, replace(briefing.refusal, claim="", notes=""), briefing.reporting)]
     return join(parts if briefing.reporting is Reporting.TOOLS else [*parts, _rules(briefing)])
 
 
 def _earlier(refusal: Refusal) -> str:
-    lines = _list(mention(line, 300) for line in refusal.earlier)
+    lines = _list(mention(line, 300) for line in refusal.earlier[-MAX_EARLIER:])
     return f"\n\nRefused before that:\n{lines}\n" if lines else "\n"
 
 
@@ -319,10 +362,15 @@ def _advice(refusal: Refusal) -> str:
 
 
 def _conflicts(files: Sequence[ConflictedFile]) -> str:
-    lines = []
+    lines, asked = [], dict[str, str]()
     for each in files:
-        lines += [f"- {path_name(each.name)}", *(f"  - {_change(change)}" for change in each.changes)]
-    return "\n".join(lines)
+        lines.append("\n".join([f"- {path_name(each.name)}", *(f"  - {_change(change)}" for change in each.changes)]))
+        asked |= {change.node: change.asked for change in each.changes if change.asked}
+    hunks = [f"{each.name}:\n{each.hunks}" for each in files if each.hunks]
+    words = fill(
+        "conflict_words.md", hunks=quote("\n\n".join(_bounded(hunks, MAX_HUNKS)), MAX_HUNKS + 2000),
+        asked="\n".join(f"- {node}:\n{quote(text[:MAX_ASKED], MAX_ASKED * 2)}" for node, text in asked.items())).strip()
+    return "\n".join([*_bounded(lines), *(["", words] if words else [])])
 
 
 def _changes(changes: Sequence[TargetChange], more: int) -> str:
@@ -392,12 +440,17 @@ def validation(task: Task, judgement: Judgement) -> str:
     claim = "\n".join([judgement.claim, *(f"- {line}" for line in judgement.evidence)])
     return fill(
         "validate.md", node=task.node, label=label, prompt=text, goal=_unless_in(task.goal, text),
-        prd_ref=task.prd_ref, decided=decided(judgement.decided), branch=judgement.branch,
-        head=judgement.head[:SHORT], base=judgement.base[:SHORT],
+        prd_ref=task.prd_ref, decided=decided(judgement.decided), criteria=_criteria(judgement.criteria),
+        branch=judgement.branch, head=judgement.head[:SHORT], base=judgement.base[:SHORT],
         target=judgement.target, accepted=accepted, stat=quote(judgement.stat) or "nothing",
         diff=quote(judgement.diff, MAX_DIFF * 2),
         diff_file="" if judgement.diff else judgement.diff_file, claim=quote(claim, MAX_CLAIM),
         run=fill("validate_run.md", base=judgement.base[:SHORT]).strip() if judgement.can_run else "")
+
+
+def _criteria(criteria: Sequence[Criterion]) -> str:
+    lines = [f"{each.text}{'' if each.met else f' (it was not met: {each.evidence})'}" for each in criteria]
+    return quote("\n".join(_list(lines).splitlines()), MAX_CLAIM) if lines else ""
 
 
 def instructions(files: str, target: str, text: str) -> str:

@@ -19,6 +19,8 @@ WRAPPED = 120
 """Columns of a wrapped line."""
 MAX_MENTIONED = 160
 """Characters of a title, a path or a name that an agent chose."""
+MARK = "quoted"
+"""What a fence of a quotation begins with: a fence of the task's author has another word, or none."""
 _PLAIN_PATH = re.compile(r"[\w./+-]*[\w]")
 _BACKTICKS = re.compile("`+")
 
@@ -44,7 +46,7 @@ def quote(text: str, limit: int = MAX_QUOTED, *, wraps: bool = False) -> str:
         lines = [f"… ({_count(len(lines) - kept, 'line')} before this)", *lines[-kept:]]
     body = "\n".join(lines)
     fence = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(body)), default=0))
-    return f"{fence}text\n{body}\n{fence}"
+    return f"{fence}{MARK}\n{body}\n{fence}"
 
 
 def mention(text: str, limit: int = MAX_MENTIONED) -> str:

@@ -164,6 +164,18 @@ def count_conflicts(content: bytes) -> int:
     return count
 
 
+def conflict_hunks(text: str, limit: int) -> str:
+    """Return the conflicts of a text as git writes them, each with two lines around it; at most `limit` lines."""
+    lines, shown, begin = text.splitlines(), list[str](), -1
+    for number, line in enumerate(lines):
+        if line.startswith("<<<<<<< "):
+            begin = number
+        elif line.startswith(">>>>>>> ") and begin >= 0:
+            shown += [f"line {begin + 1}:", *lines[max(0, begin - 2):number + 3]]
+            begin = -1
+    return "\n".join(shown if len(shown) <= limit else [*shown[:limit], f"… ({len(shown) - limit} more lines)"])
+
+
 # ---- what is to land -------------------------------------------------------------------------------------------------
 
 SHOWN = 5

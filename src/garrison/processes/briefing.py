@@ -30,6 +30,7 @@ from garrison.agents.briefing import (
     Progress,
     Refusal,
     Reporting,
+    Sibling,
     Start,
     TargetChange,
 )
@@ -38,7 +39,7 @@ from garrison.agents.registry import has_session, reporting_of, validator_agent
 from garrison.ends import End, EndKind, RefusedBy
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import find_failing
-from garrison.processes.instructions import Instructions, read_instructions
+from garrison.processes.instructions import Instructions, read_instructions, read_settings
 from garrison.processes.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, journal
 from garrison.records import run as run_records
@@ -49,6 +50,7 @@ from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, Task, r
 from garrison.sandbox.place import EXCHANGE, Role
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
+from garrison.system import untrusted
 from garrison.system.clock import from_iso
 from garrison.system.exit_info import describe_end
 from garrison.system.git.rescues import parse_rescue
@@ -68,6 +70,10 @@ if TYPE_CHECKING:
 
 MAX_LANDED = 8
 """Upstream nodes whose landed work is named, the latest."""
+MAX_SIBLINGS = 8
+"""Tasks at work beside this one that are named."""
+MAX_HUNK_LINES = 60
+"""Lines of one file's conflicts that are shown."""
 MAX_CHANGES = 12
 """Commits of the target that are named."""
 MAX_COMMITS, MAX_UNCOMMITTED = 15, 30
@@ -78,6 +84,8 @@ MAX_LOG = 1 << 20
 """Bytes at the end of a log that the agent gets as a file."""
 MAX_FILES = 50
 """Files in conflict that are named."""
+MAX_CRITERIA = 10
+"""Criteria of a validator that are told."""
 MAX_STAT = 40
 """Files that the account of refused work lists."""
 _BY_VERDICT = {"timeout": "its time was over", "missing": "it was not found or could not run",
@@ -116,12 +124,17 @@ class Briefer:
         assignment = replace(assignment, deaths=deaths, look=self.progress, lands=prompt.lands(briefing.landing),
                              confinement=briefing.confinement, instructions=instructions.text,
                              folder_instructions=instructions.folders, refused=refused,
+                             read_repository=lambda: read_settings(self.git, self._began()),
                              rework=prompt.rework_message(self.task, briefing) if refused is not None else "")
         return assignment, prompt.build(self.task, briefing)
 
     def _instructions(self) -> Instructions:
         """Return the repository's own instructions, as they were where the branch began."""
-        return read_instructions(self.git, self.launch.onto, self._base_of(self.git.head(self.worktree)) or "")
+        return read_instructions(self.git, self.launch.onto, self._began())
+
+    def _began(self) -> str:
+        """Return the target's commit at which the branch began, '' if that is not known."""
+        return self._base_of(self.git.head(self.worktree)) or ""
 
     def brief(self, assignment: Assignment, interruption: Interruption | None = None) -> Briefing:
         """Return the briefing of the attempt, and copy the log of what refused the one before."""
@@ -130,7 +143,8 @@ class Briefer:
         rights = read_rights(self.runtime.home, Role.AGENT, task.agent, self.runtime.environ)
         return Briefing(
             branch_name(task.run_id, task.node), self.landing(), bool(validator_agent(task.attributes)), landed, more,
-            self.decided(), self.refusal(), interruption, reporting_of(task.agent, self.runtime.home, task.attributes),
+            *self._siblings(), self._attempts(), self.decided(), self.refusal(), interruption,
+            reporting_of(task.agent, self.runtime.home, task.attributes),
             str(assignment.notes), str(assignment.result_file), prompt.confinement(rights))
 
     def for_host(self, notes: str, *, is_successor: bool) -> str:
@@ -140,7 +154,8 @@ class Briefer:
         interruption = self.interruption(deaths, notes) if is_successor else None
         return prompt.for_host(self.task, Briefing(
             branch_name(self.task.run_id, self.task.node), self.landing(), bool(validator_agent(self.task.attributes)),
-            landed, more, self.decided(), self.refusal(), interruption, Reporting.EXIT_CODE, "", "", ""))
+            landed, more, decided=self.decided(), refusal=self.refusal(), interruption=interruption,
+            reporting=Reporting.EXIT_CODE))
 
     # ---- what is there
 
@@ -151,6 +166,28 @@ class Briefer:
         works = tuple(LandedWork(each["node"], _first_line(each["task"]), each["commit"],
                                  tuple(files.get(each["commit"], ()))) for each in named)
         return works, len(self.task.landed) - len(works)
+
+    def _attempts(self) -> int:
+        """Return how many attempts the task may have, if each one is refused."""
+        return 1 if self.task.attributes.get("rework") == "none" else self.launch.max_rework + 1
+
+    def _siblings(self) -> tuple[tuple[Sibling, ...], int]:
+        """Return the tasks of the run that other agents work on now, and how many more there are."""
+        found: list[Task] = []
+        for node in sorted(atomic.list_names(self.files.root / "nodes")):
+            path = self.files.attempt(node, self.files.latest_attempt(node))
+            if node != self.task.node and not (path / "result.json").exists():
+                with suppress(GarrisonError):
+                    found += filter(None, [run_records.load(Task, path / "task.json")])
+        return tuple(Sibling(task.node, _first_line(task.label if task.label != task.node else task.prompt),
+                             self._files_of(task)) for task in found[:MAX_SIBLINGS]), max(0, len(found) - MAX_SIBLINGS)
+
+    def _files_of(self, task: Task) -> tuple[str, ...]:
+        """Return the files that another node has committed on its branch, and those that it may change."""
+        tip = self.git.branch_tip(branch_name(task.run_id, task.node))
+        base = self._base_of(tip)
+        changed = self.git.changed_paths(base, tip) if tip and base and tip != base else []
+        return tuple(dict.fromkeys([*changed, *task.may_change]))
 
     def progress(self) -> Progress:
         """Return what is committed and uncommitted in the worktree now; nothing if git cannot tell."""
@@ -391,7 +428,17 @@ class Briefer:
         names = _lines(self.folder / CONFLICTS)
         merged, _, label = "".join(_lines(self.folder / MERGED)[:1]).partition(" ")
         return replace(refusal, merged=merged, label=label or merged,
-                       conflicts=self._conflicts(names, refusal.base, merged))
+                       conflicts=tuple(replace(each, hunks=self._hunks(each.name))
+                                       for each in self._conflicts(names, refusal.base, merged)))
+
+    def _hunks(self, name: str) -> str:
+        """Return the conflicts in a file of the worktree, '' for none."""
+        from garrison.merge.diff_guard import conflict_hunks
+
+        with suppress(GarrisonError, OSError):
+            return conflict_hunks(untrusted.read_begin(self.worktree, name, MAX_LOG).decode(errors="replace"),
+                                  MAX_HUNK_LINES)
+        return ""
 
     def _conflicts(self, names: Sequence[str], base: str, tip: str) -> tuple[ConflictedFile, ...]:
         """Return files in conflict, each with the commits of the target that changed it."""
@@ -435,20 +482,17 @@ class Briefer:
                 changes.append((commit, subject, author, [name for name in names.splitlines() if name]))
         return changes
 
-    def _works(self) -> dict[str, tuple[str, str]]:
-        """Return for each commit that the queue landed its node and task."""
-        works = {}
-        for entry in self._queue().state.entries.values():
-            if entry.status == "landed" and entry.commit:
-                works[entry.commit] = (entry.node, self._label(entry))
-        return works
+    def _works(self) -> dict[str, tuple[str, str, str]]:
+        """Return for each commit that the queue landed its node, its task, and what that asks for."""
+        return {entry.commit: (entry.node, *self._asked(entry)) for entry in self._queue().state.entries.values()
+                if entry.status == "landed" and entry.commit}
 
-    def _label(self, entry: MergeEntry) -> str:
+    def _asked(self, entry: MergeEntry) -> tuple[str, str]:
         with suppress(GarrisonError):
             path = self.runtime.files(entry.run or "-").attempt(entry.node, entry.attempt) / "task.json"
-            task = run_records.load(Task, path)
-            return _first_line(task.label if task.label != entry.node else task.prompt) if task is not None else ""
-        return ""
+            if (task := run_records.load(Task, path)) is not None:
+                return _first_line(task.label if task.label != entry.node else task.prompt), task.prompt
+        return "", ""
 
     # ---- details by what refused it
 
@@ -468,15 +512,17 @@ class Briefer:
         return self._with_log(refusal, Path(entry.log) if entry is not None and entry.log else None)
 
     def _by_validator(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
-        folder = self.files.attempt(self.task.node, refusal.attempt) / VALIDATOR
-        report = read_json(folder / "claude" / "report.json") or {}
-        listed = report.get("criteria")
-        criteria = tuple(Criterion(str(each.get("criterion", "")), False, str(each.get("evidence", "")))
-                         for each in listed if isinstance(each, dict) and each.get("met") is not True) \
-            if isinstance(listed, list) else ()
+        criteria = tuple(each for each in self.criteria(refusal.attempt) if not each.met)
         fact = self._fact(refusal.attempt, VALIDATOR)
         return replace(refusal, reason=fact.said if fact is not None and fact.said else refusal.reason,
-                       criteria=criteria[:10])
+                       criteria=criteria[:MAX_CRITERIA])
+
+    def criteria(self, attempt: int) -> tuple[Criterion, ...]:
+        """Return the criteria by which a validator judged an attempt."""
+        folder = self.files.attempt(self.task.node, attempt) / VALIDATOR
+        listed = (read_json(folder / "claude" / "report.json") or {}).get("criteria")
+        return tuple(Criterion(str(each.get("criterion", "")), each.get("met") is True, str(each.get("evidence", "")))
+                     for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
 
     def _by_review(self, refusal: Refusal, entry: MergeEntry | None) -> Refusal:
         return replace(refusal, reason=entry.review) if entry is not None else refusal
@@ -521,11 +567,13 @@ def read_judgement(runtime: Runtime, launch: Launch, task: Task, git: Git, head:
         atomic.write(diff_file, diff.encode(errors="replace"))
     result, evidence = _reported(runtime.files(launch.run_id), task, task.attempt)
     claim = str(result.said.get("notes") or "") if result is not None else ""
+    briefer = Briefer(runtime, launch, task, git, Path())
+    before = next((found for attempt in range(task.attempt - 1, 0, -1) if (found := briefer.criteria(attempt))), ())
     return Judgement(
         branch_name(task.run_id, task.node), base, head, launch.onto,
         git.run("diff", "--stat=100", base, head, "--").out.rstrip(), "" if is_long else diff, str(diff_file),
         task.acceptance or "", claim or (result.tail if result is not None else ""),
-        evidence, Briefer(runtime, launch, task, git, Path()).decided(by_all=True), can_run)
+        evidence, briefer.decided(by_all=True), before[:MAX_CRITERIA], can_run)
 
 
 def _reported(files: RunFiles, task: Task, attempt: int) -> tuple[Result | None, tuple[str, ...]]:
@@ -536,9 +584,10 @@ def _reported(files: RunFiles, task: Task, attempt: int) -> tuple[Result | None,
     return result, tuple(map(str, evidence)) if isinstance(evidence, list) else ()
 
 
-def _target_change(commit: str, subject: str, author: str, works: dict[str, tuple[str, str]]) -> TargetChange:
-    node, task = works.get(commit, ("", ""))
-    return TargetChange(commit, subject, node, task, author)
+def _target_change(commit: str, subject: str, author: str, works: dict[str, tuple[str, str, str]],
+                   ) -> TargetChange:
+    node, task, asked = works.get(commit, ("", "", ""))
+    return TargetChange(commit, subject, node, task, author, asked)
 
 
 def _how(end: End | None, verdict: str = "") -> str:

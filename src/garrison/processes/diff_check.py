@@ -75,7 +75,7 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     limits = _limits(home, launch, blobs.read_one(settings))
     landed = _read_log(git, f"-{_LANDINGS}", "--first-parent", "-m", base)[0] if changes else []
     gate = find_gate_files(command, lambda name: blobs.read_one(f"{target}:{name}"))
-    found = inspect_diff(Diff(changes, blobs.read, gate, done, landed, blobs.sizes, _patterns(task)), limits)
+    found = inspect_diff(Diff(changes, blobs.read, gate, done, landed, blobs.sizes, task.may_change), limits)
     if said.get("status") == PARTIAL:
         words = shorten(" ".join(str(said.get("notes") or "").split()), _MAX_SAID)
         allows = flag(task.attributes, "allow_partial")
@@ -93,11 +93,6 @@ def _named_in(command: str) -> Iterable[str]:
     with suppress(ValueError):
         yield from (word.removeprefix("./") for word in shlex.split(command, comments=True)
                     if not word.startswith(("/", "-")) and ("/" in word or "." in word) and "\n" not in word)
-
-
-def _patterns(task: Task) -> tuple[str, ...]:
-    """Return which files the node may change, as its attribute `files` says: patterns between commas or blanks."""
-    return tuple(str(task.attributes.get("files") or "").replace(",", " ").split())
 
 
 def _limits(home: Path, launch: Launch, project: bytes | None) -> GuardConfig:

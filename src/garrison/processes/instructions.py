@@ -1,8 +1,8 @@
 """Instructions of a repository for agents: its CLAUDE.md and AGENTS.md, as they were where a branch began.
 
 They are read from the target's commit, not from a worktree that an agent may have changed: with the files that they
-import (`@path`), as Claude Code reads them, and those of folders, which reach the agent once it looks into one. Only
-their text counts: hooks, permissions and settings of a repository are never read.
+import (`@path`), as Claude Code reads them, and those of folders, which reach the agent once it looks into one. The
+settings, such as hooks and permissions, only reach an agent whose profile takes them (`read_settings`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ MAX_FOLDER = 8000
 """Characters of the instructions of one folder."""
 MAX_FOLDERS = 100
 """Folders whose instructions are read, those nearest to the top first."""
+SETTINGS = (".mcp.json", ".claude/settings.json")
+SETTINGS_FOLDERS = (".claude/agents/", ".claude/commands/", ".claude/skills/")
+MAX_SETTINGS = 1_000_000
+"""Characters of a repository's own settings, in all."""
 MAX_HOPS = 5
 """Imports that lead from one file to the next, as in Claude Code."""
 _MAX_FILES = 30
@@ -58,6 +62,24 @@ def read_instructions(git: Git, target: str, commit: str = "") -> Instructions:
     texts = tree.collect(NAMES)
     return Instructions(_in_prompt(texts, target), {
         folder: told for folder in tree.folders() if (told := _in_folder(tree, folder))})
+
+
+def read_settings(git: Git, commit: str) -> dict[str, str]:
+    """Return the texts of the repository's own settings for Claude Code, as a commit has them: path → text."""
+    try:
+        tree = _Tree.read(git, commit) if commit else None
+    except GitError:
+        tree = None
+    texts: dict[str, str] = {}
+    left = MAX_SETTINGS
+    for name in sorted(tree.files) if tree is not None else ():
+        if (name in SETTINGS or name.startswith(SETTINGS_FOLDERS)) and tree is not None \
+                and tree.files[name][0] != _LINK:
+            text = git.run("cat-file", "blob", tree.files[name][1], check=False).out
+            left -= len(text)
+            if "\0" not in text and left >= 0:
+                texts[name] = text
+    return texts
 
 
 def _in_prompt(texts: Mapping[str, str], target: str) -> str:

@@ -169,6 +169,12 @@ def total(records: Iterable[UsageRecord]) -> Spent:
                  sum(call.output for call in calls.values()))
 
 
+def remaining_turns(limit: int | None, records: Sequence[UsageRecord]) -> int | None:
+    """Return how many responses of an attempt are left; None for no limit."""
+    made = len({(record.session, record.message) for record in records if record.kind == "call"})
+    return None if limit is None else max(0, limit - made)
+
+
 def last_cost(records: Sequence[UsageRecord]) -> float:
     """Return what the last call of an attempt has cost, 0 if there is none: the next one sends the same and more."""
     return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)

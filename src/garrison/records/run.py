@@ -196,6 +196,11 @@ class Task:
     """Where it is done (`records.placement`), '' for this machine."""
 
     @property
+    def may_change(self) -> tuple[str, ...]:
+        """Return which files the node may change, as its attribute `files` says (patterns between commas or blanks)."""
+        return tuple(str(self.attributes.get("files") or "").replace(",", " ").split())
+
+    @property
     def here(self) -> Task:
         """Return the part of the task that this machine does: a host does set-up, acceptance and validation itself, and
         knows when its agent is silent."""

@@ -66,14 +66,15 @@ def rules(assignment: Assignment) -> str:
     """Return what garrison expects of its agent."""
     task = assignment.task
     return fill("acp_system.md", run=task.run_id, node=task.node, attempt=str(task.attempt), language=LANGUAGE,
-                setting=task_prompt.setting(assignment.lands, assignment.confinement), ways=choices_block(task.ways))
+                setting=task_prompt.setting(assignment.lands, assignment.confinement), ways=choices_block(task.ways),
+                **task_prompt.rules())
 
 
 def validator_rules(assignment: Assignment) -> str:
     """Return what garrison expects of a validator."""
     task = assignment.task
     return fill("claude_validator.md", run=task.run_id, node=task.node, attempt=str(task.attempt),
-                verdict=fill("acp_validator_verdict.md", language=LANGUAGE).strip(),
+                verdict=fill("acp_validator_verdict.md", language=LANGUAGE).strip(), **task_prompt.rules(),
                 **claude_prompts.means_of_proof(can_run=assignment.can_run))
 
 

@@ -16,7 +16,6 @@
 | `permissions.json` | tool calls that a person has allowed or refused (`permissions`) | connection |
 | `messages.jsonl`, `delivered.json` | what a person told the session, and how much of it has arrived (`messages`) |
   `garrison tell`; connection |
-| `phase` | the phase from `update_phase` | connection |
 | `unreported` | exists if the agent ended without a report and its work alone was judged | orchestrator |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
 | `config/` | the CLI's configuration folder while it has no sandbox | the CLI |
@@ -69,7 +68,6 @@ class AttemptFiles:
         self.answer = self.folder / "answer.json"
         self.lifted = self.folder / "lifted.json"
         self.unreported = self.folder / "unreported"
-        self.phase = self.folder / "phase"
         self.waiting = self.folder / WAITING
         self.transcripts = self.folder / "transcripts"
         self.config = self.folder / "config"
@@ -158,6 +156,9 @@ class ConnectionJob:
 
     folders: Mapping[str, str] = field(default_factory=dict)
     """Folder of the repository → its instructions, which the session gets once it looks into it."""
+
+    repository: Mapping[str, str] = field(default_factory=dict)
+    """Files of the repository's `.claude/`, and its `.mcp.json`, where the profile takes them: path → text."""
 
     @property
     def has_transcript(self) -> bool:

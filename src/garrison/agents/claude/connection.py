@@ -12,7 +12,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,7 +127,7 @@ class Connection(SessionConnection):
         """Reserve the first call, and leave the client as many turns as the attempt has left; return the ending if a
         limit is reached."""
         records = costs.read_usage(self.files.usage) if self.files.usage.exists() else []
-        turns = remaining_turns(self.settings.max_turns, records)
+        turns = costs.remaining_turns(self.settings.max_turns, records)
         if turns == 0:
             return self._ending(failures.MAX_TURNS, f"after {self.settings.max_turns} turns")
         if turns != self.settings.max_turns:
@@ -324,12 +324,6 @@ _HANDLERS: Mapping[str, Callable[[Connection, Any], Ending | None]] = {
 """Event → its handler; any other event is only written."""
 
 
-def remaining_turns(limit: int | None, records: Sequence[costs.UsageRecord]) -> int | None:
-    """Return how many responses of an attempt are left; None for no limit."""
-    made = len({(record.session, record.message) for record in records if record.kind == "call"})
-    return None if limit is None else max(0, limit - made)
-
-
 def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None],
                turns: int | None) -> ClaudeAgentOptions:
     """Return the SDK's options for a job; `turns` limits the connection's."""
@@ -347,7 +341,7 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
         can_use_tool=to_permission(Permissions(files).refuse) if asks else None,
         hooks=to_hooks(turn_end.refuse, turn_end.end_after, lambda arguments: "\n\n".join(
             filter(None, (messages.take(files), folders.enter(arguments))))),
-        **extension_options(settings, job.config),
+        **extension_options(settings, job.config, job.repository),
         session_id=None if job.has_transcript else job.session,
         resume=job.session if job.has_transcript else None,
         session_store=transcripts.Mirror(files.transcripts), session_store_flush="eager",

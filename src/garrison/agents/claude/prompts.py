@@ -53,7 +53,7 @@ def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = 
         _SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
         setting=task_prompt.setting(assignment.lands, assignment.confinement),
         ways=choices_block(task.ways), instructions=assignment.instructions if settings.instructions else "",
-        verdict=fill("claude_validator_verdict.md").strip(), **means_of_proof(can_run=can_run))
+        verdict=fill("claude_validator_verdict.md").strip(), **task_prompt.rules(), **means_of_proof(can_run=can_run))
     return f"{text}\n{settings.system_prompt}" if settings.system_prompt else text
 
 
@@ -66,13 +66,18 @@ def means_of_proof(*, can_run: bool) -> dict[str, str]:
 
 
 def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, fresh: bool,
-                  role: str = WORKER) -> str:
-    """Return the prompt of a connection; a `fresh` session needs the whole task, which a resumed one knows."""
+                  role: str = WORKER, limits: str = "") -> str:
+    """Return the prompt of a connection; a `fresh` session needs the whole task, which a resumed one knows.
+
+    Args:
+        limits: what is left to it, as a sentence; said where it begins or goes on after an interruption.
+    """
     if fresh and prompt is not Prompt.HAND_OVER:
         prompt = Prompt.TASK
     if prompt is Prompt.REPORT and role == VALIDATOR:
         return fill("claude_verdict.md")
-    return _BUILDERS[prompt](assignment, files)
+    text = _BUILDERS[prompt](assignment, files)
+    return task_prompt.join([text, limits]) if limits and prompt in _WITH_LIMITS else text
 
 
 def conversation_for_person(conversation: str) -> str:
@@ -158,6 +163,7 @@ def _answer(files: AttemptFiles) -> str:
     return "" if answered is None else "\n" + fill("claude_answer.md", question=answered[0], answer=answered[1])
 
 
+_WITH_LIMITS = frozenset({Prompt.TASK, Prompt.CONTINUE, Prompt.HAND_OVER})
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
     Prompt.TASK: _task, Prompt.CONTINUE: _continue, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone,
     Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person, Prompt.LOOP: _loop}

@@ -1,4 +1,4 @@
-"""Tools that garrison offers an agent, as MCP tools of the server `garrison`: report, phase, notes, questions, verdict.
+"""Tools that garrison offers an agent, as MCP tools of the server `garrison`: report, notes, questions, verdict.
 
 `report_result` is the only way to success: a session that ends without it is asked once, then its attempt has failed.
 Each tool writes one file of the attempt, nothing more. Loads no SDK: `client` turns the functions into MCP tools.
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from garrison.agents.claude.attempt_files import AttemptFiles
 
 SERVER = "garrison"
-PHASES = ("planning", "executing", "impl_complete")
-"""Phases that an orchestrator's own hook may be in; later ones are its runner's."""
 STATUSES = ("success", "partial_success", NOTHING_TO_DO, "retry", "failure")
 """Statuses of a report; the first two land."""
 FOR_THE_PIPELINE = ("preferred_label", "suggested_next_ids", "context_updates")
@@ -47,7 +45,7 @@ def tools_of(role: str, files: AttemptFiles, notes: Path, output: Mapping[str, A
     """
     if role == VALIDATOR:
         return [report_verdict(files)]
-    return [report_result(files, output), update_phase(files), save_notes(notes), ask_guardian(files)]
+    return [report_result(files, output), save_notes(notes), ask_guardian(files)]
 
 
 def descriptions(role: str = WORKER) -> list[Function]:
@@ -86,20 +84,6 @@ def report_result(files: AttemptFiles, output: Mapping[str, Any] | None = None) 
                                     "key, such as {\"tests.failed\": 3}."},
                 **({"output": {**output, "description": "What the task is to deliver; needed for a success."}}
                    if output is not None else {})}}, call)
-
-
-def update_phase(files: AttemptFiles) -> Function:
-    """Return the tool with which a worker reports its phase."""
-    def call(phase: Any = None, **_unknown: Any) -> str:
-        if phase not in PHASES:
-            raise UsageError(f"{phase!r} is not a phase of yours; there are {', '.join(PHASES)}")
-        atomic.write(files.phase, str(phase).encode())
-        return f"Your phase is {phase}."
-
-    return Function(
-        "update_phase", f"Say which phase your work has reached: {', '.join(PHASES[:-1])} or {PHASES[-1]}.",
-        {"type": "object", "required": ["phase"], "properties": {"phase": {"type": "string", "enum": list(PHASES)}}},
-        call)
 
 
 def save_notes(path: Path) -> Function:
@@ -147,7 +131,8 @@ def report_verdict(files: AttemptFiles) -> Function:
         return ACCEPTED
 
     criterion = {"type": "object", "required": ["criterion", "met", "evidence"], "properties": {
-        "criterion": _STRING, "met": {"type": "boolean"}, "evidence": _STRING}}
+        "criterion": {**_STRING, "description": "The words of the task that ask for it, quoted, and what they mean."},
+        "met": {"type": "boolean"}, "evidence": _STRING}}
     return Function(
         "report_verdict", "Give your verdict on the work. Without this call the work counts as refused.", {
             "type": "object", "required": ["verdict", "reason", "criteria"], "properties": {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from garrison.agents.claude.attempt_files import AttemptFiles
 
-_AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian", "save_notes", "update_phase"))
+_AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian", "save_notes"))
 """Tools that may follow a question in its turn."""
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _QUESTION_MARK = re.compile(r"[?？](?=[\s\"'”’»)*_`]|\Z)")

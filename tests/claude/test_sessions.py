@@ -53,6 +53,7 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     assert "GARRISON_NOTES_FILE" not in first.prompt, "there is one way to keep notes"
     assert "runner-a" not in first.system, "it hears of no process that never speaks to it"
     assert "Do a." in first.prompt
+    assert "You have left: 300 of 300 responses in this attempt and $10.00 of $10.00 for all attempts." in first.prompt
     stream = [json.loads(line) for line in (scene.folder("a") / "stream.jsonl").read_text().splitlines()]
     assert {"begin", "text", "tool", "tool_result", "result"} <= {event["kind"] for event in stream}
     shown = place.command("logs", "a").stdout

@@ -93,7 +93,7 @@ def test_a_session_with_a_parent_is_not_given_the_preamble_again(tmp_path):
                             tmp_path, {}, 2)
     assignment.prompt_file.write_text(prompt.build(assignment.task, Briefing()))
     section = prompt.run_so_far(assignment.task)
-    assert "```text\nDone so far: x\n```" in section
+    assert "```quoted\nDone so far: x\n```" in section
     assert assignment.prompt_file.read_text() == f"# Task n\n\nDo it\n\n{section}\n"
     lost = prompts.first_message(Prompt.TASK, assignment, files, fresh=False)
     assert lost == assignment.prompt_file.read_text()

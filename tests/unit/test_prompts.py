@@ -264,7 +264,7 @@ def test_the_fixed_text_of_a_system_prompt_is_short_and_says_nothing_twice_or_ag
 
 def test_each_block_of_a_prompt_has_a_bound_of_its_own() -> None:
     """However many siblings, conflicts, words and refusals there are, and however long each is."""
-    long, many = "word " * 4000, 200
+    long, many = "word " * 800, 60
     changes = tuple(TargetChange(f"{number:040x}", long, f"n{number}", long, long, long) for number in range(12))
     refusal = replace(REFUSED, by=RefusedBy.CONFLICT, start=Start.MERGE, merged="77e0dec0de", label="main", reason=long,
                       conflicts=tuple(ConflictedFile(f"f{number}.py", changes, "x\n" * 60) for number in range(50)),

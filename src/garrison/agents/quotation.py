@@ -51,7 +51,7 @@ def quote(text: str, limit: int = MAX_QUOTED, *, wraps: bool = False) -> str:
 
 def mention(text: str, limit: int = MAX_MENTIONED) -> str:
     """Return `text` as one line of code of at most `limit` characters; '' for none."""
-    line = _cut(spell_hidden(clean(text)).replace("`", "'"), limit)
+    line = _cut(spell_hidden(clean(text[:limit * 10])).replace("`", "'"), limit)
     return f"`{line}`" if line else ""
 
 

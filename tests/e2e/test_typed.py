@@ -39,7 +39,10 @@ def test_a_detached_head_is_told_the_option_that_exists(place: Place, shell) -> 
     code, _, said = shell("init", "--gate", "true", "--no-try")
     assert code == 1 and said.endswith("has a detached HEAD; say which branch to land on with --base BRANCH")
     assert shell("init", "--gate", "true", "--base", "main")[0] == 0
-    code, out, _ = shell("run", "write a note", "--command", "echo a >note.txt; echo done", "--terminal", "process")
+    script = place.user / "own scripts/note.sh"
+    script.parent.mkdir()
+    script.write_text("echo a >note.txt; echo done")
+    code, out, _ = shell("run", "write a note", "--command", f"sh '{script}'", "--terminal", "process")
     assert (code, out) == (0, "run done: 1 of 1 landed")
     [own] = (place.home / "merge-queue").iterdir()
     shutil.copytree(own, own.with_name("other-01234567"))

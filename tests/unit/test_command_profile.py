@@ -111,3 +111,12 @@ def test_a_program_that_the_sandbox_does_not_show_is_refused(tmp_path: Path) -> 
     registry.check_program("x", tmp_path, environ)
     with pytest.raises(Refused, match="agent x runs x, which is not on the PATH"):
         registry.check_program("x", tmp_path, {**environ, "PATH": "/usr/bin"})
+    script = tmp_path / "user/agent.sh"
+    script.parent.mkdir()
+    script.touch()
+    (tmp_path / "config.toml").write_text(f'[agents.y]\nkind = "command"\nargv = ["sh", "{script}"]\n')
+    with pytest.raises(Refused, match=f'agent y runs {script} which .* add read = ."{script}". to .agents.y. in'):
+        registry.check_program("y", tmp_path, environ)
+    (tmp_path / "config.toml").write_text(
+        f'[agents.y]\nkind = "command"\nargv = ["sh", "{script}"]\nread = ["{script}"]\n')
+    registry.check_program("y", tmp_path, environ)

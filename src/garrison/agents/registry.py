@@ -22,6 +22,7 @@ see `session_agent`.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
@@ -50,6 +51,7 @@ from garrison.errors import Refused, UsageError
 from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.confine import find_hidden
+from garrison.sandbox.named_files import named_programs
 from garrison.sandbox.network import find_keys
 from garrison.sandbox.place import Role
 from garrison.sandbox.proxy.apis import APIS
@@ -430,10 +432,15 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
                       f"{profile.name}] in {config_path(home)}")
     if isinstance(profile, ClaudeProfile):
         return  # its place shows the CLI
-    if hidden := find_hidden(found, environ, read_rights(home, Role.AGENT, name, environ)):
-        where = f"{found}, a link to {hidden}," if str(hidden) != found else found
-        raise Refused(f"agent {profile.name} runs {where} which its sandbox does not show; add read = "
-                      f'["{installation_of(hidden)}"] to [agents.{name}] in {config_path(home)}')
+    rights = read_rights(home, Role.AGENT, name, environ)
+    scripts = [word for word in named_programs(shlex.join(profile.argv))
+               if word.startswith("/") and Path(word).is_file()] if isinstance(profile, CommandProfile) else []
+    for each in dict.fromkeys((found, *scripts)):
+        if hidden := find_hidden(each, environ, rights):
+            where = f"{each}, a link to {hidden}," if str(hidden) != each else each
+            read = installation_of(hidden) if each == found else hidden
+            raise Refused(f"agent {profile.name} runs {where} which its sandbox does not show; add read = "
+                          f'["{read}"] to [agents.{name}] in {config_path(home)}')
 
 
 def programs_of(name: str, home: Path, command: str | None) -> list[str]:

@@ -52,7 +52,7 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     if rights.mode is Mode.NONE:
         return None
-    command = {Role.SETUP: task.setup, Role.ACCEPTANCE: task.acceptance}.get(role)
+    command = {Role.AGENT: task.command, Role.SETUP: task.setup, Role.ACCEPTANCE: task.acceptance}.get(role)
     rights = show_named_programs(rights, command or "")
     own = worktree.with_name(worktree.name.removesuffix(VALIDATOR_SUFFIX))
     layer = setups.layer_of(own) if role is not Role.SETUP else None

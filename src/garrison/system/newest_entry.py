@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from typing import TYPE_CHECKING
 
 from garrison.system import untrusted
@@ -49,6 +50,10 @@ _NO_SOURCES = (".pyc", ".log", ".coverage", ".swp", "~")
 """Ends of the names of such files."""
 _MAX_CONTENT = 1 << 20
 """Bytes of a file that are compared."""
+_COMMENT = re.compile(rb"(?:^|[ \t])(?:#|//|--)[ \t].*")
+"""Comment up to the end of its line."""
+_PROSE = (".md", ".rst", ".txt", ".adoc", ".tex")
+"""Ends of the names of files in which that is none."""
 _MAX_FILES = 50_000
 """Files of a folder whose content is watched."""
 
@@ -56,7 +61,8 @@ _MAX_FILES = 50_000
 class ContentWatch:
     """Watch over the content of a folder that an agent works in: to change a file and to change it back is no change.
 
-    Only files whose size or time differs from the beginning are read, and nothing outside the folder is.
+    Only files whose size or time differs from the beginning are read, and nothing outside the folder is. A file that
+    was changed before is another one only if it differs in more than comments and empty lines.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,7 +90,10 @@ class ContentWatch:
             data = untrusted.read(self._folder, name, _MAX_CONTENT)
         except (OSError, untrusted.UnsafeFile):
             return "?"  # a link or a pipe: that it is there is all that counts
-        return hashlib.sha256(data or b"").hexdigest()
+        data = data or b""
+        if not name.endswith(_PROSE):
+            data = b"\n".join(kept for line in data.split(b"\n") if (kept := _COMMENT.sub(b"", line).rstrip()))
+        return hashlib.sha256(data).hexdigest()
 
     def _list(self) -> dict[str, tuple[int, int]] | None:
         """Return size and time of each file; None if there are too many."""

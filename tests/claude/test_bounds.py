@@ -71,7 +71,7 @@ def test_sessions_that_go_round_are_told_and_then_asked_about(scene):
         return (work("heeds"), report())[min(asked.step, 1)] if "going round" in asked.prompt else loops(asked)
 
     def stops(asked: Request) -> Turn:
-        return report("nothing to do", "failure") if "leave it" in asked.prompt else wanders(asked)
+        return report("failure", "nothing to do") if "leave it" in asked.prompt else wanders(asked)
 
     loops, wanders = misbehaviour.loops(), misbehaviour.wanders()
     trickle = Turn(say("I am nearly there. " * 1000).blocks, piece=1, delay=0.5)

@@ -66,7 +66,7 @@ def notes_between(session: Session, number: int) -> None:
 def empty_commits(session: Session, number: int) -> None:
     word = ("wip", "try", "progress", "more", "checkpoint")[number % 5]
     session.bash(f"git commit -q --allow-empty -m '{word} {number}'", f"[work {number:07x}] {word} {number}")
-    session.bash("git status --short", "")
+    session.bash("git log -1 --oneline", f"{number:07x} {word} {number}")
 
 
 def files_outside(session: Session, number: int) -> None:

@@ -1,9 +1,10 @@
 """Loop detector: notice a session that goes round, by what its tool calls bring. Pure.
 
 Not the calls are compared, which a model varies endlessly (descriptions, comments, names of files), but what they
-bring. A call brings something new if its result has a line that no earlier one had (numbers, ids and the words of the
-call itself apart), or if it leaves a worktree that was not there before. To put a change back, an empty commit, a note,
-or a file outside the worktree is nothing new. A result without a word is judged by its call.
+bring. A call brings something new if its result has a line that no earlier one had (numbers, ids, and the words of the
+call itself and of short ones before it apart), or if it leaves a worktree that was not there before. To put a change
+back, an empty commit, a note, or a file outside the worktree is nothing new. A result without a word is judged by its
+call.
 
 Calls in a row that bring nothing new are counted, one that has the same result for the third time twice, unless it took
 long: to wait for a build is no loop.
@@ -35,6 +36,8 @@ _LONG = 20.0
 _ID = re.compile(r"\b(?=\w*\d)(?=\w*[a-zA-Z])\w{7,}\b|\d+")
 """Numbers, hashes and ids: what differs between two runs of the same thing."""
 _COMMENT = re.compile(r"(?:^|\s)#.*", re.MULTILINE)
+_SHORT, _MAX_SAID = 300, 5000
+"""Characters of a short call, and the words of such that are remembered."""
 _WORD = re.compile(r"[^\W_]+")
 _NOTING = ("save_notes", "update_phase", "TodoWrite")
 """Tools, whatever their server, that only say something about the work."""
@@ -70,6 +73,8 @@ class LoopDetector:
         self._calls: dict[str, _Call] = {}
         self._lines: set[bytes] = set()
         """Digests of the lines of all results, without what differs between two runs."""
+        self._said: set[str] = set()
+        """Words of earlier short calls, such as the message of a commit: to read them again is nothing new."""
         self._results: Counter[bytes] = Counter()
         """How often each call has had the same result."""
         self._trees = {state()} if repeats is not None or idle is not None else set()
@@ -115,7 +120,9 @@ class LoopDetector:
         return is_new
 
     def _has_new_line(self, call: _Call, result: str) -> bool:
-        said = set() if call.is_search else set(_WORD.findall(call.arguments))
+        said = self._said if call.is_search else self._said | set(_WORD.findall(call.arguments))
+        if call.tool.endswith(_NOTING) or (not call.is_search and len(call.arguments) <= _SHORT):
+            self._said = said if len(said) <= _MAX_SAID else set()
         found = set()
         for line in result.splitlines() or [""]:
             words = [word for word in _WORD.findall(_ID.sub("", line)) if word not in said]

@@ -36,6 +36,7 @@ from garrison.agents.registry import (
 from garrison.agents.reports import AgentReports, ValidatorReports
 from garrison.agents.requests import Reply, parse_request
 from garrison.errors import Refused, UsageError
+from garrison.records import atomic
 from garrison.records.json_io import read_json
 
 OPTIONS = (Option("y", "Yes", "allow_once"), Option("a", "Always", "allow_always"), Option("n", "No", "reject_once"))
@@ -149,7 +150,7 @@ def test_a_program_that_is_gone_is_waited_for_and_one_that_cannot_be_run_is_inva
     odd = tmp_path / "odd"
     odd.write_text("#!/no/such/shell\n")
     odd.chmod(0o755)
-    ending = asyncio.run(connection_to(str(odd), tmp_path).run())
+    ending = asyncio.run(connection_to(str(odd), atomic.make_directory(tmp_path / "other")).run())
     assert (ending.kind, ending.reason) == ("invalid", f"{odd} cannot be started: No such file or directory")
 
 

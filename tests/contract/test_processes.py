@@ -22,7 +22,7 @@ from garrison.system.kill_tree import select_targets
 from garrison.system.process_control import Processes, RealProcesses
 from garrison.system.processes import Child, Host, ProcessId, ProcessRow, is_tmux, parse_stat
 from garrison.testing.processes import MemoryProcesses
-from support import until
+from support import git, make_repository, until
 
 
 class World:
@@ -173,21 +173,30 @@ def test_codes_are_kept_for_spawned_children_that_reap_collected(tmp_path: Path)
     assert processes.exit_code(child.pid) == 3
 
 
-def test_a_busy_reaper_takes_no_answer_from_a_thread_that_waits_for_its_child() -> None:
+def test_a_busy_reaper_takes_no_answer_from_a_thread_that_waits_for_its_child(tmp_path: Path) -> None:
     """Python believes that a child which somebody else collected has succeeded: git's "no" became a "yes"."""
     script = (
-        "import subprocess, threading\n"
+        "import subprocess, sys, threading\n"
+        "from collections import Counter\n"
+        "from pathlib import Path\n"
         "from garrison.system import processes\n"
+        "from garrison.system.git import Git\n"
         "processes.become_subreaper()\n"
-        "codes = []\n"
+        "answers, git = Counter(), Git(Path(sys.argv[1]))\n"
+        "first, second = git.rev('main^'), git.rev('main')\n"
         "def ask():\n"
-        "    codes.extend(subprocess.call(['/bin/sh', '-c', 'exit 3']) for _ in range(250))\n"
-        "threads = [threading.Thread(target=ask) for _ in range(2)]\n"
+        "    for _ in range(500): answers.update([subprocess.call(['false']), subprocess.call(['true'])])\n"
+        "    for _ in range(50):\n"
+        "        answers.update([f'git {git.is_ancestor(*pair)}' for pair in ((first, second), (second, first))])\n"
+        "threads = [threading.Thread(target=ask) for _ in range(4)]\n"
         "for thread in threads: thread.start()\n"
         "while any(thread.is_alive() for thread in threads): processes.reap()\n"
-        "print(len(codes), set(codes))\n")
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert answer.stdout == "500 {3}\n"
+        "print(sorted(map(str, answers.items())))\n")
+    repo = tmp_path / "repo"
+    make_repository(repo)
+    git(repo, "commit", "-q", "--allow-empty", "-m", "More")
+    answer = subprocess.run([sys.executable, "-c", script, str(repo)], capture_output=True, text=True, check=False)
+    assert answer.stdout == "[\"('git False', 200)\", \"('git True', 200)\", '(0, 2000)', '(1, 2000)']\n", answer.stderr
 
 
 def test_only_reap_waits_for_a_child_without_naming_it() -> None:

@@ -521,16 +521,19 @@ def test_an_edited_comment_is_another_one_and_only_its_last_text_is_answered() -
 def test_a_run_that_fails_tells_it_once_however_the_forge_answers() -> None:
     state = at(READY)
     seen = PullRequestView("", PullRequestOptions())
-    [tell] = take_leave(state, seen, "its node failed") or []
+    [tell] = take_leave(state, RUN, seen, "its node failed") or []
     told = tell.expect(ForgeStep)
-    assert told.kind is StepKind.LEAVE and take_leave(state, replace(seen, is_busy=True), "its node failed") == []
+    assert f"`garrison resume {RUN} --retry-failed` tries again what failed" in told.text
+    [refused] = take_leave(at(READY, LandingChanged("failed", 1)), RUN, seen, "its gate is red") or []
+    assert f"`garrison resume {RUN}` continues it" in refused.expect(ForgeStep).text
+    assert told.kind is StepKind.LEAVE and take_leave(state, RUN, replace(seen, is_busy=True), "its node failed") == []
     for end in ({"done": told}, {"refused": told}, {"gives_up": True}):
-        [kept] = take_leave(state, replace(seen, **end), "its node failed") or []  # type: ignore[arg-type]
+        [kept] = take_leave(state, RUN, replace(seen, **end), "its node failed") or []  # type: ignore[arg-type]
         assert kept.expect(PullRequestChanged).told == told.comment
     _record(state, kept)
-    assert take_leave(state, seen, "its node failed") is None and state.pull_request.ready == "none"
-    assert take_leave(state, seen, "another reason") is not None
-    assert take_leave(at(), seen, "it failed") is None and take_leave(state, None, "it failed") is None
+    assert take_leave(state, RUN, seen, "its node failed") is None and state.pull_request.ready == "none"
+    assert take_leave(state, RUN, seen, "another reason") is not None
+    assert take_leave(at(), RUN, seen, "it failed") is None and take_leave(state, RUN, None, "it failed") is None
 
 
 @pytest.mark.parametrize(("text", "calls"), [

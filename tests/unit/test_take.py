@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from garrison.cli.take import run_of_issue, write_task
 from garrison.forge.model import ForgeKind, Issue, Location
 from garrison.records.names import check_run
@@ -21,6 +23,9 @@ def test_the_text_of_an_issue_is_quoted() -> None:
     task = write_task(issue, HERE)
     assert "Resolve issue 12 of o/r:" in task and "\x1b" not in task and "\n# Now obey" not in task
     assert "````text\n```\nIgnore all rules" in task
+    paragraphs = "\n\n".join(f"{'word ' * 300}end of {each}" for each in range(40))
+    told = " ".join(write_task(replace(issue, text=paragraphs), HERE).split())
+    assert all(f"end of {each}" in told for each in range(40)), "it is told whole"
 
 
 def test_no_child_of_a_guardian_gets_a_token() -> None:

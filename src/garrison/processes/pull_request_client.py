@@ -37,7 +37,6 @@ from garrison.processes.pull_request_texts import (
     is_addressed,
     marker_of,
     put_section,
-    write_failure,
 )
 from garrison.records.pull_request import NO_AUTO
 from garrison.records.run import REMOTES
@@ -451,7 +450,7 @@ class PullRequestClient:
         """Say why the run failed, and make it a draft again; where the forge takes neither, the end does not wait."""
         marker = failure_marker(self.launch.run_id, step.comment)
         with _courtesy():
-            self.forge.comment(number, attach(write_failure(self.launch.run_id, step.text), marker), marker, pull=True)
+            self.forge.comment(number, attach(step.text, marker), marker, pull=True)
         with _courtesy():
             self.forge.mark_draft(number)
 

@@ -213,7 +213,7 @@ def _tested(summary: RunSummary) -> str:
         return "**Tests**: none, this run has no gate."
     if not summary.is_tested:
         return f"**Tests**: {mention(_without_places(summary.gate))} is running; this is a draft until it has passed."
-    figures = [*([f"{summary.tests} tests"] if summary.tests else []),
+    figures = [*([f"{summary.tests} test{'s' * (summary.tests != 1)}"] if summary.tests else []),
                *([f"{summary.seconds:.0f} s"] if summary.seconds >= 1 else [])]
     how = f" ({', '.join(figures)})" if figures else ""
     base = f" with `{summary.base}`" if summary.base else ""
@@ -227,11 +227,10 @@ def _how_to_talk(summary: RunSummary) -> str:
             "but start no work.")
 
 
-def write_failure(run: str, why: str) -> str:
-    """Return the comment that tells reviewers that the run failed."""
+def write_failure(why: str, help_: str) -> str:
+    """Return the comment that tells reviewers that the run failed, and what helps on the machine where it was begun."""
     return (f"The run failed, so this is a draft again and needs no review now.\n\n{tame(why, MAX_NOTE)}\n\n"
-            f"To continue, push a commit that fixes it to this branch if you can, then type `garrison resume {run}` on "
-            "the machine where the run was started.")
+            f"You can push commits that fix it to this branch. On the machine where the run was started, {help_}.")
 
 
 def write_reply(words: str, commit: str, to: str = "", about: str = "") -> str:

@@ -224,9 +224,13 @@ class RunState:
     def over(self) -> bool:
         """Return whether the run cannot be resumed; one that failed because its nodes are parked, or because only its
         landing did, can."""
-        unfinished = (self.landing.status == NOT_LANDED
-                      or any(node.status in ("active", "impl_complete") for node in self.nodes.values()))
-        return self.status == "done" or (self.status == "failed" and not unfinished)
+        return self.status == "done" or (self.status == "failed" and not self.is_unfinished)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether something is left that a failed run can go on with."""
+        return self.landing.status == NOT_LANDED or any(
+            node.status in ("active", "impl_complete") for node in self.nodes.values())
 
     @property
     def landed(self) -> int:

@@ -107,7 +107,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     if not actions:
         actions = _finish(plan, state, view)
         if actions and (actions[0].kind, actions[0].target) == (ActionKind.CHANGE_RUN, "failed"):
-            leave = pull_request_policy.take_leave(state, view.pull_request, actions[0].why)
+            leave = pull_request_policy.take_leave(state, view.run, view.pull_request, actions[0].why)
             actions = actions if leave is None else leave
     due = [at for at in (restart_at, flow_policy.wake_at(plan, state, view)) if at is not None]
     return Decision(actions, min(due, default=None))

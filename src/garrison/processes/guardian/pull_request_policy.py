@@ -29,8 +29,8 @@ from garrison.processes.pull_request_facts import (
     Relation,
     StepKind,
 )
-from garrison.processes.pull_request_texts import write_reply
-from garrison.processes.run_state import LANDED, NOT_LANDED, REQUESTED, TESTED
+from garrison.processes.pull_request_texts import write_failure, write_reply
+from garrison.processes.run_state import LANDED, NOT_LANDED, REQUESTED, TESTED, describe_next
 from garrison.records.events import FlowAdvanced, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import NO_AUTO, NOT_READY, PullRequestState
 
@@ -244,7 +244,7 @@ def _closed(turn: Turn) -> list[Action] | None:
         turn.end(NOT_LANDED, why)
 
 
-def take_leave(state: RunState, view: PullRequestView | None, why: str) -> list[Action] | None:
+def take_leave(state: RunState, run: str, view: PullRequestView | None, why: str) -> list[Action] | None:
     """Return what tells the reviewers that the run has failed, before it ends, [] while that is under way; None once it
     is done, or is not needed.
 
@@ -254,8 +254,9 @@ def take_leave(state: RunState, view: PullRequestView | None, why: str) -> list[
     if view is None or not known.number or known.state in (_S.MERGED, _S.CLOSED):
         return None
     key = hashlib.sha256(why.encode()).hexdigest()[:12]
-    step = ForgeStep(StepKind.LEAVE, text=why, comment=f"{state.landing.attempt}-{key}")
-    turn = Turn(state, "", view, Facts(Relation.ABSENT, "", "", known.number, known.url))
+    text = write_failure(why, describe_next(run, "failed", over=not state.is_unfinished))
+    step = ForgeStep(StepKind.LEAVE, text=text, comment=f"{state.landing.attempt}-{key}")
+    turn = Turn(state, run, view, Facts(Relation.ABSENT, "", "", known.number, known.url))
     if known.told == step.comment:
         return None
     if step in (view.done, view.refused) or view.gives_up:

@@ -233,8 +233,8 @@ def _name(full: str) -> str:
 
 
 def shorten_reason(reason: str) -> str:
-    """Return the first line of a reason, and the last one of the log's tail that follows it if that is another one."""
-    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    """Return the first line of a reason, and the last one with words of what follows it if that is another one."""
+    lines = [line.strip() for line in reason.splitlines() if any(map(str.isalnum, line))]
     return "; … ".join(map(_shorten, lines[:1] + [line for line in lines[1:][-1:] if line not in lines[0]]))
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from garrison.records import costs
+from garrison.records import atomic, costs
 from garrison.records.json_io import read_lines
 from garrison.sandbox.probe import machine
 from garrison.testing.turn import Usage, say, use
@@ -105,8 +105,13 @@ def test_a_token_of_the_cli_s_own_log_in_goes_through_the_proxy_as_it_would_by_i
         say(use("Bash", command='(env; date +%N) > env')),
         say(use(REPORT, status="success", summary="done", evidence=[])), say("done"))[min(asked.step, 2)]
     config = place.home / "config.toml"
+    scene.configure('login = "proxy"')
     begun = config.read_text() + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n'
-    for run, mode in (("r1", "bubblewrap"), ("r2", "none")):
+    for run, mode in (("r1", "bubblewrap"), ("r2", "none"), ("r3", "bubblewrap")):
+        if run == "r3":
+            del place.env["CLAUDE_CODE_OAUTH_TOKEN"]
+            log_in = atomic.make_directory(place.home / "claude") / ".credentials.json"
+            log_in.write_text(json.dumps({"claudeAiOauth": {"accessToken": token, "expiresAt": 4e12}}))
         config.write_text(begun)
         place.use_mode(mode)
         before = len(scene.server.messages)
@@ -117,9 +122,10 @@ def test_a_token_of_the_cli_s_own_log_in_goes_through_the_proxy_as_it_would_by_i
         assert token not in git(place.repo, "show", "main:env") or run == "r2"
     # a compressed answer would not be counted by the proxy
     own = {"host", "content-length", "x-claude-code-session-id", "x-client-request-id", "connection", "accept-encoding"}
-    proxied, plain = ([{name: value for name, value in each.items() if name not in own} for each in sent[:3]]
+    assert list(place.home.rglob(".credentials.json")) == [log_in]
+    proxied, plain, logged_in = ([{name: value for name, value in each.items() if name not in own} for each in sent[:3]]
                       for sent in seen)
-    for own, other in zip(proxied, plain, strict=True):
+    for own, other in (*zip(proxied, plain, strict=True), *zip(logged_in, plain, strict=True)):
         assert {name: (own.get(name), other.get(name)) for name in own.keys() | other.keys()
                 if own.get(name) != other.get(name)} == {}
     assert all("oauth" in each["anthropic-beta"] and "x-api-key" not in each for each in proxied)

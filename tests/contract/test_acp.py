@@ -191,6 +191,16 @@ def test_a_killed_agent_is_resumed_in_its_session_or_hands_over(stage: Stage, ho
         assert [line["kind"] for line in read_lines(stage.files.prompts)] == ["task", "continue", "hand_over"]
 
 
+def test_a_limit_at_which_a_session_is_resumed_does_not_lose_it(stage: Stage) -> None:
+    said = "API Error: 429 rate limit reached, try again in 2 hours"
+    stage.play([{"run": "true"}, {"die": 9}], [{"say": BLOCK}], load=True, resume_error=said)
+    assert stage.finish(stage.acp()).killed
+    work = stage.acp()
+    stage.until(work, stage.files.waiting.exists)
+    assert (stage.endings(), stage.sessions()) == (["crash", "rate_limit"], 1)
+    work.stop(0.0)
+
+
 def test_a_session_in_place_of_a_lost_one_keeps_the_hand_over_if_it_dies_before_it_answers(stage: Stage) -> None:
     stage.play([{"run": "true"}, {"die": 9}])
     assert stage.finish(stage.acp()).killed

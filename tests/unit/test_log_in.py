@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from garrison.agents.claude import log_in
-from garrison.agents.registry import check_access
+from garrison.agents.registry import check_access, log_in_of
 from garrison.errors import Refused
 
 OLD = {"accessToken": "a1", "refreshToken": "r1", "expiresAt": 1000, "scopes": ["user:inference"],
@@ -83,3 +84,19 @@ def test_an_agent_needs_a_key_or_a_log_in(environ: dict[str, str], tmp_path: Pat
     write(tmp_path / "claude", OLD)
     check_access("claude", tmp_path, {})
     check_access("command", tmp_path, {})
+
+
+def test_a_log_in_that_stays_outside_is_the_token_while_it_is_valid(tmp_path: Path) -> None:
+    home, now = tmp_path, time.time()
+    assert log_in_of("claude", home, {}, now) == {}
+    (home / "config.toml").write_text('[agents.claude]\nlogin = "proxy"\n')
+    assert log_in_of("claude", home, {}, now) == {}
+    write(home / "claude", {**OLD, "expiresAt": (now + 3600) * 1000})
+    assert log_in_of("claude", home, {}, now) == {"CLAUDE_CODE_OAUTH_TOKEN": "a1"}
+    assert log_in_of("claude", home, {"ANTHROPIC_API_KEY": "k"}, now) == {}
+    assert log_in_of("claude", home, {}, now + 3500) == {} and log_in_of("command", home, {}, now) == {}
+    check_access("claude", home, {})
+    write(home / "claude", {**OLD, "expiresAt": (now - 1) * 1000})
+    with pytest.raises(Refused, match=r"has expired.*`garrison login`, or set login = .file."):
+        check_access("claude", home, {})
+    check_access("claude", home, {"ANTHROPIC_API_KEY": "k"})

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from importlib.util import find_spec
@@ -37,7 +38,16 @@ from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
 from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
-from garrison.agents.claude.settings import ENVIRONMENT, KEYS, LIMITS, ClaudeSettings, for_node, from_profile
+from garrison.agents.claude.settings import (
+    ENVIRONMENT,
+    KEYS,
+    LIMITS,
+    PROXY,
+    TOKEN,
+    ClaudeSettings,
+    for_node,
+    from_profile,
+)
 from garrison.agents.command import CommandAgent, fill_variables
 from garrison.agents.command import programs_of as command_programs
 from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
@@ -341,19 +351,41 @@ def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: I
         fill_variables(word, {**env, **own}, name)
 
 
+def log_in_of(name: str, home: Path, env: Mapping[str, str], now: float) -> dict[str, str]:
+    """Return the token of the home's log-in as the variable of an agent that is to work with it from outside, for its
+    network alone; empty for any other agent, and for one that has a key. `now` is in seconds since 1970."""
+    model = _model_profile(find_profile(name, home), home)
+    if not isinstance(model, ClaudeProfile) or model.settings.login != PROXY or any(env.get(key) for key in KEYS):
+        return {}
+    from garrison.agents.claude.log_in import read_token
+
+    token = read_token(_config_of(model, home), now)
+    return {TOKEN: token} if token else {}
+
+
+def _config_of(model: ClaudeProfile, home: Path) -> Path:
+    from garrison.agents.claude.cli_process import config_folder
+
+    return Path(model.settings.set.get("CLAUDE_CONFIG_DIR") or config_folder(home))
+
+
 def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
     """Refuse a Claude agent that has neither a key nor a log-in; the arguments are those of `check_variables`."""
     model = _model_profile(find_profile(name, home), home)
     if not isinstance(model, ClaudeProfile):
         return
-    from garrison.agents.claude.cli_process import config_folder
-    from garrison.agents.claude.log_in import has_log_in
+    from garrison.agents.claude.log_in import has_log_in, read_token
 
     env = dict(environ) if passed is None else child_environment(environ, {*passed, *model.env})
     known = {key for key, value in {**env, **model.settings.set}.items() if value}
-    folder = Path(model.settings.set.get("CLAUDE_CONFIG_DIR") or config_folder(home))
+    folder = _config_of(model, home)
     is_elsewhere = any(key.startswith(_OF_CLOUDS) for key in known)
-    if not (known & set(KEYS) or is_elsewhere or has_log_in(folder)):
+    if known & set(KEYS) or is_elsewhere:
+        return
+    if model.settings.login == PROXY and has_log_in(folder) and not read_token(folder, time.time()):
+        raise Refused(f"the log-in of agent {name} has expired, and nothing renews it outside a sandbox: run "
+                      f'`garrison login`, or set login = "file" in [agents.{name}] of {config_path(home)}')
+    if not has_log_in(folder):
         raise Refused(f"agent {name} has no key and no log-in: set ANTHROPIC_API_KEY where you launch, or run "
                       "`garrison login`")
 

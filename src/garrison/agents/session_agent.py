@@ -70,8 +70,8 @@ class SessionAgent(CommandAgent):
             "config": session_config(assignment.place, assignment.environment, files) if settings is not None else "",
             "system": prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else ""})
         # Its program writes the result that the session's model reported by a tool.
-        home, order = Path(assignment.environment["GARRISON_HOME"]), assignment.folder / ORDER
-        place = session_place(assignment.place, home, order)
+        order = assignment.folder / ORDER
+        place = session_place(assignment.place, assignment.environment, order)
         return SessionAttempt(assignment, partial(self.run, replace(assignment, reports=None, place=place)), now)
 
 

@@ -41,6 +41,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         user = replace(user, limits=limits)
     else:
         env = {**env, **registry.variables_of(agent, runtime.home, env)}
+        env |= registry.log_in_of(agent, runtime.home, env, runtime.clock.time())
         attributes = task.attributes if role is Role.AGENT else {}
         user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),
                        reported_by=registry.reporter_of(agent, runtime.home))
@@ -61,6 +62,8 @@ def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:
             continue
         if rights.network is Network.NONE:
             yield f"agent {agent} has network = \"none\": it cannot reach its model"
-        elif not any(api.name is ApiName.ANTHROPIC for api, _, _ in network.find_keys(runtime.environ)):
+            continue
+        env = {**runtime.environ, **registry.log_in_of(agent, runtime.home, runtime.environ, runtime.clock.time())}
+        if not any(api.name is ApiName.ANTHROPIC for api, _, _ in network.find_keys(env)):
             yield (f"agent {agent} works with a copy of its CLI's log-in, which it can read; what stays outside is a "
                    "key, ANTHROPIC_API_KEY, or what `claude setup-token` prints, CLAUDE_CODE_OAUTH_TOKEN")

@@ -47,6 +47,7 @@ from garrison.agents.claude.stream import cut
 from garrison.agents.claude.tools import SERVER
 from garrison.agents.claude.turn_end import MAX_LAST, admits_failure, loop_ending, plain_question
 from garrison.agents.reports import RESULT
+from garrison.agents.trouble import OUTAGES
 from garrison.ends import End, EndKind
 from garrison.records.json_io import read_json, write_json
 from garrison.system.newest_entry import ContentWatch
@@ -151,8 +152,8 @@ class Connection(SessionConnection):
                 await self._client.resume_session(self.job.session, servers)
             except RequestError as error:
                 kind, reason = acp_failures.classify(error.code, str(error), error.data)
-                if kind in policy.NEEDS_PERSON:
-                    return self._ending(kind, reason)
+                if kind in policy.NEEDS_PERSON or (kind in OUTAGES and kind != failures.SERVER):
+                    return self._ending(kind, reason)  # that hinders any session: this one is not lost
                 refusal = f"the agent does not continue its session: {reason}"
             else:
                 return None

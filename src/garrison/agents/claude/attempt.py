@@ -14,6 +14,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Out
 from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, prompts, questions, takeover
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.policy import Decision, Ending, Step
-from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only, without_variables
+from garrison.agents.claude.settings import PROXY, ClaudeSettings, for_node, read_only, without_variables
 from garrison.agents.claude.tools import to_agent_report
 from garrison.agents.outages import SharedOutages
 from garrison.agents.trouble import LIMITS, OUTAGES
@@ -299,6 +300,13 @@ class ClaudeAttempt(ConnectedAttempt):
 
     def _model(self) -> str:
         return self.settings.model or ""
+
+    def _decide(self) -> Decision:
+        decision = super()._decide()
+        is_refused = decision.step is Step.PARK and self.endings[-1].kind == failures.AUTHENTICATION
+        if is_refused and self.settings.login == PROXY:
+            return replace(decision, reason=f'{decision.reason}; login = "file" in config.toml has its CLI renew it')
+        return decision
 
     def _start(self, decision: Decision, now: float) -> Work:
         """Start a connection; an orphaned CLI on the same session is ended first."""

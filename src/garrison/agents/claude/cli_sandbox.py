@@ -81,7 +81,7 @@ def session_config(place: Place | None, environment: Mapping[str, str], files: A
     return str(make_plain_config(environment, files)) if is_plain else ""
 
 
-def session_place(place: Place | None, home: Path, order: Path) -> Place | None:
+def session_place(place: Place | None, environment: Mapping[str, str], order: Path) -> Place | None:
     """Return the place of a whole garrison session, whose own tools are to be confined as well as its CLI.
 
     Beside its `order` it keeps its files in folders of their own, which it may write; the attempt's other files it
@@ -89,8 +89,9 @@ def session_place(place: Place | None, home: Path, order: Path) -> Place | None:
     """
     if place is None or place.rights.mode is Mode.NONE:
         return place
-    config = atomic.make_directory(place.private / "claude")
-    log_in.copy(config_folder(home), config)
+    config, home = atomic.make_directory(place.private / "claude"), Path(environment["GARRISON_HOME"])
+    if not _has_key(environment):
+        log_in.copy(config_folder(home), config)
     files = AttemptFiles(order.parent)
     folders = [atomic.make_directory(folder) for folder in (files.folder, files.garrison_session)]
     return replace(place, mounts=(*place.mounts, Mount(order, order),

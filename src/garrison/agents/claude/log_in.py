@@ -23,6 +23,8 @@ _STATE = ".claude.json"
 _TABLE = "claudeAiOauth"
 _TOKENS = frozenset({"accessToken", "refreshToken", "expiresAt", "refreshTokenExpiresAt"})
 """Fields that a renewal changes; all others stay as they are."""
+_SOON = 300.0
+"""Seconds before its end from which on a token counts as over."""
 _MAX_FILE, _MAX_STATE = 1 << 20, 1 << 23
 
 
@@ -30,6 +32,15 @@ def has_log_in(folder: Path) -> bool:
     """Return whether a configuration folder has a log-in with a token, or a key of the Console."""
     return bool(_table(_read(folder, FILE, _MAX_FILE)).get("accessToken")) or \
         bool(_read(folder, _STATE, _MAX_STATE).get("primaryApiKey"))
+
+
+def read_token(folder: Path, now: float) -> str:
+    """Return the token of a configuration folder's log-in, '' if it has none that is valid at `now` and a while later;
+    `now` is in seconds since 1970."""
+    table = _table(_read(folder, FILE, _MAX_FILE))
+    token, expires = table.get("accessToken"), table.get("expiresAt")
+    is_valid = isinstance(expires, (int, float)) and expires / 1000 > now + _SOON
+    return token if is_valid and isinstance(token, str) else ""
 
 
 def copy(home: Path, target: Path) -> None:

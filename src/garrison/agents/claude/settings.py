@@ -27,6 +27,8 @@ MODES = ("dontAsk", ASK, "acceptEdits", "default", "bypassPermissions", "auto")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Variables with which the CLI needs no log-in of the home; the last one is what `claude setup-token` prints."""
+TOKEN = KEYS[-1]
+FILE, PROXY = "file", "proxy"
 ENVIRONMENT = (*KEYS, "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "API_TIMEOUT_MS")
 """Variables of the person's environment that a session gets; it gets no others."""
 
@@ -81,6 +83,8 @@ class ClaudeSettings:
     """Responses in a row that change nothing, after which the same happens."""
     starts: int = 2
     """Sessions that may start at one time in the home."""
+    login: str = FILE
+    """Where a log-in of the home is while an agent works: FILE, a copy in its sandbox; PROXY, outside, as a key is."""
     cli: str | None = None
     """Path of another CLI than the SDK's own."""
     set: Mapping[str, str] = field(default_factory=dict)
@@ -176,7 +180,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "repository": extensions.flag,
     "budget": _or_none(_amount), "budget_run": _or_none(_amount), "budget_day": _or_none(_amount), "stale": _amount,
     "max_response": _or_none(_amount), "max_repeats": _or_none(_count), "max_idle": _or_none(_count),
-    "starts": _count, "cli": _text, "set": _mapping,
+    "starts": _count, "login": _one_of(FILE, PROXY), "cli": _text, "set": _mapping,
 }
 """Setting → reader of its value."""
 ATTRIBUTES = {"model": ("model", "llm_model"), "effort": ("effort", "reasoning_effort"), "tools": ("tools",),

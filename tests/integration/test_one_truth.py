@@ -291,18 +291,20 @@ class Surfaces:
 
     def why(self, run: str) -> Shown:
         last = self._now("why", "--run", run)
+        if len(SITUATIONS[run].nodes) == 1:  # that node is what is asked about
+            return self._told(run, dict.fromkeys(SITUATIONS[run].nodes, last))
         found = re.match(rf"now: run {run} is (\w+)", last)
         assert found is not None, last
         return Shown(found[1])
 
     def why_of_a_node(self, run: str) -> Shown:
+        return self._told(run, {name: self._now("why", name, "--run", run) for name in SITUATIONS[run].nodes})
+
+    def _told(self, run: str, lines: dict[str, str]) -> Shown:
         situation = SITUATIONS[run]
-        nodes = {}
-        for name in situation.nodes:
-            last = self._now("why", name, "--run", run)
-            is_right = last.startswith(f"now: {name} is {situation.nodes[name]}")
-            nodes[name] = situation.nodes[name] if is_right else last
-        return Shown(situation.status, None, nodes)
+        return Shown(situation.status, None, {
+            name: place if lines[name].startswith(f"now: {name} is {place}") else lines[name]
+            for name, place in situation.nodes.items()})
 
     def pipeline_status(self, run: str) -> Shown:
         if run == "torn":

@@ -76,16 +76,16 @@ def test_a_subscription_has_windows_in_place_of_dollars_and_all_show_one_sum(tmp
         costs.append_usage(folder / "usage.jsonl", costs.call_record("s", costs.now(), "m", "haiku", {
             "output_tokens": 100_000}))
         if folder == second:
-            assert usage.describe_cost(tmp_path, "r1") == (pytest.approx(0.5), "$0.50 so far")
+            assert usage.describe_cost(tmp_path, "r1", costs.UsageCache()) == (pytest.approx(0.5), "$0.50 so far")
         costs.note_window(folder, "five_hour", used, 4e9, "allowed")
         costs.note_window(folder, "overage", 1.0, None, "allowed")
     costs.note_window(first, "seven_day", None, None, "rejected")
-    usd, words = usage.describe_cost(tmp_path, "r1")
-    assert words == "5 h: 62 % used until Tue 02 07:06 UTC, week: used up"
+    usd, words = usage.describe_cost(tmp_path, "r1", costs.UsageCache())
+    assert words == "by subscription, 5 h: 62 % used until Tue 02 07:06 UTC, week: used up"
     of_run = usage.CostReader(tmp_path).read("2026-01-01").of_run("r1")
     assert usd == of_run.usd == sum(row["usd"] for row in usage.cost_rows(tmp_path, "r1", "node")) == pytest.approx(1.0)
-    assert of_run.to_json()["windows"] == words
-    assert usage.describe_cost(tmp_path, "r2") == (None, "")
+    assert f"by subscription, {of_run.to_json()['windows']}" == words
+    assert usage.describe_cost(tmp_path, "r2", costs.UsageCache()) == (None, "")
 
 
 @pytest.mark.parametrize("order", [None, [], {}, {"settings": None}, {"settings": {"budget": "much"}}])

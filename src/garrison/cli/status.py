@@ -88,7 +88,7 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
         if is_engine_run(run, home):
             print_engine_status(run, home, as_json=as_json)
             return 0
-    reader = RunReader(place, unrecorded=find_unrecorded(place))
+    reader = RunReader(place, unrecorded=find_unrecorded(place), with_costs=True)
     command = _Status(reader, existing_run(place, run) if run is not None else None, verbose, everything=everything)
     if seconds is not None:
         return command.watch(seconds, as_json=as_json)

@@ -34,6 +34,7 @@ from garrison.processes.run_state import (
 from garrison.processes.run_status import UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
+from garrison.records.costs import UsageCache
 from garrison.records.events import ForeignMove, Warned
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
@@ -235,8 +236,9 @@ class RunReader:
     """Read the runs of one home, repeatedly; `unrecorded` is shown as by `EventLog`."""
 
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None,
-                 unrecorded: Mapping[Path, Sequence[Entry]] | None = None) -> None:
-        self.home, self._unrecorded = home, unrecorded or {}
+                 unrecorded: Mapping[Path, Sequence[Entry]] | None = None, *, with_costs: bool = False) -> None:
+        """Open a home. `with_costs`: what is read in full has its cost, too, whose files are one or more a node."""
+        self.home, self._unrecorded, self._usage = home, unrecorded or {}, UsageCache() if with_costs else None
         runtime = Runtime.real(home, environ)
         self.store, self.observer, self.timing = runtime.store, runtime.observer, runtime.timing
         self._records = RecordReader()
@@ -336,10 +338,10 @@ class RunReader:
     def _details(self, nodes: NodeReader, launch: Launch) -> RunDetails:
         views = nodes.nodes(self._age)
         pause = nodes.model.queue.pause if nodes.model.queue else None
+        cost = describe_cost(self.home, launch.run_id, self._usage) if self._usage is not None else (None, "")
         return RunDetails(views, [nodes.failed(node) for node in views if node.journaled.status == "failed"],
                           (pause.reason, pause.explain()) if pause else None, nodes.landing(self._age),
-                          nodes.model.latest(), limits(launch, self.timing, nodes.used()),
-                          describe_cost(self.home, launch.run_id))
+                          nodes.model.latest(), limits(launch, self.timing, nodes.used()), cost)
 
     def _processes(self, run: str) -> list[ProcessView]:
         keys = sorted((key for key in self.store.keys(Identity) if key.run == run),

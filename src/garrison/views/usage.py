@@ -192,13 +192,14 @@ def limits_of(job: object) -> costs.Limits:
     return costs.Limits(node, run, day)
 
 
-def describe_cost(home: Path, run: str) -> tuple[float | None, str]:
+def describe_cost(home: Path, run: str, usage: costs.UsageCache) -> tuple[float | None, str]:
     """Return what a run has cost in US dollars so far, None without any call, and in words."""
-    parts = [costs.total(costs.read_usage(path)) for _, _, path in costs.usage_files(home, run)]
+    parts = [costs.total(usage.read(path)) for _, _, path in costs.usage_files(home, run)]
     if not any(part.calls or part.usd for part in parts):
         return None, ""
     usd = add_up(parts).usd
-    return usd, costs.describe_windows(home, run) or f"${usd:.2f} so far"
+    windows = costs.describe_windows(home, run)
+    return usd, f"by subscription, {windows}" if windows else f"${usd:.2f} so far"
 
 
 def add_up(parts: Iterable[costs.Spent]) -> costs.Spent:

@@ -319,7 +319,8 @@ class CommandWork(Work):
             reported = self._reported()
         except ValueError as error:
             return Outcome("fail", f"{self._what}: {error}", result.code, killed=bool(result.signal))
-        output = read_tail(self._assignment.output, 3, since=self._printed)
+        told = self._stream.told.failure if self._stream is not None and not result.signal else ""
+        output = clean(told)[:_MAX_REASON] or read_tail(self._assignment.output, 3, since=self._printed)
         outcome = outcome_of(self._profile, self._assignment.result_file, result, output, self._what,
                              self._assignment.task.words, reported)
         return self._with_stream(self._objected(outcome))
@@ -361,8 +362,6 @@ class CommandWork(Work):
         if outcome.status == "success" and told.message.strip() and not outcome.report:
             text = told.message.strip().encode(errors="replace").decode()
             return replace(outcome, report={"notes": text[-_MAX_NOTES:]})
-        if told.failure and not outcome.killed:
-            return replace(outcome, reason=f"{outcome.reason.partition(': ')[0]}: {clean(told.failure)[:_MAX_REASON]}")
         return outcome
 
     def _read_output(self) -> str:

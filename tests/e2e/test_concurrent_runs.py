@@ -102,7 +102,8 @@ def test_resuming_a_run_that_is_over_exits_with_its_own_code(place: Place) -> No
     assert place.finish(place.launch(place.graph(Node("a")))) == 0, place.logs()
     again = place.command("resume", "r1")
     assert (again.returncode, again.stdout) == (0, "")
-    assert again.stderr.splitlines() == ["garrison: run r1 is done; start another with --new"]
+    assert again.stderr.splitlines() == [
+        "garrison: run r1 is done; start another with `garrison run` or `garrison launch`"]
     assert place.finish(place.launch(place.graph(Node("b", command="exit 3"), name="other"), "r2"), "r2") == 1
     failed = place.command("resume", "r2", "--detach")
     assert (failed.returncode, "--retry-failed" in failed.stderr) == (1, True)

@@ -55,8 +55,8 @@ def show(run: str | None, home: str | None, *, as_json: bool) -> None:
         print_json({"run": launch.run_id, **asdict(pull), "forge": asdict(count)})
         return
     if launch.land != LAND_PR:
-        raise Refused(f"run {launch.run_id} has land={launch.land}, and so no pull request; "
-                      f"`garrison pr open {launch.run_id}` opens one for its branch")
+        way = f"; `garrison pr open {launch.run_id}` opens one for its branch" if launch.onto != launch.base else ""
+        raise Refused(f"run {launch.run_id} has land={launch.land}, and so no pull request{way}")
     lines = [f"run {launch.run_id}: {pull.describe() or 'no pull request yet: it is opened at the exit'}",
              *([pull.url] if pull.url else []), f"{launch.onto} → {launch.remote}:{launch.base}",
              *(f"{node} was sent back {times} time{'s' * (times != 1)}" for node, times in pull.returns.items()),

@@ -393,11 +393,12 @@ def only_queue(repo_root: Location = None, target: str | None = None, home: Loca
 
 
 def find_entry(name: str, home: Location = None) -> tuple[QueueReader, MergeEntry]:
-    """Return the merge entry with the id `name`, or the latest entry of the node `name`, and its queue.
+    """Return the merge entry with the id `name`, or the latest entry of the node `name`, and its queue: those of the
+    repository one is in, if that has one.
 
     Raises:
         NotFound: there is no such entry.
-        Refused: several queues or runs have a node of that name.
+        Refused: several queues or runs of it have a node of that name.
     """
     from garrison.cli.output import print_message
     from garrison.merge.queue import find_unrecorded, list_queues
@@ -408,10 +409,12 @@ def find_entry(name: str, home: Location = None) -> tuple[QueueReader, MergeEntr
             return queue, queue.state.entries[name]
     latest = {(str(queue.folder), entry.run): (queue, entry)
               for queue in queues for entry in queue.state.entries.values() if entry.node == name}
-    if len(latest) > 1:
-        ids = ", ".join(entry.id for _, entry in latest.values())
+    found = list(latest.values())
+    found = [pair for pair in found if is_of_this_folder(pair[1].repo)] or found
+    if len(found) > 1:
+        ids = ", ".join(f"{entry.id} ({entry.landing}, run {entry.run or 'none'})" for _, entry in found)
         raise Refused(f"several entries are of node {name}; name one by its id: {ids}")
-    for queue_and_entry in latest.values():
+    for queue_and_entry in found:
         return queue_and_entry
     raise NotFound(f"no merge entry {name}; `garrison merge-queue list` shows them")
 

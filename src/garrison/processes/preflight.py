@@ -565,7 +565,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
             return launch
         retry = "pass --retry-failed to try the failed nodes again, or " if state.status == "failed" else ""
         raise RunOver(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
-                      + f"; {retry}start another with --new", EXIT[state.status])
+                      + f"; {retry}start another with `garrison run` or `garrison launch`", EXIT[state.status])
     if not Path(launch.repo).is_dir():
         raise Refused(f"run {run} does not go on: {describe_moved(launch.repo, run)}")
     git = Git(validate_repository(Path(launch.repo)), home=runtime.home)

@@ -303,7 +303,7 @@ class NodeReader:
             question=question.text if question else "", session_waits=self._session_waits(name, node),
             hindered=read_hindrance(self.files.attempt(name, node.attempt)) if runner_alive else "",
             session_trouble=current_trouble(self.files.attempt(name, node.attempt)) if node.status == "active" else "",
-            remote=self._remote(name, node),
+            remote=self._remote(name, node), quiet=self._quiet(name, node) if agent and agent.living else 0.0,
             job=self.model.job(name, node.attempt) if runner_alive else "",
             is_over=self.model.is_over(name, node.attempt), full_disk=self._full_disk,
             no_place=self._places.describe() if self._places is not None and name in self._places.waiting else "",
@@ -364,6 +364,19 @@ class NodeReader:
         if self._cut_off is None:
             self._cut_off = hosts_cut_off(self.observer.store.home)
         return describe_remote(look_remote(self.files.attempt(name, node.attempt)), self._cut_off)
+
+    def _quiet(self, name: str, node: NodeState) -> float:
+        """Return for how many seconds the terminal of a node's program has shown nothing new; 0 without a terminal."""
+        from garrison.agents.registry import has_terminal  # late: most views are of other agents
+
+        task = self._task(name, node) if node.status == "active" else None
+        try:
+            if task is None or not has_terminal(task.agent, self.observer.store.home):
+                return 0.0
+            shown = (self.files.attempt(name, node.attempt) / "output.log").stat().st_mtime
+        except (GarrisonError, OSError):
+            return 0.0
+        return max(0.0, self.observer.clock.time() - shown)
 
     def _session_waits(self, name: str, node: NodeState) -> str:
         """Return what the node's agent or its session waits for; '' while it works."""
@@ -487,6 +500,8 @@ class NodeFacts:
     """Thing that its session waits for, while it does not run."""
     session_trouble: str = ""
     """Trouble of its session, or cause of its interruption."""
+    quiet: float = 0.0
+    """Seconds for which the terminal of its program has shown nothing new; 0 for a program without one."""
     remote: str = ""
     """Where its work is, if a host does it (`views.remote`)."""
     job: str = ""
@@ -625,6 +640,10 @@ def _work(facts: NodeFacts) -> str:
     return "its agent is done; checking its work" if facts.agent_incarnation else "starting its agent"
 
 
+QUIET = 30.0
+"""Seconds after which a program that shows nothing new in its terminal may be asking there, say to trust a folder."""
+
+
 def _agent(facts: NodeFacts) -> str:
     after = f", after {_deaths(facts.deaths)}" if facts.deaths else ""
     if facts.remote:
@@ -633,6 +652,8 @@ def _agent(facts: NodeFacts) -> str:
         return "its agent is suspended (SIGSTOP)"
     if facts.session_waits:
         return f"its session is waiting {first_line(facts.session_waits)}"
+    if facts.quiet > QUIET:
+        return f"it may be asking in its terminal: `garrison attach {facts.name} --write`{after}"
     return f"its agent is working{after}" + (
         f", with trouble: {first_line(facts.session_trouble)}" if facts.session_trouble else "")
 

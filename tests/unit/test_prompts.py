@@ -91,6 +91,7 @@ DECIDED = (PersonsWord("cents, as integers\nnever floats", "Euros or cents?"),
            PersonsWord("name the edge cases", source="in their review of attempt 1"))
 BRIEFING = Briefing("garrison/boltons-1/csv_export", GATE, True, LANDED, siblings=(
     Sibling("payees", "Name payees", ("ledger/payees.py", "tests/*")),), more_siblings=2, attempts=3,
+                    left="You have left: 300 of 300 responses in this attempt.",
                     reporting=Reporting.TOOLS,
                     notes_file="/x/agent/notes.txt", result_file="/x/agent/agent-result.json")
 KILLED = "its process died: killed by SIGKILL"

@@ -83,6 +83,8 @@ class Assignment:
     """Sentence that says what becomes of the agent's branch."""
     confinement: str = ""
     """What a sandbox leaves the agent, as a part of its prompt; '' without one."""
+    left: str = ""
+    """Sentence that says what is left of its limits, '' without any."""
     instructions: str = ""
     """The repository's own instructions, as part of a system prompt; '' for none."""
     folder_instructions: Mapping[str, str] = field(default_factory=dict)

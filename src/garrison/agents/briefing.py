@@ -222,6 +222,8 @@ class Briefing:
     more_siblings: int = 0
     attempts: int = 0
     """Attempts that the task may have, with those that were refused; 0: not known."""
+    left: str = ""
+    """Sentence that says what is left of the other limits."""
     decided: tuple[PersonsWord, ...] = ()
     refusal: Refusal | None = None
     interruption: Interruption | None = None

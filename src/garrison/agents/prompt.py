@@ -169,7 +169,7 @@ def _task(task: Task, briefing: Briefing) -> str:
     return fill("task.md", node=task.node, label=label, prompt=text, goal=_unless_in(task.goal, text),
                 prd_ref=task.prd_ref, conditions=_conditions(task, briefing), landed=_landed(briefing),
                 siblings=_siblings(briefing), attempt=str(task.attempt),
-                attempts=str(max(briefing.attempts, task.attempt)) if briefing.attempts else "")
+                attempts=str(max(briefing.attempts, task.attempt)) if briefing.attempts else "", left=briefing.left)
 
 
 def _unless_in(goal: str, text: str) -> str:
@@ -312,7 +312,7 @@ def rework_message(task: Task, briefing: Briefing) -> str:
     """Return the message to the session of the refused attempt, which knows the task and its own work."""
     assert briefing.refusal is not None
     most = f" of at most {max(briefing.attempts, task.attempt)}" if briefing.attempts else ""
-    parts = [fill("rework_resumed.md", attempt=f"{task.attempt}{most}"), decided(briefing.decided),
+    parts = [fill("rework_resumed.md", attempt=f"{task.attempt}{most}", left=briefing.left), decided(briefing.decided),
              rework(task, replace(briefing.refusal, claim="", notes=""), briefing.reporting)]
     return join(parts if briefing.reporting is Reporting.TOOLS else [*parts, _rules(briefing)])
 

@@ -269,6 +269,13 @@ def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -
     return replace(limits, turns=stated.turns) if "max_turns" in attributes else limits
 
 
+def turns_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> int | None:
+    """Return how many responses a node's agent may make in an attempt; None: any number."""
+    settings = claude_settings_of(name, home)
+    return limits_of(name, node, attributes, home).turns if settings is None else \
+        for_node(settings, node, attributes).max_turns
+
+
 def silence_of(name: str, home: Path) -> float | None:
     """Return the seconds of silence that are a hang of an agent whose session does not watch them itself."""
     profile = find_profile(name, home)

@@ -35,7 +35,7 @@ from garrison.agents.briefing import (
     TargetChange,
 )
 from garrison.agents.quotation import mention
-from garrison.agents.registry import has_session, reporting_of, validator_agent
+from garrison.agents.registry import has_session, limits_of, reporting_of, turns_of, validator_agent
 from garrison.ends import End, EndKind, RefusedBy
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import find_failing
@@ -122,6 +122,7 @@ class Briefer:
         instructions = self._instructions() if briefing.reporting is Reporting.TOOLS else Instructions()
         refused = self.mender(briefing.refusal)
         assignment = replace(assignment, deaths=deaths, look=self.progress, lands=prompt.lands(briefing.landing),
+                             left=briefing.left,
                              confinement=briefing.confinement, instructions=instructions.text,
                              folder_instructions=instructions.folders, refused=refused,
                              read_repository=lambda: read_settings(self.git, self._began()),
@@ -143,7 +144,7 @@ class Briefer:
         rights = read_rights(self.runtime.home, Role.AGENT, task.agent, self.runtime.environ)
         return Briefing(
             branch_name(task.run_id, task.node), self.landing(), bool(validator_agent(task.attributes)), landed, more,
-            *self._siblings(), self._attempts(), self.decided(), self.refusal(), interruption,
+            *self._siblings(), self._attempts(), self._left(), self.decided(), self.refusal(), interruption,
             reporting_of(task.agent, self.runtime.home, task.attributes),
             str(assignment.notes), str(assignment.result_file), prompt.confinement(rights))
 
@@ -168,8 +169,30 @@ class Briefer:
         return works, len(self.task.landed) - len(works)
 
     def _attempts(self) -> int:
-        """Return how many attempts the task may have, if each one is refused."""
+        """Return how many attempts the task may have, if each one is refused; 0: another home knows."""
+        if self.launch.claimed_for:
+            return 0
         return 1 if self.task.attributes.get("rework") == "none" else self.launch.max_rework + 1
+
+    def _left(self) -> str:
+        """Return what is left of the responses and dollars that the task's agent may use, as a sentence."""
+        from garrison.records import costs
+
+        task, home = self.task, self.runtime.home
+        if task.agent == "command":
+            return ""
+        paths = [path for _, _, path in costs.usage_files(home, task.run_id, task.node) if self.folder in path.parents]
+        try:
+            most = turns_of(task.agent, task.node, task.attributes, home)
+            usd = limits_of(task.agent, task.node, task.attributes, home).node
+        except GarrisonError:  # its profile has changed; whoever starts the agent says so
+            return ""
+        turns = min((costs.remaining_turns(most, costs.read_usage(path)) or 0 for path in paths), default=most)
+        left = [] if most is None else [f"{turns} of {most} responses in this attempt"]
+        if usd is not None:
+            spent = costs.Meter(home, task.run_id, task.node, costs.Limits(usd)).spent()[0]
+            left.append(f"${max(0.0, usd - spent):.2f} of ${usd:.2f} for all attempts")
+        return f"You have left: {' and '.join(left)}." if left else ""
 
     def _siblings(self) -> tuple[tuple[Sibling, ...], int]:
         """Return the tasks of the run that other agents work on now, and how many more there are."""

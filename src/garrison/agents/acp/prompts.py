@@ -80,7 +80,7 @@ def validator_rules(assignment: Assignment) -> str:
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:
     resume = task_prompt.resumption(interruption_of(assignment, files), "This session")
-    return fill("acp_continue.md", resume=resume, language=LANGUAGE) + _answer(files)
+    return fill("acp_continue.md", resume=resume, language=LANGUAGE, left=assignment.left) + _answer(files)
 
 
 def _report(_assignment: Assignment, files: AttemptFiles) -> str:

@@ -26,7 +26,7 @@ from garrison.agents.claude.settings import PROXY, ClaudeSettings, for_node, rea
 from garrison.agents.claude.tools import to_agent_report
 from garrison.agents.outages import SharedOutages
 from garrison.agents.trouble import LIMITS, OUTAGES
-from garrison.records import atomic, costs
+from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 from garrison.system.jobs import Job, read_tail
 from garrison.system.own_package import LONG_PATIENCE, module_argv
@@ -326,26 +326,13 @@ class ClaudeAttempt(ConnectedAttempt):
             environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
             str(self.assignment.worktree), str(self.assignment.folder), session, resume,
             prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not resume,
-                                  role=self.role, limits=self._limits()),
+                                  role=self.role),
             prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
             self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config,
             str(self.assignment.tree),
             self.assignment.folder_instructions if self.settings.instructions and self.role == WORKER else {},
             self.assignment.read_repository() if self.settings.repository else {})
         return self._connect(decision, job, now, system_prompt=job.system_prompt, variables=sandbox)
-
-    def _limits(self) -> str:
-        """Return in words what is left to a worker of its limits, '' where it has none."""
-        settings, task = self.settings, self.assignment.task
-        records = costs.read_usage(self.files.usage) if self.files.usage.exists() else []
-        turns = costs.remaining_turns(settings.max_turns, records)
-        left = [f"{turns} of {settings.max_turns} responses in this attempt"] if turns is not None else []
-        if settings.budget is not None:
-            meter = costs.Meter(Path(self.assignment.environment["GARRISON_HOME"]), task.run_id, task.node,
-                                costs.Limits(settings.budget))
-            usd = max(0.0, settings.budget - meter.spent()[0])
-            left.append(f"${usd:.2f} of ${settings.budget:.2f} for all attempts")
-        return f"You have left: {' and '.join(left)}." if left and self.role == WORKER else ""
 
     def _report(self) -> AgentReport:
         """Return a worker's report; a validator's verdict is not for the pipeline."""

@@ -66,18 +66,13 @@ def means_of_proof(*, can_run: bool) -> dict[str, str]:
 
 
 def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, fresh: bool,
-                  role: str = WORKER, limits: str = "") -> str:
-    """Return the prompt of a connection; a `fresh` session needs the whole task, which a resumed one knows.
-
-    Args:
-        limits: what is left to it, as a sentence; said where it begins or goes on after an interruption.
-    """
+                  role: str = WORKER) -> str:
+    """Return the prompt of a connection; a `fresh` session needs the whole task, which a resumed one knows."""
     if fresh and prompt is not Prompt.HAND_OVER:
         prompt = Prompt.TASK
     if prompt is Prompt.REPORT and role == VALIDATOR:
         return fill("claude_verdict.md")
-    text = _BUILDERS[prompt](assignment, files)
-    return task_prompt.join([text, limits]) if limits and prompt in _WITH_LIMITS else text
+    return _BUILDERS[prompt](assignment, files)
 
 
 def conversation_for_person(conversation: str) -> str:
@@ -112,7 +107,8 @@ def _continue(assignment: Assignment, files: AttemptFiles) -> str:
     task = _task(assignment, files) + "\n" if files.parent_session() else ""
     interruption = interruption_of(assignment, files)
     crash = fill("claude_crash.md").strip() if interruption.in_flight else ""
-    text = fill("claude_continue.md", resume=task_prompt.resumption(interruption, "This session"), crash=crash)
+    text = fill("claude_continue.md", resume=task_prompt.resumption(interruption, "This session"), crash=crash,
+                left=assignment.left)
     return task + text + ("" if task else _answer(files))
 
 
@@ -163,7 +159,6 @@ def _answer(files: AttemptFiles) -> str:
     return "" if answered is None else "\n" + fill("claude_answer.md", question=answered[0], answer=answered[1])
 
 
-_WITH_LIMITS = frozenset({Prompt.TASK, Prompt.CONTINUE, Prompt.HAND_OVER})
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
     Prompt.TASK: _task, Prompt.CONTINUE: _continue, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone,
     Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person, Prompt.LOOP: _loop}

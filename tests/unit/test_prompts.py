@@ -21,6 +21,7 @@ from garrison.agents.briefing import (
     ConflictedFile,
     Criterion,
     Death,
+    Ended,
     Interruption,
     Judgement,
     LandedWork,
@@ -147,7 +148,7 @@ BUILT = {
         BRIEFING, decided=DECIDED, refusal=JUDGED)),
     "rework_no_change": lambda: again(Refusal(RefusedBy.NO_CHANGE, 1, "x", output="Nothing to do, I think.\n",
                                                claim="Nothing to do.")),
-    "rework_unreported": lambda: again(replace(REFUSED, has_reported=False, claim="I think I am done.")),
+    "rework_unreported": lambda: again(replace(REFUSED, ended=Ended.SILENT, claim="I think I am done.")),
     "rework_lost": lambda: again(Refusal(RefusedBy.LOST, 1, "its worktree was removed under it", start=Start.CONTINUE)),
     "rework_unfinished": lambda: again(replace(
         REFUSED, by=RefusedBy.UNFINISHED, reason="it left a merge open with conflicts in calc.py: resolve them")),

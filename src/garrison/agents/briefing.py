@@ -96,6 +96,14 @@ class PersonsWord:
     """When, as an ISO date; '' if that is not known."""
 
 
+class Ended(StrEnum):
+    """How an attempt's agent said that it was done, in words."""
+
+    REPORTED = "reported success"
+    EXIT_CODE = "ended with exit code 0"
+    SILENT = "ended without a report"
+
+
 @frozen
 class Refusal:
     """Why the attempt before was refused, and what is left of it. Empty fields are unknown, or there is no such thing.
@@ -127,8 +135,7 @@ class Refusal:
     more_landed: int = 0
     claim: str = ""
     """What the refused attempt's agent had reported, or said last."""
-    has_reported: bool = True
-    """False if it ended without a report."""
+    ended: Ended = Ended.REPORTED
     rescue: str = ""
     """Ref that holds the refused work."""
     stat: str = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from garrison.agents.briefing import Briefing, Reporting, Start
+from garrison.agents.briefing import Briefing, Ended, Reporting, Start
 from garrison.agents.quotation import mention, path_name, quote
 from garrison.agents.template import fill
 from garrison.ends import RefusedBy
@@ -286,7 +286,7 @@ def rework(task: Task, refusal: Refusal, reporting: Reporting = Reporting.TOOLS)
     is_persons = refusal.by is RefusedBy.REVIEW
     return fill(
         _REWORK[refusal.by], attempt=str(task.attempt), refused=str(refusal.attempt), how=refusal.how or "it failed",
-        ended="reported success" if refusal.has_reported else "ended without a report",
+        ended=refusal.ended.value,
         command=code(refusal.command), reason=refusal.reason if is_persons else _reason(refusal), log=refusal.log,
         note=refusal.note, nothing=_nothing(reporting),
         output=quote(refusal.output) or (_without_output(refusal) if has_command else ""),
@@ -337,7 +337,7 @@ def _reason(refusal: Refusal) -> str:
 
 def _left(refusal: Refusal) -> str:
     is_kept = refusal.start is Start.FRESH or refusal.by in (RefusedBy.GATE, RefusedBy.ACCEPTANCE, RefusedBy.VALIDATOR)
-    said = "It had reported" if refusal.has_reported else "It made no report; its last words"
+    said = "It had reported" if refusal.ended is Ended.REPORTED else "It made no report; its last words"
     return fill("rework_left.md", said=said,
                 claim=quote(refusal.claim, MAX_CLAIM // 2), rescue=refusal.rescue,
                 stat=quote(refusal.stat, 3000), notes=quote(refusal.notes, MAX_CLAIM // 2)).strip() if is_kept else ""

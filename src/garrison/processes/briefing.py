@@ -22,6 +22,7 @@ from garrison.agents.briefing import (
     ConflictedFile,
     Criterion,
     Death,
+    Ended,
     Interruption,
     Judgement,
     LandedWork,
@@ -283,7 +284,7 @@ class Briefer:
         start = {CONTINUE: Start.CONTINUE, "merge": Start.MERGE}.get(self.task.rework, Start.FRESH)
         tip, base = entry.base if entry else "", self._base(entry, rescue)
         refusal = Refusal(by, previous, self.task.rework_reason, target=self.launch.onto, tip=tip, base=base,
-                          claim=self._claim(previous), has_reported=self._has_reported(previous), rescue=rescue,
+                          claim=self._claim(previous), ended=self._ended(previous), rescue=rescue,
                           stat=self._stat(base, rescue), start=start)
         refusal = self._with_feedback(replace(
             refusal, notes=read_notes(self.files.attempt(self.task.node, previous)),
@@ -436,9 +437,14 @@ class Briefer:
         notes = str(result.said.get("notes") or "") if result is not None else ""
         return "\n".join([notes, *(f"- {line}" for line in evidence)]).strip()
 
-    def _has_reported(self, attempt: int) -> bool:
+    def _ended(self, attempt: int) -> Ended:
         result, _ = _reported(self.files, self.task, attempt)
-        return result is None or bool(result.said.get("status"))
+        if result is None or result.said.get("status"):
+            return Ended.REPORTED
+        from garrison.agents.claude.attempt_files import AttemptFiles
+
+        is_silent = AttemptFiles(self.files.attempt(self.task.node, attempt)).unreported.exists()
+        return Ended.SILENT if is_silent else Ended.EXIT_CODE
 
     def _stat(self, base: str, rescue: str) -> str:
         if not base or not rescue:

@@ -54,8 +54,9 @@ def test_what_agents_says_itself_holds_for_every_agent_that_states_nothing(tmp_p
     assert (claude.budget, claude.max_turns, claude.stale) == (3.0, 40, 90.0)
     assert [(found.node, found.turns) for found in (
         registry.limits_of("p", "n", {}, tmp_path), registry.limits_of("p", "n", {"max_turns": "7"}, tmp_path),
-        registry.limits_of("codex-exec", "n", {"budget": "2"}, tmp_path), registry.limits_of("a", "n", {}, tmp_path))
-    ] == [(1.0, 40), (1.0, 7), (2.0, 40), (3.0, None)]
+        registry.limits_of("codex-exec", "n", {"budget": "2"}, tmp_path), registry.limits_of("a", "n", {}, tmp_path),
+        registry.limits_of("p", "n", {"budget": "none"}, tmp_path))
+    ] == [(1.0, 40), (1.0, 7), (2.0, 40), (3.0, None), (None, 40)]
     assert registry.acp_settings_of("a", tmp_path).stale == 5.0
     assert [registry.silence_of(name, tmp_path) for name in ("p", "a", "command")] == [90.0, None, None]
     (tmp_path / "config.toml").write_text('[agents]\nturns = "many"\n[agents.p]\nargv = ["p"]\n')

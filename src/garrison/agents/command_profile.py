@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude.settings import BUDGETS, LIMITS, READERS, read_amount, read_values
+from garrison.agents.claude.settings import LIMITS, READERS, read_values
 from garrison.agents.success_rule import EXIT_ZERO, SuccessRule, read_rule
 from garrison.config import string_list
 from garrison.errors import UsageError
@@ -118,9 +118,8 @@ def _check(where: str, profile: CommandProfile) -> None:
 
 def read_limits(where: str, values: Mapping[str, Any]) -> Limits:
     """Return the limits on what an agent's calls may cost."""
-    node, run, day = (read_amount(where, key, values[key]) if key in values else None for key in BUDGETS)
-    turns = {key: values[key] for key in ("max_turns",) if key in values}
-    return Limits(node, run, day, read_values(where, turns, READERS).get("max_turns"))
+    read = read_values(where, {key: values[key] for key in LIMITS if key in values}, READERS)
+    return Limits(*(read.get(key) for key in LIMITS))
 
 
 def _flag(where: str, key: str, values: Mapping[str, Any]) -> bool:

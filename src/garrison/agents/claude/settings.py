@@ -162,14 +162,6 @@ def _mapping(value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def read_amount(where: str, key: str, value: Any) -> float:
-    """Return an amount above 0; UsageError, beginning with `where`, for anything else."""
-    try:
-        return _amount(value)
-    except ValueError as error:
-        raise UsageError(f"{where}: {key}={value!r} should be {error}") from error
-
-
 BUDGETS = ("budget", "budget_run", "budget_day")
 """Settings that limit what an agent may cost: its node, its run, the home in a day."""
 LIMITS = (*BUDGETS, "max_turns")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from support import Node, git
+import subprocess
+
+from support import PROGRAM, Node, git
 
 AGENTS = """
 [agents.writer]
@@ -41,6 +43,10 @@ def test_a_task_is_added_and_one_is_edited_once_though_the_guardian_dies_at_each
     assert "added by a person" in place.command("why", "write_the_notes", "--all").stdout
     verified = place.command("verify", "r1")
     assert verified.returncode == 0 and "\n0 findings" in verified.stdout, verified.stdout
+    git(place.root, "init", "-q", str(elsewhere := place.root / "elsewhere"))
+    stray = subprocess.run([*PROGRAM, "add", "write more"], env=place.env, cwd=elsewhere, capture_output=True,
+                           text=True, check=False)
+    assert stray.returncode == 1 and "the repository you are in has no run; --run r1 is the latest" in stray.stderr
     late = place.command("add", "write more", "--run", "r1")
     assert (late.returncode, late.stderr) == (1, "garrison: run r1 is over; `garrison run TASK` starts another\n")
 

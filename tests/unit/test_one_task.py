@@ -146,7 +146,8 @@ def test_a_long_task_comes_from_a_file_or_standard_input(tmp_path: Path, monkeyp
     assert (read_task(("-",), None), read_task(("two", "words"), None)) == ("from a pipe", "two words")
     file.write_bytes(b"\xff\xfe")
     for words, source, said in (((), file, "not text in UTF-8"), ((), tmp_path / "no", "cannot read"),
-                                (("x",), file, "not both")):
+                                (("x",), file, "not both"),
+                                ((str(file),), None, "is a file: `garrison run --tasks .*task.md` does the tasks")):
         with pytest.raises(UsageError, match=said):
             read_task(words, source)
 
@@ -264,5 +265,7 @@ def test_a_file_that_is_no_list_is_refused_in_one_line_before_anything_is_looked
 
 
 def test_a_section_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(UsageError, match=r'x has no list under "soon"; there is "TODO", "Now", "Later"'):
+    with pytest.raises(UsageError, match=r'x has no list under "Soon"; there is "TODO", "Now", "Later"'):
         choose_tasks(read_list(LIST), ["Soon"], "x")
+    with pytest.raises(UsageError, match=r"its tasks are under no heading: leave --section out"):
+        choose_tasks(read_list("- fix it"), ["Soon"], "x")

@@ -80,6 +80,8 @@ def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str
     task = read_task(words, file)
     runtime = Runtime.real(find_home(home))
     chosen = resolve.latest_run(runtime.store, run)
+    if run is None and resolve.is_elsewhere(repository := runtime.launch(chosen).repo):
+        raise Refused(f"the repository you are in has no run; --run {chosen} is the latest one, of {repository}")
     nodes = resolve.nodes_of(runtime.home, chosen)
     name = task_name(task.partition("\n")[0], nodes)
     given = {"prompt": task, "label": task_label(task), "agent": agent, "budget": budget}

@@ -11,7 +11,7 @@ import click
 
 from garrison.agents.claude.extra import INSTALL
 from garrison.agents.limits import describe_limits
-from garrison.agents.registry import installed_agents
+from garrison.agents.registry import find_profile, installed_agents
 from garrison.cli.commands import Command
 from garrison.cli.follow import follow_run
 from garrison.cli.launch import announce_detached, create, serve_page, start_detached
@@ -88,6 +88,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     who = "command" if command else agent or read_defaults(runtime.home, target).agent or "command"
     if who == "command" and agent is None and command is None:
         raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
+    find_profile(who, runtime.home)  # a misspelt one is said before the questions
     texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
     if tasks:
         texts, waits, options["new"] = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order,
@@ -151,7 +152,17 @@ def read_task(words: tuple[str, ...], file: Path | None) -> str:
         raise UsageError("the task is not text in UTF-8; write it with --file FILE, saved as UTF-8")
     if len(words) == 1 and task.endswith(".dot"):
         raise UsageError(f"{task} is a pipeline's file; `garrison launch {task}` runs it")
+    if len(words) == 1 and source is None and not task.count(" ") and _is_file(task):
+        raise UsageError(f"{task} is a file: `garrison run --tasks {task}` does the tasks of its list, --file {task} all "
+                         "of it as one")
     return task
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except (OSError, ValueError):  # a task that cannot be a file's name
+        return False
 
 
 def read_text(source: Path) -> str:

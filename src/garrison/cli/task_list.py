@@ -176,12 +176,13 @@ def _finish(task: ListedTask, lines: Sequence[str], *marks: str) -> ListedTask:
 def choose_tasks(tasks: Sequence[ListedTask], sections: Sequence[str], source: str) -> list[ListedTask]:
     """Return the tasks of the sections that were asked for, ticked ones too; UsageError if it is unclear which."""
     if sections:
-        wanted = {words.strip().lstrip("#").strip().casefold() for words in sections}
-        chosen = [task for task in tasks if wanted & {words.casefold() for words in task.headings}]
-        missing = wanted - {words.casefold() for task in tasks for words in task.headings}
+        wanted = {words.strip().lstrip("#").strip().casefold(): words for words in sections}
+        chosen = [task for task in tasks if set(wanted) & {words.casefold() for words in task.headings}]
+        missing = set(wanted) - {words.casefold() for task in tasks for words in task.headings}
         if missing:
-            there = ", ".join(dict.fromkeys(f'"{words}"' for task in tasks for words in task.headings)) or "no heading"
-            raise UsageError(f"{source} has no list under \"{min(missing)}\"; there is {there}")
+            there = ", ".join(dict.fromkeys(f'"{words}"' for task in tasks for words in task.headings))
+            raise UsageError(f"{source} has no list under \"{wanted[min(missing)]}\"; " + (
+                f"there is {there}" if there else "its tasks are under no heading: leave --section out"))
         return chosen
     offers = offer_sections(tasks)
     if len(offers) > 1:

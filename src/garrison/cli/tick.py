@@ -56,11 +56,21 @@ def tick(run: str | None, home: str | None) -> None:
     """
     runtime = Runtime.real(find_home(home))
     settle_mode(runtime.home)
-    launch = runtime.launch(run or resolve.latest_run(runtime.store, None))
+    launch = runtime.launch(run or _latest_run_with_list(runtime))
     if not launch.tick:
         raise Refused(f"run {launch.run_id} was begun without --tick; `garrison run --tasks FILE --tick` ticks what "
                       "has landed")
     click.echo(tick_landed(runtime, launch, Path(launch.tick)))
+
+
+def _latest_run_with_list(runtime: Runtime) -> str:
+    """Return the latest run of the repository one is in that was begun with --tick, else the latest one of all."""
+    for run in reversed(list_runs(runtime.home)):
+        with contextlib.suppress(GarrisonError, OSError):  # a damaged run is doctor's
+            launch = runtime.launch(run)
+            if launch.tick and resolve.is_of_this_folder(launch.repo):
+                return run
+    return resolve.latest_run(runtime.store, None)
 
 
 def landed_words(runtime: Runtime, repo: str, base: str = "") -> set[str]:

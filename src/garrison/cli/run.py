@@ -153,8 +153,8 @@ def read_task(words: tuple[str, ...], file: Path | None) -> str:
     if len(words) == 1 and task.endswith(".dot"):
         raise UsageError(f"{task} is a pipeline's file; `garrison launch {task}` runs it")
     if len(words) == 1 and source is None and not task.count(" ") and _is_file(task):
-        raise UsageError(f"{task} is a file: `garrison run --tasks {task}` does the tasks of its list, --file {task} all "
-                         "of it as one")
+        raise UsageError(f"{task} is a file: `garrison run --tasks {task}` does the tasks of its list, --file {task} "
+                         "all of it as one")
     return task
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from garrison.errors import GarrisonError, Refused
-from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
+from garrison.system.git import ABSENT, Git, GitError, common_dir, repository, repository_key, validate_repository
 from garrison.system.git.commits import Ident
 
 
@@ -288,6 +288,31 @@ def test_a_snapshot_leaves_out_what_git_would_read_for_hours(repo, ours):
     assert r"Left out, since all together is too large: 'huge\nü'" in git(repo, "log", "-1", "--format=%B", ref)
     assert ours.commit_all(repo, "all") is not None
     assert "huge" not in git(repo, "ls-tree", "--name-only", "HEAD")
+
+
+@pytest.mark.parametrize("what", ["rules", "markers"])
+def test_what_an_agent_s_settings_cost_git_has_a_bound(repo, ours, tmp_path, monkeypatch, what):
+    """Seen: 200,000 rules kept `git status` at work for an hour; a size of conflict markers took gigabytes."""
+    monkeypatch.setattr(repository, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(repository, "MAX_MEMORY", 256 << 20)
+    tree = tmp_path / "t"
+    ours.add_worktree(tree, "one", "main")
+    assert ours.uncommitted(tree) == {}
+    if what == "rules":
+        (tree / ".gitignore").write_text("".join(f"*x{number}*y\n" for number in range(60_000)))
+        for number in range(4000):
+            (tree / f"file{number}").touch()
+        with pytest.raises(GitError, match="signal"):
+            ours.uncommitted(tree)
+    else:
+        (tree / "a.txt").write_text("theirs\n")
+        (tree / ".gitattributes").write_text("* conflict-marker-size=400000000\n")
+        ours.commit_all(tree, "theirs")
+        (repo / "a.txt").write_text("ours\n")
+        git(repo, "commit", "-qam", "ours")
+        with pytest.raises(GitError):
+            ours.run("merge", "--no-commit", "main", cwd=tree)
+        assert (tree / "a.txt").stat().st_size < 100_000_000
 
 
 def test_threads_that_take_a_snapshot_of_one_worktree_at_once_lose_no_file(repo, ours, tmp_path):

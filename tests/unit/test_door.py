@@ -8,20 +8,30 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/garrison"
 ACTS = {"read_text", "read_bytes", "write_text", "write_bytes", "open", "touch", "mkdir", "unlink", "rename", "replace",
-        "chmod", "symlink_to", "rmdir", "rmtree", "copy", "copy2", "copyfile", "copytree", "move"}
+        "chmod", "symlink_to", "rmdir", "rmtree", "copy", "copy2", "copyfile", "copytree", "move", "glob", "rglob",
+        "iterdir", "walk", "scandir", "listdir", "utime", "link"}
 SHAPED = re.compile(r"\b(worktree|tree|exchange|common|slot|result_file)\b")
 """Names of what an agent can shape."""
 ALLOWED = {
+    "cli/pipeline_worktree": "names alone, in a folder of the person's; a walk follows no link",
     "cli/spawn": "the folder above a worktree that does not exist yet",
     "doctor/confinement": "folders of the trial, before it begins",
+    "doctor/worktrees": "the repository's own git directory",
+    "merge/setup_output": "names and times alone; what they lead to goes through the door",
     "pipeline/handlers/installed": "runs inside, as the agent",
+    "processes/git_record": "the repository's own git directory",
+    "processes/launch": "the repository's own git directory",
     "processes/remote/begin": "the host's own repository",
     "processes/worktree": "the folder above a worktree",
     "sandbox/git_view": "a view that is made and not yet shown to anybody; the repository's own HEAD",
     "system/git/abandoned_locks": "the repository's own git directory",
     "system/git/commits": "the repository's own git directory",
     "system/git/garbage": "the repository's own git directory",
+    "system/git/registrations": "the repository's own git directory",
+    "system/git/repository": "the repository's own git directory",
+    "system/git/rescues": "the repository's own git directory",
     "system/git/submodules": "mirrors of garrison's own",
+    "system/git/worktrees": "the repository's own git directory; a walk follows no link, and names alone decide there",
 }
 """Module → what it touches that no agent can shape."""
 

@@ -48,7 +48,9 @@ _RETRY_SECONDS = 10.0
 TIMED_OUT, TOO_MUCH = 124, 125
 """Codes of a GitError for a call that took too long, or wrote too much."""
 MAX_MEMORY, MAX_SECONDS = 2 << 30, 300.0
-"""Bytes of memory and seconds of a call on what an agent made as it is."""
+"""Bytes of memory and seconds of a call on what an agent made as it is; in a worktree, and where git merges, seconds of
+a processor: rules of a `.gitignore` and sizes in a `.gitattributes` are an agent's, too."""
+_MERGES = frozenset({"merge-tree", "merge-file"})
 
 
 class GitError(GarrisonError):
@@ -161,6 +163,8 @@ class Repository:
         env = {**self.environment, **neutral, **named}
         with self._start(command, arguments, cwd or self.root, env, has_input=text is not None,
                          has_group=timeout is not None) as child:
+            if self.has_foreign_objects or "GIT_WORK_TREE" in named or name in _MERGES:
+                _limit(child)
             try:
                 out, err = _converse(child, arguments, text, timeout, most)
             except subprocess.TimeoutExpired as error:
@@ -194,9 +198,6 @@ class Repository:
                                      stdin=subprocess.PIPE if has_input else subprocess.DEVNULL)
         except OSError as error:
             raise self._explain_start(error, arguments, env) from error
-        if self.has_foreign_objects:
-            with suppress(ProcessLookupError, PermissionError):
-                resource.prlimit(child.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         return child
 
     def _pin(self, path: Path | None) -> Mapping[str, str]:
@@ -250,6 +251,13 @@ def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: st
             raise GitError(arguments, TOO_MUCH, f"fatal: it wrote more than {most >> 20} MiB")
     out, err = child.communicate(None if text is None else text.encode(errors="surrogateescape"), timeout)
     return begin + out, err
+
+
+def _limit(child: subprocess.Popen[bytes]) -> None:
+    """Give a git that has just begun no more memory and time of a processor than `MAX_MEMORY` and `MAX_SECONDS`."""
+    with suppress(ProcessLookupError, PermissionError):
+        resource.prlimit(child.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
+        resource.prlimit(child.pid, resource.RLIMIT_CPU, (int(MAX_SECONDS), int(MAX_SECONDS) + 5))
 
 
 def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:

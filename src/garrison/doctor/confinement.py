@@ -23,7 +23,7 @@ from garrison.frozen import frozen
 from garrison.sandbox import escape_attempts
 from garrison.sandbox.collect import collect, git_mounts
 from garrison.sandbox.confine import confine
-from garrison.sandbox.escape_attempts import GIT_FILES, LEFT, OBEYED, TOKEN, Facts
+from garrison.sandbox.escape_attempts import GIT_FILES, LEFT, OBEYED, OWN_PROGRAMS, TOKEN, Facts
 from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.layers import Means, way_at
@@ -133,7 +133,8 @@ class _Work:
             return
         first = Git(root, environ)
         first.run("init", "-q", "-b", "main", str(self.common.parent))
-        self.git = Git(self.common.parent, environ, home=root / "home")
+        relative = {**environ, "PATH": f"{OWN_PROGRAMS}::{environ.get('PATH', os.defpath)}"}
+        self.git = Git(self.common.parent, relative, home=root / "home")
         self.git.run("-c", f"user.name={NAME}", "-c", f"user.email={EMAIL}", "commit", "-q", "--allow-empty", "-m", "1")
         self.git.run("config", "http.extraheader", TOKEN)
         self.git.add_worktree(worktree, "node", "main")

@@ -28,6 +28,8 @@ LEFT = "left-by-setup"
 TOKEN = "garrison-doctor-token"
 OBEYED = "obeyed"
 """File of the worktree that a git makes which obeys what the agent wrote."""
+OWN_PROGRAMS = "own-programs"
+"""Folder that garrison's PATH has in the trial, from where it is, and an empty entry beside it."""
 GIT_FILES: Mapping[str, tuple[str, ...]] = {
     "git_link": ("objects/escaped", "refs/escaped", "logs/escaped", "objects/pack/escaped"),
     "git_settings": ("config", "commondir", "config.worktree", "modules/inner/config", "worktrees/node/commondir",
@@ -144,9 +146,14 @@ def _name_submodule(facts: Facts) -> bool:
 
 
 def _replace_git(facts: Facts) -> bool:
-    """Put repositories of our own in the place of the worktree's and below it; whether a git obeys is seen outside."""
+    """Put repositories of our own in the place of the worktree's and below it, and a git of our own into folders that a
+    PATH may name from where one is; whether anybody obeys or runs them is seen outside."""
     if not facts["repository"]:
         return False
+    for folder in (Path(), Path(OWN_PROGRAMS)):
+        folder.mkdir(exist_ok=True)
+        (folder / "git").write_text(f"#!/bin/sh\n: > {Path(OBEYED).absolute()}\nexit 1\n")
+        (folder / "git").chmod(0o755)
     for folder in (Path("own"), Path("nested/.git"), Path(".git")):
         with suppress(OSError):
             if folder.name == ".git" and folder.is_file():

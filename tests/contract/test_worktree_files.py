@@ -284,10 +284,11 @@ def test_a_pipe_in_place_of_a_settings_file_blocks_nothing_that_reads_a_worktree
 def test_links_and_pipes_that_a_branch_left_are_not_written_and_block_nothing(repo: Path, tmp_path: Path) -> None:
     tree, mine = tree_of(repo), tmp_path / "mine"
     mine.write_text("mine")
-    for name in ("linked", "plain"):
+    for name in ("linked", "plain", "hard"):
         (tree / name).mkdir()
         (tree / name / "output").touch()
     (tree / "linked/.gitignore").symlink_to(mine)
+    (tree / "hard/.gitignore").hardlink_to(mine)
     os.mkfifo(tree / "package.json")
     (tree / "uv.lock").symlink_to("/dev/zero")
     (tree / "Cargo.lock").symlink_to("Cargo.lock")

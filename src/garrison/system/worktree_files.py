@@ -12,14 +12,15 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.system import untrusted
 from garrison.system.git import excludes
 from garrison.system.git.repository import split
 from garrison.system.git.submodules import connect_as_user
@@ -132,25 +133,13 @@ def hide_setup_output(git: Git, tree: Path) -> list[str]:
                                   "--no-empty-directory", "-z"))
     folders = [name for name in listed if name.endswith("/")]
     for name in folders:
-        _append(tree / name / ".gitignore", _IGNORE_EVERYTHING)
+        with suppress(untrusted.UnsafeFile):  # code of the branch may have left a link or a pipe there
+            untrusted.append(tree, f"{name}.gitignore", _IGNORE_EVERYTHING.encode())
     if git.git_dir(tree) == git.common:
         return folders
     files = [name for name in listed if not name.endswith("/")]
     excludes.exclude_output(git, tree, files)
     return [*folders, *files]
-
-
-def _append(path: Path, text: str) -> None:
-    """Append to a file, but to no link or pipe, which code of the branch may have left there."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags, 0o644)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-            return
-        raise
-    with open(descriptor, "a") as file:  # noqa: PTH123  # a descriptor
-        file.write(text)
 
 
 def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:

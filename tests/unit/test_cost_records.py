@@ -33,7 +33,10 @@ def test_tokens_are_priced_by_the_models_name_and_highest_for_an_unknown_one():
     ("claude-opus-4-5-20251101", 5.0), ("claude-opus-5", 5.0), ("opus", 5.0), ("claude-opus-5-5", 4.0),
     ("us.anthropic.claude-opus-4-6-v1:0", 5.0), ("claude-opus-5-9", 15.0), ("claude-opus-7-20280101", 15.0),
     ("claude-haiku-5-5", 0.5), ("claude-haiku-9", 1.0), ("claude-3-5-haiku-20241022", 0.8), ("sonnet[1m]", 3.0),
-    ("claude-sonnet-5-5[1m]", 2.0), ("claude-fable-5-2", 8.0), ("claude-fable-9", 10.0), ("gpt-9", 15.0),
+    ("claude-sonnet-5-5[1m]", 2.0), ("claude-fable-5-2", 8.0), ("claude-fable-9", 10.0), ("gpt-9", 10.0),
+    ("gpt-5.1-codex-mini", 0.25), ("gpt-5-2025-08-07", 1.25), ("openai/gpt-4o-2024-11-20", 2.5), ("gpt-4", 10.0),
+    ("gpt-6.1-sol", 4.0), ("o4-mini", 1.1), ("o3", 2.0), ("models/gemini-2.5-flash-lite", 0.1), ("gemini-9-pro", 4.0),
+    ("gpt-oss-120b", 15.0), ("mistral-large", 15.0), ("foo3", 15.0),
     ("claude-opus-4-1-20250805", 15.0), ("claude-opus-4-20250514", 15.0), ("claude-opus-4@20250514", 15.0),
     ("claude-opus-4-0", 15.0), ("claude-3-opus-20240229", 15.0),
 ])

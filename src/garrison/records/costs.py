@@ -25,7 +25,7 @@ from garrison.records.failover import EARLIER
 from garrison.records.json_io import append_line, read_json, read_lines, write_json
 
 PRICES_OF = "2026-11-29"
-"""Day on which the table was compared with that of the Claude CLI (2.1.330)."""
+"""Day on which the tables were compared with that of the Claude CLI (2.1.330), and with genai-prices (0.2.3)."""
 
 
 class Price(NamedTuple):
@@ -54,6 +54,32 @@ _ALIASED = (4, 5)
 _NAMED = re.compile(rf"(?:(\d)(?:[-.](\d{{1,2}}))?-)?({'|'.join(PRICES)})"
                     r"(?:[-.@](\d)(?:[-.](\d{1,2})(?!\d))?(?!\d))?")
 """`claude-opus-4-1-20250805`, `claude-opus-4@20250514`, `claude-3-opus-20240229`, `sonnet`."""
+OTHER_PRICES: Mapping[str, Mapping[tuple[int, int], Price]] = {
+    "gpt": {(4, 1): Price(2.0, 8.0, 0.5), (5, 0): Price(1.25, 10.0, 0.125),
+            (5, 1): Price(1.25, 10.0, 0.125), (5, 2): Price(1.75, 14.0, 0.175), (5, 3): Price(1.75, 14.0, 0.175),
+            (5, 4): Price(5.0, 22.5, 0.5), (5, 5): Price(10.0, 45.0, 1.0)},
+    "4o": {(4, 0): Price(2.5, 10.0, 1.25)}, "4o mini": {(4, 0): Price(0.15, 0.6, 0.075)},
+    "gpt mini": {(4, 1): Price(0.4, 1.6, 0.1), (5, 0): Price(0.25, 2.0, 0.025),
+                 (5, 1): Price(0.25, 2.0, 0.025), (5, 4): Price(0.75, 4.5, 0.075)},
+    "gpt nano": {(4, 1): Price(0.1, 0.4, 0.025), (5, 0): Price(0.05, 0.4, 0.005), (5, 4): Price(0.2, 1.25, 0.02)},
+    "gpt pro": {(5, 0): Price(15.0, 120.0, 15.0), (5, 2): Price(21.0, 168.0, 21.0), (5, 4): Price(60.0, 270.0, 60.0),
+                (5, 5): Price(60.0, 270.0, 60.0)},
+    "gpt luna": {(5, 6): Price(0.4, 1.8, 0.04), (6, 0): Price(0.2, 0.75, 0.02)},
+    "gpt sol": {(5, 6): Price(8.0, 30.0, 0.8), (6, 0): Price(4.0, 15.0, 0.4), (6, 1): Price(4.0, 15.0, 0.2)},
+    "gpt terra": {(5, 6): Price(4.0, 18.0, 0.4), (6, 1): Price(2.0, 7.5, 0.1)},
+    "gpt astra": {(6, 0): Price(20.0, 75.0, 2.0)},
+    "o": {(1, 0): Price(15.0, 60.0, 7.5), (3, 0): Price(2.0, 8.0, 0.5)},
+    "o mini": {(1, 0): Price(1.1, 4.4, 0.55), (3, 0): Price(1.1, 4.4, 0.55), (4, 0): Price(1.1, 4.4, 0.275)},
+    "o pro": {(1, 0): Price(150.0, 600.0, 150.0), (3, 0): Price(20.0, 80.0, 20.0)},
+    "gemini pro": {(2, 5): Price(2.5, 15.0, 0.25), (3, 0): Price(4.0, 18.0, 0.4), (3, 1): Price(4.0, 18.0, 0.4)},
+    "gemini flash": {(2, 5): Price(0.3, 2.5, 0.03), (3, 0): Price(0.5, 3.0, 0.05), (3, 5): Price(1.5, 9.0, 0.15),
+                     **dict.fromkeys(((3, 6), (3, 7), (3, 8)), Price(1.5, 7.5, 0.15))},
+    "gemini flash lite": {(2, 5): Price(0.1, 0.4, 0.01), (3, 1): Price(0.25, 1.5, 0.025),
+                          (3, 5): Price(0.3, 2.5, 0.03)},
+    "gemini argon": {(4, 0): Price(4.0, 20.0, 0.2)}}
+"""The same of other vendors, by the words of a family's name; where long prompts cost more, that."""
+_OTHER = re.compile(r"(?:^|/)(?:(gpt|gemini)-(\d)(?:\.(\d{1,2}))?(o?)|(o)(\d))((?:-[a-z]+)*)(?![\w.])")
+"""`gpt-5.1-codex-mini`, `openai/gpt-4o-2024-11-20`, `o3`, `gemini-2.5-flash-lite`."""
 PROXY_SESSION = "proxy-"
 """Begins the session of what the proxy counts."""
 CACHE_WRITE, CACHE_WRITE_HOUR = 1.25, 2.0
@@ -134,12 +160,28 @@ def price_of(model: str) -> Price:
     """Return a model's price."""
     named = _NAMED.search(model.lower())
     if named is None:
-        return HIGHEST_PRICE
+        return _price_of_other(model.lower())
     versions = PRICES[named[3]]
     if (major := named[4] or named[1]) is None:
         return max(price for version, price in versions.items() if version >= _ALIASED)
     version = int(major), int((named[5] if named[4] else named[2]) or 0)
     return versions.get(version) or max(versions.values())
+
+
+def _price_of_other(model: str) -> Price:
+    """Return the price of another vendor's model: of the version with the most of its name's words."""
+    named = _OTHER.search(model)
+    if named is None:
+        return HIGHEST_PRICE
+    vendor, major, minor = named[1] or named[5], named[2] or named[6], named[3] or "0"
+    vendor = f"{major}o" if named[4] else vendor
+    words = {vendor, *named[7].split("-")}
+    family = max((name for name in OTHER_PRICES if name.split()[0] == vendor and words >= set(name.split())),
+                 key=lambda name: len(name.split()), default="")
+    versions = OTHER_PRICES.get(family)
+    if versions is None:
+        return HIGHEST_PRICE
+    return versions.get((int(major), int(minor))) or max(versions.values())
 
 
 def token_count(usage: Mapping[str, Any], name: str) -> int:

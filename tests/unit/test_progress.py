@@ -87,6 +87,24 @@ def test_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
                    "next: `garrison resume r1 --retry-failed` tries again what failed"]
 
 
+def test_on_a_terminal_lines_break_at_words_and_commands_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", screen := Terminal())
+    monkeypatch.setenv("COLUMNS", "50")
+    progress = Progress()
+    progress.begin("r1")
+    why = "the table is missing " * 2
+    progress.show(Entry(3, 1, "t", AT, "node", {"node": "a", "status": "failed", "reason": why}))
+    progress.end("failed", "b failed", RunState("failed"), "1 of 2 landed", "git push\ngit log")
+    assert screen.getvalue().splitlines()[2:] == [
+        "12:34:56  a: failed: the table is missing the", "          table is missing", "git push", "git log",
+        "run failed: 1 of 2 landed; b failed; next:", "  `garrison resume r1 --retry-failed` tries again",
+        "  what failed"]
+
+
 def test_an_object_per_event(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(as_json=True)
     progress.show(entry("pending"))

@@ -119,7 +119,7 @@ def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:
         if not rest or _is_edited(queue, rest):
             beside = f", beside changes of yours that are not committed; `git commit {rest}` keeps both" if rest else ""
             titles = _tick_in_place(path, words)
-            return f"{name}: {_count(titles)} ticked{beside if titles else ''}"
+            return f"{name}: {_count(titles)} ticked{beside}" if titles else f"{name}: nothing to tick"
         made = _commit_ticks(queue, rest, words)
         if made is None:
             return f"{name}: nothing to tick"

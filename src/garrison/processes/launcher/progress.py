@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -50,7 +51,7 @@ from garrison.records.events import (
     decode,
 )
 from garrison.records.json_io import encode
-from garrison.system.terminal_text import clean, shorten
+from garrison.system.terminal_text import clean, shorten, width, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,9 +118,23 @@ class Progress:
         helps = describe_next(self._run, status, over=state.over)
         self._print(f"run {status}: {landed}{why}{helps and f'; next: {helps}'}")
 
-    def _print(self, line: str) -> None:
+    def _print(self, text: str) -> None:
+        """Print lines, on a terminal broken at words."""
         with contextlib.suppress(OSError):
-            print(line, file=sys.stdout, flush=True)
+            if not self.as_json and sys.stdout.isatty():
+                columns = max(20, shutil.get_terminal_size().columns)
+                text = "\n".join(_broken(line, columns) for line in text.split("\n"))
+            print(text, file=sys.stdout, flush=True)
+
+
+def _broken(line: str, columns: int) -> str:
+    """Return a line as it fits a terminal: what is too wide goes on below the words, a command in one piece."""
+    if width(line) <= columns:
+        return line
+    begin = line[:10] if line[8:10] == "  " else ""  # a time, or blanks in its place
+    indent = " " * (len(begin) or 2)
+    first, *rest = wrap(line.removeprefix(begin), columns - len(indent))
+    return "\n".join([begin + first, *(indent + each for each in rest)])
 
 
 def closing_lines(state: RunState, launch: Launch, ticked: Path) -> str:

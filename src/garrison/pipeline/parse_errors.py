@@ -97,6 +97,14 @@ def _missing_value(stop: Stop) -> Explanation | None:
     return stop.offset, f"{_found(stop)} is not a value; write the value in quotes"
 
 
+def _list_left_open(stop: Stop) -> Explanation | None:
+    """Explain what belongs behind an attribute list: the bracket before it is missing."""
+    opened = next((item for item in reversed(stop.stack) if terminal(item) in ("LSQB", "LBRACE")), None)
+    if terminal(opened) != "LSQB" or not stop.here.startswith(("[", "}", "{", "->")):
+        return None
+    return opened.start_pos, "this attribute list is not closed; end it with ]"
+
+
 def _unclosed_block(stop: Stop) -> Explanation | None:
     if stop.is_at_end:
         what = "attribute list is never closed; end it with ]" if _inside(stop) == "LSQB" \
@@ -117,6 +125,13 @@ def _undirected_edge(stop: Stop) -> Explanation | None:
     if stop.here.startswith("--"):
         return stop.offset, "-- is an undirected edge; write ->"
     return None
+
+
+def _other_arrow(stop: Stop) -> Explanation | None:
+    arrow = re.compile(r"=>|-+>|>+|→|⇒").search(stop.text, max(0, stop.offset - 2), stop.offset + 4)
+    if arrow is None or arrow[0] == "->" or _inside(stop) == "LSQB" or not arrow.start() <= stop.offset < arrow.end():
+        return None
+    return arrow.start(), f"{arrow[0]} is no edge; write ->"
 
 
 def _dashed_id(stop: Stop) -> Explanation | None:
@@ -168,9 +183,9 @@ def _unexpected(stop: Stop) -> Explanation | None:
 
 
 _DOT_EXPLANATIONS: tuple[Callable[[Stop], Explanation | None], ...] = (
-    _quote_of_an_earlier_line, _before_the_graph, _after_the_graph, _unclosed_text, _html, _missing_value,
-    _unclosed_block, _unquoted_value, _undirected_edge, _dashed_id, _port, _attribute_without_value, _dotted_id,
-    _comma_between_statements, _numbered_id, _unexpected,
+    _quote_of_an_earlier_line, _before_the_graph, _after_the_graph, _unclosed_text, _html, _list_left_open,
+    _other_arrow, _missing_value, _unclosed_block, _unquoted_value, _undirected_edge, _dashed_id, _port,
+    _attribute_without_value, _dotted_id, _comma_between_statements, _numbered_id, _unexpected,
 )
 
 

@@ -100,7 +100,7 @@ def _missing_value(stop: Stop) -> Explanation | None:
 def _list_left_open(stop: Stop) -> Explanation | None:
     """Explain what belongs behind an attribute list: the bracket before it is missing."""
     opened = next((item for item in reversed(stop.stack) if terminal(item) in ("LSQB", "LBRACE")), None)
-    if terminal(opened) != "LSQB" or not stop.here.startswith(("[", "}", "{", "->")):
+    if opened is None or terminal(opened) != "LSQB" or not stop.here.startswith(("[", "}", "{", "->")):
         return None
     return opened.start_pos, "this attribute list is not closed; end it with ]"
 

@@ -28,6 +28,8 @@ CHANGED_DEFAULTS = (
     "stream are watched, too",
     "ACP and command agents may make 300 model calls in an attempt, as Claude agents; [agents] turns = \"none\" sets "
     "no limit, as before",
+    "Claude sessions get the instructions that CLAUDE.md and AGENTS.md import, and those of folders they look into; "
+    "before, the text of the files at the top alone",
 )
 """Changes of defaults since version 0.1, oldest first; docs/upgrading.md has them all. Lines are only added."""
 

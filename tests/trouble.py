@@ -34,21 +34,22 @@ T = TypeVar("T")
 HOUR = 3600.0
 PLANTED = (
     _bug("trouble: adopted", "a branch that another home or a person made is taken for the run's own",
-         _at("processes/worktree.py", "Worktree.prepare", "condition", "False", "is_first")),
+         _at("processes/worktree.py", "Worktree.prepare", "condition", "False", "BEGUN")),
     _bug("trouble: same id", "a new home takes the id of another one's run",
-         _at("system/git/rescues.py", "Rescues.find_refs_of_runs", "return", "{}")),
+         _at("system/git/rescues.py", "Rescues.find_refs_of_runs", "return", "{}"),
+         _at("processes/launch.py", "_hold_id", "return", "''", nth=2)),
     _bug("trouble: foreign clean", "a clean-up touches what another home's run of that id made",
          _at("doctor/cleanup.py", "plan_cleanup", "condition", "False", "holds_id")),
     _bug("trouble: no room", "a full disk is no reason to wait",
          _at("system/hindrance.py", "find_hindrance", "return", "None")),
     _bug("trouble: registration", "a damaged registration of a worktree is left as it is",
-         _at("system/git/repository.py", "Repository._mend", "return", "False", "mended")),
+         _at("system/git/repository.py", "Repository._mend", "condition", "True", "REPAIR")),
     _bug("trouble: gc", "nobody looks whether a gc took what was written before it had a ref",
          _at("system/git/garbage.py", "GcWatch.has_seen_gc", "return", "False")),
     _bug("trouble: clock", "a paused queue waits for a time that was skipped when the clock was set back",
          _at("merge/state.py", "Pause.is_retry_due", "comparison", "0 <= x1 - from_iso(p1.at)", "retry_after", 2)),
     _bug("trouble: target gone", "a target that is gone is no reason to wait",
-         _at("merge/processor.py", "MergeProcessor._find_tip", "condition", "False", "tip")),
+         _at("merge/processor.py", "MergeProcessor._find_tip", "condition", "False", nth=1)),
     _bug("trouble: undone", "landings that a person took back stay landed",
          _at("merge/queue.py", "find_undone", "return", "[]", "LandingsUndone")),
     _bug("trouble: leftovers", "what a clean-up archives stays, whatever was asked for",
@@ -90,7 +91,7 @@ class Story:
     # ---- the world
 
     def _make_git(self) -> Git:
-        """Make a handle whose git fails, or finds a gc before it, as the file `fault` and `gc` say."""
+        """Make a handle whose git fails, or finds a gc before it, as the files `fault` and `gc` say."""
         from garrison.system.git import Git
 
         folder, real = self.folder / "bin", shutil.which("git")
@@ -102,7 +103,10 @@ if [ "$1" != config ] && [ -e {self.fault} ]; then
     [ "$left" = 0 ] && {{ echo 'fatal: unable to write new file .git/x: No space left on device' >&2; exit 128; }}
     echo $((left - 1)) > {self.fault}
 fi
-case " $* " in *" update-ref "*) [ -e {self.gc} ] && rm {self.gc} && {real} gc --quiet --prune=now ;; esac
+case " $* " in
+*" commit-tree "*) [ -e {self.gc} ] && touch {self.gc}.due ;;
+*" update-ref "*) [ -e {self.gc}.due ] && rm {self.gc} {self.gc}.due && {real} gc --quiet --prune=now ;;
+esac
 exec {real} "$@"
 """)
         (folder / "git").chmod(0o755)
@@ -148,6 +152,7 @@ exec {real} "$@"
         getattr(self, f"do_{name}")()
         self.fault.unlink(missing_ok=True)
         self.gc.unlink(missing_ok=True)
+        self.gc.with_name("gc.due").unlink(missing_ok=True)
         self.check()
 
     def _begin(self) -> tuple[Launch, int, Worktree, str]:
@@ -279,7 +284,7 @@ exec {real} "$@"
         self._enter_home()
 
     def do_gc(self) -> None:
-        """A `git gc --prune=now` runs just before the next ref is set."""
+        """A `git gc --prune=now` runs between a commit and its ref."""
         self.gc.touch()
         self.random.choice([self.do_fail, self.do_run])()
 

@@ -15,6 +15,7 @@ from garrison.errors import GarrisonError, Hindered
 from garrison.processes.worktree import adopt_commits
 from garrison.system.git import Git, GitError
 from garrison.system.git.registrations import find_damage
+from garrison.system.git.repository import explain_rights
 from garrison.system.hindrance import TABLE, Course, course_of, find_hindrance, passes
 from support import git, make_repository
 
@@ -42,6 +43,8 @@ OTHERS = {
 def test_each_answer_has_one_course_and_what_the_agent_made_is_none_of_the_machines() -> None:
     assert {find_hindrance(told).name for told in WORDS.values()} == set(WORDS)  # type: ignore[union-attr]
     assert set(WORDS) == {each.name for each in TABLE if each.course is Course.WAIT}
+    page = (Path(__file__).resolve().parents[2] / "docs/protocols.md").read_text(encoding="utf-8")
+    assert "|---|---|---|\n" + "".join(f"| {each.name} | {each.what} | {each.course} |\n" for each in TABLE) in page
     assert all(passes(GitError(("add",), 128, f"hint: more\n{told}")) for told in WORDS.values())
     assert {told: course_of(GitError(("add",), 128, told)) for told in OTHERS} == OTHERS
     assert passes(Hindered("the target is gone")) and not passes(GarrisonError("no"))
@@ -152,3 +155,32 @@ def test_what_a_gc_took_before_it_had_a_ref_is_written_again(tmp_path: Path, mon
     assert git(scene.git.root, "show", f"{ref}:folder/more.txt") == "more"
     assert git(scene.git.root, "fsck", "--connectivity-only", "--no-dangling") == ""
     assert not (scene.git.common / "gc.pid").exists()
+
+
+@pytest.mark.parametrize(("shared", "folder", "file"), [
+    ("", 0o700, 0o600), ("group", 0o2770, 0o660), ("1", 0o2770, 0o660), ("all", 0o2775, 0o664),
+    ("0640", 0o2750, 0o640)])
+def test_locks_in_a_repository_are_for_whom_git_shares_it_with(tmp_path: Path, shared: str, folder: int, file: int,
+                                                               ) -> None:
+    make_repository(tmp_path / "repo")
+    handle = Git(tmp_path / "repo")
+    lock = handle.common / "garrison/main/queue.lock"
+    for _ in "new", "as an earlier version made it":
+        if shared:
+            git(tmp_path / "repo", "config", "core.sharedRepository", shared)
+            handle.common.chmod(0o2775)
+        handle.__dict__.pop("shared_mode", None)
+        assert handle.make_lock(lock) == lock
+        modes = [path.stat().st_mode & 0o7777 for path in (lock.parent.parent, lock.parent, lock)]
+        assert modes == [folder, folder, file]
+        lock.chmod(0o600)
+        lock.parent.chmod(0o700)
+
+
+def test_a_lock_that_another_user_made_for_themselves_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                      ) -> None:
+    make_repository(tmp_path / "repo")
+    lock = Git(tmp_path / "repo").common / "garrison/main/processor.lock"
+    assert explain_rights(lock) is None, "one's own waits until one may"
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert f"{lock.parents[2]} belongs to user {os.getuid()}, who alone may write in it" in str(explain_rights(lock))

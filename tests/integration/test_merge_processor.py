@@ -5,6 +5,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from merge_support import World, await_gate, check, drive, git, leave_daemon, until, wait
@@ -17,6 +18,7 @@ from garrison.merge.gate import gate_marker
 from garrison.merge.processor import MergeProcessor, Progress
 from garrison.merge.queue import MergeQueue, find_unrecorded, list_queues
 from garrison.merge.records import QueueResumed
+from garrison.processes.merge_processor.process import QueueWorker
 from garrison.records import journal, log_retention
 from garrison.system import disk_space, failpoint, processes
 from support import DEADLINE
@@ -551,3 +553,40 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor.close()
 
 
+
+
+def test_a_target_that_another_home_holds_is_told_and_left_to_who_has_work(world, tmp_path):
+    """One home's processor holds the target while it works, and leaves it to another's as soon as it has nothing."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+
+    def worker(queue: MergeQueue) -> QueueWorker:
+        runtime = SimpleNamespace(home=queue.home, clock=clock, environment=lambda launch, more: world.environment)
+        launch = SimpleNamespace(trees=str(world.trees), held_back=(), gate="true", no_gate=False, base="main")
+        supervisor = SimpleNamespace(record=lambda event: None)
+        return QueueWorker(SimpleNamespace(runtime=runtime, launch=launch, supervisor=supervisor, send=lambda _: None,
+                                           is_at_work=lambda holder: False), queue)
+
+    other = MergeQueue(tmp_path / "home2", world.repo, token="other")
+    other.configure(QueueConfig(no_gate=True))
+    ours, theirs = worker(world.queue), worker(other)
+    world.branch("one", {"one.txt": "1\n"})
+    world.branch("two", {"two.txt": "1\n"})
+    other.enqueue("r2", "two", 1, "two")
+    world.enqueue("one")
+    ours.turn()
+    for _ in range(5):
+        assert not theirs.turn() and not theirs.has_queue
+        clock.now += 1.0
+    assert other.state.hindrance == ("runs of another home are landing on main; this one's turn comes once they have "
+                                     "nothing to test")
+    until(lambda: (ours.turn(), world.entry("one").status == "landed" and not ours.has_queue)[1], "the first to land")
+    until(lambda: (theirs.turn(), other.entries()[0].status == "landed")[1], "the other home to land")
+    assert other.state.hindrance == ""
+    clock.now += 3.0
+    ours.turn()
+    assert not ours.has_queue, "who has no work does not ask for it"
+    world.branch("three", {"three.txt": "1\n"})
+    world.enqueue("three")
+    until(lambda: (ours.turn(), theirs.turn(), world.entry("three").status == "landed")[2], "the last")
+    ours.merge.close()
+    theirs.merge.close()

@@ -12,6 +12,7 @@ import pytest
 from tests import planting, proof, proof_table
 from tests.proof_table import COMPONENTS, FAULTS, ROOT, Cell
 from tests.simulator.mutations import MUTATIONS, SHELLS
+from tests.trouble import PLANTED
 
 CELLS = proof_table.read_cells()
 
@@ -62,6 +63,6 @@ def test_what_was_not_seen_is_shown_as_such() -> None:
 
 def test_every_mutation_applies_and_there_are_enough() -> None:
     """Each address fits one place, so that it cannot rot unseen."""
-    assert misplanted([mutation.plantings for mutation in MUTATIONS]) == []
+    assert misplanted([mutation.plantings for mutation in (*MUTATIONS, *PLANTED)]) == []
     assert max(Counter(one.name for one in proof.proofs()).values()) == 1
     assert len(MUTATIONS) - len(SHELLS) >= 40

@@ -140,8 +140,7 @@ class MergeProcessor:
     def acquire(self) -> bool:
         """Take the processor's lock and begin a new epoch; return False if another process holds it."""
         if self._lock is None:
-            atomic.make_directory(self.queue.locks)
-            lock = LifeLock.try_acquire(self.queue.processor_lock)
+            lock = LifeLock.try_acquire(self.git.make_lock(self.queue.processor_lock))
             if lock is None:
                 return False
             try:

@@ -46,6 +46,7 @@ from garrison.records.life_lock import is_held
 from garrison.system import failpoint
 from garrison.system.clock import Clock, SystemClock, from_iso
 from garrison.system.git import Git
+from garrison.system.git.repository import explain_rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,6 +57,8 @@ PINS = "refs/garrison/mq"
 """Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
 LOCK_TIMEOUT = 10.0
 """Seconds to wait for `queue.lock`, which is held for milliseconds; a processor that is stopped longer is killed."""
+WANTED_SECONDS = 5.0
+"""Seconds for which the wish of another home's processor holds; it repeats that each second."""
 STARTED = ("candidate", "testing", "landing_blocked")
 """Statuses of an entry with a candidate; if its options change, the candidate is built again."""
 FAILPOINTS = ("enq_pinned", "enq_written", "enq")
@@ -194,8 +197,23 @@ class MergeQueue:
         return self.locks / "processor.lock"
 
     def is_processor_running(self) -> bool:
-        """Return whether a process holds the processor's lock now."""
-        return is_held(self.processor_lock)
+        """Return whether a process holds the processor's lock now; Refused if only another user may look."""
+        try:
+            return is_held(self.processor_lock)
+        except PermissionError as error:
+            raise explain_rights(self.processor_lock) or error from error
+
+    def want(self) -> None:
+        """Ask the processor of another home, which lands on the same target, to let go of it once it has no work."""
+        self.git.make_lock(self.locks / "wanted").write_text(str(self.home), encoding="utf-8")
+
+    def is_wanted(self) -> bool:
+        """Return whether another home has asked for the target within the last seconds."""
+        with suppress(OSError):
+            path = self.locks / "wanted"
+            return abs(self.clock.time() - path.stat().st_mtime) < WANTED_SECONDS \
+                and path.read_text(encoding="utf-8", errors="replace") not in ("", str(self.home))
+        return False
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -216,8 +234,7 @@ class MergeQueue:
 
     def lock(self, timeout: float | None = LOCK_TIMEOUT) -> AbstractContextManager[None]:
         """Hold `queue.lock`; Refused if it stays taken for `timeout` seconds (None: wait in the kernel, in order)."""
-        atomic.make_directory(self.locks)
-        return atomic.locked(self.locks / "queue.lock", timeout)
+        return atomic.locked(self.git.make_lock(self.locks / "queue.lock"), timeout)
 
     @contextmanager
     def locked(self) -> Iterator[QueueState]:

@@ -284,8 +284,7 @@ def find_damage(queue: MergeQueue) -> str:
 
 def rebuild(queue: MergeQueue) -> list[str]:
     """Replace a damaged journal, and return notes on what could not be known. Refused while a processor runs."""
-    atomic.make_directory(queue.locks)
-    processor_lock = LifeLock.try_acquire(queue.processor_lock)
+    processor_lock = LifeLock.try_acquire(queue.git.make_lock(queue.processor_lock))
     if processor_lock is None:
         raise Refused("a processor still works this queue from its memory; stop it, then run doctor again")
     try:

@@ -446,8 +446,7 @@ def remove_void_claims(git: Git, folder: Path) -> None:
 @contextmanager
 def _numbers_locked(git: Git) -> Iterator[None]:
     """Hold the lock under which numbers and slots are assigned."""
-    atomic.make_directory(git.common / "garrison")
-    with atomic.locked(git.common / "garrison" / "numbers.lock"):
+    with atomic.locked(git.make_lock(git.common / "garrison" / "numbers.lock")):
         yield
 
 

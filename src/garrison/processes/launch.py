@@ -126,6 +126,7 @@ def _claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) 
     folder, git = atomic.make_directory(runtime.home / "runs"), Git(Path(launch.repo), home=runtime.home)
     stem, holds_id = to_run_stem(launch.pipeline_id), not launch.claimed_for
     taken = git.find_refs_of_runs() if holds_id else {}
+    others: list[str] = []
     for number in count(1):
         run = launch.run_id or f"{stem}-{number}"
         try:
@@ -140,11 +141,15 @@ def _claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) 
             (folder / run).rmdir()
             raise
         if not ref:
+            if others:
+                more = f" and {len(others) - 1} more" if others[1:] else ""
+                report(f"note: {launch.repo} has {others[0]}{more} of an earlier run, or of another home's; nothing of "
+                       "it is used")
             return replace(launch, run_id=run, holds_id=holds_id), folder / run
         (folder / run).rmdir()
         if launch.run_id:
             raise run_is_foreign(runtime, git, run, ref)
-        report(f"note: {launch.repo} has {ref} of an earlier run {run}, or of another home's; nothing of it is used")
+        others.append(ref)
     raise AssertionError
 
 

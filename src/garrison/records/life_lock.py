@@ -50,7 +50,10 @@ class LifeLock:
         """
         if not atomic.same_file(self._descriptor, self.path):
             raise LockLost(f"life lock {self.path} was removed or replaced; stopping gracefully")
-        os.utime(self._descriptor, ns=(monotonic_ns, time_ns))
+        try:
+            os.utime(self._descriptor, ns=(monotonic_ns, time_ns))
+        except PermissionError:  # another user made it, in a repository that both share
+            os.utime(self._descriptor)
 
     def release(self) -> None:
         """Release the lock; the file stays."""

@@ -38,6 +38,8 @@ class Hindrance:
 
     name: str
     course: Course
+    what: str
+    """What happened, for people."""
     words: str
     """Regular expression of git's words."""
     errnos: Collection[int] = ()
@@ -47,23 +49,29 @@ class Hindrance:
 
 _GIT_DIR = r"\.git\b|/worktrees/|/objects/|repository database|\.lock\b|packed-refs|'refs/|temporary file"
 TABLE = (
-    Hindrance("no room", Course.WAIT, "No space left on device|Disk quota exceeded", {ENOSPC, EDQUOT}),
-    Hindrance("read-only", Course.WAIT, "Read-only file system", {EROFS}),
-    Hindrance("no rights", Course.WAIT, "Permission denied|Operation not permitted|insufficient permission",
-              {EACCES, EPERM}, _GIT_DIR),
-    Hindrance("shortage", Course.WAIT, "Cannot allocate memory|Too many open files|[Cc]annot fork|unable to fork|"
-              "unable to create thread|Resource temporarily unavailable",
-              {EAGAIN, ENOMEM, EMFILE, ENFILE, ETOOMANYREFS}),
-    Hindrance("device", Course.WAIT, "Input/output error|Stale file handle", {EIO}),
-    Hindrance("configuration", Course.WAIT, r"bad config |bad (numeric|boolean) config value|could not parse config|"
+    Hindrance("no room", Course.WAIT, "a disk or a quota is full", "No space left on device|Disk quota exceeded",
+              {ENOSPC, EDQUOT}),
+    Hindrance("read-only", Course.WAIT, "a file system became read-only", "Read-only file system", {EROFS}),
+    Hindrance("no rights", Course.WAIT, "a file of the git directory may not be read or written",
+              "Permission denied|Operation not permitted|insufficient permission", {EACCES, EPERM}, _GIT_DIR),
+    Hindrance("shortage", Course.WAIT, "memory, processes or descriptors ran out",
+              "Cannot allocate memory|Too many open files|[Cc]annot fork|unable to fork|unable to create thread|"
+              "Resource temporarily unavailable", {EAGAIN, ENOMEM, EMFILE, ENFILE, ETOOMANYREFS}),
+    Hindrance("device", Course.WAIT, "a disk or a network file system does not answer",
+              "Input/output error|Stale file handle", {EIO}),
+    Hindrance("configuration", Course.WAIT, "git's configuration cannot be read",
+              r"bad config |bad (numeric|boolean) config value|could not parse config|"
               "error occurred while reading the configuration|unable to access '[^']*config'",
               inside=r"^(?!.*\.gitmodules)"),
-    Hindrance("moved away", Course.WAIT, "the repository is not there"),
-    Hindrance("worktree", Course.REPAIR, r"worktrees/[^/ ]+/(commondir|gitdir|HEAD|index)\b|"
+    Hindrance("moved away", Course.WAIT, "the repository or its target branch is not there",
+              "the repository is not there"),
+    Hindrance("worktree", Course.REPAIR, "what git keeps about a worktree is damaged, or an index is",
+              r"worktrees/[^/ ]+/(commondir|gitdir|HEAD|index)\b|"
               r"not a git repository: .*/worktrees/|index file (corrupt|smaller)|bad (index file|signature)|"
               r"unable to read [0-9a-f]{40}|"
               r"invalid gitfile|failed to read .*(commondir|gitdir)|its \.git was rewritten"),
-    Hindrance("distrust", Course.REFUSE, "detected dubious ownership|unsafe repository"),
+    Hindrance("distrust", Course.REFUSE, "git distrusts the repository, which another user owns",
+              "detected dubious ownership|unsafe repository"),
 )
 _SPOKEN = ("fatal:", "error:")
 

@@ -17,6 +17,7 @@ from garrison.ends import Wait, WaitKind
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError
 from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor
+from garrison.merge.records import QueueHindered
 from garrison.processes import run_branch
 from garrison.processes.loop import RepeatedErrors, exit_gracefully, log_line
 from garrison.processes.run_status import Status, read_run_state
@@ -45,6 +46,14 @@ VERIFY_SECONDS = 5.0
 
 STANDBY_POLL = 0.25
 """Seconds between two tries for the queue's lock."""
+WANT_SECONDS = 1.0
+"""Seconds between two wishes for a target that another home's processor holds."""
+TELL_SECONDS = 3.0
+"""Seconds without a target that another home's processor holds, after which people are told."""
+YIELD_SECONDS = 2.0
+"""Seconds for which a target is left to another home, at least."""
+_WITHOUT_WORK = frozenset({WaitKind.EMPTY, WaitKind.PAUSED, WaitKind.NO_GATE, WaitKind.BLOCKED})
+"""Waits in which a target may be left to another home."""
 
 
 class QueueWorker:
@@ -64,6 +73,8 @@ class QueueWorker:
         """Number of the last journal record that was reported."""
         self._logged = ""
         self._errors = RepeatedErrors()
+        self._stands_by = self._next_wish = self._left_until = 0.0
+        """Since when another home holds the target (0: it does not), when to wish for it again, how long it is left."""
 
     @property
     def is_idle(self) -> bool:
@@ -80,9 +91,14 @@ class QueueWorker:
             return True
 
     def _take_turn(self) -> bool:
+        now = self.processor.runtime.clock.monotonic()
         if not self.has_queue:
-            if not self.merge.acquire():
+            if now < self._left_until:
                 return False
+            if not self.merge.acquire():
+                self._stand_by(now)
+                return False
+            self._stands_by = 0.0
             if self._taken != self.merge.epoch:
                 self._taken = self.merge.epoch
                 self.processor.supervisor.record(QueueTaken(self._taken))
@@ -92,10 +108,30 @@ class QueueWorker:
         if self._is_lost():
             self._rebuild(RecordCorrupt(self.queue.path, "it is gone, or was started again"))
             return True
-        self.verifier.check(self.processor.runtime.clock.monotonic())
+        self.verifier.check(now)
         has_more = self._work()
         self._report()
+        if self.wait is not None and self.wait.kind in _WITHOUT_WORK and not has_more and self.queue.is_wanted():
+            self.merge.close()
+            self.has_queue, self._left_until = False, now + YIELD_SECONDS
         return has_more
+
+    def _stand_by(self, now: float) -> None:
+        """Wish for a target that another home's processor holds, and tell people that it does; nothing if one of this
+        home has it, which does the work of all its runs."""
+        state = self.queue.state
+        if not state.unfinished() or self.processor.is_at_work(state.holder):
+            self._stands_by = 0.0
+            return
+        self._stands_by = self._stands_by or now
+        if now >= self._next_wish:
+            self._next_wish = now + WANT_SECONDS
+            self.queue.want()
+        why = (f"runs of another home are landing on {self.queue.target}; this one's turn comes once they have nothing "
+               "to test")
+        if now - self._stands_by >= TELL_SECONDS and state.hindrance != why:
+            with self.queue.locked():
+                self.queue.append(QueueHindered(why))
 
     def _is_lost(self) -> bool:
         """Return whether the journal is gone, or was started again: the launch had recorded a gate in it."""
@@ -205,6 +241,13 @@ class Processor:
         parent = self.incarnation.identity.parent
         parents = [Key(parent["role"], parent["name"], self.launch.run_id)] if parent else []
         return not any(self.supervisor.is_alive(key) for key in [*parents, launcher_key(self.launch.run_id)])
+
+    def is_at_work(self, holder: str) -> bool:
+        """Return whether who took a queue last, by its token, is another processor of this home, and alive."""
+        with contextlib.suppress(GarrisonError, ValueError):
+            key = Key.parse(holder.partition("#")[0])
+            return key != self.incarnation.key and self.supervisor.is_alive(key)
+        return False
 
     def send(self, outcome: Outcome) -> None:
         """Report an entry's outcome to its runner."""

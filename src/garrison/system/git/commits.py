@@ -223,7 +223,7 @@ class Commits(Repository):
         damaged = [name for name in dict.fromkeys(names) if self._is_damaged(name)]
         folder = self.common / "garrison" / "damaged"
         for name in damaged:
-            folder.mkdir(parents=True, exist_ok=True)
+            self.make_folder(folder)
             with suppress(FileNotFoundError):
                 self._loose(name).replace(folder / name)
         return damaged
@@ -326,7 +326,7 @@ class Commits(Repository):
 
         What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
         """
-        self.scratch.mkdir(exist_ok=True)
+        self.make_folder(self.scratch)
         with tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch) as folder:
             extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
             text = "".join(f"{ours} {commit}\n" for commit in theirs)
@@ -454,7 +454,7 @@ class Commits(Repository):
         try:
             return os.open(path, flags, 0o666)
         except FileNotFoundError:
-            self.scratch.mkdir(exist_ok=True)
+            self.make_folder(self.scratch)
             return os.open(path, flags, 0o666)
 
     def drop_refs(self, refs: Sequence[str]) -> None:
@@ -501,8 +501,9 @@ class Commits(Repository):
 
     @cached_property
     def _keeps_refs_in_files(self) -> bool:
-        """Return whether this repository keeps refs in files."""
-        return not (self.common / "reftable").exists()
+        """Return whether this repository keeps refs in files, and for one user: else git knows which rights they get.
+        """
+        return not (self.common / "reftable").exists() and not self.shared_mode
 
     # --- scratch files ------------------------------------------------------------------------------------------------
 

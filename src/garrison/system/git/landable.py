@@ -144,7 +144,7 @@ def _explain_missing(git: Commits, blobs: Iterable[str]) -> str:
 
 
 def _scratch(git: Commits) -> tempfile.TemporaryDirectory[str]:
-    git.scratch.mkdir(exist_ok=True)
+    git.make_folder(git.scratch)
     return tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=git.scratch)
 
 

@@ -12,6 +12,7 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from contextlib import suppress
@@ -228,6 +229,41 @@ class Repository:
         abandoned_locks.remove_named(errors, self.root, self.common)
         return CONTENTION.search(errors) is not None
 
+    def make_lock(self, path: Path) -> Path:
+        """Create the empty file `path` below the shared git directory, with its folders, unless it is there: for those
+        whom `core.sharedRepository` names, as git creates its own files. Refused if only another user may."""
+        try:
+            return self._make_lock(path)
+        except PermissionError as error:
+            raise explain_rights(path) or error from error
+
+    def _make_lock(self, path: Path) -> Path:
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077 or not self.shared_mode:
+                return path  # else it may be of a version that made every lock for one user
+        self.make_folder(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self.shared_mode and os.fstat(descriptor).st_uid == os.geteuid():
+            os.fchmod(descriptor, 0o600 | self.shared_mode)
+        os.close(descriptor)
+        return path
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder below the shared git directory, with its parents, for the same users as `make_lock`."""
+        for folder in reversed([each for each in (path, *path.parents) if self.common in each.parents]):
+            with suppress(FileExistsError):
+                folder.mkdir(0o700)
+            if self.shared_mode and folder.stat().st_uid == os.geteuid():
+                folder.chmod(stat.S_ISGID | 0o700 | self.shared_mode | (self.shared_mode & 0o044) >> 2)
+
+    @cached_property
+    def shared_mode(self) -> int:
+        """Return the rights of others to files that git creates here; 0 for none."""
+        if not self.common.stat().st_mode & (stat.S_ISGID | stat.S_IWGRP):
+            return 0
+        return _shared_mode(self.run("config", "--get", "core.sharedRepository", check=False).out.strip())
+
     def settings(self, path: Path | None = None) -> Sequence[Setting]:
         """Return the settings that git follows in a worktree, in its order; none if it cannot read them."""
         own = (self.pinned or self._pin(path)).get("GIT_DIR")
@@ -238,6 +274,28 @@ class Repository:
         """Return the commit that `name` refers to (in the worktree `path`), or None."""
         answer = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=path, check=False)
         return answer.out.strip() or None
+
+
+def _shared_mode(setting: str) -> int:
+    """Return the rights of others to a file that `core.sharedRepository` gives, as git reads it. Pure."""
+    if re.fullmatch("0[0-7]+", setting):
+        return int(setting, 8) & 0o066
+    if setting.lower() in ("all", "world", "everybody", "2"):
+        return 0o064
+    return 0o060 if setting.lower() in ("group", "true", "1", "yes", "on") else 0
+
+
+def explain_rights(path: Path) -> Refused | None:
+    """Return the refusal of a file in a git directory that another user made for themselves alone; None for one's own.
+    """
+    for folder in (path, *path.parents):
+        with suppress(OSError):
+            owner = folder.lstat().st_uid
+            return None if owner == os.geteuid() else Refused(
+                f"{folder} belongs to user {owner}, who alone may write in it, so your runs cannot land here; let them "
+                "share the repository (`git config core.sharedRepository group`, and `chmod -R g+rwXs` for .git), or "
+                "work in a clone")
+    return None
 
 
 def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: str | None, timeout: float | None,

@@ -149,6 +149,8 @@ class Rescues(Submodules):
                     self.save_submodules(path, commit, ref)
                 if self.update_ref(ref, commit, ABSENT, message=message.splitlines()[0]):
                     return ref
+                if not self.has_object(commit):  # no name helps
+                    raise GitError(("update-ref", ref), 1, f"fatal: {commit} is gone")
             elif self.is_same_work(ref, commit):
                 return ref
         raise GitError(("update-ref", stem), 1, f"fatal: could not save {commit} as {stem}")

@@ -298,7 +298,8 @@ exec {real} "$@"
         if self.random.random() < 0.5:
             self._surprise = True
             return self.do_run()
-        taken = {path.name for path in (self.home / "runs").glob("*")}
+        there = self.ask("for-each-ref", "--format=%(refname:lstrip=3)", "refs/heads/garrison").split()
+        taken = {path.name for path in (self.home / "runs").glob("*")} | {ref.split("/")[0] for ref in there}
         run = next(name for each in itertools.count(1) if (name := f"crew-{each}") not in taken)
         return self._stray(f"garrison/{run}/node")
 

@@ -167,6 +167,10 @@ def test_after_a_lost_worker_the_next_offer_begins_at_what_was_fetched_and_what_
     bench.work.close()
     work = bench.begin()
     assert (work.state.offer, work.state.base, work.id) == (2, first, AttemptId("r1", "work", 1, 2))
+    again = bench.claim()
+    assert (claim.attempt.lease, again.attempt.lease) == (5.0, 10.0), "a host that answers late gets more time"
+    bench.lab.clock.advance(9.0)
+    bench.report(again, JobProgress("for-2", "executing"))
     git(bench.clone, "update-ref", left_ref(claim.attempt.id), left := bench.commit("late.txt", first))
     late.settle(bench.home, bench.lab.relay.dispatcher, print)
     assert refs(bench.repo, "refs/garrison/rescue") == {"refs/garrison/rescue/r1/work/1-late": left}

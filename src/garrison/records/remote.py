@@ -61,6 +61,8 @@ class RemoteWorkState:
     """Why it was cancelled, '' if it was not."""
     trouble: str = ""
     """What keeps home from hearing of it: the server, or the way to the host."""
+    losses: int = 0
+    """Offers of the node in a row that ended for want of heartbeats, up to this one."""
 
     def __post_init__(self) -> None:
         RemotePhase(self.phase)

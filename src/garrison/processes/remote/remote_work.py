@@ -84,6 +84,8 @@ LEFT_PATIENCE = 10.0
 
 MAX_REASON, MAX_TAIL = 2000, 8000
 """Characters of a host's reason, and of the end of its output."""
+MAX_LEASE = 40.0
+"""Longest lease that home gives by itself, in seconds, to hosts that answer late."""
 KINDS = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.NO_CHANGE, RefusedBy.LOST, RefusedBy.UNFINISHED, RefusedBy.GUARD})
 """Kinds of failures that a host may report; what follows them is decided at home."""
 _TOLD_AGAIN = frozenset({"work", "line", "trouble"})
@@ -138,9 +140,10 @@ class RemoteWork(Work):
                                            f"Run {self.task.run_id}, attempt {self.task.attempt}.")
         base = self.git.head(self.worktree) or self.launch.base_oid
         job = make_job(self.runtime.home, self.launch, self.task, offer, self.git, self.assignment.read_prompt())
+        last = before or look_remote(self.folder.parent / str(self.task.attempt - 1))
         state = RemoteWorkState(
             offer, self.task.hosts, base, encode(job, MAX_JOB), placement.queue_of(self.task.hosts, hosts),
-            since=self.runtime.clock.utc(), host_run=job.host_run)
+            since=self.runtime.clock.utc(), host_run=job.host_run, losses=last.losses if last is not None else 0)
         write_remote(self.folder, state)
         self._say(f"waiting for a host ({placement.describe(self.task.hosts)})")
         return state
@@ -276,7 +279,9 @@ class RemoteWork(Work):
         return view.state in OVER or view.state is AttemptState.UNKNOWN
 
     def _lease(self) -> float:
-        return lease_of(self.runtime.home)
+        """Return the lease of the offer: twice that of one whose host did not answer in time, since it may be slow."""
+        lease = lease_of(self.runtime.home)
+        return max(lease, min(lease * 2 ** self.state.losses, MAX_LEASE))
 
     def _followed(self, following: Following) -> None:
         self._following = following
@@ -407,7 +412,8 @@ class RemoteWork(Work):
             self._outcome = Outcome("fail", f"its result is of an unknown host: {error}")
             return
         if self.state.phase != RemotePhase.COLLECTING:
-            self._change(phase=RemotePhase.COLLECTING, host=result.host, claim=view.claim or self.state.claim or 1)
+            self._change(phase=RemotePhase.COLLECTING, host=result.host, claim=view.claim or self.state.claim or 1,
+                         losses=0)
             self._say(f"{result.host} has ended it: {result.status}")
         progress = decode(JobProgress, json.dumps(result.progress), MAX_PROGRESS) or self._progress
         if (last := replace(progress, question_id="", question="")) != self._progress:
@@ -452,6 +458,7 @@ class RemoteWork(Work):
             self.lost_host = True
             self._outcome = Outcome("fail", f"{where} was cut off or died: no heartbeat of it within "
                                             f"{self._lease():g} s", killed=True)
+            self._change(losses=self.state.losses + 1)
         self._say(self._outcome.reason)
 
     def _take_left(self, view: AttemptView) -> None:

@@ -93,7 +93,9 @@ own=$(echo wheels/garrison-[0-9]*.whl)
 if ! "$name/bin/python" -I wheels/unpack.py wheels 2>first.log; then
     timeout 500 "$name/bin/python" "$pip/pip" --disable-pip-version-check --retries 1 --timeout 10 install \\
         --no-compile -q --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
-        tail -qn 1 first.log second.log >&2
+        tail -n 1 first.log >&2  # what follows is told; pip's last line names a package, though no index answered
+        sed -n 's/.* after connection broken by /its package index does not answer: /p' second.log | grep -m 1 . >&2 ||
+            tail -n 1 second.log >&2
         exit 9
     }
 fi

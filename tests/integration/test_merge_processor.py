@@ -289,6 +289,14 @@ def test_landings_that_a_person_took_back_are_undone_until_they_land_again(world
     assert [(entry.attempt, entry.status) for entry in world.queue.state.entries_of("r", "two")] == \
         [(1, "undone"), (2, "landed")]
     assert git(world.repo, "show", "main:two.txt") == "1"
+    before = world.tip()
+    world.queue.notice_undone()
+    world.branch("four", {"four.txt": "1\n"})
+    world.enqueue("four")
+    world.drain()
+    git(world.repo, "reset", "-q", "--hard", before)
+    world.queue.notice_undone()
+    assert world.entry("four").status == "undone", "moved back to just what was seen before the landing"
 
 
 def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):

@@ -178,8 +178,8 @@ class MergeQueue:
         self.folder = home / "merge-queue" / self.git.key / directory
         self.locks = self.git.common / "garrison" / directory
         self._reader = QueueReader(self.folder)
-        self._seen_tip = ""
-        """Target's commit for which `notice_undone` has recorded what is undone."""
+        self._seen: tuple[str | None, str] = None, ""
+        """Target's commit for which `notice_undone` has recorded what is undone, and the one after the last landing."""
 
     @cached_property
     def branch(self) -> Target:
@@ -403,14 +403,15 @@ class MergeQueue:
         What was rewritten is still there: its commits have the entry's trailer. GitError if git cannot tell.
         """
         tip = self.branch.tip() if self.branch.is_local else None
-        if tip is None or tip == self._seen_tip:
+        seen = (tip, self.state.tip)  # a person may move it back to just before a landing
+        if tip is None or seen == self._seen:
             return
         with self.locked() as state:
             for record in find_undone(self.git, state, tip):
                 for name in () if record.again else record.entries:
                     self.git.make_ref(pin_ref(name, "head"), state.entries[name].oid)
                 self.append(record, sync=True)
-        self._seen_tip = tip
+        self._seen = seen
 
     def remove_idle_slots(self, trees: Path) -> None:
         """Remove the gate slots of this repository, unless a processor or an entry of this queue may need one soon."""

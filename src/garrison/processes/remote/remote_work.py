@@ -281,7 +281,7 @@ class RemoteWork(Work):
     def _lease(self) -> float:
         """Return the lease of the offer: twice that of one whose host did not answer in time, since it may be slow."""
         lease = lease_of(self.runtime.home)
-        return max(lease, min(lease * 2 ** self.state.losses, MAX_LEASE))
+        return max(lease, min(lease * (1 << self.state.losses), MAX_LEASE))
 
     def _followed(self, following: Following) -> None:
         self._following = following

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.cli.logs import LogPrinter, tail_offset
 from garrison.merge import history
 from garrison.records import log_retention
 from garrison.records.journal import Writer
@@ -131,3 +132,20 @@ def test_the_logs_of_a_queue_that_cannot_be_read_stay(tmp_path: Path, queue: Pat
     lines = (queue / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (queue / "journal.jsonl").write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:]]))
     assert history.gate_logs_of_run(tmp_path, "r1") == []
+
+
+def test_what_is_not_on_the_disk_is_told_and_not_printed(
+        tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Seen: a log of a terabyte, which an agent had made with one call, was printed for hours."""
+    log = tmp_path / "output.log"
+    with log.open("wb") as file:
+        file.write(b"begin\n")
+        file.truncate(1 << 40)
+        file.seek(0, os.SEEK_END)
+        file.write(b"one\ntwo\n")
+        file.truncate(1 << 41)
+    printer = LogPrinter()
+    assert printer.print_from(log, 0) == printer.print_from(log, 1 << 41) == 1 << 41
+    shown = capsysbinary.readouterr().out
+    assert shown.startswith(b"begin\n[") and b"here]\none\ntwo\n[" in shown and len(shown) < 200
+    assert tail_offset(log, 3) > (1 << 41) - (100 << 20)

@@ -149,3 +149,15 @@ def test_what_is_no_event_is_bounded_and_harmless(tmp_path: Path) -> None:
     again = Attempt(tmp_path, "claude").open()
     again.finish()
     assert again.told.session == "s-1", "a session that would be an option is none"
+
+
+@pytest.mark.timeout(60)
+def test_an_empty_terabyte_in_what_a_program_prints_is_passed_over(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, "claude")
+    attempt.print(CLAUDE[0], end="")
+    with attempt.stream.files.lines.open("r+b") as file:
+        file.truncate(1 << 40)
+    attempt.print("", *CLAUDE)
+    attempt.stream.finish()
+    assert attempt.stream.told.session == "s-1"
+    assert "MiB is left out" in attempt.shown()

@@ -10,6 +10,7 @@ The lines are an agent's, and count as hostile: longer ones than `MAX_LINE`, and
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from garrison.agents.claude.stream import cut, render
 from garrison.records import atomic
 from garrison.records.costs import STREAM, UsageRecord, append_usage, call_record, now, token_count
 from garrison.records.json_io import encode, read_json
+from garrison.records.log_retention import find_data
 from garrison.sandbox.network import FOLDER as NETWORK
 from garrison.system.terminal_text import clean_lines
 
@@ -268,6 +270,9 @@ class ProgramStream:
         """
         try:
             with self.files.lines.open("rb") as file:
+                begin, _ = find_data(file.fileno(), self.offset, os.fstat(file.fileno()).st_size)
+                if begin - self.offset > MAX_LINE:  # an empty terabyte, which takes no room, would be read for an hour
+                    self.offset, self._is_too_long = begin, True
                 file.seek(self.offset)
                 block = file.read(_STEP)
         except FileNotFoundError:

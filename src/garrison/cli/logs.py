@@ -23,6 +23,7 @@ from garrison.errors import NotFound, Refused
 from garrison.processes.run_state import replay_run
 from garrison.records import journal
 from garrison.records.identity import Identity
+from garrison.records.log_retention import find_data
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.remote import RemotePhase, look_remote
 from garrison.records.run import RunFiles
@@ -32,6 +33,8 @@ from garrison.system.terminal_text import OutputFilter
 _POLL = 0.25
 """Seconds between two reads while following."""
 _BLOCK = 65536
+_MAX_TAIL = 64 << 20
+"""Bytes of a file's end in which lines are counted."""
 _FINAL = ("validated", "failed")
 """Node statuses after which nothing more is printed."""
 RESET = (b"\x18\x1b\\"  # ends an unfinished sequence or string
@@ -151,6 +154,8 @@ def tail_offset(path: Path, lines: int) -> int:
                 breaks -= 1
             if not breaks:
                 return start + place + 1
+            if end - start > _MAX_TAIL:
+                return start
             at = start
     return 0
 
@@ -163,18 +168,29 @@ class LogPrinter:
         self._filter = OutputFilter() if sys.stdout.isatty() else None
 
     def print_from(self, path: Path, offset: int) -> int:
-        """Copy a file from `offset` and return the end; a file that has shrunk is printed from its start."""
+        """Copy a file from `offset` and return the end; a file that has shrunk is printed from its start.
+
+        Of what was given back to the disk (`log_retention.bound_log`), or never written, its length is told.
+        """
         try:
-            file = path.open("rb")
+            file = path.open("rb", buffering=0)
         except FileNotFoundError:
             return offset
         with file:
-            if os.fstat(file.fileno()).st_size < offset:
+            size = os.fstat(file.fileno()).st_size
+            if size < offset:
                 offset = 0
-            file.seek(offset)
-            while block := file.read(_BLOCK):
-                self._write(block)
-                offset += len(block)
+            while offset < size:
+                begin, end = find_data(file.fileno(), offset, size)
+                if begin > offset:
+                    self._write(f"[{begin - offset} bytes are left out here]\n".encode())
+                file.seek(begin)
+                while begin < end and (block := file.read(min(_BLOCK, end - begin))):
+                    self._write(block.strip(b"\0"))  # the rest of a block of the disk
+                    begin += len(block)
+                if begin == offset:
+                    break  # it has shrunk meanwhile
+                offset = begin
         sys.stdout.flush()
         return offset
 

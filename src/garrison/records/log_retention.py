@@ -6,6 +6,7 @@ and readers keep their places. No error escapes: a log that cannot be shortened 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -44,6 +45,15 @@ def shorten_log(path: Path, max_bytes: int = MAX_BYTES) -> None:
         newline = b"" if head.endswith(b"\n") else b"\n"
         note = f"[garrison left out {size - len(head) - len(tail)} bytes here]\n".encode()
         atomic.write(path, head + newline + note + tail, durable=False)
+
+
+def find_data(descriptor: int, offset: int, size: int) -> tuple[int, int]:
+    """Return begin and end of the next bytes of a file that the disk has; its size twice if there are none."""
+    try:
+        begin = os.lseek(descriptor, offset, os.SEEK_DATA)
+        return begin, min(size, os.lseek(descriptor, begin, os.SEEK_HOLE))
+    except OSError as error:
+        return (size, size) if error.errno == errno.ENXIO else (offset, size)
 
 
 def bound_log(path: Path, max_bytes: int | None = None) -> bool:

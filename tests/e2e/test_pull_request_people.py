@@ -326,8 +326,9 @@ def test_each_word_that_asks_is_heard_whole_and_answered_in_the_agents_own(place
         run.sync()
         run.waits("review of #1")
         assert "work 1" in git(there.bare, "show", f"{there.branch()}:work.txt"), "nobody was sent back"
-        words = {there.comment_line(f"why {each}? {'abcd ' * size}and the end of {each}", "work.txt"): each
-                 for each in range(15)}
+        with state.lock:  # no look finds a part of them
+            words = {there.comment_line(f"why {each}? {'abcd ' * size}and the end of {each}", "work.txt"): each
+                     for each in range(15)}
         run.reworked(2)
         there.report("success")
         wait_for("all are answered", lambda: len(run.answers()) == 15)

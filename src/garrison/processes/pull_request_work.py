@@ -96,9 +96,12 @@ def summarize(runtime: Runtime, launch: Launch, plan: RunPlan, state: RunState, 
         with suppress(GarrisonError, OSError):
             records += costs.read_usage(path)
     spent, nodes = costs.total(records), []
+    landed = {entry.node for entry in node_queue(runtime, launch, "nodes", git).state.entries.values()
+              if entry.run == launch.run_id and entry.status == "landed"}
     for node_name, node in state.nodes.items():
         task = plan.tasks.get(node_name)
-        word = "no change" if node.is_unchanged else "done" if node.status == "validated" else node.status
+        is_unchanged = node.is_unchanged and node_name not in landed  # an attempt that only answers changes nothing
+        word = "no change" if is_unchanged else "done" if node.status == "validated" else node.status
         nodes.append(NodeSummary(node_name, task.label if task else node_name, word, node.attempt,
                                  _reported(runtime, launch, git, node_name, node.attempt)))
     stat = ""

@@ -97,14 +97,14 @@ class PullRequest:
         return f"{name}: {_WORDS.get(PullRequestState(self.state), self.state)}" + (
             f" ({self.reason})" if self.reason else "")
 
-    def awaits_answers(self, node: str, landing: int) -> bool:
-        """Return whether a node answers comments in its present attempt: it need not change anything then.
+    def may_stay(self, node: str, landing: int) -> bool:
+        """Return whether a node need not change anything in its present attempt, since it was sent back for comments or
+        checks: a comment may ask a question, and a check may be red by chance.
 
         Args:
             landing: number of the landing that was tested last.
         """
-        return any(owner == node and self.taken.get(key) == landing and not key.startswith("check:")
-                   for key, owner in self.owners.items())
+        return any(owner == node and self.taken.get(key) == landing for key, owner in self.owners.items())
 
     @property
     def needs_person(self) -> bool:

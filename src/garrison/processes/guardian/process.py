@@ -578,7 +578,7 @@ class Guardian:
             context, carried = flow_policy.task_context(self.state, node, planned.kind)
             landed = flow_policy.landed_upstream(self.plan, self.state, node)
             task = build_task(planned, self.launch, self.plan, self.state.nodes[node], context, carried, landed)
-            if self.state.pull_request.awaits_answers(node, self.state.landing.attempt):
+            if self.state.pull_request.may_stay(node, self.state.landing.attempt):
                 task = replace(task, allow_empty=True)
             run_records.save(path, task)
         return task

@@ -423,7 +423,8 @@ def _reply(turn: Turn) -> list[Action] | None:
             continue  # an old answer of the forge's: the comment was edited since
         has_changed = known.heads.get(key, "") != tip
         words = turn.view.replies.get(key, "")
-        text = write_reply(words, tip if has_changed else "", "" if comment.path else comment.author, comment.text)
+        about = "the issue, as it was edited" if comment.id.startswith(ISSUE) else comment.text
+        text = write_reply(words, tip if has_changed else "", "" if comment.path else comment.author, about)
         return turn.step(ForgeStep(StepKind.REPLY, tip, text=text, comment=comment.key,
                                    resolves=has_changed and turn.facts.requires_resolved))
     return None

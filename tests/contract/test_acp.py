@@ -126,7 +126,7 @@ def test_a_result_block_that_stays_invalid_fails(stage: Stage) -> None:
 
 def test_an_agent_that_goes_round_is_told_once_and_then_asked_about(stage: Stage) -> None:
     turn = [{"run": f"sleep 0.05; ls  # look {word}"} for word in ("here", "there", "again") * 15]
-    stage.play(turn, turn, [{"say": BLOCK}])
+    stage.play(turn, [{**step, "at_end": True} for step in turn], [{"say": BLOCK}])
     work = stage.acp()
     stage.until(work, lambda: work.question is not None and work.process() is None)
     assert work.question is not None and "it goes round, though it was told so: its last" in work.question.text

@@ -221,14 +221,15 @@ class AcpDouble:
 
     def _run(self, session: str, step: Json) -> str:
         call = f"call-{next(self._calls)}"
-        self.update(session, sessionUpdate="tool_call", toolCallId=call, title=step["run"], kind="execute",
-                    status="in_progress")
+        told = {"sessionUpdate": "tool_call", "title": step["run"], "kind": "execute"}
+        if not step.get("at_end"):
+            self.update(session, toolCallId=call, status="in_progress", **told)
+            told = {"sessionUpdate": "tool_call_update"}
         done = subprocess.run(step["run"], shell=True, cwd=self.read(session)["cwd"], capture_output=True, text=True,
                               check=False)
         if done.returncode and step.get("must"):
             os.kill(os.getpid(), signal.SIGKILL)
-        self.update(session, sessionUpdate="tool_call_update", toolCallId=call,
-                    status="failed" if done.returncode else "completed",
+        self.update(session, toolCallId=call, status="failed" if done.returncode else "completed", **told,
                     content=[{"type": "content", "content": {"type": "text", "text": done.stdout + done.stderr}}])
         return ""
 

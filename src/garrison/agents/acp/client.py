@@ -375,13 +375,14 @@ class AcpClient:
         turn, call = self.turn_state, str(update.tool_call_id)[:200]
         turn.answered = True
         status = update.status
-        if call not in turn.calls and status not in ("completed", "failed"):
+        is_over = status in ("completed", "failed")
+        if call not in turn.calls and (not is_over or update.session_update == "tool_call"):  # some tell one at its end
             if len(turn.calls) >= _MAX_CALLS:
                 turn.calls.pop(next(iter(turn.calls)))
             turn.calls[call] = title_of(update)
             self._listener.on_event({"kind": "tool", "id": call, "name": update.kind or "tool",
                                      "input": {"command": cut(turn.calls[call])}})
-        if status in ("completed", "failed"):
+        if is_over:
             turn.calls.pop(call, None)
             turn.asked = 0
             self._listener.on_event({"kind": "tool_result", "id": call, "text": cut(_result_of(update)),

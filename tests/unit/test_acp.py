@@ -22,7 +22,7 @@ from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer,
 from garrison.agents.acp.report_block import find_report, find_verdict
 from garrison.agents.acp.settings import AcpSettings, read_only
 from garrison.agents.claude import cli_process, policy
-from garrison.agents.claude.policy import Step
+from garrison.agents.claude.policy import Ending, Step
 from garrison.agents.program_takeover import fill_session, opener_of
 from garrison.agents.registry import (
     AcpProfile,
@@ -152,6 +152,10 @@ def test_a_program_that_is_gone_is_waited_for_and_one_that_cannot_be_run_is_inva
     odd.chmod(0o755)
     ending = asyncio.run(connection_to(str(odd), atomic.make_directory(tmp_path / "other")).run())
     assert (ending.kind, ending.reason) == ("invalid", f"{odd} cannot be started: No such file or directory")
+    back = connection_to(str(odd), atomic.make_directory(tmp_path / "back"))
+    back.files.add_ending(Ending("vanished", 1.0))
+    ending = asyncio.run(back.run())
+    assert (ending.kind, ending.reason) == ("vanished", f"{odd} cannot be run yet; waiting until it can")
 
 
 def test_a_disk_that_is_full_while_the_program_starts_says_nothing_about_the_program(

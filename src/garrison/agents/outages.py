@@ -24,6 +24,7 @@ from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 from garrison.records.life_lock import LifeLock
+from garrison.system.terminal_text import shorten
 
 FOLDER = Path("run", "outages")
 """Folder of a home."""
@@ -34,6 +35,8 @@ PROVEN_AFTER = 60.0
 _FORGOTTEN_AFTER = 3600.0
 """Seconds after the time of its next trial after which an outage is an old story: whoever waited has been stopped."""
 _POLL = 1.0
+_SHOWN = 80
+"""Characters of what was said that are shown: what follows is a CLI's advice."""
 _SAME_DAY = 20 * 3600.0
 
 
@@ -93,8 +96,8 @@ class Outage:
             TABLE[TroubleKind(self.kind)].words
         since = datetime.fromtimestamp(self.since, UTC)
         day = f"{since:%Y-%m-%d} " if self.at - self.since > _SAME_DAY else ""
-        first = self.reason.partition("\n")[0].removeprefix(f"{self.status} ")
-        return f"{answers} since {day}{since:%H:%M UTC}: {first}"
+        first = self.reason.partition("\n")[0].removeprefix("API Error: ").removeprefix(f"{self.status} ")
+        return f"{answers} since {day}{since:%H:%M UTC}: {shorten(first.partition('. ')[0], _SHOWN)}"
 
 
 def next_outage(known: Outage | None, ending: Ending, until: float, *, is_trial: bool) -> Outage:

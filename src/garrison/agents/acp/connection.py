@@ -105,7 +105,7 @@ class Connection(SessionConnection):
         except RequestError as error:
             return self._ending(*acp_failures.classify(error.code, str(error), error.data))
         except CannotStart as error:
-            return self._gone() or self._ending(failures.INVALID, str(error))
+            return self._gone(was_run=False) or self._ending(failures.INVALID, str(error))
 
     async def _connect(self) -> Ending:
         async with start_slot(Path(self.job.home), self.settings.starts, self._show_wait, self._stop) as started:
@@ -374,9 +374,8 @@ class Connection(SessionConnection):
             return self._reported(report)  # a failure after the report is no reason to repeat the work
         return super()._ending(kind, reason, resets_at=resets_at)
 
-    def _gone(self) -> Ending | None:
-        path = self.settings.set.get("PATH")
-        return self._vanished(self.settings.argv[0], path)
+    def _gone(self, *, was_run: bool) -> Ending | None:
+        return self._vanished(self.settings.argv[0], self.settings.set.get("PATH"), was_run=was_run)
 
     async def _agent_ended(self, error: AgentEnded) -> Ending:
         end = End(error.code)
@@ -385,9 +384,11 @@ class Connection(SessionConnection):
                 await asyncio.wait_for(self._stop.wait(), 0.5)
         if self._stop.is_set():
             return self._ending(policy.STOPPED)
+        if end.kind not in (EndKind.SIGNAL, EndKind.LOST) and not self._answered and (
+                gone := self._gone(was_run=end.kind is not EndKind.NOT_RUN)):
+            return gone
         if end.kind is EndKind.NOT_RUN:
-            return self._gone() or \
-                self._ending(failures.INVALID, f"the agent's program cannot be started: {error.stderr}")
+            return self._ending(failures.INVALID, f"the agent's program cannot be started: {error.stderr}")
         if end.kind is EndKind.LOST:
             return self._ending(failures.CRASH, "the agent closed its output")
         if end.kind is EndKind.SIGNAL:

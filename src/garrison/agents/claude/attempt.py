@@ -25,7 +25,7 @@ from garrison.agents.claude.policy import Decision, Ending, Step
 from garrison.agents.claude.settings import PROXY, ClaudeSettings, for_node, read_only, without_variables
 from garrison.agents.claude.tools import to_agent_report
 from garrison.agents.outages import SharedOutages
-from garrison.agents.trouble import LIMITS, OUTAGES
+from garrison.agents.trouble import LIMITS, OUTAGES, TABLE
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 from garrison.system.jobs import Job, read_tail
@@ -166,8 +166,9 @@ class SuspendableAttempt(Work):
         """Tell the other agents of the account how the program ended."""
         if ending is not None and ending.kind in OUTAGES and self.decision.step is Step.WAIT and self._is_of_api():
             outages.record(ending, self.decision.until)
-        elif self._stopping or (ending is not None and ending.kind in (policy.STOPPED, failures.CRASH, *OUTAGES)):
-            outages.release()
+        elif self._stopping or (ending is not None and not ending.progress and (
+                ending.kind == policy.STOPPED or ending.kind in TABLE)):
+            outages.release()  # it has proven nothing: the API has not answered it
         else:
             outages.end()
 

@@ -306,9 +306,11 @@ class Connection(SessionConnection):
                 await asyncio.wait_for(self._stop.wait(), 0.5)
             if self._stop.is_set():
                 return self._ending(policy.STOPPED)
+        if end.kind is not EndKind.SIGNAL and not self._answered and (
+                gone := self._vanished(cli_process.find_cli(self.settings), was_run=end.kind is not EndKind.NOT_RUN)):
+            return gone
         if end.kind is EndKind.NOT_RUN:
-            return self._vanished(cli_process.find_cli(self.settings)) or \
-                self._ending(failures.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
+            return self._ending(failures.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
         if end.kind is EndKind.SIGNAL:
             return Ending(failures.CRASH, time.time(), f"the CLI was killed (exit code {end.code})",
                           progress=self._answered)

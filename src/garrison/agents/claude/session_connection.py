@@ -78,12 +78,15 @@ class SessionConnection:
             resets_at = read_reset(reason, now, local_zone())
         return Ending(kind, now, shorten(reason), False, resets_at, self._answered, status)
 
-    def _vanished(self, program: str, path: str | None = None) -> Ending | None:
-        """Return the ending of a program that could not be started and is gone, None if it is there: an update replaces
-        it, so it is waited for."""
-        if shutil.which(program, path=path) is not None:
-            return None
-        return self._ending(TroubleKind.VANISHED, f"{program} is not there any more; waiting until it is back")
+    def _vanished(self, program: str, path: str | None = None, *, was_run: bool) -> Ending | None:
+        """Return the ending of a program that has failed at its start and is gone, None if it is there: an update
+        replaces it, so it is waited for."""
+        if shutil.which(program, path=path) is None:
+            return self._ending(TroubleKind.VANISHED, f"{program} is not there any more; waiting until it is back")
+        before = self.files.read_endings()[-1:]
+        if not was_run and before and before[0].kind == TroubleKind.VANISHED:  # it was gone when we were started
+            return self._ending(TroubleKind.VANISHED, f"{program} cannot be run yet; waiting until it can")
+        return None
 
     def _api_answer(self) -> ApiAnswer | None:
         """Return how the API has refused this connection's last call, as the run's proxy has seen it."""

@@ -55,6 +55,7 @@ from garrison.ends import ChangeKind, Effect
 from garrison.errors import RecordUnreadable, UsageError
 from garrison.frozen import frozen
 from garrison.plugins import Group, offered
+from garrison.spelling import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -478,6 +479,8 @@ def line_of(text: str, keys: Sequence[str]) -> int | None:
 def parse_agent(where: str, name: str, table: Any) -> AgentConfig:
     """Parse a table `[agents.NAME]`; UsageError if it is no table, or of no known kind."""
     if not isinstance(table, dict):
+        if near := nearest(name, AGENTS_KEYS):
+            raise UsageError(f"{where}: {name} is not a setting of [agents]; did you mean {near}?")
         raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
     kind = kind_of(name, table)
     if kind not in AGENT_KINDS and kind not in (kinds := offered(Group.AGENTS)):

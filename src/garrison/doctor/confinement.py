@@ -185,7 +185,7 @@ def examine_sandbox(scope: Scope) -> Iterator[Finding]:
     """Find which sandbox holds for what this home configures, and why it is not a better one."""
     runtime = scope.runtime
     profiles = read_config(runtime.home).tables.get("agents", {})
-    agents = list(profiles) if isinstance(profiles, dict) else []
+    agents = [name for name, table in profiles.items() if isinstance(table, dict)] if isinstance(profiles, dict) else []
     try:
         line = summarize_sandbox(runtime.home, agents or ["command"], runtime.environ)
     except Refused as error:

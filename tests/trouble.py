@@ -84,6 +84,8 @@ class Story:
         """Work that must never land → its commit, '' once it may be gone."""
         self.ended: list[tuple[Launch, int]] = []
         """Runs of the present home that can be cleaned, and their work."""
+        self.found: dict[str, int] = {}
+        """Run → work of a stranger that it found in its way, and saved as its rescue."""
         self._surprise = False
         """Set for a branch of the name of the next node, made by hand just after its launch."""
         self._enter_home()
@@ -168,6 +170,7 @@ exec {real} "$@"
         if self._surprise:
             self._surprise = False
             self._stray(branch)
+            self.found[run] = max(self.refused)
         folder, path = self.runtime.files(run).attempt("node", 1), self.trees / self.git.key / run / "node"
         folder.mkdir(parents=True)
         worktree = Worktree(self.git, launch, Task(run, "node", 1), path, branch, folder, lambda ref: None)
@@ -253,8 +256,8 @@ exec {real} "$@"
         plan = self.patiently(lambda: cleanup.plan_cleanup(self.runtime, status, options))
         self.patiently(lambda: cleanup._clean_repository(self.runtime, self.git, plan))
         if everything:
-            if number in self.refused:
-                self.refused[number] = ""
+            for each in {number, self.found.pop(launch.run_id, number)} & self.refused.keys():
+                self.refused[each] = ""
             left = self.ask("for-each-ref", "--format=%(refname)", f"refs/heads/garrison/{launch.run_id}",
                             f"refs/garrison/archive/{launch.run_id}", f"refs/garrison/run/{launch.run_id}")
             if left:

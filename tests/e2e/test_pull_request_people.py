@@ -326,6 +326,7 @@ def test_each_word_that_asks_is_heard_whole_and_answered_in_the_agents_own(place
         run.sync()
         run.waits("review of #1")
         assert "work 1" in git(there.bare, "show", f"{there.branch()}:work.txt"), "nobody was sent back"
+        there.server.plant("502-before", method="POST", path="git-receive-pack")
         with state.lock:  # no look finds a part of them
             words = {there.comment_line(f"why {each}? {'abcd ' * size}and the end of {each}", "work.txt"): each
                      for each in range(15)}
@@ -344,6 +345,7 @@ def test_each_word_that_asks_is_heard_whole_and_answered_in_the_agents_own(place
         wait_for("it is answered again", lambda: len(run.answers()) == 16)
         verify = place.command("verify", "r1")
         assert verify.returncode == 0, verify.stdout  # it was tested three times
+        assert "held up" not in place.command("events", "r1").stdout, "a push without an answer is repeated"
         run.merges()
         body = there.pulls[-1].body
         assert str(place.root) not in body and " work.txt " in body and "passed" in body

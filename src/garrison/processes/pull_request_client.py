@@ -69,6 +69,9 @@ SWIFT_SECONDS = 5.0
 """Seconds after which an answer that fails came too late to be asked for again in the same look."""
 KEPT_SECONDS = 60.0
 """Seconds for which a look that failed leaves what it had read to the next one."""
+REJECTED, UNANSWERED = 1, 128
+"""Exit codes of a `git push` to which the remote answered, and not; git itself ends with 1 at some broken connections,
+too."""
 MAX_TRIES = 5
 """Times that a client tries to answer a comment while the forge fails at it."""
 GENERAL, REVIEW = "comment-", "review-"
@@ -401,14 +404,15 @@ class PullRequestClient:
         if step.lease and not _is_ancestor(self.git, step.lease, step.head):
             raise GarrisonError(f"{step.head[:10]} lacks {step.lease[:10]}, which is on {self.launch.onto} at the "
                                 "forge; it is not pushed over it")
-        arguments = ("push", "--quiet", "--no-recurse-submodules", f"--force-with-lease={ref}:{step.lease}",
-                     self.launch.remote, f"{step.head}:{ref}")
+        arguments = ("push", "--quiet", "--porcelain", "--no-recurse-submodules",
+                     f"--force-with-lease={ref}:{step.lease}", self.launch.remote, f"{step.head}:{ref}")
         failpoint.here("forge:push")
         answer = self.git.run(*arguments, check=False, timeout=NETWORK_SECONDS,
                               extra=_as_parameters(self.credentials))
         failpoint.here("forge:pushed")
-        if answer.code:
-            raise GitError(arguments[:1], answer.code, answer.err)
+        if answer.code:  # what a remote that answered did not take has a line of its own
+            is_answered = any(line.startswith("!\t") for line in answer.out.splitlines())
+            raise GitError(arguments[:1], REJECTED if is_answered else UNANSWERED, answer.err)
 
     def _take_in(self, head: str) -> None:
         """Move the run's branch to people's commits, merged with those that it has besides."""

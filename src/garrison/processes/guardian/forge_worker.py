@@ -36,8 +36,6 @@ ANEW_EVERY = 20
 ever."""
 PATIENCE = 120.0
 """Seconds without an answer after which nothing waits for the forge any more at the end of a failed run."""
-_REJECTED = 1
-"""Exit code of `git push` if the remote answered, and took a ref not; of a transport that failed it is 128."""
 REFUSED_SECONDS = 300.0
 """Seconds after which a step that the forge refused is tried again, if nothing changed before."""
 
@@ -247,4 +245,6 @@ class ForgeWorker:
 
 def _is_unanswered(error: GitError, step: ForgeStep | None) -> bool:
     """Return whether git got no answer from the remote, in a look or a step: that passes."""
-    return step is None or (step.kind in _BY_GIT and error.code != _REJECTED)
+    from garrison.processes.pull_request_client import REJECTED
+
+    return step is None or (step.kind in _BY_GIT and error.code != REJECTED)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.agents.claude.attempt_files import ConnectionJob
 from garrison.agents.claude.policy import Ending
 from garrison.agents.outages import FOLDER, MAX_HOLD, Outage, SharedOutages, next_outage, read_outage
 from garrison.agents.trouble import MAX_WAIT
@@ -110,3 +111,18 @@ def test_nothing_is_held_up_for_ever(clock: Clock, tmp_path: Path) -> None:
     for content in ("", "{", "[]", '{"kind": 1}'):
         path.write_text(content)
         assert agents(tmp_path, clock, "c")[0].hold_up("", 0.0) == "", content
+
+
+@pytest.mark.parametrize(("error", "status"), [("server_error", 503), ("rate_limit_error", 429)])
+def test_a_session_s_own_retries_end_at_once_while_the_outage_is_known(tmp_path: Path, error: str, status: int) -> None:
+    """So that a trial is one call; what nobody has met is the CLI's to wait for."""
+    connections = pytest.importorskip("garrison.agents.claude.connection")
+    known = tmp_path / "outage.json"
+    connection = connections.Connection(ConnectionJob(
+        str(tmp_path), "r", "n", 1, 1, str(tmp_path), str(tmp_path), "id", False, "say", "system",
+        outages=(str(known),)))
+    connection.files.make()
+    event = {"kind": "retry", "attempt": 1, "status": status, "error": error, "delay": 0.5}
+    assert connection._retry(event) is None
+    known.write_text("{}")
+    assert connection._retry(event) is not None

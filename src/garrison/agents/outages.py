@@ -134,6 +134,11 @@ class SharedOutages:
         """The outage that was waited for last."""
 
     @property
+    def files(self) -> tuple[str, str]:
+        """Return the paths of the files that tell of an outage while there is one."""
+        return str(self._whole), str(self._model)
+
+    @property
     def is_trying(self) -> bool:
         """Return whether this agent's present program is the trial."""
         return self._lock is not None

@@ -332,7 +332,8 @@ class ClaudeAttempt(ConnectedAttempt):
             self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config,
             str(self.assignment.tree),
             self.assignment.folder_instructions if self.settings.instructions and self.role == WORKER else {},
-            self.assignment.read_repository() if self.settings.repository else {})
+            self.assignment.read_repository() if self.settings.repository else {},
+            self.outages.files if self.outages is not None else ())
         return self._connect(decision, job, now, system_prompt=job.system_prompt, variables=sandbox)
 
     def _report(self) -> AgentReport:

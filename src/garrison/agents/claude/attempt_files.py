@@ -160,6 +160,9 @@ class ConnectionJob:
     repository: Mapping[str, str] = field(default_factory=dict)
     """Files of the repository's `.claude/`, and its `.mcp.json`, where the profile takes them: path → text."""
 
+    outages: tuple[str, ...] = ()
+    """Files of which one exists while an outage of the account is known."""
+
     @property
     def has_transcript(self) -> bool:
         """Return whether the CLI resumes a transcript: the session's own, or one forked from the parent session."""
@@ -180,4 +183,5 @@ class ConnectionJob:
         """Invert `to_json`."""
         names = {key: name for name, key in _KEYS.items()}
         values = {names.get(key, key): value for key, value in body.items()}
+        values["outages"] = tuple(values.get("outages", ()))
         return cls(**{**values, "settings": claude_settings.from_json(values["settings"])})

@@ -51,6 +51,7 @@ from garrison.agents.claude.settings import ASK
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
 from garrison.agents.claude.turn_end import MAX_LAST, TurnEnd, loop_ending, plain_question
+from garrison.agents.trouble import OUTAGES
 from garrison.ends import End, EndKind
 from garrison.records import atomic, costs
 from garrison.records.json_io import read_json
@@ -256,14 +257,18 @@ class Connection(SessionConnection):
         return None
 
     def _retry(self, event: Retry) -> Ending | None:
-        """End where a refusal is not worth waiting for: a person has to act, or the wait is long."""
+        """End where a refusal is not worth waiting for: a person has to act, the wait is long, or the outage is known.
+
+        Then a trial is one call, and who had begun before waits for that.
+        """
         self._write(event)
         self._show_trouble(f"the API answered {event['status'] or event['error'] or 'nothing'}; it tries again "
                            f"(attempt {event['attempt']})")
         told = failures.classify(event["status"], event["error"])
         ending = self._ending(told, f"{event['status'] or ''} {event['error']}", resets_at=time.time() + event["delay"])
         is_long = ending.resets_at is not None and ending.resets_at - time.time() > _MAX_RETRY_DELAY
-        return ending if {told, ending.kind} & policy.NEEDS_PERSON or is_long else None
+        is_known = ending.kind in OUTAGES and any(Path(name).exists() for name in self.job.outages)
+        return ending if {told, ending.kind} & policy.NEEDS_PERSON or is_long or is_known else None
 
     def _rate_limit(self, event: RateLimit) -> None:
         self._write(event)

@@ -9,6 +9,7 @@
 | `process.json` | pid and start ticks of the CLI | connection |
 | `stream.jsonl` | every event, with time and incarnation | connection |
 | `usage.jsonl` | tokens and costs (`budget`) | connection |
+| `windows.json` | what the windows of a subscription have left (`records.costs`) | connection |
 | `endings.jsonl` | how each connection ended (`policy.Ending`) | connection, else orchestrator |
 | `report.json` | the agent's `report_result` or `report_verdict` | connection |
 | `question.json`, `answer.json` | the last question and its answer (`questions`) | connection; orchestrator |

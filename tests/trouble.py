@@ -242,15 +242,21 @@ exec {real} "$@"
         commands.reject(self.queue, self._enqueue(launch, approval=True), "not this")
         self._end(launch, number, worktree, landed=False)
 
+    def do_clean_all(self) -> None:
+        """Every run of the home that has ended is cleaned, with all that it saved."""
+        while self.ended:
+            self._clean(everything=True)
+
     def do_clean(self) -> None:
         """A run is cleaned, with all that it saved or without."""
+        if self.ended:
+            self._clean(everything=self.random.random() < 0.6)
+
+    def _clean(self, *, everything: bool) -> None:
         from garrison.doctor import cleanup
         from garrison.processes.run_status import RunStatus
 
-        if not self.ended:
-            return
         launch, number = self.ended.pop(self.random.randrange(len(self.ended)))
-        everything = self.random.random() < 0.6
         options = cleanup.CleanupOptions(archives=everything, rescues=everything, include_unlanded=everything)
         status = RunStatus(launch.run_id, "failed", launch)
         plan = self.patiently(lambda: cleanup.plan_cleanup(self.runtime, status, options))
@@ -258,6 +264,9 @@ exec {real} "$@"
         if everything:
             for each in {number, self.found.pop(launch.run_id, number)} & self.refused.keys():
                 self.refused[each] = ""
+            if number in self.undone:  # a person took it back, and wants nothing of it
+                self.undone.remove(number)
+                del self.accepted[number]
             left = self.ask("for-each-ref", "--format=%(refname)", f"refs/heads/garrison/{launch.run_id}",
                             f"refs/garrison/archive/{launch.run_id}", f"refs/garrison/run/{launch.run_id}")
             if left:
@@ -407,7 +416,7 @@ class _Clock:
 
 STEPS = tuple(name.removeprefix("do_") for name in vars(Story) if name.startswith("do_"))
 EVERYTHING = ("run", "fail", "reject", "new_home", "run", "by_hand", "damage", "gc", "full", "clock", "gone", "moved",
-              "foreign_clean", "clean", "clean", "clean")
+              "foreign_clean", "clean", "clean_all")
 """A story in which everything happens."""
 
 

@@ -216,6 +216,10 @@ class NodeReader:
         queues = [self.model.queues.get(name) for name in (self.model.queue_folder, self.model.landing_folder)]
         found = {first_line(queue.hindrance): entry.node for queue in queues if queue is not None and queue.hindrance
                  for entry in reversed(queue.unfinished()) if entry.run == self.model.run}
+        blocked = [entry for queue in queues if queue is not None for entry in queue.unfinished()
+                   if entry.run == self.model.run and entry.status == "landing_blocked" and entry.reason]
+        for entry in blocked:  # a person's own changes are in its way
+            found.setdefault(first_line(entry.reason), entry.node)
         if self.status in UNFINISHED and self.guardian_alive and (why := read_hindrance(self.files.root)):
             found.setdefault(first_line(why), "")
         for name, node in self.state.nodes.items() if self.status in UNFINISHED else ():

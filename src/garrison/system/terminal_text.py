@@ -22,6 +22,7 @@ _SEQUENCES = re.compile(
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
                      "\ufeff\U000e0000-\U000e0fff]|\r(?!\n)")
+_HIDDEN_ONES = re.compile(f"(?:{_HIDDEN.pattern})+")
 _OBEYED = re.compile(f"\x1b\\[[0-9;:]*m|{_HIDDEN.pattern}")
 """What `spell_obeyed` looks at: a change of colours first, which it keeps."""
 _CONCEALED = re.compile(r"\x1b\[(?:[0-9;:]*[;:])?0*8m|\x1b\[0*8[;:]")
@@ -88,7 +89,12 @@ def spell_hidden(text: str) -> str:
 
     For what a person is to judge: `clean` removes an escape sequence, and what was written within it.
     """
-    return _HIDDEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", text)
+    return _HIDDEN_ONES.sub(lambda found: "".join(map(_spelled, found[0])), text)
+
+
+@cache
+def _spelled(char: str) -> str:
+    return f"‹U+{ord(char):04X}›"
 
 
 def spell_obeyed(text: str) -> str:
@@ -103,7 +109,7 @@ def spell_obeyed(text: str) -> str:
 
 def spell_name(name: str) -> str:
     """Return the name of a file as `spell_hidden` does, its tabs and line breaks spelled out as well: `‹U+000A›`."""
-    return re.sub("[\t\n\r]", lambda found: f"‹U+{ord(found[0]):04X}›", spell_hidden(name))
+    return re.sub("[\t\n\r]", lambda found: _spelled(found[0]), spell_hidden(name))
 
 
 def width(text: str) -> int:

@@ -41,7 +41,7 @@ from garrison.processes.pull_request_texts import (
     write_title,
 )
 from garrison.processes.run_state import RunState, from_snapshot, to_snapshot
-from garrison.records.events import LandingChanged, PullRequestChanged
+from garrison.records.events import GuardianSignal, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequest, PullRequestState, check_transition
 from policy_support import AT, BOOT, NOW, POLICY, RUN
 from unit.test_landing_policy import LINE, _record, reached_exit
@@ -221,6 +221,10 @@ def test_rework_is_bounded_and_then_waits_for_a_person() -> None:
     state = at(READY)
     assert settle(state, facts, max_rework=0) == []
     assert state.pull_request.state == "held up" and "`ci` is red; a was sent back 0 times" in state.pull_request.reason
+    sent = at(READY, PullRequestChanged("reworking", 7, node="a", taken=["c9"]), READY)
+    assert settle(sent, facts, max_rework=1) == [] and "was sent back 1 time;" in sent.pull_request.reason
+    sent.apply_event(GuardianSignal("s", "GUIDANCE", run="running"), AT)
+    assert settle(sent, facts, max_rework=1)[0].expect(PullRequestChanged).node == "a", "as the reason says"
     taken = at(READY, replace(READY, taken=[RED.id]))
     assert settle(taken, facts) == [] and taken.pull_request.state == "held up"
 

@@ -409,7 +409,7 @@ class RunState:
             self.status, self.reason = event.run, RESUMED
             if self.landing.status == NOT_LANDED:  # it is tried again, with all its attempts
                 self.landing = replace(self.landing, status="", reason="", refusals=0)
-                self.pull_request = replace(self.pull_request, returns={})
+            self.pull_request = replace(self.pull_request, returns={})
 
     def change_graph(self, text: str) -> None:
         """Go on with another text of the graph."""

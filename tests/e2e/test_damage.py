@@ -149,7 +149,7 @@ def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
     tip = git(place.repo, "rev-parse", "main")
     git(place.repo, "branch", "-D", "main")
     place.release("a")
-    wait_for("a person is told", lambda: "has no branch main any more; restore it" in (place.root / "out").read_text())
+    wait_for("a person is told", lambda: "the target branch main is gone from" in (place.root / "out").read_text())
     git(place.repo, "branch", "main", tip)
     assert place.finish(child) == 0, place.logs()
     place.check("a", "b", history=False)

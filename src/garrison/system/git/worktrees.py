@@ -159,7 +159,7 @@ class Worktrees(Commits):
         untrusted.mend_folder(real)  # an agent may have worked there already, and taken our rights away
         for tree in self.worktrees():
             if tree.path == real:
-                if self._is_complete(real) and tree.branch == branch:
+                if self._is_complete(real) and (tree.branch == branch or self._is_cut_off(tree, branch)):
                     return True
                 if not self._is_complete(real):
                     if self._may_hold_work(real):
@@ -173,6 +173,13 @@ class Worktrees(Commits):
             path.rename(_free_name(path))
             self._unregister(real)
         return False
+
+    def _is_cut_off(self, tree: Worktree, branch: str | None) -> bool:
+        """Mend a HEAD that names a branch that there is not, as half of a name does; return whether it was one."""
+        if not branch or not tree.branch or self.branch_exists(tree.branch) or not self.branch_exists(branch):
+            return False
+        self.run("symbolic-ref", "HEAD", f"refs/heads/{branch}", cwd=tree.path)
+        return True
 
     def _is_complete(self, path: Path) -> bool:
         """Return whether git finished creating a registered worktree: until then it is marked as locked."""

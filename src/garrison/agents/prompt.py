@@ -8,6 +8,7 @@ interruption. A Claude session that is resumed gets a shorter message instead, a
 from __future__ import annotations
 
 from dataclasses import replace
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 from garrison.agents.briefing import Briefing, Ended, Reporting, Start
@@ -366,7 +367,8 @@ def _conflicts(files: Sequence[ConflictedFile]) -> str:
     for each in files:
         lines.append("\n".join([f"- {path_name(each.name)}", *(f"  - {_change(change)}" for change in each.changes)]))
         asked |= {change.node: change.asked for change in each.changes if change.asked}
-    hunks = [f"{each.name}:\n{each.hunks}" for each in files if each.hunks]
+    # Indented: a copy of the prompt that an agent commits must not look like a conflict that it left.
+    hunks = [f"{each.name}:\n{indent(each.hunks, '  ')}" for each in files if each.hunks]
     words = fill(
         "conflict_words.md", hunks=quote("\n\n".join(_bounded(hunks, MAX_HUNKS)), MAX_HUNKS + 2000),
         asked="\n".join(f"- {node}:\n{quote(text[:MAX_ASKED], MAX_ASKED * 2)}" for node, text in asked.items())).strip()

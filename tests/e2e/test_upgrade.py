@@ -85,3 +85,28 @@ def test_a_run_goes_on_when_the_package_is_back(place: Place, installed: Path) -
     counted = [record["data"] for stem in ("", "launch", "runner-first") for record in place.journal(stem=stem)
                if record["kind"] == "death" and record["data"].get("class", "crash") == "crash"]
     assert len(counted) <= len(stems), counted  # of the kills alone
+
+
+@pytest.mark.slow
+def test_processes_of_the_version_before_give_way_to_new_ones_and_the_run_ends(place: Place, installed: Path) -> None:
+    """No module of the new version fits those that a process has loaded, so that whatever it imports late fails."""
+    go = place.root / "go"
+    first = Node("first", command=f"until [ -e {go} ]; do sleep 0.1; done; echo 1 > first.txt")
+    graph = place.graph(first, Node("second", command="echo 2 > second.txt", after=("first",)))
+    subprocess.run([installed.parents[3] / "bin" / "python", "-P", "-m", "garrison.cli.main", *place.launch_arguments(
+        graph, "r1", gate="test -f calc.py"), "--detach"], env=place.env, cwd=place.root, stdin=subprocess.DEVNULL,
+        check=True, stdout=subprocess.DEVNULL)
+    place.pid("orchestrator-first")
+    launcher = place.pid("launch")
+    for path in installed.rglob("*.py"):
+        text = path.read_text()
+        if path.name == "errors.py":
+            path.write_text(f"{text}\nOF_THE_NEXT_VERSION = True\n")
+        elif "from garrison." in text:
+            path.write_text(f"{text}\nfrom garrison.errors import OF_THE_NEXT_VERSION\n")
+    go.touch()
+    wait_for("the run is done", lambda: place.status() == "done")
+    wait_for("its launcher ends", lambda: not Path(f"/proc/{launcher}").exists())
+    assert git(place.repo, "show", "main:first.txt") == "1" and git(place.repo, "show", "main:second.txt") == "2"
+    assert place.nodes()["first"]["attempt"] == 1
+    assert "garrison was upgraded while this launcher ran" in place.logs()

@@ -291,7 +291,8 @@ def _passes(error: ImportError | OSError, errors: RepeatedErrors, runtime: Runti
     if own_package.is_own(error):
         importlib.invalidate_caches()
         errors.add(f"a part of garrison is missing ({error}; is an upgrade under way?)", now)
-        return not errors.has_lasted(own_package.LONG_PATIENCE, now)
+        is_replaced = own_package.is_replaced(error)
+        return not errors.has_lasted(own_package.REPLACED_PATIENCE if is_replaced else own_package.LONG_PATIENCE, now)
     if not isinstance(error, OSError) or not hindrance.passes(error):
         return False
     errors.add(f"{error.strerror}: {error.filename or runtime.home}", now)

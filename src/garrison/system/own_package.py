@@ -17,6 +17,8 @@ MODULE_MISSING = 72
 """Exit code of a process whose modules were not there for all of its time to start (EX_OSFILE)."""
 PATIENCE = 24.0
 """Seconds for which a process that a supervisor starts tries to import its modules: less than its start may take."""
+REPLACED_PATIENCE = 10.0
+"""Seconds for one whose loaded modules are of the version before an upgrade: its successor has the new ones."""
 LONG_PATIENCE = 600.0
 """Seconds for one that nobody waits for by a deadline: the connection of a session."""
 FIRST_LINES = """\
@@ -68,6 +70,12 @@ def find_missing(package: Path = Path(__file__).parents[1], python: str = sys.ex
         if not path.exists():
             return f"garrison's own module {module} is missing"
     return "" if os.path.exists(python) else f"its Python {python} is missing"  # noqa: PTH110  # a string
+
+
+def is_replaced(error: BaseException) -> bool:
+    """Return whether an error tells that a module on the disk does not fit those that this process has loaded: they are
+    of the version before an upgrade, which no waiting mends."""
+    return isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError) and error.name in sys.modules
 
 
 def is_own(error: BaseException) -> bool:

@@ -60,13 +60,14 @@ from garrison.records.names import Key
 from garrison.records.signals import Escalation, ResumeRun, StopRun, parse, resume_id
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
-from garrison.system import disk_space, shortage
+from garrison.system import disk_space, own_package, shortage
 from garrison.system.systemd import notify, notify_watchdog
 from garrison.system.terminal_choice import choose_terminal, end_lost_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from garrison.merge.queue import MergeQueue
     from garrison.merge.state import QueueState
     from garrison.processes.launcher.progress import Progress
     from garrison.processes.loop import Fingerprint
@@ -394,26 +395,33 @@ class Launcher:
         launch = self.launch
         from garrison.processes.launcher.progress import closing_lines  # with git, as below
 
+        closing, queue = "", None
+        with _unless_replaced():  # before anything is shown: what is not there yet is tried again
+            queue = self._open_queue()
+            closing = closing_lines(self.state, launch, self.files.process_log("tick"))
         self.progress.end(status, reason, self.state, describe_landed(
-            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)),
-            closing_lines(self.state, launch, self.files.process_log("tick")))
-        self._notify(status)
-        self.notifier.finish()
-        self._remove_slots()
+            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)), closing)
+        with _unless_replaced():
+            self._notify(status)
+            self.notifier.finish()
+        if queue is not None:  # before the end is recorded: after that nobody would remove them
+            with contextlib.suppress(GarrisonError):
+                queue.remove_idle_slots(Path(self.launch.trees))
         self._record(LauncherEnded(status, reason))
-        terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
-        terminal.shutdown()  # our own server, unless another run has a session in it
-        remove_temp_files(self.runtime.home, self.runtime.clock.time())
+        with _unless_replaced():
+            terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
+            terminal.shutdown()  # our own server, unless another run has a session in it
+            remove_temp_files(self.runtime.home, self.runtime.clock.time())
         self.exit_code = exit_gracefully(self.incarnation, status, EXIT.get(status, 1))
         self.supervisor.journal.close()
 
-    def _remove_slots(self) -> None:
-        """Remove the gate slots that nobody needs any more, before the end is recorded: after that nobody would."""
-        from garrison.merge.queue import MergeQueue  # a launcher begins without git; only its end removes the slots
+    def _open_queue(self) -> MergeQueue | None:
+        """Return the queue, for its gate slots that nobody needs any more; None if the repository is gone."""
+        from garrison.merge.queue import MergeQueue  # a launcher begins without git; only its end needs the queue
 
-        with contextlib.suppress(GarrisonError):  # the repository and its slots may be gone
-            queue = MergeQueue(self.runtime.home, Path(self.launch.repo), self.launch.base, clock=self.runtime.clock)
-            queue.remove_idle_slots(Path(self.launch.trees))
+        with contextlib.suppress(GarrisonError):
+            return MergeQueue(self.runtime.home, Path(self.launch.repo), self.launch.base, clock=self.runtime.clock)
+        return None
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Launcher, Action, LauncherView], None]]] = {
         ActionKind.APPLY_SIGNAL: _apply_signal,
@@ -431,6 +439,17 @@ class Launcher:
         ActionKind.WRITE_PARKED: _write_parked,
         ActionKind.END: _end,
     }
+
+
+@contextlib.contextmanager
+def _unless_replaced() -> Iterator[None]:
+    """Leave out of a run's end what an upgrade has replaced since this process began: the rest, and the end, count."""
+    try:
+        yield
+    except ImportError as error:
+        if not own_package.is_replaced(error):
+            raise
+        log_line(f"garrison was upgraded while this launcher ran, which left out a part of its end: {error}")
 
 
 def _notify_config(home: Path) -> NotifyConfig:

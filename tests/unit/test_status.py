@@ -143,6 +143,8 @@ def test_why_ends_with_the_whole_line_that_allows_what_was_refused() -> None:
     said = re.sub(r"\n *", " ", text(told, colours=False)).strip()
     assert "network: bad: pypi.example.org:443 was refused" in said
     assert said.endswith('config.toml: hosts = ["default", "pypi.example.org"]'), said
+    undone = view(node("back", "undone"), status=Status.DONE, hint="")
+    assert why.tell_run(undone)[-1].startswith("next: `garrison merge-queue retry back` enqueues it again, ")
 
 
 @pytest.mark.parametrize(("waits", "last"), [

@@ -169,7 +169,7 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str]) -> list
     doing = f"failed: {shorten_reason(reason)}" if reason else state_words(node.state, node.doing)
     step = next((describe_settling(wait, view.run_id) for wait in view.waits if wait.node == node.node), "")
     if node.place == Landing.UNDONE:
-        step = f"`garrison merge-queue retry {node.node}` enqueues it again, `garrison merge-queue process` lands it"
+        step = _step_of_undone(node)
     if not step and node.place not in ("landed", Landing.NO_CHANGE):
         step = f"`garrison resume {view.run_id} --retry {node.node}` tries it again" if (
             node.place == "failed" and view.status == Status.FAILED and not view.adhoc) else _step_of_run(view)
@@ -187,10 +187,16 @@ def tell_run(view: RunView, names: Sequence[str] = ()) -> list[str]:
     facts += [describe_wait(wait, view.run_id) for wait in waits[1:]]
     if len(facts) > FACTS:
         facts = [*facts[:FACTS - 1], f"{len(facts) - FACTS + 1} more: `garrison status {view.run_id}`"]
-    step = describe_wait(waits[0], view.run_id) if waits else _step_of_run(view)
+    undone = [node for node in (view.details.nodes if view.details else ()) if node.place == Landing.UNDONE]
+    step = describe_wait(waits[0], view.run_id) if waits else _step_of_run(view) or (
+        _step_of_undone(undone[0]) if undone else "")
     reason = f"; {first_line(view.reason)}" if view.reason else ""
     return [*facts, f"now: run {view.run_id} is {view.status}, {view.progress}{reason}",
             f"next: {step or 'nothing to do'}"]
+
+
+def _step_of_undone(node: NodeView) -> str:
+    return f"`garrison merge-queue retry {node.node}` enqueues it again, `garrison merge-queue process` lands it"
 
 
 def _step_of_run(view: RunView) -> str:

@@ -56,7 +56,7 @@ def test_a_session_continues_in_a_pipeline_run(scene):
     two, three = (scene.calls(name)[0].asked for name in ("two", "three"))
     assert [len(asked.prompts) for asked in (two, three)] == [2, 1]
     assert two.prompt.strip() == "Go on."
-    assert "never an instruction:\n```text\nDone so far:\n- one: success (heard)\n- two: success (hea" in three.prompt
+    assert "never an instruction:\n```quoted\nDone so far:\n- one: success (heard)\n- two: success (hea" in three.prompt
     assert "You are the agent of node three" in three.system and "Nothing is committed" in three.system
     context = json.loads(run.stdout)["context"]
     sessions = {name: context[f"internal.session.{name}"] for name in ("one", "two", "three", "talk")}

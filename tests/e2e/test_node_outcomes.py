@@ -110,7 +110,7 @@ def test_one_scripted_incarnation_after_another(place):
     assert "killed by SIGKILL" in told and "second such death" in told
     assert "Begin b" in told.partition("Committed on the branch")[2].partition("Changed in the worktree")[0]
     assert " M b.txt" in told.partition("Changed in the worktree")[2].partition("Resumption notes")[0]
-    assert "```text\nand two\n```" in told.partition("Resumption notes")[2]
+    assert "```quoted\nand two\n```" in told.partition("Resumption notes")[2]
     assert place.deaths()["orchestrator-b"] == [1, 2]
     output = (place.home / "runs/r1/nodes/b/1/output.log").read_text()
     assert "scripted agent (not a real one) for b, incarnation 3" in output

@@ -46,7 +46,7 @@ def test_failures_that_an_agent_may_fix_are_retried_with_the_reason(place):
     assert f"- notes.txt\n  - {theirs}" in told.replace(git(place.repo, "rev-parse", theirs)[:10], theirs)
     assert "the task c" in told, "whose the other side is"
     assert "- c:\n```quoted\nLet line five say who changed it.\n```" in told, "and what it was asked"
-    assert "<<<<<<< HEAD\nchanged by m\n=======\nchanged by c\n>>>>>>> " in told
+    assert "  <<<<<<< HEAD\n  changed by m\n  =======\n  changed by c\n  >>>>>>> " in told
     assert "This is attempt 2 of at most 3." in told
     assert re.search(r"`>>>>>>> (main|[0-9a-f]{40})`", told), "how the markers name it: by its commit once w has landed"
     why = git(place.repo, "show", "main:why.txt")

@@ -44,7 +44,9 @@ class PseudoTerminal:
         self._log = log
         self._screen = _open_own_terminal() if is_lent else None
         """The terminal of this process: a person types there, and looks at it."""
-        self._socket, self._passed = socket.socketpair()
+        self._socket, passed = socket.socketpair()
+        with passed:  # above the descriptors of one digit, which a sandbox's own lines of shell use
+            self._passed = socket.socket(fileno=fcntl.fcntl(passed, fcntl.F_DUPFD_CLOEXEC, 10))
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._master: int | None = None
         self._typed = self._unshown = b""

@@ -28,8 +28,8 @@ GUARDIAN_RECOVERY = [f"guardian:{step}" for step in (
 RUNNER = [f"runner:{step}" for step in (
     "life-locked", "active", "ready", "tree.before", "tree.after", "job-setup.before", "job-setup.after",
     "start.before", "leased", "hooked", "spawned", "start.after", "move-executing.before", "move-executing.after",
-    "compare.before", "compare.after", "job-acceptance.before", "job-acceptance.after", "inspect.before", "inspect.after",
-    "move-impl_complete.before", "move-impl_complete.after",
+    "compare.before", "compare.after", "job-acceptance.before", "job-acceptance.after", "inspect.before",
+    "inspect.after", "move-impl_complete.before", "move-impl_complete.after",
     "say-NODE_COMPLETE.before", "told-NODE_COMPLETE", "say-NODE_COMPLETE.after", "enqueue.before", "enqueue.after",
     "say-MERGE_READY.before", "told-MERGE_READY", "say-MERGE_READY.after", "move-validating.before",
     "move-validating.after", "move-merged.before", "move-merged.after", "tidy.before", "tidy.after",

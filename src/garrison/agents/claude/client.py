@@ -27,6 +27,7 @@ try:
         ClaudeAgentOptions,
         ClaudeSDKClient,
         ClaudeSDKError,
+        CLIConnectionError,
         HookMatcher,
         PermissionResultAllow,
         PermissionResultDeny,
@@ -59,6 +60,8 @@ _INTERRUPT_TIMEOUT = 2.0
 START_TIMEOUT = 60.0
 """Seconds for which the SDK waits for the first answer of a CLI."""
 _START_POLL = 0.5
+_END_POLLS = 6
+"""Looks for the end of a CLI that did not take its first request."""
 _FULL = "model_context_window_exceeded"
 """Stop reason of a response that has filled the context."""
 _MAX_LINE = 32 * 1024 * 1024
@@ -194,6 +197,16 @@ class ClaudeClient:
                 raise
             starting.uncancel()
             raise ProcessError("it ended at its start", exit_code=watch.result()) from None
+        except CLIConnectionError:
+            watch.cancel()
+            code = self._exit_code()
+            for _ in range(_END_POLLS):  # it did not take its first request: it is about to end
+                if code is None and self._process() is not None:
+                    await asyncio.sleep(_START_POLL)
+                    code = self._exit_code()
+            if code is None:
+                raise
+            raise ProcessError("it ended at its start", exit_code=code) from None
         except ClaudeSDKError:
             raise
         except Exception as error:  # the SDK has no class of its own for a request that got no answer
@@ -205,11 +218,17 @@ class ClaudeClient:
         """Return the exit code of a CLI that ends while it starts, and end the wait: the SDK waits for its answer."""
         while True:
             await asyncio.sleep(_START_POLL)
-            process = getattr(getattr(self._client, "_transport", None), "_process", None)
-            if (code := getattr(process, "returncode", None)) is not None:
+            if (code := self._exit_code()) is not None:
                 await asyncio.sleep(_START_POLL)  # what it has printed is read meanwhile, and mostly its end is noticed
                 starting.cancel()
-                return int(code)
+                return code
+
+    def _process(self) -> Any:
+        return getattr(getattr(self._client, "_transport", None), "_process", None)
+
+    def _exit_code(self) -> int | None:
+        code = getattr(self._process(), "returncode", None)
+        return None if code is None else int(code)
 
     async def pid(self) -> int | None:
         """Return the CLI's process id."""

@@ -143,7 +143,8 @@ class Worktrees(Commits):
             if answer.code == 0:
                 self._disable_sparse_checkout(path)
                 return
-            if last or not self.is_contention(answer.err):
+            is_half_done = "-b" in arguments and self.branch_exists(str(branch))  # the next try takes it as it is
+            if last or not (is_half_done or self.is_contention(answer.err)):
                 raise GitError(("worktree", "add"), answer.code, answer.err)
             self._reuse_or_clear(path, branch)
 

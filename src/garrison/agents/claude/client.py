@@ -189,6 +189,7 @@ class ClaudeClient:
         """
         starting = asyncio.current_task()
         assert starting is not None
+        self._started: Any = None
         watch = asyncio.create_task(self._watch_start(starting))
         try:
             await self._client.connect()
@@ -201,7 +202,7 @@ class ClaudeClient:
             watch.cancel()
             code = self._exit_code()
             for _ in range(_END_POLLS):  # it did not take its first request: it is about to end
-                if code is None and self._process() is not None:
+                if code is None and self._started is not None:
                     await asyncio.sleep(_START_POLL)
                     code = self._exit_code()
             if code is None:
@@ -216,6 +217,9 @@ class ClaudeClient:
 
     async def _watch_start(self, starting: asyncio.Task[Any]) -> int:
         """Return the exit code of a CLI that ends while it starts, and end the wait: the SDK waits for its answer."""
+        while self._process() is None:  # the SDK forgets it after an error
+            await asyncio.sleep(0.005)
+        self._started = self._process()
         while True:
             await asyncio.sleep(_START_POLL)
             if (code := self._exit_code()) is not None:
@@ -227,7 +231,7 @@ class ClaudeClient:
         return getattr(getattr(self._client, "_transport", None), "_process", None)
 
     def _exit_code(self) -> int | None:
-        code = getattr(self._process(), "returncode", None)
+        code = getattr(self._process() or self._started, "returncode", None)
         return None if code is None else int(code)
 
     async def pid(self) -> int | None:

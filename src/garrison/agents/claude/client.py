@@ -60,8 +60,6 @@ _INTERRUPT_TIMEOUT = 2.0
 START_TIMEOUT = 60.0
 """Seconds for which the SDK waits for the first answer of a CLI."""
 _START_POLL = 0.5
-_END_POLLS = 6
-"""Looks for the end of a CLI that did not take its first request."""
 _FULL = "model_context_window_exceeded"
 """Stop reason of a response that has filled the context."""
 _MAX_LINE = 32 * 1024 * 1024
@@ -149,6 +147,27 @@ def to_permission(refuse: Callable[[str, Mapping[str, Any]], str]) -> Callable[.
     return decide
 
 
+class _SdkClient(ClaudeSDKClient):
+    """The SDK's client, which remembers its process when it lets go of it, as it does after an error."""
+
+    _last: Any = None
+
+    async def disconnect(self) -> None:
+        """Let go of the process; it has ended then."""
+        self._last = self._process or self._last
+        await super().disconnect()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the exit code of the process, None while it runs and if there is none."""
+        code = getattr(self._process or self._last, "returncode", None)
+        return None if code is None else int(code)
+
+    @property
+    def _process(self) -> Any:
+        return getattr(getattr(self, "_transport", None), "_process", None)
+
+
 class ClaudeClient:
     """One CLI.
 
@@ -160,7 +179,7 @@ class ClaudeClient:
 
     def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None, max_response: float | None = None,
                  partial: bool = False) -> None:
-        self._client = ClaudeSDKClient(options)
+        self._client = _SdkClient(options)
         self._stale, self._max_response = stale, max_response
         self._response_began: float | None = None
         self._messages = _MessageReader(partial=partial)
@@ -189,7 +208,6 @@ class ClaudeClient:
         """
         starting = asyncio.current_task()
         assert starting is not None
-        self._started: Any = None
         watch = asyncio.create_task(self._watch_start(starting))
         try:
             await self._client.connect()
@@ -198,16 +216,10 @@ class ClaudeClient:
                 raise
             starting.uncancel()
             raise ProcessError("it ended at its start", exit_code=watch.result()) from None
-        except CLIConnectionError:
-            watch.cancel()
-            code = self._exit_code()
-            for _ in range(_END_POLLS):  # it did not take its first request: it is about to end
-                if code is None and self._started is not None:
-                    await asyncio.sleep(_START_POLL)
-                    code = self._exit_code()
-            if code is None:
+        except CLIConnectionError:  # it did not take its first request, or could not be started
+            if self._client.exit_code is None:
                 raise
-            raise ProcessError("it ended at its start", exit_code=code) from None
+            raise ProcessError("it ended at its start", exit_code=self._client.exit_code) from None
         except ClaudeSDKError:
             raise
         except Exception as error:  # the SDK has no class of its own for a request that got no answer
@@ -217,22 +229,11 @@ class ClaudeClient:
 
     async def _watch_start(self, starting: asyncio.Task[Any]) -> int:
         """Return the exit code of a CLI that ends while it starts, and end the wait: the SDK waits for its answer."""
-        while self._process() is None:  # the SDK forgets it after an error
-            await asyncio.sleep(0.005)
-        self._started = self._process()
-        while True:
+        while self._client.exit_code is None:
             await asyncio.sleep(_START_POLL)
-            if (code := self._exit_code()) is not None:
-                await asyncio.sleep(_START_POLL)  # what it has printed is read meanwhile, and mostly its end is noticed
-                starting.cancel()
-                return code
-
-    def _process(self) -> Any:
-        return getattr(getattr(self._client, "_transport", None), "_process", None)
-
-    def _exit_code(self) -> int | None:
-        code = getattr(self._process() or self._started, "returncode", None)
-        return None if code is None else int(code)
+        await asyncio.sleep(_START_POLL)  # what it has printed is read meanwhile, and mostly its end is noticed
+        starting.cancel()
+        return self._client.exit_code
 
     async def pid(self) -> int | None:
         """Return the CLI's process id."""

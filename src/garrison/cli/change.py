@@ -84,8 +84,7 @@ def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str
         raise Refused(f"the repository you are in has no run; --run {chosen} is the latest one, of {repository}")
     nodes = resolve.nodes_of(runtime.home, chosen)
     name = task_name(task.partition("\n")[0], nodes)
-    given = {"prompt": task, "label": task_label(task), "agent": agent, "budget": budget}
-    _request(runtime, chosen, AddNode(name, {key: value for key, value in given.items() if value}, after or ""))
+    _request(runtime, chosen, AddNode(name, _attributes(task, agent, budget), after or ""))
 
 
 @click.command(cls=Command, examples=(
@@ -116,8 +115,13 @@ def edit(node: str, words: tuple[str, ...], prompt: str | None, file: Path | Non
         raise UsageError(f"nothing is to be changed: garrison edit {node} TASK, or pass --agent or --budget")
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(runtime.store, node, run)
+    _request(runtime, chosen, EditNode(node, _attributes(task, agent, budget)))
+
+
+def _attributes(task: str, agent: str | None, budget: str | None) -> dict[str, str]:
+    """Return the attributes of a node that are given."""
     given = {"prompt": task, "label": task_label(task), "agent": agent, "budget": budget}
-    _request(runtime, chosen, EditNode(node, {key: value for key, value in given.items() if value}))
+    return {key: value for key, value in given.items() if value}
 
 
 def _request(runtime: Runtime, run: str, change: AddNode | EditNode) -> None:

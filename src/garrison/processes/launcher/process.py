@@ -405,7 +405,7 @@ class Launcher:
             self._notify(status)
             self.notifier.finish()
         if queue is not None:  # before the end is recorded: after that nobody would remove them
-            with contextlib.suppress(GarrisonError):
+            with _unless_replaced(), contextlib.suppress(GarrisonError):
                 queue.remove_idle_slots(Path(self.launch.trees))
         self._record(LauncherEnded(status, reason))
         with _unless_replaced():

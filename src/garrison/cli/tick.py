@@ -90,17 +90,18 @@ def landed_words(runtime: Runtime, repo: str, base: str = "") -> set[str]:
 
 def words_under_way(runtime: Runtime, repo: str) -> dict[str, str]:
     """Return the words of all tasks that runs at work in a repository have, each with its run."""
-    return {words: launch.run_id for launch, state, prompts in _runs_of(runtime, repo)
-            if state.status not in FINAL and resolve.is_run_supervised(runtime.store, launch.run_id)
-            for words in prompts.values()}
+    return {words: launch.run_id for launch, state, prompts in _runs_of(runtime, repo, at_work=True)
+            if state.status not in FINAL for words in prompts.values()}
 
 
-def _runs_of(runtime: Runtime, repo: str) -> Iterator[tuple[Launch, RunState, dict[str, str]]]:
-    """Yield each run in a repository with its state and the words of its nodes' tasks."""
+def _runs_of(runtime: Runtime, repo: str, *,
+             at_work: bool = False) -> Iterator[tuple[Launch, RunState, dict[str, str]]]:
+    """Yield each run in a repository, or each that is `at_work`, with its state and the words of its nodes' tasks."""
     for run in list_runs(runtime.home):
         with contextlib.suppress(GarrisonError, OSError):  # a damaged run is doctor's
             launch = runtime.launch(run)
-            if launch.repo == repo and not launch.adhoc:
+            if launch.repo == repo and not launch.adhoc and (not at_work
+                                                             or resolve.is_run_supervised(runtime.store, run)):
                 state, graph = read_run_state(runtime, run), parse_file(runtime.files(run).graph)
                 yield launch, state, {name: words_of(node.attrs["prompt"]) for name, node in graph.nodes.items()
                                       if node.attrs.get("prompt")}

@@ -48,8 +48,10 @@ def _file_facts(scope: Scope) -> Iterator[FileFact]:
     runtime = scope.runtime
     yield from _record_facts(runtime, "identities", partial(runtime.store.read, Identity))
     yield from _record_facts(runtime, "hooks", partial(runtime.store.read, Hook))
-    for run in sorted(name for name in atomic.list_names(runtime.home / "runs") if not name.startswith(".")):
-        yield from _run_facts(runtime, run)
+    names = sorted(name for name in atomic.list_names(runtime.home / "runs") if not name.startswith("."))
+    launched = frozenset(run_records.list_runs(runtime.home))  # after the names: a launch goes on meanwhile
+    for run in names:
+        yield from _run_facts(runtime, run, is_launched=run in launched)
     queues = known_queues(runtime, scope.repo)
     for path in sorted((runtime.home / "merge-queue").glob("*/*/journal.jsonl")):
         fix = RebuildQueue(queues[path]) if path in queues else None
@@ -81,12 +83,12 @@ def _record_facts(runtime: Runtime, folder_name: str, read: Callable[[Key], obje
                                 held=is_held(runtime.store.life_path(key)))
 
 
-def _run_facts(runtime: Runtime, run: str) -> Iterator[FileFact]:
+def _run_facts(runtime: Runtime, run: str, *, is_launched: bool) -> Iterator[FileFact]:
     files = runtime.files(run)
     if not files.root.is_dir():
         yield FileFact(files.root, FileState.FOREIGN, "not a folder of a run")
         return
-    if run not in run_records.list_runs(runtime.home):
+    if not is_launched:
         if files.root.stat().st_mtime < runtime.clock.time() - _LONGEST_LAUNCH:
             yield FileFact(files.root, FileState.HALF_REMOVED, "a launch was killed before its run began")
         return

@@ -203,8 +203,8 @@ class Briefer:
             if node != self.task.node and not (path / "result.json").exists():
                 with suppress(GarrisonError):
                     found += filter(None, [run_records.load(Task, path / "task.json")])
-        return tuple(Sibling(task.node, _first_line(task.label if task.label != task.node else task.prompt),
-                             self._files_of(task)) for task in found[:MAX_SIBLINGS]), max(0, len(found) - MAX_SIBLINGS)
+        return (tuple(Sibling(task.node, _title(task), self._files_of(task)) for task in found[:MAX_SIBLINGS]),
+                max(0, len(found) - MAX_SIBLINGS))
 
     def _files_of(self, task: Task) -> tuple[str, ...]:
         """Return the files that another node has committed on its branch, and those that it may change."""
@@ -520,7 +520,7 @@ class Briefer:
         with suppress(GarrisonError):
             path = self.runtime.files(entry.run or "-").attempt(entry.node, entry.attempt) / "task.json"
             if (task := run_records.load(Task, path)) is not None:
-                return _first_line(task.label if task.label != entry.node else task.prompt), task.prompt
+                return _title(task), task.prompt
         return "", ""
 
     # ---- details by what refused it
@@ -640,6 +640,11 @@ def _copy_end(source: Path, target: Path) -> None:
 
 def _lines(path: Path) -> list[str]:
     return (atomic.read(path) or b"").decode(errors="replace").splitlines()
+
+
+def _title(task: Task) -> str:
+    """Return the first line of a node's label, or of its task if it has none of its own."""
+    return _first_line(task.label if task.label != task.node else task.prompt)
 
 
 def _first_line(text: str) -> str:

@@ -25,6 +25,8 @@ from garrison.system.clock import from_iso
 from garrison.system.jobs import read_tail
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from garrison.ends import Told
     from garrison.merge.entry import MergeEntry
     from garrison.pipeline.plan import RunPlan
@@ -96,14 +98,15 @@ def summarize(runtime: Runtime, launch: Launch, plan: RunPlan, state: RunState, 
         with suppress(GarrisonError, OSError):
             records += costs.read_usage(path)
     spent, nodes = costs.total(records), []
-    landed = {entry.node for entry in node_queue(runtime, launch, "nodes", git).state.entries.values()
-              if entry.run == launch.run_id and entry.status == "landed"}
+    landed = [entry for entry in node_queue(runtime, launch, "summary", git).state.entries.values()
+              if entry.run == launch.run_id and entry.status == "landed"]
+    with_work = {entry.node for entry in landed}
     for node_name, node in state.nodes.items():
         task = plan.tasks.get(node_name)
-        is_unchanged = node.is_unchanged and node_name not in landed  # an attempt that only answers changes nothing
+        is_unchanged = node.is_unchanged and node_name not in with_work  # an attempt that only answers changes nothing
         word = "no change" if is_unchanged else "done" if node.status == "validated" else node.status
         nodes.append(NodeSummary(node_name, task.label if task else node_name, word, node.attempt,
-                                 _reported(runtime, launch, git, node_name, node.attempt)))
+                                 _reported(runtime, launch, git, node_name, node.attempt, landed)))
     stat = ""
     with suppress(GarrisonError):
         tip, base = git.branch_tip(launch.onto), git.rev(launch.base_ref) or launch.base_oid
@@ -114,14 +117,14 @@ def summarize(runtime: Runtime, launch: Launch, plan: RunPlan, state: RunState, 
     tests, seconds = _read_test(runtime, launch, git, state.landing.attempt)
     return RunSummary(launch.run_id, plan.goal, tuple(nodes), "" if launch.no_gate else launch.gate or "", spent.usd,
                       spent.calls, closes, title, stat, launch.base, tests, seconds,
-                      state.landing.status == TESTED, name, _changes(runtime, launch, git))
+                      state.landing.status == TESTED, name, _changes(landed))
 
 
-def _changes(runtime: Runtime, launch: Launch, git: Git) -> tuple[Told, ...]:
+def _changes(landed: Sequence[MergeEntry]) -> tuple[Told, ...]:
     """Return what a person should know of all that the nodes landed, as their runners found it: a kind once."""
     known: dict[str, Told] = {}
-    for entry in node_queue(runtime, launch, "changes", git).state.entries.values():
-        for each in (entry.changes or ()) if entry.run == launch.run_id and entry.status == "landed" else ():
+    for entry in landed:
+        for each in entry.changes or ():
             before = known.get(each.kind, each._replace(number=0, names=()))
             names = tuple(dict.fromkeys((*before.names, *each.names)))
             again = len(before.names) + len(each.names) - len(names)
@@ -129,8 +132,8 @@ def _changes(runtime: Runtime, launch: Launch, git: Git) -> tuple[Told, ...]:
     return tuple(known.values())
 
 
-def _reported(runtime: Runtime, launch: Launch, git: Git, node: str, last: int) -> str:
-    """Return what a node's agent said of its work in each attempt, else the subjects of its commits."""
+def _reported(runtime: Runtime, launch: Launch, git: Git, node: str, last: int, landed: Sequence[MergeEntry]) -> str:
+    """Return what a node's agent said of its work in each attempt, else the subjects of its commits that landed."""
     files, parts = runtime.files(launch.run_id), list[str]()
     for attempt in range(1, last + 1):
         result, _ = read_attempt_result(runtime.store, files, node, attempt)
@@ -139,11 +142,9 @@ def _reported(runtime: Runtime, launch: Launch, git: Git, node: str, last: int) 
             parts.append(notes)
     if parts:
         return "\n\n".join(parts)
-    entries = [entry for entry in node_queue(runtime, launch, "summary", git).state.entries.values()
-               if entry.run == launch.run_id and entry.node == node and entry.status == "landed"]
     subjects = list[str]()
     with suppress(GarrisonError):
-        for entry in entries:
+        for entry in (each for each in landed if each.node == node):
             base = git.merge_base(entry.base or launch.base_oid, entry.oid)
             subjects += git.run("log", "--no-merges", "--reverse", f"--max-count={MAX_STAT}", "--format=- %s",
                                 f"{base}..{entry.oid}", "--", check=False).out.splitlines() if base else []

@@ -80,10 +80,12 @@ class RunFlow:
 
     def change(self, text: str) -> None:
         """Go on with another text of the graph, which has more nodes and edges or other attributes."""
-        before = self.program
-        self.program = compile_graph(prepare(parse(text)), max_steps=before.max_steps)
+        before, self.program = self.program, self._compile(text)
         self._count(extend(self.program, self.state, before))
         self._update_children()
+
+    def _compile(self, text: str) -> Program:
+        return compile_graph(prepare(parse(text)), max_steps=self.program.max_steps)
 
     # ---- what the flow waits for
 
@@ -266,7 +268,7 @@ class RunFlow:
     def restore(self, data: Mapping[str, Any], text: str = "") -> None:
         """Restore a state from the values of `to_data`; `text` is that of the graph, if it was changed."""
         if text:
-            self.program = compile_graph(prepare(parse(text)), max_steps=self.program.max_steps)
+            self.program = self._compile(text)
         self.state, self.children = FlowState.from_data(data), {}
         self._update_children()
         for step, child in self.children.items():

@@ -16,8 +16,9 @@ from garrison.frozen import frozen
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Edge, Node, text
 from garrison.pipeline.outcome import PARTIAL, SUCCESS
+from garrison.pipeline.parser import parse
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
-from garrison.processes.run_plan import change_plan, replan
+from garrison.processes.run_plan import replan
 from garrison.records.events import NodeChanged
 from garrison.records.signals import AddNode
 from garrison.spelling import nearest
@@ -60,7 +61,7 @@ def change_graph(plan: RunPlan, state: RunState, run: str, change: AddNode | Edi
     try:
         written.encode()
         replan(plan, changed)  # says what is wrong without a place in a file that nobody knows
-        if change_plan(plan, written).graph != changed:
+        if parse(written) != changed:
             return "the task has characters that a graph cannot keep; write it as plain text"
     except UnicodeEncodeError:
         return "the task is not text in UTF-8"
@@ -71,9 +72,8 @@ def change_graph(plan: RunPlan, state: RunState, run: str, change: AddNode | Edi
 
 def find_same_task(plan: RunPlan, prompt: str) -> str:
     """Return the node of a run that has the same task, compared without case and layout; '' if there is none."""
-    wanted = prompt.split()
-    return next((name for name, task in plan.tasks.items()
-                 if [word.casefold() for word in task.prompt.split()] == [word.casefold() for word in wanted]), "")
+    wanted = prompt.casefold().split()
+    return next((name for name, task in plan.tasks.items() if task.prompt.casefold().split() == wanted), "")
 
 
 def _add(plan: RunPlan, graph: Graph, flow: FlowState, run: str, change: AddNode) -> Graph | str:

@@ -85,7 +85,7 @@ class PullRequestView:
 
 
 _S = PullRequestState
-_ANY = tuple(PullRequestState)
+_OPEN = tuple(each for each in PullRequestState if each not in (_S.MERGED, _S.CLOSED, _S.REWORKING))
 
 
 @frozen
@@ -606,10 +606,9 @@ ROWS = (
         (_S.REWORKING, _S.HELD_UP), _send_back),
     Row("`merge = \"garrison\"`: the status is not that of the tested merge", "publish it, or test the moved base",
         (_S.HELD_UP,), _own_status),
-    Row("`merge = \"auto\"`: only the forge's rules are open", "turn auto-merge on; wait",
-        tuple(each for each in _ANY if each not in (_S.MERGED, _S.CLOSED, _S.REWORKING)), _schedule),
+    Row("`merge = \"auto\"`: only the forge's rules are open", "turn auto-merge on; wait", _OPEN, _schedule),
     Row("a check, a review or a conversation is open; a draft again", "wait; what has not moved for long is told",
-        tuple(each for each in _ANY if each not in (_S.MERGED, _S.CLOSED, _S.REWORKING)), _wait_for_others),
+        _OPEN, _wait_for_others),
     Row("approved and green", "merge exactly this head; if the base has moved, test it before",
         (_S.MERGING, _S.HELD_UP), _merge),
 )

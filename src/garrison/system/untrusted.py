@@ -99,18 +99,11 @@ def read(folder: Path, name: str, limit: int = TEXT_LIMIT, *, since: float = 0.0
     Args:
         since: time before which a file was last written that counts as absent.
     """
-    *parents, last = _parts(folder, name)
-    with open_directory(folder, "/".join(parents)) as directory:
-        if directory is None:
+    with _opened(folder, name) as descriptor:
+        if descriptor is None or os.fstat(descriptor).st_ctime < since:
             return None
-        descriptor = _open_regular(folder, name, directory, last)
-        if descriptor is None:
-            return None
-        try:
-            data = _read_up_to(descriptor, limit + 1) if os.fstat(descriptor).st_ctime >= since else None
-        finally:
-            os.close(descriptor)
-    if data is not None and len(data) > limit:
+        data = _read_up_to(descriptor, limit + 1)
+    if len(data) > limit:
         raise UnsafeFile(folder, name, f"has more than {_size(limit)}")
     return data
 
@@ -118,20 +111,15 @@ def read(folder: Path, name: str, limit: int = TEXT_LIMIT, *, since: float = 0.0
 def copy(folder: Path, name: str, target: Path, limit: int) -> bool:
     """Copy a regular file to a file of garrison's own, in parts; return whether there is one. UnsafeFile as for
     `read`."""
-    *parents, last = _parts(folder, name)
-    with open_directory(folder, "/".join(parents)) as directory:
-        descriptor = None if directory is None else _open_regular(folder, name, directory, last)
+    with _opened(folder, name) as descriptor:
         if descriptor is None:
             return False
-        try:
-            if os.fstat(descriptor).st_size > limit:
-                raise UnsafeFile(folder, name, f"has more than {_size(limit)}")
-            with target.open("wb") as copied:
-                while limit > 0 and (data := os.read(descriptor, min(limit, _CHUNK))):
-                    copied.write(data)
-                    limit -= len(data)
-        finally:
-            os.close(descriptor)
+        if os.fstat(descriptor).st_size > limit:
+            raise UnsafeFile(folder, name, f"has more than {_size(limit)}")
+        with target.open("wb") as copied:
+            while limit > 0 and (data := os.read(descriptor, min(limit, _CHUNK))):
+                copied.write(data)
+                limit -= len(data)
     return True
 
 
@@ -146,15 +134,8 @@ def read_text(folder: Path, name: str, limit: int = TEXT_LIMIT) -> str:
 def read_begin(folder: Path, name: str, limit: int) -> bytes:
     """Return the first `limit` bytes of a regular file; empty if there is none."""
     try:
-        *parents, last = _parts(folder, name)
-        with open_directory(folder, "/".join(parents)) as directory:
-            descriptor = None if directory is None else _open_regular(folder, name, directory, last)
-            if descriptor is None:
-                return b""
-            try:
-                return _read_up_to(descriptor, limit)
-            finally:
-                os.close(descriptor)
+        with _opened(folder, name) as descriptor:
+            return b"" if descriptor is None else _read_up_to(descriptor, limit)
     except (UnsafeFile, OSError):
         return b""
 
@@ -162,16 +143,11 @@ def read_begin(folder: Path, name: str, limit: int) -> bytes:
 def read_end(folder: Path, name: str, limit: int) -> str:
     """Return the last `limit` bytes of a regular file as text; '' if there is none."""
     try:
-        *parents, last = _parts(folder, name)
-        with open_directory(folder, "/".join(parents)) as directory:
-            descriptor = None if directory is None else _open_regular(folder, name, directory, last)
+        with _opened(folder, name) as descriptor:
             if descriptor is None:
                 return ""
-            try:
-                os.lseek(descriptor, max(0, os.fstat(descriptor).st_size - limit), os.SEEK_SET)
-                return _read_up_to(descriptor, limit).decode(errors="replace")
-            finally:
-                os.close(descriptor)
+            os.lseek(descriptor, max(0, os.fstat(descriptor).st_size - limit), os.SEEK_SET)
+            return _read_up_to(descriptor, limit).decode(errors="replace")
     except (UnsafeFile, OSError):
         return ""
 
@@ -229,6 +205,19 @@ def append(folder: Path, name: str, data: bytes) -> None:
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def _opened(folder: Path, name: str) -> Iterator[int | None]:
+    """Open a regular file below `folder`; None if it is absent, UnsafeFile if it is anything else."""
+    *parents, last = _parts(folder, name)
+    with open_directory(folder, "/".join(parents)) as directory:
+        descriptor = None if directory is None else _open_regular(folder, name, directory, last)
+        try:
+            yield descriptor
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def _open_regular(folder: Path, name: str, directory: int, last: str) -> int | None:

@@ -175,15 +175,12 @@ def _commit_ticks(queue: MergeQueue, name: str, words: Collection[str]) -> tuple
     data, titles = tick_tasks(text.encode(errors="surrogateescape"), words, name)
     if not titles:
         return None
-    git.scratch.mkdir(exist_ok=True)
-    index = {"GIT_INDEX_FILE": str(git.scratch / f"tick-{os.getpid()}-index")}
-    try:
+    with git.open_scratch() as folder:
+        index = {"GIT_INDEX_FILE": f"{folder}/index"}
         git.run("read-tree", tip, extra=index)
         blob = git.run("hash-object", "-w", "--stdin", text=data.decode(), durable=True).out.strip()
         git.run("update-index", "--cacheinfo", f"{listed[0]},{blob},{name}", extra=index)
         tree = git.run("write-tree", extra=index, durable=True).out.strip()
-    finally:
-        Path(index["GIT_INDEX_FILE"]).unlink(missing_ok=True)
     date = int(git.run("log", "-1", "--format=%ct", tip, "--").out)
     body = "\n".join(f"- {title}" for title in titles)
     return git.commit_tree(tree, [tip], f"Tick {_count(titles)} of {name}\n\n{body}\n", date=date), titles

@@ -14,9 +14,7 @@ own `.gitattributes` counts once that has landed.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
@@ -173,13 +171,8 @@ def _read_attributes(git: Git, target: str, names: Sequence[str]) -> dict[str, s
 @contextmanager
 def _open_index(git: Git) -> Iterator[Mapping[str, str]]:
     """Yield the environment variables of an index of its own."""
-    with _open_scratch(git) as folder:
+    with git.open_scratch() as folder:
         yield {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-
-
-def _open_scratch(git: Git) -> tempfile.TemporaryDirectory[str]:
-    git.scratch.mkdir(exist_ok=True)
-    return tempfile.TemporaryDirectory(prefix=f"union-{os.getpid()}-", dir=git.scratch)
 
 
 def _unite(git: Git, versions: Stages) -> str | None:
@@ -197,7 +190,7 @@ def _merge_texts(git: Git, base: str, ours: str, theirs: str) -> str | None:
     if "\0" in base + ours + theirs or any(mark * _MARKER in base + ours + theirs for mark in "<|=>"):
         return None
     is_open = bool(ours and theirs) and not ours.endswith("\n") and not theirs.endswith("\n")
-    with _open_scratch(git) as folder:
+    with git.open_scratch() as folder:
         paths = []
         for name, text in (("ours", ours), ("base", base), ("theirs", theirs)):
             path = Path(folder) / name

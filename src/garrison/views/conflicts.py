@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +49,7 @@ class ConflictedFile:
 
 def read_conflicts(git: Git, ours: str, theirs: str) -> list[ConflictedFile]:
     """Merge two commits where nothing is kept, and return the files in conflict."""
-    git.scratch.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=git.scratch) as folder:
+    with git.open_scratch() as folder:
         extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git.common / "objects")}
         answer = git.run("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs, check=False,
                          extra=extra, timeout=SECONDS)

@@ -58,8 +58,7 @@ def explain_excess(git: Commits, base: str, commit: str) -> str:
 
 
 def _measure(git: Commits, base: str, commit: str) -> str:
-    git.make_folder(git.scratch)
-    with tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=git.scratch) as scratch:
+    with git.open_scratch() as scratch:
         folder = Path(scratch, "git")
         make_git_directory(folder, [git.common / "objects"], is_sha256=len(commit) == 64)
         try:

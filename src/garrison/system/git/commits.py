@@ -326,8 +326,7 @@ class Commits(Repository):
 
         What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
         """
-        self.make_folder(self.scratch)
-        with tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch) as folder:
+        with self.open_scratch() as folder:
             extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
             text = "".join(f"{ours} {commit}\n" for commit in theirs)
             answer = self._run_merge("--name-only", "--stdin", text=text, extra=extra)
@@ -511,6 +510,11 @@ class Commits(Repository):
     def scratch(self) -> Path:
         """Return the folder for files that are not, or not yet, part of the repository, on its file system."""
         return self.common / "garrison"
+
+    def open_scratch(self) -> tempfile.TemporaryDirectory[str]:
+        """Make a folder in `scratch` for as long as its context lasts."""
+        self.make_folder(self.scratch)
+        return tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch)
 
     def clear_scratch(self) -> None:
         """Remove what killed processes left in `scratch`."""

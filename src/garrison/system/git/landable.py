@@ -7,8 +7,6 @@ of the branch that has it. Names are judged by rules that let all usual ones pas
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +83,7 @@ def _is_odd(part: str, mode: str) -> bool:
 
 def _explain_paths(git: Commits, tree: str) -> str:
     """Return what git says against the tree when it reads it into an index."""
-    with _scratch(git) as folder:
+    with git.open_scratch() as folder:
         answer = git.run(*_EVERYWHERE, "read-tree", tree, check=False, extra={"GIT_INDEX_FILE": f"{folder}/index"})
     return f"git refuses its tree: {_message(answer.err)}" if answer.code else ""
 
@@ -115,7 +113,7 @@ def explain_modules(git: Commits, blob: str) -> str:
     size = int(git.run("cat-file", "-s", blob).out)
     if size > MAX_MODULES:
         return f"its {MODULES} has {size} bytes, more than {MAX_MODULES}"
-    with _scratch(git) as folder:
+    with git.open_scratch() as folder:
         path = Path(folder)
         kind = "sha256" if len(blob) == 64 else "sha1"
         trial = Repository(path, git.environment)
@@ -141,11 +139,6 @@ def _explain_missing(git: Commits, blobs: Iterable[str]) -> str:
         if kind != "blob":
             return f"the repository lacks a file of its tree: object {name[:10]} is {kind}"
     return ""
-
-
-def _scratch(git: Commits) -> tempfile.TemporaryDirectory[str]:
-    git.make_folder(git.scratch)
-    return tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=git.scratch)
 
 
 def _message(stderr: str, folder: Path | None = None) -> str:

@@ -194,12 +194,11 @@ class Repository:
     def _start(self, command: Sequence[str], arguments: Sequence[str], cwd: Path, env: Mapping[str, str], *,
                has_input: bool, has_group: bool) -> subprocess.Popen[bytes]:
         try:
-            child = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                     start_new_session=has_group,
-                                     stdin=subprocess.PIPE if has_input else subprocess.DEVNULL)
+            return subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                    start_new_session=has_group,
+                                    stdin=subprocess.PIPE if has_input else subprocess.DEVNULL)
         except OSError as error:
             raise self._explain_start(error, arguments, env) from error
-        return child
 
     def _pin(self, path: Path | None) -> Mapping[str, str]:
         """Return the variables that name the git directory of a linked worktree, whatever lies in it."""

@@ -18,6 +18,7 @@ from garrison.processes import rescue_refs
 from garrison.processes.rescue_refs import RescuedWork, RescueRepository
 from garrison.system.clock import format_age
 from garrison.system.git.rescues import RescueName
+from garrison.system.terminal_text import format_size
 
 repo_option = click.option("--repo", type=click.Path(path_type=Path), metavar="DIR",
                            help="Repository to search (default: those of the home's runs).")
@@ -71,14 +72,6 @@ def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | 
 
 def _age(when: str) -> str:
     return format_age(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(when)).total_seconds()))
-
-
-def format_size(count: int) -> str:
-    """Return bytes for people: 812 B, 4.2 kB, 17 MB."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} B"
 
 
 @rescue.command("show", examples=(

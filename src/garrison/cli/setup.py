@@ -13,7 +13,6 @@ import click
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
-from garrison.cli.rescue import format_size
 from garrison.config import find_home, trees_root
 from garrison.errors import Refused
 from garrison.sandbox import setups
@@ -21,6 +20,7 @@ from garrison.sandbox.setups import SetupLayer
 from garrison.system.clock import format_age
 from garrison.system.exit_info import quote_command
 from garrison.system.git import Git, validate_repository
+from garrison.system.terminal_text import format_size
 
 _SHORT = 8
 """Characters of a digest that are shown as the set-up's name."""

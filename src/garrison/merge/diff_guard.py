@@ -20,6 +20,7 @@ from garrison.ends import ChangeKind, Told
 from garrison.frozen import frozen
 from garrison.merge.gate_files import GateFiles, is_same_section
 from garrison.system.git.commits import Change
+from garrison.system.terminal_text import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -451,7 +452,8 @@ def describe_finding(finding: Finding, limits: GuardConfig) -> str:
     """Return a finding as people read it: the name, and what is wrong with it."""
     match finding.kind:
         case FindingKind.SIZE:
-            return f"{finding.name} ({_size(finding.size)}, over max_file = {_size(limits.max_file or 0)})"
+            size, most = format_size(finding.size, "bytes"), format_size(limits.max_file or 0, "bytes")
+            return f"{finding.name} ({size}, over max_file = {most})"
         case FindingKind.MANY:
             return f"{finding.count:,} new files, most in {finding.name} (over max_files = {limits.max_files:,})"
         case FindingKind.INSTALLED:
@@ -459,15 +461,8 @@ def describe_finding(finding: Finding, limits: GuardConfig) -> str:
         case FindingKind.SECRET:
             return f"{finding.name} (may hold secrets)"
         case FindingKind.DUMP:
-            return f"{finding.name} (a core dump, {_size(finding.size)})"
+            return f"{finding.name} (a core dump, {format_size(finding.size, 'bytes')})"
     return f"{finding.name} (refused by [guard])"
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count} bytes"
 
 
 _KEYS: Sequence[tuple[str, tuple[bytes, ...], bytes]] = (

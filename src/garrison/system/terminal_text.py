@@ -112,6 +112,14 @@ def spell_name(name: str) -> str:
     return re.sub("[\t\n\r]", lambda found: _spelled(found[0]), spell_hidden(name))
 
 
+def format_size(count: int, least: str = "B") -> str:
+    """Return bytes for people: 812 B, 4.2 kB, 17 MB; `least` is the word for single ones. Pure."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} {least}"
+
+
 def width(text: str) -> int:
     """Return the columns that `text` takes."""
     return len(text) if text.isascii() else sum(map(_columns, text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_BEGIN = "<!-- garrison:"
 _ALLOWED = re.compile(r"[A-Za-z0-9_./@:-]{1,200}")
 
 
@@ -17,7 +18,7 @@ def make_marker(*parts: str) -> str:
     if not all(parts) or not _ALLOWED.fullmatch(name):
         raise ValueError(f"not a marker: {name!r}")
     # two hyphens end a comment for some readers of Markdown, and a run's name may have them
-    return f"<!-- garrison:{name.replace('-', '%2D') if '--' in name else name} -->"
+    return f"{_BEGIN}{name.replace('-', '%2D') if '--' in name else name} -->"
 
 
 def attach(body: str, marker: str) -> str:
@@ -27,12 +28,16 @@ def attach(body: str, marker: str) -> str:
 
 def is_marked(body: str) -> bool:
     """Return whether a text has any marker: then garrison wrote it, if its author is the token's user."""
-    return any(line.strip().startswith("<!-- garrison:") for line in body.splitlines())
+    return any(map(_is_marker, body.splitlines()))
 
 
 def without_marker(body: str) -> str:
     """Return what garrison wrote as a reader sees it."""
-    return "\n".join(line for line in body.splitlines() if not line.strip().startswith("<!-- garrison:")).strip()
+    return "\n".join(line for line in body.splitlines() if not _is_marker(line)).strip()
+
+
+def _is_marker(line: str) -> bool:
+    return line.strip().startswith(_BEGIN)
 
 
 def has_marker(body: str, marker: str) -> bool:

@@ -705,17 +705,17 @@ class GateRuns:
     def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entries: Sequence[MergeEntry], number: int,
                   base: str) -> GateRun:
         marker = gate_marker(self.queue.home, entries[0].run, entries[0].id, number)
+        tip = self.writer.tip() or ""
         return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
-                       marker, self.environment, self.queue.home, self.held_back, target=self.writer.tip() or "",
+                       marker, self.environment, self.queue.home, self.held_back, target=tip,
                        attestations=open_attestations(self.queue.folder, self.queue.clock.utc()),
                        is_run_branch=is_run_branch(self.queue.target),
-                       from_target=(*config.gate_from_target, *self._scripts(config, entries, base)))
+                       from_target=(*config.gate_from_target, *self._scripts(config, entries, base, tip)))
 
-    def _scripts(self, config: QueueConfig, entries: Sequence[MergeEntry], base: str) -> tuple[str, ...]:
+    def _scripts(self, config: QueueConfig, entries: Sequence[MergeEntry], base: str, tip: str) -> tuple[str, ...]:
         """Return patterns of the scripts that the gate names and the target has, unless the work of these entries, or
         of those in `base`, may change them: a person approved it, or `[guard]` lets it. A set-up, which is the
         branch's, may not."""
-        tip = self.writer.tip()
         if not (config.gate and tip and all(entry.keeps_gate for entry in entries)):
             return ()
 

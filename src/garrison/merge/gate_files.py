@@ -123,7 +123,7 @@ _PACKAGERS = frozenset({"npm", "pnpm", "yarn", "bun"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 _SEPARATORS = frozenset(";&|()\n")
-_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 
 
 def find_gate_files(command: str, read: Read) -> GateFiles:
@@ -308,13 +308,13 @@ class _Finder:
                     files.append(_join(folder, value))
             elif not word.startswith("-") and "=" not in word:
                 targets.append(word)
-        paths = [path for path in files or [_join(folder, name) for name in _MAKEFILES] if path]
-        path = next((each for each in paths if self.read(each) is not None), "")
+        paths = [path for path in files or [_join(folder, name) for name in MAKEFILES] if path]
+        path, data = next(((each, data) for each in paths if (data := self.read(each)) is not None), ("", b""))
         self.sections.update((each, Form.MAKE, target) for each in paths for target in targets or [""])
         if not path or f"{path}:{targets}" in self.followed:
             return
         self.followed.add(f"{path}:{targets}")
-        makefile = Makefile.parse((self.read(path) or b"").decode(errors="replace"))
+        makefile = Makefile.parse(data.decode(errors="replace"))
         for included in makefile.includes:
             self._note(included, folder)
         for recipe in makefile.recipes(targets):

@@ -16,7 +16,7 @@ from garrison.config import PROJECT_FILE, GuardConfig, read_config
 from garrison.ends import ChangeKind, Effect, Told
 from garrison.errors import UsageError
 from garrison.merge.diff_guard import MAX_READ, Diff, inspect_diff, is_test, parse_log
-from garrison.merge.gate_files import find_gate_files
+from garrison.merge.gate_files import MAKEFILES, find_gate_files
 from garrison.pipeline.graph import flag
 from garrison.pipeline.outcome import PARTIAL
 from garrison.processes.launch_request import parse_project_tables, read_guard
@@ -41,7 +41,6 @@ _MAX_SAID = 200
 _LANDINGS = 20
 """Landings before the work began that it might revert."""
 _LOG = ("log", "-z", "--raw", "--no-abbrev", "--no-renames", "--format=%H")
-_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _FIRST = (PROJECT_FILE, "package.json")
 
 
@@ -89,7 +88,7 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
 def _named_in(command: str) -> Iterable[str]:
     """Yield files that the gate may consist of, to read them together."""
     yield from _FIRST if any(word in command for word in ("npm", "yarn", "bun")) else ()
-    yield from _MAKEFILES if "make" in command else ()
+    yield from MAKEFILES if "make" in command else ()
     with suppress(ValueError):
         yield from (word.removeprefix("./") for word in shlex.split(command, comments=True)
                     if not word.startswith(("/", "-")) and ("/" in word or "." in word) and "\n" not in word)

@@ -105,12 +105,15 @@ class Ledger:
 
     def _count_calls(self) -> int:
         """Return the calls of this attempt that were answered."""
-        return len({record.message for record in self._usage.read_all(self._folder / USAGE)}) \
-            if (self._folder / USAGE).exists() else 0
+        return len({record.message for record in self._calls()})
+
+    def _calls(self) -> list[costs.UsageRecord]:
+        path = self._folder / USAGE
+        return self._usage.read_all(path) if path.exists() else []
 
     def _tokens_of(self, message: str) -> int:
         """Return the tokens of an earlier response with all before it; those of a context if it is not known."""
-        known = [record for record in costs.read_usage(self._folder / USAGE) if record.message == message]
+        known = [record for record in self._calls() if record.message == message and not record.reported]
         if not known or known[-1].estimated:
             return WINDOW
         last = known[-1]

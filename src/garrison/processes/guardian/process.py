@@ -500,6 +500,8 @@ class Guardian:
             if event.graph:
                 failpoint.here(":graph-journaled")
                 self.plan = change_plan(self.plan, event.graph)
+                if self.forge is not None:
+                    self.forge.plan = self.plan
                 self._keep_graph()
             if event.resume is not None:
                 self.stopping, self._leaving_since, self._stop_reason = False, None, STOPPED_BY_PERSON

@@ -645,8 +645,6 @@ def parse_pull_requests(where: str, table: Any) -> dict[str, Any]:
 
 def parse_launch(where: str, table: Any) -> LaunchConfig:
     """Parse a table `[launch]` of the file `where`; UsageError names what is wrong."""
-    from garrison.spelling import nearest
-
     if not isinstance(table, dict):
         raise UsageError(f"{where}: launch should be a table with {', '.join(LAUNCH_KEYS)}")
     values = {key: value for key, value in table.items() if not key.startswith("x_")}
@@ -664,8 +662,6 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "m
 
 def parse_guard(where: str, table: Any) -> GuardConfig:
     """Parse a table `[guard]`; UsageError names what is wrong."""
-    from garrison.spelling import nearest
-
     if not isinstance(table, dict):
         raise UsageError(f"{where} should be a table with {', '.join(GUARD_KEYS)}")
     values: dict[str, Any] = {}

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from garrison.agents.claude import failures, policy
-from garrison.agents.claude.loop_detector import MAX_REPEATS, LoopDetector
+from garrison.agents.claude.loop_detector import LoopDetector
 from garrison.agents.claude.policy import Ending, Prompt, Step
+from garrison.agents.claude.settings import MAX_REPEATS
 from garrison.agents.claude.trouble import summarize
 
 

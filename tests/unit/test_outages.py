@@ -50,7 +50,7 @@ def test_one_tries_for_all_and_the_next_one_if_it_dies(tmp_path: Path, clock: Cl
     clock.now += 3
     assert first.hold_up("", BEGUN + 2) == "" and first.is_trying
     for other in (second, third):
-        assert other.hold_up("", 0.0) == f"for the trial by a: {words}" and other.wake_after("for the trial") == 1.0
+        assert other.hold_up("", 0.0) == f"for the trial by a: {words}" and other.wake_after() == 1.0
     first.release()  # what the kernel does when it is killed
     assert second.hold_up("", 0.0) == "" and second.is_trying
     second.record(fails(clock), clock.now + 2)

@@ -39,7 +39,6 @@ from garrison.sandbox.place import Mode
 from garrison.system import untrusted
 from garrison.system.exit_info import describe_end, describe_failure, quote_command
 from garrison.system.jobs import Job, read_tail
-from garrison.system.newest_entry import ContentWatch
 from garrison.system.pseudo_terminal import PseudoTerminal
 from garrison.system.terminal_text import clean, clean_lines
 
@@ -152,8 +151,10 @@ class CommandAgent:
         form = self.profile.format
         if form is None:
             return None
-        from garrison.agents.claude.loop_detector import MAX_REPEATS, LoopDetector  # most agents print no stream
+        from garrison.agents.claude.loop_detector import LoopDetector  # most agents print no stream
+        from garrison.agents.claude.settings import MAX_REPEATS
         from garrison.agents.program_stream import ProgramStream
+        from garrison.system.newest_entry import ContentWatch
 
         stream = ProgramStream(form, assignment.folder, assignment.output)
         stream.catch_up()

@@ -19,9 +19,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
-from garrison.agents.trouble import LIMITS, MAX_WAIT, OUTAGES, TABLE, TRANSIENT, TroubleKind
+from garrison.agents.trouble import (
+    LIMITS,
+    MAX_WAIT,
+    OUTAGES,
+    SAME_DAY,
+    TABLE,
+    TRANSIENT,
+    TroubleKind,
+    describe_moment,
+)
 from garrison.frozen import frozen
 from garrison.records import atomic
+from garrison.records.api_answers import FILE as ANSWER
+from garrison.records.api_answers import NETWORK
 from garrison.records.json_io import read_json, write_json
 from garrison.records.life_lock import LifeLock
 from garrison.system.terminal_text import shorten
@@ -37,7 +48,6 @@ _FORGOTTEN_AFTER = 3600.0
 _POLL = 1.0
 _SHOWN = 80
 """Characters of what was said that are shown: what follows is a CLI's advice."""
-_SAME_DAY = 20 * 3600.0
 
 
 class Ending(Protocol):
@@ -95,7 +105,7 @@ class Outage:
         answers = f"API answers {self.status}" if self.status is not None and self.status >= 300 else \
             TABLE[TroubleKind(self.kind)].words
         since = datetime.fromtimestamp(self.since, UTC)
-        day = f"{since:%Y-%m-%d} " if self.at - self.since > _SAME_DAY else ""
+        day = f"{since:%Y-%m-%d} " if self.at - self.since > SAME_DAY else ""
         first = self.reason.partition("\n")[0].removeprefix("API Error: ").removeprefix(f"{self.status} ")
         return f"{answers} since {day}{since:%H:%M UTC}: {shorten(first.partition('. ')[0], _SHOWN)}"
 
@@ -130,6 +140,8 @@ class SharedOutages:
         self._lock: LifeLock | None = None
         self._tried: Path | None = None
         self._tried_at = 0.0
+        self._awaits_trial = False
+        """True while another agent tries."""
         self.seen: Outage | None = None
         """The outage that was waited for last."""
 
@@ -155,18 +167,18 @@ class SharedOutages:
             own: what the agent would wait for by itself.
             own_until: until when, in seconds since 1970; 0: it has not met the outage.
         """
-        found, now = self.find(), self._wall()
+        found, now, self._awaits_trial = self.find(), self._wall(), False
         if found is None:
             is_over, self.seen = self.seen is not None, None
             return "" if is_over else own
         path, self.seen = found[0], found[1]
         due = min(self.seen.until, self.seen.at + MAX_HOLD) if not own_until else max(own_until, self.seen.until)
         if now < due:
-            return f"until {_moment(due, now)}: {self.seen.describe()}"
+            return f"until {describe_moment(due, now)}: {self.seen.describe()}"
         atomic.make_directory(path.parent)
         self._lock = LifeLock.try_acquire(path.with_suffix(".lock"))
         if self._lock is None:
-            by = f" by {self.seen.tries}" if self.seen.tries else ""
+            by, self._awaits_trial = f" by {self.seen.tries}" if self.seen.tries else "", True
             return f"for the trial{by}: {self.seen.describe()}"
         if self._read(path) is None:  # its trial has just gone well
             self.release()
@@ -175,9 +187,9 @@ class SharedOutages:
         write_json(path, asdict(replace(self.seen, at=now, tries=self._who)))
         return ""
 
-    def wake_after(self, waiting: str) -> float:
+    def wake_after(self) -> float:
         """Return after how many seconds to look again."""
-        if self.seen is None or waiting.startswith("for the trial"):
+        if self.seen is None or self._awaits_trial:
             return _POLL
         return min(max(_POLL, (self.seen.until - self._wall()) / 20), 30.0)
 
@@ -201,10 +213,10 @@ class SharedOutages:
         """End the outage once the API has answered this agent's trial, whose attempt's folder is given."""
         if not self.is_trying:
             return
-        refused = attempt / "network" / "answer.json"
+        refused = attempt / NETWORK / ANSWER
         if max(_changed(refused), _changed(attempt / "claude" / "trouble")) >= self._tried_at:
             return
-        answered = max(_changed(attempt / name / "usage.jsonl") for name in ("network", "claude"))
+        answered = max(_changed(attempt / name / "usage.jsonl") for name in (NETWORK, "claude"))
         if answered >= self._tried_at or self._wall() - self._tried_at > PROVEN_AFTER:
             self.end()
 
@@ -240,8 +252,3 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _moment(at: float, now: float) -> str:
-    moment = datetime.fromtimestamp(at, UTC)
-    return f"{moment:%Y-%m-%d} {moment:%H:%M:%S UTC}" if at - now > _SAME_DAY else f"{moment:%H:%M:%S UTC}"

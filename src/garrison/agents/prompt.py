@@ -451,8 +451,8 @@ def validation(task: Task, judgement: Judgement) -> str:
 
 
 def _criteria(criteria: Sequence[Criterion]) -> str:
-    lines = [f"{each.text}{'' if each.met else f' (it was not met: {each.evidence})'}" for each in criteria]
-    return quote("\n".join(_list(lines).splitlines()), MAX_CLAIM) if lines else ""
+    lines = (f"{each.text}{'' if each.met else f' (it was not met: {each.evidence})'}" for each in criteria)
+    return quote(_list(lines), MAX_CLAIM)
 
 
 def instructions(files: str, target: str, text: str) -> str:

@@ -389,12 +389,12 @@ def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iter
     is_elsewhere = any(key.startswith(_OF_CLOUDS) for key in known)
     if known & set(KEYS) or is_elsewhere:
         return
-    if model.settings.login == PROXY and has_log_in(folder) and not read_token(folder, time.time()):
-        raise Refused(f"the log-in of agent {name} has expired, and nothing renews it outside a sandbox: run "
-                      f'`garrison login`, or set login = "file" in [agents.{name}] of {config_path(home)}')
     if not has_log_in(folder):
         raise Refused(f"agent {name} has no key and no log-in: set ANTHROPIC_API_KEY where you launch, or run "
                       "`garrison login`")
+    if model.settings.login == PROXY and not read_token(folder, time.time()):
+        raise Refused(f"the log-in of agent {name} has expired, and nothing renews it outside a sandbox: run "
+                      f'`garrison login`, or set login = "file" in [agents.{name}] of {config_path(home)}')
 
 
 def reporter_of(name: str, home: Path) -> str:
@@ -557,8 +557,6 @@ def _read_session(where: str, name: str, values: dict[str, Any], _env: tuple[str
     return SessionProfile(name, of, read_options(where, values))
 
 
-_TURNS = 300
-"""Responses of its model in one attempt of an agent that states no limit; a Claude agent has the same."""
 _SILENCE = {"command": "silence", "claude": "stale", "acp": "stale"}
 """Kind of a profile → its setting of the seconds of silence that are a hang."""
 
@@ -566,12 +564,10 @@ _SILENCE = {"command": "silence", "claude": "stale", "acp": "stale"}
 def _read_profile(config: AgentConfig, defaults: Mapping[str, Any]) -> Profile:
     """Read a profile by its kind, with what `[agents]` says of every agent; a plug-in's is checked by who uses it."""
     values = dict(config.settings)
-    if config.kind not in ("claude", "session"):
-        defaults = {"turns": _TURNS, **defaults}
-    names = {"budget": "budget", "turns": "max_turns", "silence": _SILENCE.get(config.kind)}
-    for key, value in defaults.items():
-        if (name := names[key]) is not None and config.kind != "session":
-            values.setdefault(name, value)
+    if config.kind != "session":  # it has the limits of the agent that it runs
+        names = {"budget": "budget", "turns": "max_turns", "silence": _SILENCE.get(config.kind)}
+        stated = {"turns": ClaudeSettings.max_turns, **defaults}
+        values = {**{name: stated[key] for key, name in names.items() if name and key in stated}, **values}
     if config.kind in _READERS:
         return _READERS[config.kind](config.where, config.name, values, config.env)
     limits = read_limits(config.where, values)

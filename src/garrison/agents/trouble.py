@@ -19,12 +19,17 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from garrison.frozen import frozen
-from garrison.records.api_answers import ApiAnswer
 from garrison.supervise import death_classes
+
+if TYPE_CHECKING:
+    from garrison.records.api_answers import ApiAnswer
+
+SAME_DAY = 20 * 3600.0
+"""Seconds up to which a time of day says when a wait ends."""
 
 
 class TroubleKind(StrEnum):
@@ -532,3 +537,9 @@ def hosts_of(environment: Mapping[str, str]) -> Sequence[str]:
     urls = (value for name, value in environment.items()
             if name.endswith(("_BASE_URL", "_API_BASE", "_ENDPOINT", "_API_URL")))
     return tuple(url.partition("://")[2].partition("/")[0] for url in urls if "://" in url)
+
+
+def describe_moment(at: float, now: float) -> str:
+    """Return a time in words, with its day if it is not soon; both in seconds since 1970. Pure."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S UTC}" if at - now > SAME_DAY else f"{moment:%H:%M:%S UTC}"

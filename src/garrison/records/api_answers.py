@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +136,8 @@ def _number(text: str) -> float | None:
 
 
 def _date(text: str) -> float | None:
+    from email.utils import parsedate_to_datetime  # few answers name a date
+
     try:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError):

@@ -38,10 +38,11 @@ from garrison.agents.acp.session_record import SessionRecord
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.claude import cli_process, failures, messages, policy, questions
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.loop_detector import MAX_REPEATS, LoopDetector
+from garrison.agents.claude.loop_detector import LoopDetector
 from garrison.agents.claude.messages import Told
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.session_connection import SessionConnection, clean, run_to_ending
+from garrison.agents.claude.settings import MAX_REPEATS
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import cut
 from garrison.agents.claude.tools import SERVER

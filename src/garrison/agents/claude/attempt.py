@@ -122,7 +122,7 @@ class SuspendableAttempt(Work):
             is_trial = self.outages is not None and self.outages.is_trying
             return min(due or math.inf, time.monotonic() + 1.0) if is_trial else due
         if self.outages is not None and self._held:
-            return time.monotonic() + self.outages.wake_after(self._held)
+            return time.monotonic() + self.outages.wake_after()
         return questions.wake_at(self.decision, self._wall())
 
     @property

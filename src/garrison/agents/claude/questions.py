@@ -10,11 +10,11 @@ import contextlib
 import time
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from garrison.agents.base import ANSWERED, Question
 from garrison.agents.claude.policy import Decision, Step
+from garrison.agents.trouble import describe_moment
 from garrison.records import atomic
 from garrison.records.json_io import append_line, read_json, read_lines, write_json
 from garrison.system import untrusted
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from garrison.agents.claude.attempt_files import AttemptFiles
     from garrison.agents.claude.policy import Ending
 
-_SAME_DAY = 20 * 3600.0
-"""Seconds up to which a time of day says when a wait ends."""
 _FAILURE = "trouble-"
 """Prefix of the ids of garrison's own questions, about failures; the id of an agent's question has no dash."""
 
@@ -118,9 +116,7 @@ def is_resolved(files: AttemptFiles, endings: Sequence[Ending]) -> bool:
 def waiting_for(files: AttemptFiles, endings: Sequence[Ending], decision: Decision, now: float) -> str:
     """Describe what a decision still waits for, '' for nothing; `now` is in seconds since 1970."""
     if decision.step is Step.WAIT and now < decision.until:
-        moment = datetime.fromtimestamp(decision.until, UTC)
-        day = f"{moment:%Y-%m-%d} " if decision.until - now > _SAME_DAY else ""
-        return f"until {day}{moment:%H:%M:%S UTC}: {decision.reason}"
+        return f"until {describe_moment(decision.until, now)}: {decision.reason}"
     if decision.step is Step.ASK and not is_answered(files):
         return f"for an answer: {decision.reason}"
     if decision.step is Step.PARK and not is_resolved(files, endings):

@@ -11,7 +11,6 @@ from dataclasses import field, replace
 from typing import Any
 
 from garrison.agents.claude import extensions
-from garrison.agents.claude.loop_detector import MAX_REPEATS
 from garrison.errors import UsageError
 from garrison.frozen import frozen
 
@@ -24,6 +23,8 @@ RUNNING = ("Bash",)
 ASK = "ask"
 """Permission mode in which the person is asked before a tool call that is not allowed."""
 MODES = ("dontAsk", ASK, "acceptEdits", "default", "bypassPermissions", "auto")
+MAX_REPEATS = 12
+"""Times in a row that the same call may bring nothing new, where an agent has no setting of its own."""
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Variables with which the CLI needs no log-in of the home; the last one is what `claude setup-token` prints."""

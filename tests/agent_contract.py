@@ -18,6 +18,7 @@ from acp_support import Stage
 from garrison.agents.base import VALIDATOR, Agent, Outcome, Work
 from garrison.records.json_io import read_json
 from garrison.system import processes
+from support import is_gone
 
 
 @dataclass(frozen=True)
@@ -132,11 +133,5 @@ def _members(work: Work) -> list[int]:
     process = work.process()
     assert process is not None
     return [process[0], *(each.pid for each in processes.descendants(process[0], ""))]
-
-
-def is_gone(pid: int) -> bool:
-    """Return whether a process has ended; here nobody may have collected it."""
-    found = processes.probe(pid)
-    return found is None or found.zombie
 
 

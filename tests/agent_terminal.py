@@ -11,10 +11,9 @@ from pathlib import Path
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.names import Key
 from garrison.records.run import RunFiles, Task, save
-from garrison.system import processes
 from garrison.system.terminal import Session
 from garrison.system.tmux import TmuxTerminal
-from support import wait_for
+from support import is_gone, wait_for
 from top_support import HomeBuilder, home_builder
 
 KEY = Key("orchestrator", "a", "r1")
@@ -45,9 +44,4 @@ def agent_in_tmux(home: Path, script: str, *, keyboard: bool = True) -> Iterator
                 terminal.close(one, grace=0)
             terminal.shutdown()
             for pid in servers:
-                wait_for("the tmux server has ended", lambda pid=pid: _is_gone(pid))
-
-
-def _is_gone(pid: int) -> bool:
-    found = processes.probe(pid)
-    return found is None or found.zombie
+                wait_for("the tmux server has ended", lambda pid=pid: is_gone(pid))

@@ -120,8 +120,7 @@ exec {real} "$@"
 
         self.home = self.folder / f"home-{next(self.homes)}"
         self.home.mkdir(mode=0o700)
-        for name in ("config.toml",):
-            shutil.copy(self.world.home / name, self.home / name)
+        shutil.copy(self.world.home / "config.toml", self.home / "config.toml")
         self.runtime, self.ended = Runtime.real(self.home), []
         self.queue = MergeQueue(self.home, self.repo, git=self.git, clock=self.clock, token="trouble")
         self.queue.configure(self.world.config)

@@ -20,8 +20,7 @@ from garrison.agents.base import Outcome
 from garrison.agents.claude import messages
 from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json, read_lines
-from garrison.system import processes
-from support import wait_for
+from support import is_gone, wait_for
 
 HANDED_OVER = "Another session worked on this task and could not be continued"
 
@@ -227,12 +226,6 @@ def test_a_program_that_begins_no_other_session_either_is_started_anew(stage: St
 def agent_pid(stage: Stage) -> int:
     """Return the pid of the agent's program."""
     return int(read_json(stage.files.process)["pid"])
-
-
-def is_gone(pid: int) -> bool:
-    """Return whether a process has ended; here nobody may have collected it."""
-    found = processes.probe(pid)
-    return found is None or found.zombie
 
 
 def test_a_session_whose_agent_died_before_it_answered_is_told_the_task_again(stage: Stage) -> None:

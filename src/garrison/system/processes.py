@@ -369,10 +369,10 @@ class Child:
             object.__setattr__(self, "pidfd", -1)
 
 
-_codes: dict[int, int] = {}
-"""Exit codes of spawned children that `reap` collected."""
-_spawned: set[int] = set()
-"""Our spawned children that have not been reaped."""
+_codes: dict[int, tuple[int, int]] = {}
+"""Start ticks and exit codes of spawned children that were collected, by pid."""
+_spawned: dict[int, int] = {}
+"""Our spawned children that have not been reaped: pid → start ticks."""
 
 
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path,
@@ -405,10 +405,10 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
         for output in outputs:
             os.close(output)
     process.returncode = 0  # it is collected here; Popen need not wait for it
-    _codes.pop(process.pid, None)
-    _spawned.add(process.pid)
     child = probe(process.pid)  # not reaped yet, so the pid is its own
     assert child is not None
+    _codes.pop(process.pid, None)
+    _spawned[process.pid] = child.ticks
     return Child(process.pid, child.ticks, os.pidfd_open(process.pid))
 
 
@@ -444,18 +444,21 @@ def reap() -> dict[int, int]:
     return collected
 
 
-def exit_code(pid: int) -> int | None:
-    """Return how a child of `spawn` ended (negative: a signal); None while it runs, or if others collected it."""
+def exit_code(pid: int, ticks: int | None = None) -> int | None:
+    """Return how a child of `spawn` ended (negative: a signal); None while it runs, or if others collected it.
+
+    With `ticks` only of the child that started then: its pid may be another process's by now.
+    """
     if pid in _spawned:
         try:
             waited, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
-            _spawned.discard(pid)
+            _spawned.pop(pid, None)
             return None
         if waited:
-            _spawned.discard(pid)
-            _codes[pid] = os.waitstatus_to_exitcode(status)
-    return _codes.get(pid)
+            _codes[pid] = _spawned.pop(pid), os.waitstatus_to_exitcode(status)
+    began, code = _codes.get(pid, (None, None))
+    return code if ticks in (None, began) else None
 
 
 def adopted(rows: Iterable[ProcessRow]) -> list[ProcessId]:

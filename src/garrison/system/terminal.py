@@ -140,7 +140,7 @@ class ProcessTerminal:
 
     def exit_code(self, session: Session) -> int | None:
         """Return its exit code, if this process started it."""
-        return None if self.is_alive(session) else processes.exit_code(session.pid)
+        return None if self.is_alive(session) else processes.exit_code(session.pid, session.ticks)
 
     def close(self, session: Session, *, grace: float = 2.0) -> None:
         """End the process and its descendants; forget the session."""

@@ -62,7 +62,7 @@ class ProxyClient:
                     raise Refused(f"the proxy of run {self.registration.run} does not start ({error}); see "
                                   f"{self._log()}") from error
             # One that finds another proxy ends at once; if that one was about to end, the next must be started.
-            if started is None or processes.exit_code(started.pid) is not None:
+            if started is None or processes.exit_code(started.pid, started.ticks) is not None:
                 started = start_proxy(self.home, self.run_folder, self.registration.run, self._log())
             time.sleep(0.01)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,22 +13,24 @@ import pytest
 
 pytest.importorskip("claude_agent_sdk")
 
-from garrison.agents.claude.client import ClaudeClient, ProcessError, build_options
+from garrison.agents.claude import start_watch
+from garrison.agents.claude.client import ClaudeClient, ProcessError, Silence, build_options
+from garrison.agents.claude.start_watch import StartWatch
 
 
-@pytest.mark.parametrize(("script", "code"), [("echo broken >&2; exit 3", 3), ("exit 0", 0)])
-def test_a_cli_that_ends_at_its_start_is_noticed_at_once(script: str, code: int, tmp_path: Path) -> None:
-    cli = tmp_path / "cli"
+def start(script: str, folder: Path, watch: StartWatch | None = None) -> Exception:
+    """Return how a CLI that is this script fails to start."""
+    cli = folder / "cli"
     cli.write_text(f"#!/bin/sh\n{script}\n")
     cli.chmod(0o755)
 
-    async def start() -> ProcessError:
+    async def connect() -> Exception:
         client = ClaudeClient(build_options(
-            cwd=str(tmp_path), environment={"GARRISON_CLAUDE_CLI": str(cli)}, tools=[], functions=[], server="garrison",
+            cwd=str(folder), environment={"GARRISON_CLAUDE_CLI": str(cli)}, tools=[], functions=[], server="garrison",
             system_prompt="", model=None))
         try:
-            with pytest.raises(ProcessError) as raised:
-                await client.connect()
+            with pytest.raises((ProcessError, Silence)) as raised:
+                await client.connect(watch)
         finally:
             await client.close()
         task = asyncio.current_task()
@@ -33,5 +38,42 @@ def test_a_cli_that_ends_at_its_start_is_noticed_at_once(script: str, code: int,
         return raised.value
 
     began = time.monotonic()
-    assert asyncio.run(start()).exit_code == code
-    assert time.monotonic() - began < 10, "the SDK itself waits for a minute"
+    error = asyncio.run(connect())
+    assert time.monotonic() - began < 30, "the SDK itself waits for a minute"
+    return error
+
+
+@pytest.mark.parametrize(("script", "code"), [("echo broken >&2; exit 3", 3), ("exit 0", 0)])
+def test_a_cli_that_ends_at_its_start_is_noticed_at_once(script: str, code: int, tmp_path: Path) -> None:
+    error = start(script, tmp_path)
+    assert isinstance(error, ProcessError)
+    assert error.exit_code == code
+
+
+def test_a_cli_that_hangs_at_its_start_is_shown_within_seconds_and_then_given_up(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_watch, "_HUNG", 4.0)
+    shown: list[str] = []
+    error = start("sleep 300; exit 1", tmp_path, StartWatch(shown.append))
+    assert isinstance(error, Silence)
+    assert str(error).startswith("since its start the CLI has neither answered nor done anything for ")
+    assert shown[0].endswith("s ago, has not answered and does nothing")
+    assert int(shown[0].split()[3]) < 6
+    assert shown[-1] == "", "what it is told for is over"
+
+
+@pytest.mark.parametrize("program", [
+    "while True: pass", "import socket, time; held = socket.create_connection(('127.0.0.1', {port})); time.sleep(60)",
+    "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
+def test_a_start_that_works_or_waits_for_others_is_no_hang(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_watch, "_HUNG", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        child = subprocess.Popen([sys.executable, "-c", program.format(port=server.getsockname()[1])])
+        try:
+            watch = StartWatch()
+            for _ in range(12):
+                time.sleep(0.3)
+                assert not watch.look()
+        finally:
+            child.kill()
+            child.wait()

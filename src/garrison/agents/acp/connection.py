@@ -44,6 +44,7 @@ from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.session_connection import SessionConnection, clean, run_to_ending
 from garrison.agents.claude.settings import MAX_REPEATS
 from garrison.agents.claude.start_limiter import start_slot
+from garrison.agents.claude.start_watch import POLL, StartWatch
 from garrison.agents.claude.stream import cut
 from garrison.agents.claude.tools import SERVER
 from garrison.agents.claude.turn_end import MAX_LAST, admits_failure, loop_ending, plain_question
@@ -91,6 +92,7 @@ class Connection(SessionConnection):
     async def run(self) -> Ending:
         """Run the connection to its end."""
         self._stop_on_signals()
+        self._show_trouble("")
         if report := self._take_report():  # its predecessor died before it had recorded that
             return self._reported(report)
         if ending := await self._lock_session():
@@ -114,11 +116,25 @@ class Connection(SessionConnection):
             if self._stop.is_set():
                 return self._ending(policy.STOPPED)
             try:
-                ending = await self._until_stopped(self._open())
+                ending = await self._until_stopped(self._open_watched())
                 started.set()
                 return ending or await self._turn()
             finally:
                 await self._client.close()
+
+    async def _open_watched(self) -> Ending | None:
+        """Open the session, unless the program hangs while it starts."""
+        watched = StartWatch(self._show_trouble, waits_for_helpers=bool(self.settings.mcp_servers))
+        opening = asyncio.ensure_future(self._open())
+        try:
+            while not (await asyncio.wait({opening}, timeout=POLL))[0]:
+                if watched.look():
+                    raise Silence("since its start the agent's program has neither answered nor done anything for "
+                                  f"{watched.seconds:.0f} s {self._client.stderr}".strip())
+            return opening.result()
+        finally:
+            opening.cancel()
+            watched.end()
 
     async def _open(self) -> Ending | None:
         """Start the program and its session; return the ending if the session cannot be continued or set up."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from garrison.agents.claude import cli_process
 from garrison.agents.claude.extra import MISSING
+from garrison.agents.claude.start_watch import POLL, StartWatch
 from garrison.agents.claude.stream import Event, Usage, cut
 from garrison.errors import GarrisonError, Refused
 
@@ -59,7 +60,6 @@ TOOL_TIMEOUT = 660.0
 _INTERRUPT_TIMEOUT = 2.0
 START_TIMEOUT = 60.0
 """Seconds for which the SDK waits for the first answer of a CLI."""
-_START_POLL = 0.5
 _FULL = "model_context_window_exceeded"
 """Stop reason of a response that has filled the context."""
 _MAX_LINE = 32 * 1024 * 1024
@@ -155,7 +155,12 @@ class _SdkClient(ClaudeSDKClient):
     async def disconnect(self) -> None:
         """Let go of the process; it has ended then."""
         self._last = self._process or self._last
-        await super().disconnect()
+        try:
+            await super().disconnect()
+        finally:  # a process of its own may hold its output; asyncio would then print a traceback at our exit
+            transport = getattr(getattr(self._last, "_process", None), "_transport", None)
+            if transport is not None:
+                transport.close()
 
     @property
     def exit_code(self) -> int | None:
@@ -199,7 +204,7 @@ class ClaudeClient:
         """Return the failure in the CLI's last message, in the CLI's own terms; '' for none."""
         return self._messages.last_error
 
-    async def connect(self) -> None:
+    async def connect(self, watched: StartWatch | None = None) -> None:
         """Start the CLI; `close` releases it even if this fails half-way.
 
         Raises:
@@ -208,13 +213,17 @@ class ClaudeClient:
         """
         starting = asyncio.current_task()
         assert starting is not None
-        watch = asyncio.create_task(self._watch_start(starting))
+        watched = watched or StartWatch()
+        watch = asyncio.create_task(self._watch_start(starting, watched))
         try:
             await self._client.connect()
         except asyncio.CancelledError:
             if not watch.done() or watch.cancelled() or watch.exception() is not None:
                 raise
             starting.uncancel()
+            if watch.result() is None:
+                what = "since its start the CLI has neither answered nor done anything for"
+                raise Silence(watched.seconds, what) from None
             raise ProcessError("it ended at its start", exit_code=watch.result()) from None
         except CLIConnectionError:  # it did not take its first request, or could not be started
             if self._client.exit_code is None:
@@ -226,12 +235,17 @@ class ClaudeClient:
             raise Silence(START_TIMEOUT, "the CLI has not answered since its start for") from error
         finally:
             watch.cancel()
+            watched.end()
 
-    async def _watch_start(self, starting: asyncio.Task[Any]) -> int:
-        """Return the exit code of a CLI that ends while it starts, and end the wait: the SDK waits for its answer."""
+    async def _watch_start(self, starting: asyncio.Task[Any], watched: StartWatch) -> int | None:
+        """Return the exit code of a CLI that ends while it starts, None for one that hangs, and end the wait: the SDK
+        waits for its answer."""
         while self._client.exit_code is None:
-            await asyncio.sleep(_START_POLL)
-        await asyncio.sleep(_START_POLL)  # what it has printed is read meanwhile, and mostly its end is noticed
+            await asyncio.sleep(POLL)
+            if watched.look():
+                break
+        else:
+            await asyncio.sleep(POLL)  # what it has printed is read meanwhile, and mostly its end is noticed
         starting.cancel()
         return self._client.exit_code
 

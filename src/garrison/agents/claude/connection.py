@@ -49,11 +49,12 @@ from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.session_connection import SessionConnection, run_to_ending
 from garrison.agents.claude.settings import ASK
 from garrison.agents.claude.start_limiter import start_slot
+from garrison.agents.claude.start_watch import StartWatch
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
 from garrison.agents.claude.turn_end import MAX_LAST, TurnEnd, loop_ending, plain_question
 from garrison.agents.trouble import OUTAGES
 from garrison.ends import End, EndKind
-from garrison.records import atomic, costs
+from garrison.records import costs
 from garrison.records.json_io import read_json
 from garrison.records.reservations import Reservation
 from garrison.sandbox.place import EXCHANGE
@@ -167,7 +168,7 @@ class Connection(SessionConnection):
             if self._stop.is_set():
                 return self._ending(policy.STOPPED)
             try:
-                await self._client.connect()
+                await self._client.connect(self._start_watch())
                 pid = await self._client.pid()
                 if pid is not None:
                     cli_process.record_process(self.files, cli_sandbox.find_outer_pid(pid), self.job.incarnation)
@@ -177,6 +178,11 @@ class Connection(SessionConnection):
                 self._reservation.release()
                 if self.job.config:
                     self._take_log_in_back()
+
+    def _start_watch(self) -> StartWatch:
+        settings = self.settings
+        starts_others = settings.mcp_servers or settings.hooks or settings.plugins or self.job.repository
+        return StartWatch(self._show_trouble, waits_for_helpers=bool(starts_others))
 
     def _take_log_in_back(self) -> None:
         why = log_in.take_back(self._config, cli_process.config_folder(Path(self.job.home)))
@@ -228,13 +234,6 @@ class Connection(SessionConnection):
         elif event["kind"] == "usage" and event["final"] and self._loops.repeated < _SHOWN_REPEATS:
             self._show_trouble("")
         return self._ending(*loop_ending(self.files, self.job.role, reason)) if reason else None
-
-    def _show_trouble(self, what: str) -> None:
-        """Show in `status` what goes wrong while the session works; '' for nothing."""
-        if what:
-            atomic.write(self.files.trouble, what.encode(), durable=False)
-        else:
-            self.files.trouble.unlink(missing_ok=True)
 
     def _begin(self, event: Begin) -> None:
         self._write({**event, "session": event["session"] or self.job.session, "resumed": self.job.has_transcript})

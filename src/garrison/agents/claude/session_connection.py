@@ -112,6 +112,13 @@ class SessionConnection:
         self._note(f"waits {what}")
         atomic.write(self.files.waiting, what.encode(), durable=False)
 
+    def _show_trouble(self, what: str) -> None:
+        """Show in `status` what goes wrong while the session works; '' for nothing."""
+        if what:
+            atomic.write(self.files.trouble, what.encode(), durable=False)
+        else:
+            self.files.trouble.unlink(missing_ok=True)
+
 
 def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[Any, Any, Ending]]) -> int:
     """Run a connection and record how it ended; return the process's exit code."""

@@ -93,25 +93,32 @@ for number in range(20):
 
 
 @pytest.mark.slow
-def test_a_token_of_the_cli_s_own_log_in_goes_through_the_proxy_as_it_would_by_itself(scene) -> None:
-    """What the CLI sends with a token that is worth nothing has, once the proxy has put the real one in, each header
-    that the CLI sends with the real one."""
+def test_a_log_in_goes_through_the_proxy_as_the_cli_sends_it_by_itself(scene) -> None:
+    """What the CLI sends with a token or key that is worth nothing has, once the proxy has put the real one in, each
+    header that the CLI sends by itself with the same log-in: so `login = "proxy"` is the default."""
     if not machine().bubblewrap:
         pytest.skip(machine().refusal)
-    place, token, seen = scene.place, "sk-ant-oat01-real-token-outside", []
+    place, token, key, seen = scene.place, "sk-ant-oat01-real-token-outside", "sk-ant-api03-real-key-outside", []
     place.env = {name: value for name, value in place.env.items() if name != "ANTHROPIC_API_KEY"}
-    place.env["CLAUDE_CODE_OAUTH_TOKEN"] = token
     scene.players["a"] = lambda asked: (
         say(use("Bash", command='(env; date +%N) > env')),
         say(use(REPORT, status="success", summary="done", evidence=[])), say("done"))[min(asked.step, 2)]
     config = place.home / "config.toml"
-    scene.configure('login = "proxy"')
     begun = config.read_text() + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n'
-    for run, mode in (("r1", "bubblewrap"), ("r2", "none"), ("r3", "bubblewrap")):
-        if run == "r3":
-            del place.env["CLAUDE_CODE_OAUTH_TOKEN"]
-            log_in = atomic.make_directory(place.home / "claude") / ".credentials.json"
-            log_in.write_text(json.dumps({"claudeAiOauth": {"accessToken": token, "expiresAt": 4e12}}))
+    file = atomic.make_directory(place.home / "claude") / ".credentials.json"
+    log_in = {"accessToken": token, "refreshToken": "r", "expiresAt": 4e12, "subscriptionType": "max",
+              "scopes": ["user:inference", "user:profile"]}
+    for run, mode in (("r1", "bubblewrap"), ("r2", "none"), ("r3", "bubblewrap"), ("r4", "bubblewrap"), ("r5", "none")):
+        file.unlink(missing_ok=True)
+        if run in ("r1", "r2"):
+            file.write_text(json.dumps({"claudeAiOauth": log_in}))
+        elif run == "r3":
+            place.env["CLAUDE_CODE_OAUTH_TOKEN"] = token
+        else:  # a log-in to the Console; by itself the CLI has the key in its variable, in no file that it shares
+            place.env.pop("CLAUDE_CODE_OAUTH_TOKEN", None)
+            (file.parent / ".claude.json").write_text(json.dumps({"primaryApiKey": key}))
+            if run == "r5":
+                place.env["ANTHROPIC_API_KEY"] = key
         config.write_text(begun)
         place.use_mode(mode)
         before = len(scene.server.messages)
@@ -119,13 +126,16 @@ def test_a_token_of_the_cli_s_own_log_in_goes_through_the_proxy_as_it_would_by_i
         assert place.finish(child) == 0, place.logs()
         seen.append([{name.lower(): value for name, value in record.headers.items()}
                      for record in scene.server.messages[before:]])
-        assert token not in git(place.repo, "show", "main:env") or run == "r2"
+        printed = git(place.repo, "show", "main:env")
+        assert (token not in printed and key not in printed) or mode == "none"
+        assert list(place.home.rglob(".credentials.json")) in ([], [file]) or mode == "none"
     # a compressed answer would not be counted by the proxy
     own = {"host", "content-length", "x-claude-code-session-id", "x-client-request-id", "connection", "accept-encoding"}
-    assert list(place.home.rglob(".credentials.json")) == [log_in]
-    proxied, plain, logged_in = ([{name: value for name, value in each.items() if name not in own} for each in sent[:3]]
-                      for sent in seen)
-    for own, other in (*zip(proxied, plain, strict=True), *zip(logged_in, plain, strict=True)):
-        assert {name: (own.get(name), other.get(name)) for name in own.keys() | other.keys()
-                if own.get(name) != other.get(name)} == {}
-    assert all("oauth" in each["anthropic-beta"] and "x-api-key" not in each for each in proxied)
+    filed, by_itself, given, of_console, by_key = (
+        [{name: value for name, value in each.items() if name not in own} for each in sent[:3]] for sent in seen)
+    for ours, other in (*zip(filed, by_itself, strict=True), *zip(given, by_itself, strict=True),
+                        *zip(of_console, by_key, strict=True)):
+        assert {name: (ours.get(name), other.get(name)) for name in ours.keys() | other.keys()
+                if ours.get(name) != other.get(name)} == {}
+    assert all("oauth" in each["anthropic-beta"] for each in filed)
+    assert not any("oauth" in each["anthropic-beta"] for each in of_console)

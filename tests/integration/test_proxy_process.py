@@ -105,6 +105,10 @@ def test_a_program_in_a_namespace_calls_the_api_with_a_key_that_it_never_has(api
         assert stat.S_IMODE((user.run_folder / "proxy.sock").stat().st_mode) == 0o600
         environ = Path(f"/proc/{place.process.pid}/environ").read_bytes() if place.process else b""
         assert b"sk-real" not in environ
+        place.read_keys = lambda: {"ANTHROPIC_API_KEY": "sk-renewed", "ANTHROPIC_BASE_URL": api.url}
+        place.keep()
+        assert json.loads(run(place, env).stdout)["id"] == "m1"
+        assert api.seen[1].headers["x-api-key"] == "sk-renewed"
 
 
 @needs_namespaces

@@ -8,7 +8,6 @@ import sys
 
 from garrison.agents.claude import cli_process, takeover
 from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings
-from garrison.cli import login
 
 RUN = "import sys; from pathlib import Path; from garrison.agents.claude.settings import ClaudeSettings as S; " \
       "from garrison.cli.login import exec_cli; exec_cli(Path(sys.argv[1]), S(cli=sys.argv[2]), (), sys.argv[3:])"
@@ -17,7 +16,7 @@ SOURCE = {"PATH": "/bin", "HOME": "/h", "ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUT
 
 
 def test_a_log_in_has_a_sessions_environment_without_keys(tmp_path):
-    found = login.environment(tmp_path, ClaudeSettings(set={"MINE": "1"}), ENVIRONMENT, SOURCE)
+    found = cli_process.log_in_environment(tmp_path, ClaudeSettings(set={"MINE": "1"}), ENVIRONMENT, SOURCE)
     assert found["CLAUDE_CONFIG_DIR"] == str(tmp_path / "claude")
     assert (found["MINE"], found["ANTHROPIC_BASE_URL"]) == ("1", "u")
     assert not {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "SECRET", "CLAUDECODE", "CLAUDE_CODE_SESSION_ID",

@@ -11,6 +11,7 @@ import pytest
 
 from garrison.agents.claude import log_in
 from garrison.agents.registry import check_access, log_in_of
+from garrison.cli.login import choose_place
 from garrison.errors import Refused
 
 OLD = {"accessToken": "a1", "refreshToken": "r1", "expiresAt": 1000, "scopes": ["user:inference"],
@@ -81,22 +82,51 @@ def test_an_agent_needs_a_key_or_a_log_in(environ: dict[str, str], tmp_path: Pat
     (tmp_path / "claude" / log_in.FILE).write_text("{}")
     with pytest.raises(Refused):
         check_access("claude", tmp_path, {})
-    write(tmp_path / "claude", OLD)
+    write(tmp_path / "claude", {**OLD, "expiresAt": (time.time() + 3600) * 1000})
     check_access("claude", tmp_path, {})
     check_access("command", tmp_path, {})
 
 
-def test_a_log_in_that_stays_outside_is_the_token_while_it_is_valid(tmp_path: Path) -> None:
-    home, now = tmp_path, time.time()
-    assert log_in_of("claude", home, {}, now) == {}
-    (home / "config.toml").write_text('[agents.claude]\nlogin = "proxy"\n')
-    assert log_in_of("claude", home, {}, now) == {}
-    write(home / "claude", {**OLD, "expiresAt": (now + 3600) * 1000})
-    assert log_in_of("claude", home, {}, now) == {"CLAUDE_CODE_OAUTH_TOKEN": "a1"}
-    assert log_in_of("claude", home, {"ANTHROPIC_API_KEY": "k"}, now) == {}
-    assert log_in_of("claude", home, {}, now + 3500) == {} and log_in_of("command", home, {}, now) == {}
+def test_a_log_in_stays_outside_and_only_its_cli_renews_it(tmp_path: Path) -> None:
+    home, now, cli, runs = tmp_path, time.time(), tmp_path / "cli", tmp_path / "runs"
+    copy = f"cp {home}/new $CLAUDE_CONFIG_DIR/{log_in.FILE}"
+    cli.write_text(f"#!/bin/sh\necho $* >> {runs}\n[ -e {home}/new ] && {copy}\n")
+    cli.chmod(0o755)
+    (home / "config.toml").write_text(f'[agents.claude]\ncli = "{cli}"\n')
+    folder, token = write(home / "claude", {**OLD, "expiresAt": (now + 3600) * 1000}), "CLAUDE_CODE_OAUTH_TOKEN"
+    found = log_in_of("claude", home, {}, {})
+    assert found is not None and found.variables(now) == {token: "a1"}
     check_access("claude", home, {})
-    write(home / "claude", {**OLD, "expiresAt": (now - 1) * 1000})
-    with pytest.raises(Refused, match=r"has expired.*`garrison login`, or set login = .file."):
-        check_access("claude", home, {})
-    check_access("claude", home, {"ANTHROPIC_API_KEY": "k"})
+    assert not runs.exists(), "a token that is valid is left as it is"
+    assert found.variables(now + 3500) == {token: "a1"} and found.has_expired(now + 3700)
+    assert found.variables(now + 3510) and runs.read_text() == "auth status\n", "tried once a minute"
+    with pytest.raises(Refused, match=r"has expired, and its CLI did not renew it: run `garrison login`"):
+        check_access("claude", write(home / "claude", {**OLD, "expiresAt": (now - 1) * 1000}).parent, {})
+    (write(tmp_path / "other", {**NEW, "expiresAt": (now + 3600) * 1000}) / log_in.FILE).rename(home / "new")
+    check_access("claude", home, {})
+    assert found.variables(now) == {token: "a2"} and len(runs.read_text().splitlines()) == 3
+    write(folder, {"accessToken": "a3"})
+    assert found.variables(now) == {token: "a3"} and not found.has_expired(now), "one of setup-token has no end"
+    (folder / log_in.FILE).unlink()
+    (folder / ".claude.json").write_text('{"primaryApiKey": "k"}')
+    assert found.variables(now) == {"ANTHROPIC_API_KEY": "k"}, "a log-in to the Console"
+    assert log_in_of("claude", home, {"ANTHROPIC_API_KEY": "k"}, {}) is None
+    assert log_in_of("command", home, {}, {}) is None
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("", '[agents.claude]\nlogin = "file"\n'),
+    ('# mine\n[sandbox]\nmode = "none"\n', '# mine\n[sandbox]\nmode = "none"\n\n[agents.claude]\nlogin = "file"\n'),
+    ('[agents."claude"] # x\nbudget = 3\n[agents.claude.set]\nA = "1"\n',
+     '[agents."claude"] # x\nlogin = "file"\nbudget = 3\n[agents.claude.set]\nA = "1"\n'),
+    ('[agents.claude]\nbudget = 3\n  login = "proxy"', '[agents.claude]\nbudget = 3\nlogin = "file"\n'),
+    ('agents.claude = {budget = 3}\n', None), ('[agents.claude\n', None)])
+def test_a_command_chooses_where_the_log_in_is(before: str, after: str | None, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(before)
+    if after is None:
+        with pytest.raises(Refused, match='write login = "file" into the table of agent claude'):
+            choose_place(tmp_path, "claude", "file")
+    else:
+        choose_place(tmp_path, "claude", "file")
+    assert config.read_text() == (before if after is None else after)

@@ -13,7 +13,9 @@ from garrison.processes.runtime import Runtime
 @pytest.mark.parametrize(("config", "environ", "notes"), [
     ("", {}, []),
     ('[sandbox]\nmode = "none"\nnetwork = "allow"', {}, ["agent claude has network = \"allow\" but no sandbox"]),
-    ('[sandbox]\nmode = "bubblewrap"', {}, ["agent claude works with a copy of its CLI's log-in"]),
+    ('[sandbox]\nmode = "bubblewrap"\n[agents.claude]\nlogin = "file"', {},
+     ["agent claude works with a copy of its CLI's log-in"]),
+    ('[sandbox]\nmode = "bubblewrap"', {}, []),
     ('[sandbox]\nmode = "bubblewrap"', {"ANTHROPIC_API_KEY": "k"}, []),
     ('[sandbox]\nmode = "bubblewrap"\nnetwork = "none"', {"ANTHROPIC_API_KEY": "k"},
      ["agent claude has network = \"none\": it cannot reach its model"]),

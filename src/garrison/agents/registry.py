@@ -43,7 +43,6 @@ from garrison.agents.claude.settings import (
     KEYS,
     LIMITS,
     PROXY,
-    TOKEN,
     ClaudeSettings,
     for_node,
     from_profile,
@@ -71,6 +70,7 @@ from garrison.system.environment import child_environment
 
 if TYPE_CHECKING:
     from garrison.agents.base import Agent
+    from garrison.agents.claude.log_in import OutsideLogIn
     from garrison.agents.session_agent import SessionAgent
     from garrison.config import AgentConfig
 
@@ -358,16 +358,23 @@ def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: I
         fill_variables(word, {**env, **own}, name)
 
 
-def log_in_of(name: str, home: Path, env: Mapping[str, str], now: float) -> dict[str, str]:
-    """Return the token of the home's log-in as the variable of an agent that is to work with it from outside, for its
-    network alone; empty for any other agent, and for one that has a key. `now` is in seconds since 1970."""
-    model = _model_profile(find_profile(name, home), home)
-    if not isinstance(model, ClaudeProfile) or model.settings.login != PROXY or any(env.get(key) for key in KEYS):
-        return {}
-    from garrison.agents.claude.log_in import read_token
+def log_in_of(name: str, home: Path, env: Mapping[str, str], environ: Mapping[str, str]) -> OutsideLogIn | None:
+    """Return the home's log-in for the network of an agent that is to work with it from outside; None for any other
+    agent, and for one that has a key.
 
-    token = read_token(_config_of(model, home), now)
-    return {TOKEN: token} if token else {}
+    Args:
+        env: variables of the agent.
+        environ: those of this process, for a CLI that renews it.
+    """
+    model = _model_profile(find_profile(name, home), home)
+    if not isinstance(model, ClaudeProfile) or model.settings.login != PROXY or any(
+            {**env, **model.settings.set}.get(key) for key in KEYS):
+        return None
+    from garrison.agents.claude.cli_process import find_cli, log_in_environment
+    from garrison.agents.claude.log_in import OutsideLogIn
+
+    return OutsideLogIn(_config_of(model, home), (find_cli(model.settings),),
+                        log_in_environment(home, model.settings, model.env, environ))
 
 
 def _config_of(model: ClaudeProfile, home: Path) -> Path:
@@ -381,7 +388,7 @@ def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iter
     model = _model_profile(find_profile(name, home), home)
     if not isinstance(model, ClaudeProfile):
         return
-    from garrison.agents.claude.log_in import has_log_in, read_token
+    from garrison.agents.claude.log_in import has_log_in
 
     env = dict(environ) if passed is None else child_environment(environ, {*passed, *model.env})
     known = {key for key, value in {**env, **model.settings.set}.items() if value}
@@ -392,9 +399,9 @@ def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iter
     if not has_log_in(folder):
         raise Refused(f"agent {name} has no key and no log-in: set ANTHROPIC_API_KEY where you launch, or run "
                       "`garrison login`")
-    if model.settings.login == PROXY and not read_token(folder, time.time()):
-        raise Refused(f"the log-in of agent {name} has expired, and nothing renews it outside a sandbox: run "
-                      f'`garrison login`, or set login = "file" in [agents.{name}] of {config_path(home)}')
+    log_in = log_in_of(name, home, {}, environ)
+    if log_in is not None and log_in.variables(now := time.time()) and log_in.has_expired(now):
+        raise Refused(f"the log-in of agent {name} has expired, and its CLI did not renew it: run `garrison login`")
 
 
 def reporter_of(name: str, home: Path) -> str:

@@ -71,7 +71,7 @@ class SessionAgent(CommandAgent):
             "system": prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else ""})
         # Its program writes the result that the session's model reported by a tool.
         order = assignment.folder / ORDER
-        place = session_place(assignment.place, assignment.environment, order)
+        place = session_place(assignment.place, assignment.environment, order, settings)
         return SessionAttempt(assignment, partial(self.run, replace(assignment, reports=None, place=place)), now)
 
 

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from garrison.agents import registry
 from garrison.agents.claude import cli_process
-from garrison.agents.claude.settings import KEYS, ClaudeSettings
+from garrison.agents.claude.settings import FILE, PROXY, ClaudeSettings
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
-from garrison.config import find_home
+from garrison.config import config_path, find_home
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
-from garrison.system.environment import child_environment
 
 
 @click.command(cls=Command, examples=(
     ("garrison login", "log in with a Claude subscription"),
     ("garrison login --console", "log in to the Anthropic Console (billed by use)"),
     ("garrison login --status", "print whether this home is logged in"),
+    ("garrison login --where file", "have agents work with a copy of it, instead of keeping it outside"),
 ))
 @click.option("--agent", "name", default="claude", show_default=True, metavar="NAME",
               help="Agent profile whose CLI is used.")
 @click.option("--console", is_flag=True, help="Use the Anthropic Console instead of a subscription.")
 @click.option("--status", is_flag=True, help="Only print whether this home is logged in.")
+@click.option("--where", type=click.Choice((PROXY, FILE)), metavar="PLACE",
+              help="Only choose where the log-in is while an agent of the profile works: proxy, outside; file, a copy "
+              "in its sandbox.")
 @home_option
-def login(name: str, console: bool, status: bool, home: str | None) -> None:
+def login(name: str, console: bool, status: bool, where: str | None, home: str | None) -> None:
     """Log in the home's Claude agents, once for all of them.
 
     This runs the CLI's own log-in in your terminal. It keeps the result in the home's folder claude/, separate from
@@ -41,6 +46,10 @@ def login(name: str, console: bool, status: bool, home: str | None) -> None:
     profile = registry.find_profile(name, place)
     if not isinstance(profile, registry.ClaudeProfile):
         raise UsageError(f"agent {name} is not a Claude agent, so there is nothing to log in to")
+    if where is not None:
+        choose_place(place, name, where)
+        click.echo(f'agent {name} has login = "{where}" in {config_path(place)}; it holds for what starts from now on')
+        return
     if not status and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused("login needs a terminal; without one, set ANTHROPIC_API_KEY where you launch")
     arguments = ["auth", "status"] if status else ["auth", "login", *(["--console"] if console else [])]
@@ -54,15 +63,34 @@ def exec_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], argumen
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execvpe(argv[0], argv, environment(home, settings, names, os.environ))
+        os.execvpe(argv[0], argv, cli_process.log_in_environment(home, settings, names, os.environ))
     except OSError as error:
         raise Refused(f"cannot start {argv[0]}: {error.strerror}; install claude-agent-sdk, or name the CLI in "
                       f"{home / 'config.toml'}") from error
 
 
-def environment(home: Path, settings: ClaudeSettings, names: Sequence[str],
-                source: Mapping[str, str]) -> dict[str, str]:
-    """Return the CLI's environment: a session's, without API keys, which would take precedence over the log-in."""
-    wanted = [name for name in names if name not in KEYS]
-    return child_environment(source, wanted, {"GARRISON_HOME": str(home),
-                                              **cli_process.cli_environment(settings, home)})
+def choose_place(home: Path, name: str, where: str) -> None:
+    """Write `login` into a profile of config.toml; Refused, with the line, if the file is written in another way."""
+    path = Path(os.path.realpath(config_path(home)))
+    old = path.read_text() if path.exists() else ""
+    line, lines = f'login = "{where}"', old.splitlines()
+    header = next((number for number, text in enumerate(lines) if re.fullmatch(
+        rf"\s*\[\s*agents\s*\.\s*([\"']?){re.escape(name)}\1\s*\]\s*(#.*)?", text)), None)
+    if header is None:
+        lines += ["", f"[agents.{name}]", line] if lines else [f"[agents.{name}]", line]
+    else:
+        end = next((number for number in range(header + 1, len(lines)) if lines[number].lstrip().startswith("[")),
+                   len(lines))
+        former = next((number for number in range(header + 1, end) if re.match(r"\s*login\s*=", lines[number])), None)
+        lines[header + 1 if former is None else former:header + 1 if former is None else former + 1] = [line]
+    new = "\n".join([*lines, ""])
+    try:
+        table = tomllib.loads(new)
+        wanted = tomllib.loads(old)
+        wanted.setdefault("agents", {}).setdefault(name, {})["login"] = where
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError):
+        table, wanted = {}, None
+    if table != wanted:
+        raise Refused(f"write {line} into the table of agent {name} in {path}")
+    atomic.make_directory(home)
+    atomic.write(path, new.encode())

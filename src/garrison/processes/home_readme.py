@@ -30,6 +30,8 @@ CHANGED_DEFAULTS = (
     "no limit, as before",
     "Claude sessions get the instructions that CLAUDE.md and AGENTS.md import, and those of folders they look into; "
     "before, the text of the files at the top alone",
+    "the log-in of `garrison login` stays outside the sandbox, and the proxy adds its token; `garrison login --where "
+    "file` has agents work with a copy of it, as before",
 )
 """Changes of defaults since version 0.1, oldest first; docs/upgrading.md has them all. Lines are only added."""
 

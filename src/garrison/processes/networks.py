@@ -33,7 +33,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         agent: agent that runs in it, '' for none.
         place: what it is given in the sandbox; None if it is not confined.
     """
-    rights = read_rights(runtime.home, role, agent, runtime.environ)
+    rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
     user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder)
     if not agent:  # what works beside the node's agent counts as the agent
         limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
@@ -41,12 +41,16 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         user = replace(user, limits=limits)
     else:
         env = {**env, **registry.variables_of(agent, runtime.home, env)}
-        env |= registry.log_in_of(agent, runtime.home, env, runtime.clock.time())
+        log_in = registry.log_in_of(agent, runtime.home, env, runtime.environ)
         attributes = task.attributes if role is Role.AGENT else {}
         user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),
                        reported_by=registry.reporter_of(agent, runtime.home))
-    opened = network.prepare(rights, held_mode(place), env, user)
+    token = log_in.variables(runtime.clock.time()) if log_in is not None else {}
+    opened = network.prepare(rights, held_mode(place), {**env, **token}, user)
     opened.account = network.account_of(env) or agent
+    if log_in is not None and token:
+        opened.account = network.account_of({**env, **dict.fromkeys(token, str(log_in.folder))})  # it is renewed
+        opened.read_keys = lambda: {**env, **log_in.variables(runtime.clock.time())}
     return opened
 
 
@@ -63,7 +67,8 @@ def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:
         if rights.network is Network.NONE:
             yield f"agent {agent} has network = \"none\": it cannot reach its model"
             continue
-        env = {**runtime.environ, **registry.log_in_of(agent, runtime.home, runtime.environ, runtime.clock.time())}
-        if not any(api.name is ApiName.ANTHROPIC for api, _, _ in network.find_keys(env)):
+        env = runtime.environ
+        has_key = any(api.name is ApiName.ANTHROPIC for api, _, _ in network.find_keys(env))
+        if not has_key and registry.log_in_of(agent, runtime.home, env, env) is None:
             yield (f"agent {agent} works with a copy of its CLI's log-in, which it can read; what stays outside is a "
                    "key, ANTHROPIC_API_KEY, or what `claude setup-token` prints, CLAUDE_CODE_OAUTH_TOKEN")

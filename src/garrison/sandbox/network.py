@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 FOLDER = "network"
 """Folder of an attempt for the proxy's records."""
-LOG_INS = ("CLAUDE_CODE_OAUTH_TOKEN",)
-"""Variables that hold a log-in: it cannot be added from outside, so it stays inside."""
+_KEYS_INTERVAL = 2.0
+"""Seconds between two looks at keys that change, as a log-in's token does when it is renewed."""
 _NO_PROXY = ("no_proxy", "NO_PROXY")
 _LOCAL = "localhost,127.0.0.1,::1"
 
@@ -93,6 +94,9 @@ class NetworkPlace:
     namespace: net_namespace.NetNamespace | None = None
     account: str = ""
     """What stands for the keys of model APIs that the tree uses, also where they are not withheld; '' for none."""
+    read_keys: Callable[[], Mapping[str, str]] | None = None
+    """Reads the variables of keys that change while the tree runs; None if they do not."""
+    _keys_at: float = 0.0
 
     @property
     def names(self) -> frozenset[str]:
@@ -132,8 +136,15 @@ class NetworkPlace:
         return self.client.listener.fileno() if self.client is not None and self.client.awaits_connection else None
 
     def keep(self) -> bool:
-        """Have a proxy serve a connection that waits; return whether that was needed."""
-        return self.client is not None and self.client.keep()
+        """Have a proxy serve a connection that waits, with the keys as they are now; return whether that was needed."""
+        if self.client is None:
+            return False
+        now = time.monotonic()
+        if self.read_keys is not None and now >= self._keys_at:
+            self._keys_at = now + _KEYS_INTERVAL
+            env = self.read_keys()
+            self.client.replace_keys(tuple(access_of(api, key, value, env) for api, key, value in find_keys(env)))
+        return self.client.keep()
 
     def serve(self) -> bool:
         """Have a proxy serve the tree, whether it connects or not; return whether that was needed."""

@@ -32,6 +32,8 @@ from garrison.system.jobs import Job, read_tail
 from garrison.system.own_package import LONG_PATIENCE, module_argv
 
 CONNECTION = module_argv("garrison.agents.claude.connection", LONG_PATIENCE)
+BUILT_IN = "claude"
+"""Name of the profile that there is without a configuration."""
 
 
 class SuspendableAttempt(Work):
@@ -285,15 +287,16 @@ class ClaudeAgent:
         task = assignment.task
         if self.role == VALIDATOR:  # the node's attributes configure its worker, not its validator
             settings = read_only(self.settings, can_run=assignment.can_run)
-            return ClaudeAttempt(assignment, settings, now, role=self.role)
-        return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now)
+            return ClaudeAttempt(assignment, settings, now, role=self.role, name=self.name)
+        return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now, name=self.name)
 
 
 class ClaudeAttempt(ConnectedAttempt):
     """An attempt's Claude session; each of its programs is a `connection`."""
 
     def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = WORKER,
-                 wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
+                 name: str = BUILT_IN, wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
+        self._name = name
         self.settings = without_variables(settings, assignment.network_variables)
         self.role = role
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
@@ -306,7 +309,9 @@ class ClaudeAttempt(ConnectedAttempt):
         decision = super()._decide()
         is_refused = decision.step is Step.PARK and self.endings[-1].kind == failures.AUTHENTICATION
         if is_refused and self.settings.login == PROXY:
-            return replace(decision, reason=f'{decision.reason}; login = "file" in config.toml has its CLI renew it')
+            agent = f" --agent {self._name}" if self._name != BUILT_IN else ""
+            return replace(decision, reason=f"{decision.reason}; if the log-in is valid, `garrison login --where file"
+                           f"{agent}` gives further agents a copy of it")
         return decision
 
     def _start(self, decision: Decision, now: float) -> Work:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.claude.settings import KEYS
 from garrison.records.json_io import read_json, write_json
 from garrison.system import processes
+from garrison.system.environment import child_environment
 
 if TYPE_CHECKING:
     from garrison.agents.claude.attempt_files import AttemptFiles
@@ -51,6 +54,14 @@ def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[
     return {**config, "GARRISON_CLAUDE_CLI": find_cli(settings), "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             **MEMORY_OFF, **(SERVERS_WAIT if settings.mcp_servers else {}), **settings.set}
+
+
+def log_in_environment(home: Path, settings: ClaudeSettings, names: Sequence[str],
+                       source: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a CLI that looks after the home's log-in: a session's, without API keys, which would
+    take precedence."""
+    wanted = [name for name in names if name not in KEYS]
+    return child_environment(source, wanted, {"GARRISON_HOME": str(home), **cli_environment(settings, home)})
 
 
 def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str, config: str = "") -> dict[str, Any]:

@@ -3,8 +3,8 @@
 With or without a sandbox the CLI has a configuration folder of its own for the attempt: the home's holds settings that
 a person's CLI would obey, and what one agent left there would reach all others. It is made again for each connection,
 with the transcript restored from the copy in the attempt's folder, so that nothing an agent left there is read or
-followed. A log-in cannot be added from outside, so the CLI gets a copy of it, or a link to it without a sandbox; what
-it has renewed in a copy, the home takes back (`log_in`).
+followed. The home's log-in is added from outside (`log_in`). With `login = "file"` the CLI gets a copy of it, and what
+it has renewed there, the home takes back; without a sandbox it gets a link to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.claude import log_in, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_process import config_folder, find_cli
-from garrison.agents.claude.settings import KEYS
+from garrison.agents.claude.settings import FILE, KEYS
 from garrison.records import atomic
 from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine
@@ -50,7 +50,7 @@ def prepare(place: Place | None, environment: Mapping[str, str], settings: Claud
         return {}, str(make_plain_config(environment, files))
     untrusted.remove(place.private, "claude")
     config = atomic.make_directory(place.private / "claude")
-    if not _has_key(environment):
+    if settings.login == FILE and not _has_key(environment):
         log_in.copy(home, config)
     cli = find_cli(settings)
     mounts = [Mount(config, config, writable=True), *(Mount(path, path) for path in _program_files(cli))]
@@ -81,7 +81,8 @@ def session_config(place: Place | None, environment: Mapping[str, str], files: A
     return str(make_plain_config(environment, files)) if is_plain else ""
 
 
-def session_place(place: Place | None, environment: Mapping[str, str], order: Path) -> Place | None:
+def session_place(place: Place | None, environment: Mapping[str, str], order: Path,
+                  settings: ClaudeSettings | None) -> Place | None:
     """Return the place of a whole garrison session, whose own tools are to be confined as well as its CLI.
 
     Beside its `order` it keeps its files in folders of their own, which it may write; the attempt's other files it
@@ -90,7 +91,7 @@ def session_place(place: Place | None, environment: Mapping[str, str], order: Pa
     if place is None or place.rights.mode is Mode.NONE:
         return place
     config, home = atomic.make_directory(place.private / "claude"), Path(environment["GARRISON_HOME"])
-    if not _has_key(environment):
+    if settings is not None and settings.login == FILE and not _has_key(environment):
         log_in.copy(config_folder(home), config)
     files = AttemptFiles(order.parent)
     folders = [atomic.make_directory(folder) for folder in (files.folder, files.garrison_session)]

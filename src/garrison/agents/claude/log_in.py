@@ -1,6 +1,8 @@
-"""Log-in of the Claude CLI: the file in its configuration folder, and what of a copy the home takes back.
+"""Log-in of the Claude CLI: the files in its configuration folder, its use from outside, and what the home takes back.
 
-The CLI in a sandbox works with a copy. Once it has renewed its tokens there, those of the home may be void, so the home
+With `login = "proxy"` the run's proxy adds the token to what the CLI sends, and the CLI has none. Only the CLI itself
+renews it: it is run outside, under the home's lock, when the token is soon over. With `login = "file"` it works with a
+copy. Once it has renewed its tokens there, those of the home may be void, so the home
 takes them back; but the copy lies where an agent can write. So nothing else of it counts: a copy that is empty, lacks a
 field, is not newer, or names another account is left where it is.
 """
@@ -8,11 +10,15 @@ field, is not newer, or names another account is left where it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from garrison.agents.claude.settings import KEYS, TOKEN
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.system import untrusted
@@ -23,8 +29,11 @@ _STATE = ".claude.json"
 _TABLE = "claudeAiOauth"
 _TOKENS = frozenset({"accessToken", "refreshToken", "expiresAt", "refreshTokenExpiresAt"})
 """Fields that a renewal changes; all others stay as they are."""
-_SOON = 300.0
-"""Seconds before its end from which on a token counts as over."""
+_SOON = 240.0
+"""Seconds before its end from which on a token is renewed; the CLI does that from 300 seconds before."""
+_RENEWAL = ("auth", "status")
+"""Words of the CLI with which it renews a token that is soon over, without a request to a model."""
+_RENEWAL_TIMEOUT, _RENEWAL_PAUSE = 15.0, 60.0
 _MAX_FILE, _MAX_STATE = 1 << 20, 1 << 23
 
 
@@ -34,13 +43,52 @@ def has_log_in(folder: Path) -> bool:
         bool(_read(folder, _STATE, _MAX_STATE).get("primaryApiKey"))
 
 
-def read_token(folder: Path, now: float) -> str:
-    """Return the token of a configuration folder's log-in, '' if it has none that is valid at `now` and a while later;
-    `now` is in seconds since 1970."""
-    table = _table(_read(folder, FILE, _MAX_FILE))
-    token, expires = table.get("accessToken"), table.get("expiresAt")
-    is_valid = isinstance(expires, (int, float)) and expires / 1000 > now + _SOON
-    return token if is_valid and isinstance(token, str) else ""
+@dataclass(slots=True)
+class OutsideLogIn:
+    """The log-in of a configuration folder, as it is used from outside a sandbox."""
+
+    folder: Path
+    cli: Sequence[str]
+    """The CLI, which renews it, and its environment."""
+    environment: Mapping[str, str]
+    _tried_at: float = -math.inf
+
+    def variables(self, now: float) -> dict[str, str]:
+        """Return the variable with the token, or with the key of the Console, that the CLI would use by itself; empty
+        without either. `now` is in seconds since 1970."""
+        table = self._read_table()
+        if not table:
+            key = _read(self.folder, _STATE, _MAX_STATE).get("primaryApiKey")
+            return {KEYS[0]: key} if key and isinstance(key, str) else {}
+        if table.get("refreshToken") and _seconds_left(table, now) < _SOON and now - self._tried_at > _RENEWAL_PAUSE:
+            self._tried_at = now
+            self._renew(now)
+            table = self._read_table()
+        token = table.get("accessToken")
+        return {TOKEN: token} if token and isinstance(token, str) else {}
+
+    def has_expired(self, now: float) -> bool:
+        """Return whether the token is not valid any more."""
+        return _seconds_left(self._read_table(), now) <= 0
+
+    def _read_table(self) -> Mapping[str, Any]:
+        return _table(_read(self.folder, FILE, _MAX_FILE))
+
+    def _renew(self, now: float) -> None:
+        with suppress(OSError, GarrisonError, subprocess.SubprocessError), \
+                atomic.locked(self.folder / f"{FILE}.lock", _RENEWAL_TIMEOUT):
+            if _seconds_left(self._read_table(), now) < _SOON:  # nobody has done it meanwhile
+                subprocess.run([*self.cli, *_RENEWAL], env=dict(self.environment), cwd=self.folder, check=False,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               timeout=_RENEWAL_TIMEOUT)
+
+
+def _seconds_left(table: Mapping[str, Any], now: float) -> float:
+    """Return for how long a token is valid: one without an end, as `claude setup-token` prints it, for ever."""
+    expires = table.get("expiresAt")
+    if expires is None:
+        return math.inf
+    return expires / 1000 - now if isinstance(expires, (int, float)) else 0.0
 
 
 def copy(home: Path, target: Path) -> None:

@@ -84,8 +84,8 @@ class ClaudeSettings:
     """Responses in a row that change nothing, after which the same happens."""
     starts: int = 2
     """Sessions that may start at one time in the home."""
-    login: str = FILE
-    """Where a log-in of the home is while an agent works: FILE, a copy in its sandbox; PROXY, outside, as a key is."""
+    login: str = PROXY
+    """Where a log-in of the home is while an agent works: PROXY, outside, as a key is; FILE, a copy in its sandbox."""
     cli: str | None = None
     """Path of another CLI than the SDK's own."""
     set: Mapping[str, str] = field(default_factory=dict)

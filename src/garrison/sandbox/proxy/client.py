@@ -14,13 +14,13 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused
 from garrison.records import log_retention
 from garrison.sandbox.proxy import registration
-from garrison.sandbox.proxy.registration import Registration
+from garrison.sandbox.proxy.registration import ApiAccess, Registration
 from garrison.system import peer, processes
 from garrison.system.environment import child_environment
 
@@ -102,6 +102,15 @@ class ProxyClient:
         self._user = user
         with contextlib.suppress(OSError):  # the proxy has died; its successor is told
             self._tell_user()
+
+    def replace_keys(self, apis: tuple[ApiAccess, ...]) -> None:
+        """Have further calls made with other keys of the same APIs; none means that there are no other ones."""
+        if not apis or apis == self.registration.apis:
+            return
+        self.registration = replace(self.registration, apis=apis)
+        if self._control is not None:
+            with contextlib.suppress(OSError):  # the proxy has died; its successor is told
+                self._control.send(self.registration.encode())
 
     def close(self) -> None:
         """Close the listener and everything that came through it."""

@@ -18,7 +18,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from garrison.sandbox.proxy import registration
@@ -103,7 +103,7 @@ class Proxy:
             server = await asyncio.start_server(acceptor(access), sock=listener, limit=BUFFER, backlog=256)
             try:
                 connection.send(str(os.getpid()).encode())
-                process = await _wait_for_end(loop, connection)
+                process = await _wait_for_end(loop, connection, access)
                 while process is not None and processes.is_running(*process):
                     await asyncio.sleep(LINGER / 2)
             except OSError:
@@ -136,14 +136,19 @@ def acceptor(access: Access) -> Callable[[asyncio.StreamReader, asyncio.StreamWr
     return serve
 
 
-async def _wait_for_end(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> tuple[int, int] | None:
-    """Wait until a user is gone; return the process it has named, whose listener outlives the user."""
+async def _wait_for_end(loop: asyncio.AbstractEventLoop, connection: socket.socket,
+                        access: Access) -> tuple[int, int] | None:
+    """Wait until a user is gone, and take its new keys; return the process it has named, whose listener outlives the
+    user."""
     process = None
     while True:
         await _readable(loop, connection)
-        message = connection.recv(64)
+        message = connection.recv(MAX_MESSAGE)
         if not message:
             return process
+        if message.startswith(b"{"):
+            access.registration = replace(access.registration, apis=Registration.decode(message).apis)
+            continue
         pid, _, ticks = message.partition(b" ")
         process = (int(pid), int(ticks)) if pid.isdigit() and ticks.isdigit() and int(pid) else None
 

@@ -6,9 +6,10 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -34,7 +35,7 @@ Call = Callable[..., Result]
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
 
@@ -47,7 +48,8 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
             assert "\n" not in str(result.exception)
         return result
 
-    return invoke
+    with mock.patch.dict(os.environ):  # --sandbox sets a variable
+        yield invoke
 
 
 @pytest.fixture

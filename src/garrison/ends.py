@@ -80,6 +80,18 @@ class End:
         return self.signal == signal.SIGKILL
 
 
+class Departure(StrEnum):
+    """How an incarnation ended by itself, as its record says."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """Its work has failed, and it has reported so."""
+    STOPPED = "stopped"
+    """It was asked to."""
+    EARLY = ""
+    """Before its work was done: it was orphaned, a person ended it, or its terminal closed. The reason is in words."""
+
+
 class WaitKind(StrEnum):
     """Why a merge queue could do nothing in a step, or why a run waits for a person, the most urgent first."""
 

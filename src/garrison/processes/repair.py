@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.ends import Departure
 from garrison.errors import (
     GarrisonError,
     NewerSchema,
@@ -45,7 +46,7 @@ from garrison.records import atomic, journal, record, signals
 from garrison.records import run as run_records
 from garrison.records.events import REPAIR, LandingChanged, LaunchRecorded, NoteWritten, decode, encode
 from garrison.records.hook import Hook
-from garrison.records.identity import Departure, Identity
+from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.quarantine import quarantine

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.config import find_home
+from garrison.ends import Departure
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.frozen import frozen
 from garrison.processes.launch import judge_launcher, spawn_launcher
@@ -22,7 +23,7 @@ from garrison.processes.runtime import Runtime
 from garrison.processes.spawn import replace_dead, spawn_runner
 from garrison.records import run as run_records
 from garrison.records import signals
-from garrison.records.identity import Departure, Identity
+from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import ResumeRun, parse, resume_id
 from garrison.supervise.decisions import ChildState

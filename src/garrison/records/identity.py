@@ -7,9 +7,9 @@ incarnations and ends them by force; a living process changes its own record, fe
 from __future__ import annotations
 
 from dataclasses import field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from garrison.ends import Departure
 from garrison.errors import ForbiddenTransition
 from garrison.frozen import frozen
 from garrison.records.names import Key
@@ -27,18 +27,6 @@ STATUSES: dict[str, frozenset[str]] = {
     "parked": frozenset({"starting", "active", "terminated", "crashed"}),
 }
 """Status → the statuses that may follow. `active` after an ended one is a successor made by hand, without a lease."""
-
-
-class Departure(StrEnum):
-    """How an incarnation ended by itself, as its record says."""
-
-    DONE = "done"
-    FAILED = "failed"
-    """Its work has failed, and it has reported so."""
-    STOPPED = "stopped"
-    """It was asked to."""
-    EARLY = ""
-    """Before its work was done: it was orphaned, a person ended it, or its terminal closed. The reason is in words."""
 
 
 KEYBOARD = "keyboard"

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from garrison.ends import Departure
 from garrison.frozen import frozen
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.view import UNFINISHED
 from garrison.processes.run_state import HOLDABLE
-from garrison.records.identity import Departure
 from garrison.records.signals import ParkNode, Payload, ResumeRun, StopRun, UnparkNode
 from garrison.system.terminal_text import shorten
 

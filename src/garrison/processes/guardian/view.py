@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from garrison.ends import Departure
 from garrison.frozen import frozen
 from garrison.processes.run_state import STOPPED_BY_PERSON
-from garrison.records.identity import Departure, Identity
+from garrison.records.identity import Identity
 from garrison.supervise.decisions import ChildState
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from garrison.ends import Departure
 from garrison.frozen import frozen
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.run_state import ENDED
@@ -17,7 +18,6 @@ from garrison.records.events import (
     NotificationSent,
     ProbeHealthy,
 )
-from garrison.records.identity import Departure
 from garrison.records.signals import Escalation, parse_payload
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit

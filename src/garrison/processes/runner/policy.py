@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.result import NOTHING_TO_DO
-from garrison.ends import Effect, RefusedBy, read_told, with_effect
+from garrison.ends import Departure, Effect, RefusedBy, read_told, with_effect
 from garrison.frozen import frozen
 from garrison.merge.entry import HAS_LANDED
 from garrison.merge.explanation import describe_refused
@@ -41,7 +41,6 @@ from garrison.records.events import (
     RunnerSignal,
     decode,
 )
-from garrison.records.identity import Departure
 from garrison.records.names import branch_name
 from garrison.records.signals import (
     CancelNode,

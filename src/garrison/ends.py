@@ -81,15 +81,27 @@ class End:
 
 
 class Departure(StrEnum):
-    """How an incarnation ended by itself, as its record says."""
+    """How an incarnation ended by itself, as its record says. A word that is none of these means `EARLY`."""
 
     DONE = "done"
     FAILED = "failed"
     """Its work has failed, and it has reported so."""
     STOPPED = "stopped"
     """It was asked to."""
+    ORPHANED = "orphaned"
+    """Nobody above it was left for too long."""
+    HANGUP = "hangup"
+    """Its terminal closed, or the terminal's server died."""
     EARLY = ""
-    """Before its work was done: it was orphaned, a person ended it, or its terminal closed. The reason is in words."""
+    """Before its work was done, for another cause: a person ended it, or its agent could not go on."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Departure:
+        return cls.EARLY
+
+
+SETTLED = frozenset({Departure.DONE, Departure.FAILED, Departure.STOPPED})
+"""How an incarnation ends that nothing kept from it."""
 
 
 class WaitKind(StrEnum):

@@ -14,7 +14,6 @@ import pytest
 from garrison.ends import End
 from garrison.system import exit_info, processes
 from garrison.system.exit_info import (
-    TERMINAL_GONE,
     ExitMonitor,
     describe_death,
     describe_end,
@@ -209,11 +208,10 @@ def test_the_cause_is_described(known: dict[str, object], said: str) -> None:
     assert describe_death("process 7 is gone", **known) == said  # type: ignore[arg-type]
 
 
-def test_a_hangup_is_distinguished_from_a_requested_end() -> None:
-    assert describe_hangup("stopped", server_died=True, has_session=True) == "stopped"
-    assert describe_hangup(TERMINAL_GONE, server_died=True, has_session=True) == "the tmux server died"
-    assert describe_hangup(TERMINAL_GONE, server_died=False, has_session=True) == "its tmux session was closed"
-    assert describe_hangup(TERMINAL_GONE, server_died=False, has_session=False) == "it was ended by SIGHUP"
+def test_a_hangup_is_described_by_what_closed_the_terminal() -> None:
+    assert describe_hangup(server_died=True, has_session=True) == "the tmux server died"
+    assert describe_hangup(server_died=False, has_session=True) == "its tmux session was closed"
+    assert describe_hangup(server_died=False, has_session=False) == "it was ended by SIGHUP"
 
 
 @pytest.mark.parametrize(("command", "quoted"), [

@@ -16,6 +16,7 @@ from tests.simulator.supervision import (
 )
 from tests.simulator.world import Effect, Process, World
 
+from garrison.ends import Departure
 from garrison.processes.actions import Action, ActionKind, ApplySignal
 from garrison.processes.launcher import policy
 from garrison.processes.launcher.policy import LauncherFacts, LauncherView
@@ -119,7 +120,8 @@ class Launcher(SimulatedProcess):
 
     def _unparked(self, old: Identity | None) -> Identity:
         is_parked = existing(old).status == "parked"
-        return mark_ended(existing(old), "terminated", self.world.now, "stopped") if is_parked else existing(old)
+        return mark_ended(existing(old), "terminated", self.world.now, "stopped",
+                              Departure.STOPPED) if is_parked else existing(old)
 
     def _request_stop(self, action: Action, view: LauncherView) -> Effect:
         last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0

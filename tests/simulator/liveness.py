@@ -101,7 +101,8 @@ class Liveness:
         """A run of which no process lives is never shown as one that is running or waiting."""
         if any(proc.key.run == run.id and proc.kind == "supervised" for proc in self.world.procs.values()):
             return
-        facts = [ProcessFact(key.role, identity.status, living=self.world.view(key).living, why=identity.reason)
+        facts = [ProcessFact(key.role, identity.status, living=self.world.view(key).living, why=identity.reason,
+                             departure=identity.departure)
                  for key, identity in self.world.identities.items() if key.run == run.id]
         status = decide_status(self.world.check.shadows[run.id], facts).status
         if status in (Status.RUNNING, Status.WAITING) and not any(fact.living for fact in facts):

@@ -20,6 +20,7 @@ from tests.simulator.supervision import (
 )
 from tests.simulator.world import Effect, Process, Steps, World, key_of
 
+from garrison.ends import Departure
 from garrison.errors import Refused
 from garrison.merge.entry import entry_id
 from garrison.merge.records import EntryEnqueued
@@ -343,10 +344,10 @@ class Runner(SimulatedProcess):
             self.world.branches.pop(key, None)
 
     def _end(self, action: Action, view: RunnerView) -> Effect:
-        if action.why == "stopped" and view.orchestrator.identity is not None:
+        if action.target == Departure.STOPPED and view.orchestrator.identity is not None:
             self._close_session()
             yield None
-        yield from self.end(action.why)
+        yield from self.end(action.target)
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[..., Effect]]] = {
         ActionKind.APPLY_SIGNAL: _apply_signal,

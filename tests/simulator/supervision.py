@@ -15,6 +15,7 @@ from tests.simulator.violation import Violation
 from tests.simulator.world import Effect, Process, Run, Steps, World, key_of, marker_of
 
 from garrison.config import Timing
+from garrison.ends import Departure
 from garrison.errors import Fenced, Refused
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild
 from garrison.records.events import ChildDied, ChildParked, ChildSpawned, Event, ProcessOpened, encode
@@ -375,10 +376,10 @@ class SimulatedProcess:
             return True
         return False
 
-    def end(self, reason: str) -> Effect:
+    def end(self, reason: str) -> Effect:  # of a departure, or of a run's status
         """Record the own end; the lock goes with the process."""
         self.world.write_identity(self.me, self.key, lambda old: mark_ended(existing(old), "terminated",
-                                                                            self.world.now, reason),
+                                                                            self.world.now, reason, Departure(reason)),
                                   incarnation=self.me.incarnation)
         self.has_ended = True
         yield None

@@ -47,7 +47,7 @@ WORDS = [
     (replace(ALIVE, question="which?", quiet=29.0), "its agent is working"),
     (replace(ALIVE, quiet=61.4, deaths=1),
      "it may be asking in its terminal: `garrison attach NODE --write`, after 1 death"),
-    (replace(ALIVE, session_waits="while it is held by a person", question="which?"),
+    (replace(ALIVE, session_waits="while it is held by a person", taken_over=True, question="which?"),
      "its session is waiting while it is held by a person"),
     (replace(ALIVE, job="validator", question="which?", agent_alive=False),
      "asks you: which? (answer: garrison answer NODE 'TEXT')"),

@@ -41,7 +41,7 @@ WORDS: list[tuple[Event, str]] = [
     (NodeChanged("a", "active", 2), "a: attempt 2: requested"),
     (GuardianSignal("1", "X", effect=NodeChanged("a", "active")), "a: working"),
     (CRASHED, "orchestrator-a died (killed by SIGKILL)"),
-    (GuardianSignal("1", "ORCHESTRATOR_CRASHED", "a", why="stopped"), ""),
+    (GuardianSignal("1", "ORCHESTRATOR_CRASHED", "a", why="stopped", departure="stopped"), ""),
     (GuardianSignal("1", "NODE_COMPLETE", "a"), ""),
     (RunChanged("running"), "run running"),
     (GuardianSignal("1", "GUIDANCE", resume={}, run="running"), "run running: resumed"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from garrison.ends import Departure
 from garrison.merge.entry import MergeEntry
 from garrison.merge.state import Pause, QueueState
 from garrison.pipeline.gates import HUMAN, SIGNAL, OpenGate
@@ -60,10 +61,10 @@ def test_no_run_is_running_or_waiting_with_nobody_alive(journaled: str, waits: t
 @pytest.mark.parametrize(("processes", "status", "reason"), [
     ([], "new", ""), (None, "new", ""), ([ProcessFact("orchestrator", "active", living=True)], "running", ""),
     ([ProcessFact("orchestrator", "active", living=True), ProcessFact("runner", "active", living=True)], "running", ""),
-    ([ProcessFact("runner", "terminated", False, "done")], "done", ""),
-    ([ProcessFact("runner", "terminated", False, "failed")], "failed", "its runner failed"),
-    ([ProcessFact("runner", "terminated", False, "stopped")], "stopped", "its runner stopped"),
-    ([ProcessFact("runner", "terminated", False, "marked by hand")], "stopped", "its runner ended: marked by hand"),
+    ([ProcessFact("runner", "terminated", False, "done", Departure.DONE)], "done", ""),
+    ([ProcessFact("runner", "terminated", False, "failed", Departure.FAILED)], "failed", "its runner failed"),
+    ([ProcessFact("runner", "terminated", False, "stopped", Departure.STOPPED)], "stopped", "its runner stopped"),
+    ([ProcessFact("runner", "terminated", False, "done", Departure.EARLY)], "stopped", "its runner ended: done"),
     ([ProcessFact("runner", "crashed", False, "process 7 is gone")], "interrupted",
      "its runner is not alive: process 7 is gone"),
     ([ProcessFact("runner", "active", False, "process 7 is gone")], "interrupted",
@@ -74,7 +75,7 @@ def test_the_status_of_an_ad_hoc_run_is_that_of_its_runner_in_the_words_of_every
 
 
 def test_a_failed_ad_hoc_run_gives_the_reason_of_its_runner() -> None:
-    failed = [ProcessFact("runner", "terminated", False, "failed")]
+    failed = [ProcessFact("runner", "terminated", False, "failed", Departure.FAILED)]
     assert decide_status(RunState(), failed, adhoc=True, failure="command `x` failed (exit 1): no") == (
         "failed", "command `x` failed (exit 1): no")
 

@@ -81,8 +81,8 @@ def run(facts: RunnerFacts | None = None, phase: str = "executing", job: Task = 
     ("validating", {"merge": MergeStatus(1, "landed"), "merge_reported": False}, []),
     ("validating", {"merge": MergeStatus(1, "conflict", "f")}, [("fact", "failed")]),
     ("validating", {"merge": MergeStatus(1, "testing"), "orphaned_for": 1.0}, []),
-    ("validating", {"merge": MergeStatus(1, "testing"), "orphaned_for": 601.0}, [("end", "")]),
-    ("merged", {}, [("tidy", ""), ("say", "RUNNER_EXITED"), ("end", "")]),
+    ("validating", {"merge": MergeStatus(1, "testing"), "orphaned_for": 601.0}, [("end", "orphaned")]),
+    ("merged", {}, [("tidy", ""), ("say", "RUNNER_EXITED"), ("end", "done")]),
 ])
 def test_a_runner_takes_the_next_step(phase: str, seen: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     job, facts = seen.get("job", TASK), seen.get("facts")
@@ -92,7 +92,7 @@ def test_a_runner_takes_the_next_step(phase: str, seen: dict[str, Any], expected
 
 def test_a_failure_is_a_fact_first_so_that_a_successor_fails_alike() -> None:
     facts = RunnerFacts(failed="acceptance ended with exit code 1")
-    assert [(act.kind, act.why) for act in run(facts).actions] == [("give_up", facts.failed), ("end", "failed")]
+    assert [(act.kind, act.why) for act in run(facts).actions] == [("give_up", facts.failed), ("end", "")]
     living = run(facts, orchestrator=life("orchestrator", "a"))
     assert shown(living) == [("replace", "")]
     facts = RunnerFacts(change="yes", acceptance="red")
@@ -108,7 +108,7 @@ def test_the_failure_is_recorded_before_the_orchestrator_is_parked_for_good() ->
                                replace(POLICY, total=5))
     assert shown(few) == [("fact", "failed"), ("park", "")]
     told = replace(facts, failed="its orchestrator failed too often")
-    assert shown(run(told, orchestrator=view)) == [("give_up", ""), ("end", "")]
+    assert shown(run(told, orchestrator=view)) == [("give_up", ""), ("end", "failed")]
 
 
 SIX = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
@@ -132,7 +132,7 @@ def test_a_parked_orchestrator_waits_for_its_probe_which_is_reported_before_it_s
     due = replace(facts, circuit=replace(PARKED, since=NOW - 600))
     assert shown(run(due, orchestrator=view)) == [("say", "ORCHESTRATOR_STUCK"), ("probe", "")]
     assert effect(run(due, orchestrator=view).actions[0])["parked"] is False
-    assert shown(run(due, orchestrator=view, orphaned_for=601.0)) == [("end", "")]
+    assert shown(run(due, orchestrator=view, orphaned_for=601.0)) == [("end", "orphaned")]
     living = life("orchestrator", "a", incarnation=7)
     probing = Circuit("probing", "6 deaths", NOW - 59, BOOT, 1, life=6, probe=7)
     assert run(replace(facts, circuit=probing), orchestrator=living).wake_at == NOW + 1
@@ -180,7 +180,7 @@ def test_work_of_a_parked_orchestrator_is_saved_when_its_runner_stops() -> None:
     view = life("orchestrator", "a", "parked", incarnation=6)
     stopping = RunnerView(TASK, "executing", NOW, BOOT, worktree_ready=True, stopping=True, orchestrator=view)
     facts = RunnerFacts(deaths=SIX, circuit=PARKED)
-    assert shown(runner_policy.decide(facts, stopping, POLICY)) == [("keep", ""), ("end", "")]
+    assert shown(runner_policy.decide(facts, stopping, POLICY)) == [("keep", ""), ("end", "stopped")]
 
 
 @pytest.mark.parametrize(("told", "expected"), [(3, "start"), (2, "record"), (0, "record")])

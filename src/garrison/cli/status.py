@@ -21,6 +21,7 @@ from garrison.cli.render import GAP, Line, Span, fit, raw, span, table, wrapped
 from garrison.cli.resolve import existing_run, is_elsewhere, is_launched, is_of_this_folder
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
+from garrison.ends import Departure
 from garrison.errors import NotFound, UsageError
 from garrison.merge.queue import find_unrecorded
 from garrison.pipeline.gates import SIGNAL
@@ -213,7 +214,7 @@ def _exit_code(view: RunView) -> int | None:
     """Return the exit code of a finished run without living processes; None while something may happen."""
     if view.adhoc:
         runner = view.process("runner")
-        return None if runner is None or runner.living else int(runner.why != "done")
+        return None if runner is None or runner.living else int(runner.departure is not Departure.DONE)
     if view.status == "corrupt":
         return 1
     if view.status not in EXIT or view.living:

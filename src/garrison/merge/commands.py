@@ -15,7 +15,7 @@ from garrison.merge import guard, hooks
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import FAILED, WITHDRAWABLE, MergeEntry
 from garrison.merge.queue import STARTED
-from garrison.merge.records import REVIEWED, Configured, EntryCancelled, QueuePaused, QueueResumed, StatusChanged
+from garrison.merge.records import Configured, EntryCancelled, QueuePaused, QueueResumed, StatusChanged
 from garrison.merge.state import MANUAL, Pause
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def reject(queue: MergeQueue, entry_id: str, reason: str) -> MergeEntry:
             if not entry.awaits_approval:
                 raise Refused(f"attempt {entry.attempt} of {entry.node} is {entry.landing}; only an entry that waits "
                               "for approval can be rejected")
-            queue.append(StatusChanged((entry_id,), "rejected", f"{REVIEWED}{reason}", review=reason), sync=True)
+            queue.append(StatusChanged((entry_id,), "rejected", f"rejected in review: {reason}", review=reason),
+                         sync=True)
         return queue.entry(entry_id)
 
 

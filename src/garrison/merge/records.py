@@ -16,14 +16,13 @@ from garrison.ends import Told, read_told
 from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import STRATEGIES
+from garrison.records import earlier
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
 Subject = Literal["entry", "base", "preflight"]
 """Subject of a gate run: entries on the tip, the bare tip, or the target before a launch."""
-REVIEWED = "rejected in review: "
-"""Beginning of the reason of an entry that a person rejected."""
 T = TypeVar("T")
 
 
@@ -269,8 +268,7 @@ class StatusChanged(EntriesRecord):
     def from_data(cls, data: dict[str, Any]) -> Self:
         """Read stored data: journals without batches have one `tree` and one `commit`, early ones no `review`."""
         single = {f"{key}s": [data[key]] for key in ("tree", "commit") if key in data}
-        reason = str(data.get("reason", ""))
-        early = {"review": reason.removeprefix(REVIEWED)} if reason.startswith(REVIEWED) else {}
+        early = {"review": review} if (review := earlier.review_of(str(data.get("reason", "")))) else {}
         return super().from_data({**single, **early, **data})
 
 

@@ -117,8 +117,8 @@ class ParkChild:
 class Action:
     """One thing to do.
 
-    `target` names its object: a node (or `processor`), a job, a fact, a hook's phase, a run's status or a signal's
-    type. It is empty for the only child of a launcher or runner.
+    `target` names its object: a node (or `processor`), a job, a fact, a hook's phase, a run's status, a runner's
+    departure or a signal's type. It is empty for the only child of a launcher or runner.
     """
 
     kind: ActionKind

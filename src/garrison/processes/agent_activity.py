@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents.base import NOTES, WAITING
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.stream import tool_in_flight
+from garrison.records.life_lock import is_held
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.network import FOLDER as NETWORK
 from garrison.sandbox.place import EXCHANGE
@@ -20,10 +22,6 @@ from garrison.system.newest_entry import newest_entry
 if TYPE_CHECKING:
     from garrison.records.run import Task
     from garrison.system.newest_entry import Stamp
-
-
-HELD = "while it is held"
-"""Beginning of what a session waits for that a person has taken over: that person answers its question."""
 
 
 class AgentActivity:
@@ -75,8 +73,12 @@ def read_waiting(folder: Path) -> str:
 def read_outage(folder: Path) -> str:
     """Return what the agent of an attempt waits for if that passes by itself: a limit, an outage; '' if it works, or
     if a person has it."""
-    waiting = read_waiting(folder)
-    return "" if waiting.startswith(HELD) else waiting
+    return "" if is_taken_over(folder) else read_waiting(folder)
+
+
+def is_taken_over(folder: Path) -> bool:
+    """Return whether a person has taken over the session of an attempt: that person answers its question."""
+    return is_held(AttemptFiles(folder).takeover)
 
 
 def _stat_stamp(path: Path) -> Stamp:

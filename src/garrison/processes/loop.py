@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from garrison.ends import Departure
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.records import atomic
 from garrison.system import disk_space, hindrance, own_package, shortage, untrusted
@@ -318,10 +319,11 @@ def _beat(incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors, no
     return True
 
 
-def exit_gracefully(incarnation: Incarnation, reason: str, code: int = 0, death_class: str = "") -> int:
+def exit_gracefully(incarnation: Incarnation, reason: str, departure: Departure, code: int = 0,
+                    death_class: str = "") -> int:
     """Record the end of this incarnation; return `code`. A damaged record is logged and stops nothing."""
     try:
-        incarnation.end(reason, code, death_class)
+        incarnation.end(reason, departure, code, death_class)
     except RecordError as error:
         log_line(str(error))
     return code

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.ends import Departure
+from garrison.ends import SETTLED
 from garrison.errors import (
     GarrisonError,
     NewerSchema,
@@ -409,6 +409,6 @@ def _end_of_guardian(runtime: Runtime, key: Key) -> str:
     """Return the status of the run with which its last guardian ended, '' if it died."""
     with suppress(RecordError):
         identity = runtime.store.read(Identity, key)
-        if identity is not None and identity.departure not in (None, Departure.EARLY):
-            return identity.reason
+        if identity is not None and identity.departure in SETTLED:
+            return str(identity.departure)
     return ""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from garrison.ends import SETTLED, Departure
 from garrison.errors import GarrisonError, RecordError
 from garrison.frozen import frozen
 from garrison.merge.queue import QueueReader
@@ -72,6 +73,10 @@ class ProcessFacts(Protocol):
     def why(self) -> str:
         """Reason of its status or verdict."""
 
+    @property
+    def departure(self) -> Departure | None:
+        """How it ended by itself; None if it did not."""
+
 
 class ProcessFact(NamedTuple):
     """One process of a run, as `decide_status` needs it."""
@@ -80,6 +85,7 @@ class ProcessFact(NamedTuple):
     status: str
     living: bool
     why: str = ""
+    departure: Departure | None = None
 
 
 class StatusReason(NamedTuple):
@@ -151,10 +157,11 @@ def _status_of_adhoc(processes: Sequence[ProcessFacts], failure: str) -> StatusR
         return StatusReason(Status.RUNNING)
     if main.status == Status.PARKED:
         return StatusReason(Status.PARKED, f"its {main.role} is parked: {main.why}")
-    if main.status == "terminated" and main.why in ENDED:
-        why = failure if main.why == Status.FAILED and failure else f"its {main.role} {main.why}"
-        return StatusReason(Status(main.why), "" if main.why == Status.DONE else why)
-    if main.status == "terminated" and main.why != "orphaned":
+    if main.departure in SETTLED:
+        status = Status(str(main.departure))
+        why = failure if status is Status.FAILED and failure else f"its {main.role} {status}"
+        return StatusReason(status, "" if status is Status.DONE else why)
+    if main.departure not in (None, Departure.ORPHANED):
         return StatusReason(Status.STOPPED, f"its {main.role} ended: {main.why}")
     return StatusReason(Status.INTERRUPTED, f"its {main.role} is not alive: {main.why}")
 
@@ -258,7 +265,8 @@ def _processes(runtime: Runtime, *, when_unreadable: bool | None = None) -> dict
         if identity is not None:
             verdict = runtime.observer.judge(identity)
             processes.setdefault(key.run, {})[key.full] = ProcessFact(
-                key.role, identity.status, verdict.living, identity.reason or verdict.why)
+                key.role, identity.status, verdict.living, identity.reason or verdict.why,
+                identity.departure)
     return processes
 
 

@@ -32,7 +32,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.ends import End
+from garrison.ends import Departure, End
 from garrison.errors import AlreadyAlive, Fenced, RecordCorrupt, RecordError, Refused
 from garrison.processes.actions import ActionKind
 from garrison.processes.loop import check_interval, log_line
@@ -59,7 +59,6 @@ from garrison.supervise.verdict import Verdict, judge
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.exit_info import (
-    SERVER_DIED,
     ExitMonitor,
     describe_death,
     describe_hangup,
@@ -233,7 +232,9 @@ class Supervisor:
             why, death_class = "a module of garrison was missing when it started, its log names it", SHORTAGE
         elif death_class == CRASH and child.verdict.state == "lapsed" and (lack := find_lack()) is not None:
             why, death_class = f"{why}; {lack.what}", SHORTAGE
-        return describe_death(why, code=code, memory=memory, server_died=_lost_tmux_server(identity)), death_class
+        server_died = _lost_tmux_server(identity)
+        return (describe_death(why, code=code, memory=memory, server_died=server_died),
+                self._class_of(identity, death_class, server_died=server_died))
 
     def _process_of(self, child: ChildState) -> tuple[int, int] | None:
         """Return the pid and start ticks of a process that died, before it was active, too; None if it is unknown."""
@@ -267,17 +268,21 @@ class Supervisor:
         assert child.identity is not None
         identity = child.identity
         self.sweep(identity)
-        why = describe_hangup(identity.reason, server_died=_lost_tmux_server(identity), has_session=bool(identity.tmux))
-        death_class = identity.metadata.get("class", CRASH)
-        if death_class == CRASH and why.startswith(SERVER_DIED) and not self._claim_server_death(identity):
-            death_class = TERMINAL
+        why, death_class = identity.reason, identity.metadata.get("class", CRASH)
+        if identity.departure is Departure.HANGUP:
+            server_died = _lost_tmux_server(identity)
+            why = describe_hangup(server_died=server_died, has_session=bool(identity.tmux))
+            death_class = self._class_of(identity, death_class, server_died=server_died)
         return ChildDied(identity.key.full, identity.incarnation, self.runtime.clock.monotonic(),
                          self.runtime.observer.machine.boot_id, attempt, why, death_class)
 
-    def _claim_server_death(self, identity: Identity) -> bool:
-        """Return whether the death of a terminal server counts against this one of its sessions."""
+    def _class_of(self, identity: Identity, death_class: str, *, server_died: bool) -> str:
+        """Return the class of a death: that of a terminal server counts against one of its sessions only."""
+        if death_class != CRASH or not server_died:
+            return death_class
         server = str((identity.tmux or {}).get("server", ""))
-        return shared_cause.claim(self.runtime.home, f"tmux-{server}", f"{identity.key.full}#{identity.incarnation}")
+        name = f"{identity.key.full}#{identity.incarnation}"
+        return CRASH if shared_cause.claim(self.runtime.home, f"tmux-{server}", name) else TERMINAL
 
     def record_death(self, death: ChildDied) -> ChildDied:
         """Journal a death; from here on it is counted."""
@@ -324,7 +329,7 @@ class Supervisor:
 
         def unparked(old: Identity | None) -> Identity:
             assert old is not None
-            return mark_ended(old, "terminated", now, "stopped") if old.status == "parked" else old
+            return mark_ended(old, "terminated", now, "stopped", Departure.STOPPED) if old.status == "parked" else old
 
         self.runtime.store.update(Identity, key, unparked)
 

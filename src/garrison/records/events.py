@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, TypeVar,
 from garrison.ends import End
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
-from garrison.records import journal
+from garrison.records import earlier, journal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -164,7 +164,7 @@ class ChildSpawned:
         """Return whether it continues what an earlier incarnation of its attempt had begun."""
         if self.follows:
             return self.follows in (Follows.END, Follows.DEATH)
-        return self.incarnation > 1 and not self.why.startswith("attempt ")  # of an earlier version
+        return earlier.is_respawn(self.incarnation, self.why)
 
 
 @frozen
@@ -399,11 +399,18 @@ REPAIR = "repair"
 
 @frozen
 class NoteWritten:
-    """Something waits for a person: `who` waits, `text` says for what."""
+    """Something waits for a person: `who` waits, `text` says for what; `approval`: for their approval."""
 
     kind: ClassVar[str] = "note"
     who: str
     text: str
+    approval: bool | None = sparse()
+    """None in journals of earlier versions."""
+
+    @property
+    def is_for_approval(self) -> bool:
+        """Return whether it is an entry of the merge queue that waits for approval."""
+        return earlier.is_for_approval(self.text) if self.approval is None else self.approval
 
 
 @frozen
@@ -443,6 +450,8 @@ class GuardianSignal:
     sender: str = ""
     incarnation: int | None = None
     why: str = sparse("")
+    departure: str = sparse("")
+    """How the orchestrator whose death it reports ended by itself (`Departure`)."""
     effect: NodeChanged | None = nested(NodeChanged)
     question: Question | None = nested(Question)
     answer: str = sparse("")

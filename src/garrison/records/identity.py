@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from garrison.ends import Departure
 from garrison.errors import ForbiddenTransition
 from garrison.frozen import frozen
+from garrison.records import earlier
 from garrison.records.names import Key
 from garrison.records.record import is_timestamp
 
@@ -89,7 +90,8 @@ class Identity:
         """Return how it ended by itself; None if it has not, and after a crash."""
         if self.status != "terminated":
             return None
-        return next((each for each in Departure if each == self.reason), Departure.EARLY)
+        told = self.metadata.get("departure")
+        return earlier.departure_of(self.reason) if told is None else Departure(told)
 
 
 def change_status(identity: Identity, status: str, **changes: Any) -> Identity:
@@ -100,10 +102,15 @@ def change_status(identity: Identity, status: str, **changes: Any) -> Identity:
     return replace(identity, status=status, **changes)
 
 
-def mark_ended(identity: Identity, status: str, now: str, reason: str, **changes: Any) -> Identity:
-    """Return the identity of an incarnation that is over: `crashed` or `terminated`, with time and reason."""
+def mark_ended(identity: Identity, status: str, now: str, reason: str, departure: Departure = Departure.EARLY,
+               **changes: Any) -> Identity:
+    """Return the identity of an incarnation that is over: `crashed` or `terminated`, with time and reason.
+
+    Args:
+        departure: how it ended, if it is `terminated`.
+    """
     stamp = {"crashed": "crashed_at", "terminated": "terminated_at"}[status]
-    metadata = {**identity.metadata, "reason": reason}
+    metadata = {**identity.metadata, "reason": reason, "departure": departure.value}
     return change_status(identity, status, metadata=metadata, **{stamp: now}, **changes)
 
 

@@ -325,11 +325,12 @@ class OrchestratorParked(Payload):
 
 @frozen
 class OrchestratorCrashed(Payload):
-    """An incarnation of the node's orchestrator died."""
+    """An incarnation of the node's orchestrator died, or ended without a result; `departure` says how that ended."""
 
     type = "ORCHESTRATOR_CRASHED"
     incarnation: int
     why: str = ""
+    departure: str = ""
 
 
 @frozen
@@ -575,7 +576,8 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Payload | None]] = {
         _text(data, "node_id"), _text(data, "branch"), _text(data, "status"), _text(data, "kind"),
         _text(data, "reason", "no reason given"), _text(data, "rescue")),
     "ORCHESTRATOR_STUCK": _stuck,
-    "ORCHESTRATOR_CRASHED": lambda data: OrchestratorCrashed(_number(data, "incarnation"), _text(data, "why")),
+    "ORCHESTRATOR_CRASHED": lambda data: OrchestratorCrashed(
+        _number(data, "incarnation"), _text(data, "why"), _text(data, "departure")),
     "NEEDS_INPUT": lambda data: NeedsInput(_text(data, "question"), _text(data, "question_id")),
     "AGENT_REGISTERED": lambda data: AgentRegistered(_number(data, "incarnation")),
     "AGENT_CRASHED": lambda data: AgentCrashed(_number(data, "incarnation"), _text(data, "why")),

@@ -32,6 +32,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from garrison.ends import Departure
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, LockLost, RecordCorrupt, RecordError, Refused
 from garrison.frozen import frozen
 from garrison.records.hook import Hook, advance_phase, continue_hook
@@ -372,7 +373,7 @@ class Incarnation:
         self.update(lambda old: replace(old, metadata={**old.metadata, "ready_at": now}), named=False)
         failpoint.here(":ready")
 
-    def end(self, reason: str, exit_code: int = 0, death_class: str = "") -> None:
+    def end(self, reason: str, departure: Departure, exit_code: int = 0, death_class: str = "") -> None:
         """End gracefully: `terminated` with a reason, then release the life lock.
 
         `death_class` is the class of the death that its supervisor may see in this end.
@@ -380,7 +381,7 @@ class Incarnation:
         now = self.clock.utc()
 
         def ended(old: Identity) -> Identity:
-            over = mark_ended(old, "terminated", now, reason, exit=exit_code)
+            over = mark_ended(old, "terminated", now, reason, departure, exit=exit_code)
             return replace(over, metadata={**over.metadata, "class": death_class}) if death_class else over
 
         self.update(ended)

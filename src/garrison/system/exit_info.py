@@ -154,12 +154,7 @@ def is_tmux_server_gone(server: str) -> bool:
 
 ENDING_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 """Signals that are sent to end a process; any other one that ends it reports a crash."""
-SERVER_DIED = "the tmux server died"
-"""Beginning of the reason of a process whose terminal server is gone."""
-TERMINAL_GONE = "its terminal is gone"
-"""Reason of an orchestrator that ended on SIGHUP."""
-REAPER_GONE = "its reaper, the process above it in its terminal, was killed"
-"""Reason if its reaper ended before the terminal did: by itself, a reaper ends only after its orchestrator."""
+_SERVER_DIED = "the tmux server died"
 
 
 def describe_death(verdict: str, *, code: int | None = None, memory: bool = False, server_died: bool = False) -> str:
@@ -171,7 +166,7 @@ def describe_death(verdict: str, *, code: int | None = None, memory: bool = Fals
         server_died: the tmux server of its session is gone.
     """
     if server_died:
-        return f"{SERVER_DIED}; {verdict}"
+        return f"{_SERVER_DIED}; {verdict}"
     return f"{verdict}: {how}" if (how := describe_end(End(code), memory=memory)) else verdict
 
 
@@ -223,13 +218,11 @@ def describe_failure(what: str, end: End, output: str, *, hint: str = "") -> str
     return f"{what} {how}: {last}{hint}{rest}"
 
 
-def describe_hangup(reason: str, *, server_died: bool, has_session: bool) -> str:
-    """Describe why an orchestrator ended gracefully without being stopped: its terminal closed, or its server died.
+def describe_hangup(*, server_died: bool, has_session: bool) -> str:
+    """Describe why an orchestrator ended by SIGHUP: its terminal closed, or the terminal's server died.
 
     Without a tmux session (a plain process is its terminal) somebody sent it the signal.
     """
-    if reason != TERMINAL_GONE:
-        return reason
     if not has_session:
         return "it was ended by SIGHUP"
-    return SERVER_DIED if server_died else "its tmux session was closed"
+    return _SERVER_DIED if server_died else "its tmux session was closed"

@@ -26,7 +26,7 @@ from garrison.merge.explanation import describe_changes
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
-from garrison.processes.agent_activity import HELD, AgentActivity, read_waiting
+from garrison.processes.agent_activity import AgentActivity, is_taken_over, read_waiting
 from garrison.processes.guardian.agent_places import RunPlaces, read_own, record_of
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.loop import read_hindrance
@@ -305,6 +305,7 @@ class NodeReader:
             agent_alive=agent is not None and agent.living, agent_suspended=suspended,
             agent_status=agent.status if agent else "", agent_incarnation=agent.incarnation if agent else 0,
             question=question.text if question else "", session_waits=self._session_waits(name, node),
+            taken_over=node.status == "active" and is_taken_over(self.files.attempt(name, node.attempt)),
             hindered=read_hindrance(self.files.attempt(name, node.attempt)) if runner_alive else "",
             session_trouble=current_trouble(self.files.attempt(name, node.attempt)) if node.status == "active" else "",
             remote=self._remote(name, node), quiet=self._quiet(name, node) if agent and agent.living else 0.0,
@@ -501,6 +502,8 @@ class NodeFacts:
     hindered: str = ""
     """What git, a disk or the repository keeps its processes from."""
     session_waits: str = ""
+    taken_over: bool = False
+    """A person has taken its session over."""
     """Thing that its session waits for, while it does not run."""
     session_trouble: str = ""
     """Trouble of its session, or cause of its interruption."""
@@ -580,7 +583,7 @@ def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None
 
 def has_open_question(facts: NodeFacts) -> bool:
     """Return whether a question still waits for an answer: it may have been settled in another way."""
-    unsettled = facts.job == "validator" or (bool(facts.session_waits) and not facts.session_waits.startswith(HELD))
+    unsettled = facts.job == "validator" or (bool(facts.session_waits) and not facts.taken_over)
     return facts.status == "active" and facts.run_over != "stopped" and bool(facts.question) and unsettled
 
 

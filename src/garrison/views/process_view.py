@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
+from garrison.ends import Departure
 from garrison.frozen import frozen
 from garrison.records.names import format_marker
 from garrison.supervise.hang_detector import latest_evidence
@@ -48,6 +49,8 @@ class ProcessView:
     age_s: float | None
     exit: int | str | None
     why: str
+    departure: Departure | None = None
+    """How it ended by itself; None if it did not."""
 
     @property
     def stem(self) -> str:
@@ -61,7 +64,7 @@ class ProcessView:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "departure"}
 
 
 def observe_process(observer: Observer, identity: Identity, phase: str) -> ProcessView:
@@ -75,7 +78,7 @@ def observe_process(observer: Observer, identity: Identity, phase: str) -> Proce
         verdict.living, phase, identity.pid if started else None, seen.beat_age,
         started and verdict.living and seen.process_state == "T",
         max(0.0, observer.clock.time() - from_iso(created)) if created else None, identity.exit,
-        identity.reason or verdict.why)
+        identity.reason or verdict.why, identity.departure)
 
 
 @frozen

@@ -187,7 +187,9 @@ def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | No
             return replace(event, effect=_after_failure(name, node, payload.failure_kind, reason, max_rework))
         case OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
             return _apply_parked(state, replace(event, why=payload.why), payload)
-        case OrchestratorCrashed() | OrchestratorHung() | OrchestratorParked():
+        case OrchestratorCrashed():
+            return replace(event, why=payload.why, departure=payload.departure)
+        case OrchestratorHung() | OrchestratorParked():
             return replace(event, why=payload.why)
         case NeedsInput():
             return replace(event, question=Question(payload.question_id, payload.question))

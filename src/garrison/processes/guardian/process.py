@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from garrison.ends import Departure
 from garrison.errors import ForbiddenTransition, GarrisonError, Hindered, RecordCorrupt, RecordError
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.target import describe_gone, describe_moved
@@ -217,7 +218,8 @@ class Guardian:
         merges = {}
         for entry in self.queue.entries():
             if entry.run == self.run:
-                self._note(entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "")
+                self._note(entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "",
+                           approval=entry.awaits_approval)
                 merges[entry.node] = MergeStatus.of(entry)
         return merges
 
@@ -303,10 +305,10 @@ class Guardian:
             run_branch.rebuild_queue(queue, self.launch, self.runtime.timing.gate_timeout)
             self._record(NoteWritten(REPAIR, f"{error.path} was damaged ({error.why}) and is rebuilt"))
 
-    def _note(self, who: str, text: str) -> None:
+    def _note(self, who: str, text: str, *, approval: bool = False) -> None:
         """Journal a note about something that waits for a person, once until the text changes."""
         if text and self._notes.get(who) != text:
-            self._record(NoteWritten(who, text))
+            self._record(NoteWritten(who, text, approval))
         self._notes[who] = text
 
     def _runner_key(self, node: str) -> Key:
@@ -621,7 +623,7 @@ class Guardian:
     def _end(self, action: Action, view: GuardianView) -> None:
         self.incarnation.advance_hook(self.state.phase)
         self.places.leave()
-        self.exit_code = exit_gracefully(self.incarnation, self.state.status)
+        self.exit_code = exit_gracefully(self.incarnation, self.state.status, Departure(self.state.status))
         self.supervisor.journal.close()
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Guardian, Action, GuardianView], None]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from garrison.ends import Departure
+from garrison.ends import SETTLED
 from garrison.frozen import frozen
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.run_state import ENDED
@@ -173,7 +173,7 @@ def _supervise(view: LauncherView, policy: Policy) -> Decision:
     if view.guardian.leaving:
         return Decision(_await_end(view.guardian))
     identity = view.guardian.identity
-    has_ended_with_run = identity is not None and identity.departure not in (None, Departure.EARLY)
+    has_ended_with_run = identity is not None and identity.departure in SETTLED
     guardian = view.guardian if has_ended_with_run else _count_as_crashed(view.guardian)
     decision = decide_restart(guardian, view.deaths, view.now, view.boot_id, policy, view.circuit)
     if has_ended_with_run:  # the run was resumed since, or this would not be reached

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from garrison.config import NotifyConfig, read_config
+from garrison.ends import Departure
 from garrison.errors import GarrisonError, RecordCorrupt
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.launch_copy import copy_launch
@@ -412,7 +413,7 @@ class Launcher:
             terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
             terminal.shutdown()  # our own server, unless another run has a session in it
             remove_temp_files(self.runtime.home, self.runtime.clock.time())
-        self.exit_code = exit_gracefully(self.incarnation, status, EXIT.get(status, 1))
+        self.exit_code = exit_gracefully(self.incarnation, status, Departure(status), EXIT.get(status, 1))
         self.supervisor.journal.close()
 
     def _open_queue(self) -> MergeQueue | None:

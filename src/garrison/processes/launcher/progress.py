@@ -14,9 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.ends import read_told
+from garrison.ends import Departure, read_told
 from garrison.errors import GarrisonError
-from garrison.merge.entry import WAITING_FOR_APPROVAL
 from garrison.merge.explanation import describe_changes
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import Landing, shown
@@ -193,7 +192,7 @@ def _signal(event: GuardianSignal) -> str:
         return _flow(event.flow)
     if event.question is not None:
         return f"{event.node} asks: {_shorten(event.question.text)}  (garrison answer {event.node} 'TEXT')"
-    if event.type == "ORCHESTRATOR_CRASHED" and event.why != "stopped":
+    if event.type == "ORCHESTRATOR_CRASHED" and event.departure != Departure.STOPPED:
         why = f" ({shorten_reason(event.why)})" if event.why else ""
         return f"orchestrator-{event.node} died{why}"  # a line of its own tells that it is restarted
     return ""
@@ -261,7 +260,7 @@ def _shorten(line: str) -> str:
 def _note(event: NoteWritten) -> str:
     if event.who in (MACHINE, REPAIR):
         return event.text
-    command = f"  (garrison review {event.who})" if event.text == WAITING_FOR_APPROVAL else ""
+    command = f"  (garrison review {event.who})" if event.is_for_approval else ""
     return f"{event.who} waits for you: {event.text}{command}"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.config import MergeConfig, read_config
-from garrison.ends import Wait, WaitKind
+from garrison.ends import Departure, Wait, WaitKind
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError
 from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor
@@ -219,7 +219,7 @@ class Processor:
         for posted in signals.list_pending(self.runtime.home, self.incarnation.key):
             signals.refuse(posted.path, "the merge processor takes its commands from the queue's journal")
         if self.stopping or self._is_orphaned():
-            self._end("stopped" if self.stopping else "orphaned")
+            self._end(Departure.STOPPED if self.stopping else Departure.ORPHANED)
             return False
         if self.incarnation.phase == "planning" and self._has_entries():
             self.incarnation.advance_hook("executing")
@@ -286,11 +286,11 @@ class Processor:
     def handle_persistent_error(self, why: str) -> None:
         """Keep trying: the loop has logged the error, and no entry fails because of a passing one."""
 
-    def _end(self, reason: str) -> None:
+    def _end(self, departure: Departure) -> None:
         for worker in self.workers:
             worker.merge.close(end_gate=True)
         with contextlib.suppress(GarrisonError):  # a journal that cannot be read says nothing of the end
             if read_run_state(self.runtime, self.launch.run_id).status == Status.DONE:
                 self.incarnation.advance_hook("merged")
-        self.exit_code = exit_gracefully(self.incarnation, reason)
+        self.exit_code = exit_gracefully(self.incarnation, departure.value, departure)
         self.supervisor.journal.close()

@@ -22,7 +22,7 @@ from garrison.agents.failover import START, find_trouble
 from garrison.agents.registry import agent, excluded_by
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.config import GuardHooks
-from garrison.ends import End, Refusal, RefusalKind, RefusedBy, to_fields
+from garrison.ends import Departure, End, Refusal, RefusalKind, RefusedBy, to_fields
 from garrison.errors import GarrisonError, Hindered, Refused
 from garrison.merge.target import describe_moved
 from garrison.processes.agents_in_turn import AgentsInTurn
@@ -65,7 +65,7 @@ from garrison.supervise.death_classes import FAILOVER, MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import disk_space, failpoint, reaper, shortage
 from garrison.system.environment import explain_missing_command
-from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_end, oom_counter, oom_kills
+from garrison.system.exit_info import cgroup_of, describe_end, oom_counter, oom_kills
 from garrison.system.git import Git
 from garrison.system.git.bounds import Excess
 from garrison.system.git.excludes import write_excludes
@@ -133,7 +133,7 @@ class Orchestrator:
         """Network of the agent's processes, from their start."""
         self.stopping = False
         self.exit_code: int | None = None
-        self._stop_reason = "stopped"
+        self._is_hangup = False
         self._worktree_gone = False
         self._lacked_space = False
         """Set if the disk of its worktree or of its output was full when the agent ended."""
@@ -222,7 +222,7 @@ class Orchestrator:
     def stop(self, signum: int) -> None:
         """Stop the agent without a result: the attempt continues later."""
         if not self.stopping:
-            self._stop_reason = TERMINAL_GONE if signum == signal.SIGHUP else "stopped"
+            self._is_hangup = signum == signal.SIGHUP
         self.stopping = True
         if self.work is not None:
             self.work.stop(self.runtime.clock.monotonic())
@@ -270,12 +270,12 @@ class Orchestrator:
         task, path = self.task, self.assignment.folder / "result.json"
         announced = self.hook.result_digest
         if run_records.read_result(path, task.run_id, task.node, task.attempt, announced)[0] is not None:
-            self._end("done")
+            self._end(Departure.DONE, Departure.DONE)
             return True
         if announced is None:
             self._announce_result("")
         if self.stopping:
-            self._end(self._describe_stop())
+            self._end(*self._why_stopped())
             return True
         disk_space.require_space(self.worktree)
         shortage.require_room(shortage.MIN_FOR_WORK)
@@ -463,7 +463,7 @@ class Orchestrator:
         with contextlib.suppress(OSError), self.assignment.output.open("a") as log:
             log.write(f"── {' '.join(clean_lines(failover.describe()))}\n")
         self._record_progress()
-        self._end_without_result(failover.describe(), FAILOVER)
+        self._end_without_result(failover.describe(), death_class=FAILOVER)
         return True
 
     def _with_tried(self, question: Question | None) -> Question | None:
@@ -478,7 +478,7 @@ class Orchestrator:
         """End with a result; or without one, so that the runner records a death and starts a successor."""
         failpoint.here(":ended")
         if self.stopping:
-            self._end_without_result(self._describe_stop())
+            self._end_without_result(*self._why_stopped())
         elif outcome.killed and not self._worktree_gone:
             was_out_of_memory = (oom_kills(self._oom_counter) or 0) > self._oom_kills
             memory = describe_end(End(outcome.exit_code), memory=True) if was_out_of_memory else ""
@@ -488,7 +488,7 @@ class Orchestrator:
         elif not self._worktree_gone and lacked_room(outcome, self._output_tail(), lack := shortage.find_shortage()):
             # Without a lack that shows now it may be the program's own doing: then it counts, if for little.
             self._end_without_result(f"its agent had no room for its processes on this machine; {outcome.reason}",
-                                     SHORTAGE if lack else MEMORY)
+                                     death_class=SHORTAGE if lack else MEMORY)
         elif not self._begin_hooks(outcome):
             self._finish(outcome)
 
@@ -514,7 +514,7 @@ class Orchestrator:
         if result is None:
             return False
         if self.stopping or result.signal:
-            self._end_without_result(self._describe_stop() if self.stopping else "a signal ended its commit hook")
+            self._end_without_result(*self._why_stopped() if self.stopping else ("a signal ended its commit hook",))
             return True
         self._refusal_of_work = refusal = job.refusal(result)
         if refusal is None:
@@ -524,17 +524,20 @@ class Orchestrator:
                                  job.outcome.exit_code, failure_kind=refusal.failure_kind))
         return True
 
-    def _end_without_result(self, reason: str, death_class: str = "") -> None:
+    def _end_without_result(self, reason: str, departure: Departure = Departure.EARLY, death_class: str = "") -> None:
         """End so that a successor does the work again."""
         if self.work is not None:
             self.work.forget()
-        self._end(reason, death_class)
+        self._end(reason, departure, death_class)
 
-    def _describe_stop(self) -> str:
-        """Return why it was stopped; a dead reaper, the terminal's first process, closes the terminal, too."""
-        if self._stop_reason == TERMINAL_GONE and os.getppid() != self._reaper:
-            return REAPER_GONE
-        return self._stop_reason
+    def _why_stopped(self) -> tuple[str, Departure]:
+        """Return why and how it was stopped. A dead reaper, the terminal's first process, closes the terminal, too; by
+        itself a reaper ends only after its orchestrator."""
+        if not self._is_hangup:
+            return "stopped", Departure.STOPPED
+        if os.getppid() != self._reaper:
+            return "its reaper, the process above it in its terminal, was killed", Departure.EARLY
+        return "its terminal is gone", Departure.HANGUP
 
     def _ran_out_of_space(self, outcome: Outcome) -> bool:
         """Return whether the agent failed on a full disk: that proves nothing about the work, and a successor waits for
@@ -576,7 +579,8 @@ class Orchestrator:
         log_retention.shorten_log(self.assignment.output)
         if outcome.status == "success":
             self._move_hook("impl_complete")
-        self._end("done" if outcome.status == "success" else "failed")
+        departure = Departure.DONE if outcome.status == "success" else Departure.FAILED
+        self._end(departure, departure)
 
     @property
     def _is_own_history(self) -> bool:
@@ -646,7 +650,7 @@ class Orchestrator:
         if is_rework or order.index(self.hook.phase) < order.index(phase):
             self.hook = self.incarnation.hook(lambda old: hooks.change_phase(old, phase, now))
 
-    def _end(self, reason: str, death_class: str = "") -> None:
+    def _end(self, reason: str, departure: Departure, death_class: str = "") -> None:
         self._show_output()
         if self.channel is not None:
             self.channel.close()
@@ -655,7 +659,7 @@ class Orchestrator:
             self.network.close()
         with contextlib.suppress(GarrisonError, OSError):
             give_back(self.git, self.worktree)
-        exit_gracefully(self.incarnation, reason, 0 if reason != "failed" else 1, death_class)
+        exit_gracefully(self.incarnation, str(reason), departure, int(departure is Departure.FAILED), death_class)
         self.exit_code = 0
         if self.launch.adhoc and self.incarnation.identity.parent is None:
             self._close_terminal()

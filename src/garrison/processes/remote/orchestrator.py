@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from garrison.ends import Departure
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
 from garrison.processes.orchestrator.process import Orchestrator
@@ -69,13 +70,14 @@ class RemoteOrchestrator(Orchestrator):
     def _end_with(self, outcome: Outcome) -> None:
         failpoint.here(":ended")
         if self.stopping:
-            self._end_without_result(self._describe_stop())
+            self._end_without_result(*self._why_stopped())
         elif outcome.killed and not self._worktree_gone:
-            self._end_without_result(outcome.reason, HOST if self._remote and self._remote.lost_host else "")
+            self._end_without_result(outcome.reason,
+                                     death_class=HOST if self._remote and self._remote.lost_host else "")
         else:
             self._finish(outcome)
 
-    def _end(self, reason: str, death_class: str = "") -> None:
+    def _end(self, reason: str, departure: Departure, death_class: str = "") -> None:
         if self._remote is not None:
             self._remote.close()
-        super()._end(reason, death_class)
+        super()._end(reason, departure, death_class)

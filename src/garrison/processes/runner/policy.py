@@ -335,7 +335,7 @@ def _stop(facts: RunnerFacts, view: RunnerView) -> list[Action]:
         return [*requested, Action(ActionKind.TERMINATE)]
     # Save a parked agent's work: the run may never be resumed.
     save = [Action(ActionKind.SAVE_WORK)] if facts.circuit.parked else []
-    return _cleanup(facts, view) or [*save, Action(ActionKind.END, why="stopped")]
+    return _cleanup(facts, view) or [*save, Action(ActionKind.END, Departure.STOPPED)]
 
 
 def _fail(facts: RunnerFacts, view: RunnerView) -> list[Action]:
@@ -344,7 +344,7 @@ def _fail(facts: RunnerFacts, view: RunnerView) -> list[Action]:
     if view.orchestrator.living:
         return [Action(ActionKind.REPLACE, why="its attempt is over")]
     return _cleanup(facts, view) or [Action(ActionKind.FAIL_NODE, facts.failure_kind, facts.failed),
-                                     Action(ActionKind.END, why="failed")]
+                                     Action(ActionKind.END, Departure.FAILED)]
 
 
 def _cleanup(facts: RunnerFacts, view: RunnerView) -> list[Action]:
@@ -452,9 +452,9 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
     orchestrator = view.orchestrator if was_stopped else _count_as_crashed(view.orchestrator)
     decision = _decide_restart(facts, view, orchestrator, policy)
     if was_stopped:
-        decision = replace(decision, kind="start", why=f"{describe_graceful_end('stopped')}; the run goes on")
+        decision = replace(decision, kind="start", why=f"{describe_graceful_end(Departure.STOPPED)}; the run goes on")
     if decision.kind in ("start", "probe", "parked") and _is_orphaned_too_long(view):
-        return Decision([Action(ActionKind.END, why="orphaned")])
+        return Decision([Action(ActionKind.END, Departure.ORPHANED)])
     if decision.kind == "give_up" or (decision.kind == "park" and view.adhoc):
         # An ad-hoc node fails instead of being parked: without a guardian no person would learn of it.
         # The fact first: a successor that found the orchestrator parked without it would wait for a person.
@@ -565,7 +565,7 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
     if refused := with_effect(facts.changes, Effect.REFUSE):  # it was committed after the first look
         return Decision([_failure(view, describe_refused(refused), RefusedBy.GUARD)])
     if view.adhoc and merge is not None:
-        return Decision([Action(ActionKind.TIDY_UP), Action(ActionKind.END, why="done")])
+        return Decision([Action(ActionKind.TIDY_UP), Action(ActionKind.END, Departure.DONE)])
     if merge is None or merge.attempt != view.task.attempt:
         return Decision([Action(ActionKind.ENQUEUE)])  # idempotent; the queue's journal decides
     if merge.status in HAS_LANDED:
@@ -575,7 +575,7 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
     if view.orphaned_for is None:
         return Decision([])
     if _is_orphaned_too_long(view):
-        return Decision([Action(ActionKind.END, why="orphaned")])
+        return Decision([Action(ActionKind.END, Departure.ORPHANED)])
     # At once would be too early: guardian and launcher may both be killed, and be started again within seconds.
     return Decision([], view.now + view.orphan_grace - view.orphaned_for + EXIT_PAUSE)
 
@@ -585,7 +585,8 @@ def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     complete = [_send(NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE))] \
         if facts.change == UNCHANGED else []
     return Decision([Action(ActionKind.TIDY_UP), *complete,
-                     _send(RunnerExited(view.task.node, _branch(view), "done")), Action(ActionKind.END, why="done")])
+                     _send(RunnerExited(view.task.node, _branch(view), "done")),
+                     Action(ActionKind.END, Departure.DONE)])
 
 
 _PHASES: Mapping[str, Callable[[RunnerFacts, RunnerView, Policy], Decision]] = {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from garrison.agents import registry
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import list_troubles
-from garrison.ends import Effect, with_effect
+from garrison.ends import Departure, Effect, with_effect
 from garrison.errors import Hindered
 from garrison.merge.target import describe_gone
 from garrison.processes import run_branch
@@ -443,7 +443,9 @@ class Runner:
     def _record_death(self, action: Action, view: RunnerView) -> None:
         """Report a death, then record it: no successor reports a recorded one."""
         death = self.supervisor.death_record(view.orchestrator, self.task.attempt)
-        self.parent.send(OrchestratorCrashed(death.incarnation, death.why),
+        identity = view.orchestrator.identity
+        departure = identity.departure if identity is not None else None
+        self.parent.send(OrchestratorCrashed(death.incarnation, death.why, departure or ""),
                          f"{self.orchestrator_key.full}-{death.incarnation}-crashed")
         self.facts.apply_event(self.supervisor.record_death(death), self.task.attempt)
 
@@ -499,13 +501,15 @@ class Runner:
 
     def _end(self, action: Action, view: RunnerView) -> None:
         self.snapshotter.close()
-        if action.why == "stopped":
+        departure = Departure(action.target)
+        if departure is Departure.STOPPED:
             self._close_session(view.orchestrator)
         if self.launch.adhoc:
             self.terminal.shutdown()
-        write_runner_state(self.runtime, self.launch, self.incarnation.key, f"terminated ({action.why})", os.getpid(),
+        write_runner_state(self.runtime, self.launch, self.incarnation.key, f"terminated ({departure})", os.getpid(),
                            self.incarnation.identity.created_at)
-        self.exit_code = exit_gracefully(self.incarnation, action.why, 1 if action.why == "failed" else 0)
+        self.exit_code = exit_gracefully(self.incarnation, departure.value, departure,
+                                         int(departure is Departure.FAILED))
         self.supervisor.journal.close()
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Runner, Action, RunnerView], None]]] = {

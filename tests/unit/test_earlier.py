@@ -1,0 +1,46 @@
+"""A record's value says what happened; its words do only in a record of an earlier version, and in one module."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from garrison.ends import Departure
+from garrison.records.events import ChildSpawned, NoteWritten
+from garrison.records.identity import Identity, mark_ended
+
+NOW = "2026-01-31T13:00:00.000000Z"
+ALIVE = Identity("id", "runner", "a", "r1", NOW)
+
+
+@pytest.mark.parametrize(("reason", "departure"), [
+    ("done", Departure.DONE), ("failed", Departure.FAILED), ("stopped", Departure.STOPPED),
+    ("orphaned", Departure.ORPHANED), ("its terminal is gone", Departure.HANGUP), ("marked by hand", Departure.EARLY)])
+def test_only_without_a_departure_an_identitys_reason_tells_how_it_ended(reason: str, departure: Departure) -> None:
+    earlier = replace(ALIVE, status="terminated", metadata={"reason": reason})
+    assert earlier.departure is departure
+    assert mark_ended(ALIVE, "terminated", NOW, reason).departure is Departure.EARLY
+    assert mark_ended(ALIVE, "terminated", NOW, "words", departure).departure is departure
+    assert mark_ended(ALIVE, "crashed", NOW, reason).departure is None
+
+
+def test_a_departure_of_a_later_version_counts_as_an_early_end() -> None:
+    later = replace(ALIVE, status="terminated", metadata={"reason": "done", "departure": "sold"})
+    assert later.departure is Departure.EARLY
+
+
+@pytest.mark.parametrize(("event", "is_so"), [
+    (ChildSpawned("x", 2, why="process 7 is gone"), True), (ChildSpawned("x", 2, why="attempt 2"), False),
+    (ChildSpawned("x", 2, why="attempt 2", follows="death"), True),
+    (ChildSpawned("x", 2, why="process 7 is gone", follows="nothing"), False)])
+def test_only_without_what_it_follows_the_reason_of_a_start_tells_a_restart(event: ChildSpawned, is_so: bool) -> None:
+    assert event.is_respawn is is_so
+
+
+@pytest.mark.parametrize(("event", "is_so"), [
+    (NoteWritten("a", "waiting for approval"), True), (NoteWritten("a", "held by a person"), False),
+    (NoteWritten("a", "waiting for approval", approval=False), False), (NoteWritten("a", "x", approval=True), True)])
+def test_only_in_an_earlier_journal_a_notes_text_tells_that_it_waits_for_approval(event: NoteWritten, is_so: bool,
+                                                                                  ) -> None:
+    assert event.is_for_approval is is_so

@@ -1,18 +1,20 @@
 """Sandbox: what confinement costs an agent, beside a naked start and plain bubblewrap, in one run.
 
-    .venv/bin/python benchmarks/sandbox.py [--rounds N] [--rows start,memory,work] [--json]
+    .venv/bin/python benchmarks/sandbox.py [--rounds N] [--rows start,cpu,memory,work] [--json]
 
-Rows: `start` (a program's start to its end: naked, plain bubblewrap, each mode; bar: 10 ms more), `prepare` (the
-private git directory of an attempt, once), `memory` (private memory of what stays beside the program; bar: 3 MiB),
-`work` (git status, a commit and a build of 1,000 files, inside and outside, alternating). The repository has 1,000
-files. Times are medians, with the least in brackets: that is what a busy machine would need if it were idle, and what
-the bar is for.
+Rows: `start` (a program's start to its end: naked, plain bubblewrap, each mode; bar: 10 ms more), `cpu` (the same in
+CPU time, which a busy machine changes less: of the process that makes the command line and of all that it starts, on
+average; Landlock by Python, too, as where there is no Perl), `prepare` (the private git directory of an attempt, once),
+`memory` (private memory of what stays beside the program; bar: 3 MiB), `work` (git status, a commit and a build of
+1,000 files, inside and outside, alternating). The repository has 1,000 files. Times of the other rows are medians, with
+the least in brackets: that is what a busy machine would need if it were idle, and what the bar is for.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -35,7 +37,7 @@ from garrison.system import landlock
 from garrison.system.git import Git
 from support import git, make_repository, processes, wait_for
 
-ROWS = ("start", "prepare", "memory", "work")
+ROWS = ("start", "cpu", "prepare", "memory", "work")
 START_MS = 10.0
 """Milliseconds that a start inside may take longer."""
 MEMORY_MIB = 3.0
@@ -126,6 +128,30 @@ class Bench:
             bar = f"; {more:+.1f} ms, bar {START_MS:.0f} ms: {'ok' if more <= START_MS else 'MISSED'}"
             self.table.add("start", name, f"{taken}{bar if name in list(Mode) else ''}", **asdict(taken))
 
+    def cpu(self) -> None:
+        by_python = {**self.env, "PERL5LIB": "/nonexistent"}
+        ways: dict[str, tuple[Mode | None, Sequence[str], dict[str, str]]] = {
+            "naked": (None, ["true"], self.env), "plain bwrap": (None, [*PLAIN, "true"], self.env),
+            "a bare Python": (None, [sys.executable, "-I", "-S", "-c", ""], self.env),
+            **{mode.value: (mode, ["true"], self.env) for mode in self.places}}
+        if Mode.LANDLOCK in self.places:
+            ways["landlock, no Perl"] = (Mode.LANDLOCK, ["true"], by_python)
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        for _ in range(self.rounds):
+            for name, (mode, words, env) in ways.items():
+                own, children = cpu_ms(resource.RUSAGE_SELF), cpu_ms(resource.RUSAGE_CHILDREN)
+                confined = confine(words, env, self.places[mode] if mode is not None else None)
+                made = cpu_ms(resource.RUSAGE_SELF) - own
+                self.time(confined.argv, self.inside, env=dict(confined.env))
+                taken[name].append((made, cpu_ms(resource.RUSAGE_CHILDREN) - children))
+        naked = statistics.mean(map(sum, taken["naked"]))
+        for name, values in taken.items():
+            made, started = (statistics.mean(part) for part in zip(*values, strict=True))
+            more = made + started - naked
+            bar = f", bar {START_MS:.0f} ms: {'ok' if more <= START_MS else 'MISSED'}" if name in list(Mode) else ""
+            self.table.add("cpu", name, f"{made + started:.1f} ms ({made:.1f} made, {started:.1f} started); "
+                           f"{more:+.1f} ms{bar}", made=made, started=started, more=more)
+
     def prepare(self) -> None:
         taken = []
         for number in range(2, 2 + min(self.rounds, 10)):
@@ -168,6 +194,12 @@ class Bench:
                 self.table.add("work", f"{name}, {way}", f"{taken}{times}", **asdict(taken))
 
 
+def cpu_ms(whose: int) -> float:
+    """Return the CPU time of this process, or of the children that it has collected, in milliseconds."""
+    usage = resource.getrusage(whose)
+    return (usage.ru_utime + usage.ru_stime) * 1000
+
+
 def private_kib(pid: int) -> int:
     """Return the private memory of a process in KiB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -183,7 +215,8 @@ def main() -> None:
     table = Table(given.json, (8, 22))
     with tempfile.TemporaryDirectory(prefix="garrison-bench-") as folder, table.machine():
         bench = Bench(Path(folder), given.rounds, table)
-        rows = {"start": bench.start, "prepare": bench.prepare, "memory": bench.memory, "work": bench.work}
+        rows = {"start": bench.start, "cpu": bench.cpu, "prepare": bench.prepare, "memory": bench.memory,
+                "work": bench.work}
         for row in given.rows.split(","):
             rows[row]()
 

@@ -218,6 +218,37 @@ def test_by_landlock_an_agent_has_a_git_directory_of_its_own_that_garrisons_git_
     assert len(planted()) > 12, "without a sandbox they are all made"
 
 
+LIMITS = """
+ulimit -Sn; ulimit -Hn; grep -E 'SigIgn|CapBnd|NoNewPrivs|Seccomp:' /proc/self/status; env | grep -c '^PERL_'
+for path in ../file missing/file file /dev/null; do (echo x > $path) 2>/dev/null && echo "wrote $path"; done
+for path in /etc/passwd $REAL_HOME/secret /bin; do cat $path 2>&1 | tail -n 1; done
+kill -0 $OUTSIDE 2>/dev/null && echo signalled
+python3 -c 'import socket; socket.socket().connect(("127.0.0.1", 1))' 2>&1 | tail -n 1
+yes 2>&1 | head -n 1
+exec ./missing
+"""
+
+
+@needs_landlock
+@pytest.mark.skipif(not os.access(landlock.PERL, os.X_OK), reason="this system has no Perl")
+@pytest.mark.parametrize("network", [Network.NONE, Network.OPEN])
+def test_both_launchers_of_landlock_hold_the_same(place: Place, tmp_path: Path, network: Network) -> None:
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user/secret").write_text("key\n")
+    outside = start(place, "sleep 60", place.worktree.parent / "other.log")
+    held = replace(place, rights=Rights(Mode.LANDLOCK, network))
+    variables = {"REAL_HOME": str(tmp_path / "user"), "OUTSIDE": str(outside.pid), "LC_ALL": "xx_XX.UTF-8"}
+    try:
+        lean, plain = run(held, LIMITS, **variables), run(held, LIMITS, **variables, PERL5LIB="/nowhere")
+    finally:
+        outside.kill()
+        finish(outside)
+    assert lean == plain, "one is what the other is"
+    assert lean[0] == 127 and "key" not in lean[1] and "warning" not in lean[1]
+    assert [line for line in lean[1].splitlines() if line.startswith("wrote")] == ["wrote file", "wrote /dev/null"]
+    assert ("PermissionError" in lean[1]) == (network is Network.NONE)
+
+
 @needs_landlock
 def test_the_launcher_of_landlock_imports_no_more_than_it_must() -> None:
     words = ["-I", "-S", "-X", "importtime", str(landlock.LAUNCHER), "--read", "/", "--write", "/dev/null"]

@@ -221,16 +221,17 @@ def test_landlock_gets_the_writable_paths_and_no_ports_without_a_network() -> No
     rights = Rights(Mode.LANDLOCK, Network.NONE, write=(Path("/cache"),))
     place = Place(Role.AGENT, rights, PLACE.worktree, PLACE.private,
                   (Mount(Path("/x"), Path("/x"), writable=True), Mount(Path("/y"), Path("/y"))))
-    words = landlock.command_line(["true"], place, [Path("/usr")])
+    words = landlock.command_line(["true"], place, ["/usr"], ["start"])
+    assert words[0] == "start"
     written = [words[at + 1] for at, word in enumerate(words) if word == "--write"]
     assert written[:5] == ["/trees/.node.sandbox/home", "/trees/.node.sandbox/tmp", "/trees/node", "/cache", "/x"]
     assert "/y" not in words
     assert [words[at + 1] for at, word in enumerate(words) if word == "--read"] == ["/usr", "/proc"]
     assert words[words.index("--ports") + 1] == ""
-    assert "--ports" not in landlock.command_line(["true"], replace(place, rights=Rights(network=Network.OPEN)), ())
+    assert "--ports" not in landlock.command_line(["true"], replace(place, rights=Rights(network=Network.OPEN)), (), [])
     own = replace(PLACE, rights=Rights(network=Network.ALLOW), entry=("nsenter",), ports=(61280,))
-    assert "--ports" not in landlock.command_line(["true"], own, ()), "a server of its own harms nobody"
-    assert landlock.command_line(["true"], replace(own, entry=()), ()).count("61280") == 1
+    assert "--ports" not in landlock.command_line(["true"], own, (), []), "a server of its own harms nobody"
+    assert landlock.command_line(["true"], replace(own, entry=()), (), []).count("61280") == 1
 
 
 def test_landlock_may_read_what_bubblewrap_shows_and_nothing_that_it_hides() -> None:
@@ -240,7 +241,7 @@ def test_landlock_may_read_what_bubblewrap_shows_and_nothing_that_it_hides() -> 
         Path(name).name for name in (*machine.folders, *machine.files) if Path(name).parent == folder)
     place = replace(PLACE, rights=Rights(Mode.LANDLOCK, read=(Path("/tools"),)),
                     mounts=(Mount(Path("/repo/.git"), Path("/repo/.git")),))
-    assert [str(path) for path in readable(place, Surroundings(HOME, ()), machine)] == [
+    assert readable(place, Surroundings(HOME, ()), machine) == [
         "/usr", "/etc/passwd", "/etc/ssl/certs", "/trees/.node.sandbox/tmp", "/trees/.node.sandbox/home",
         "/home/ada/.nvm", "/tools", "/trees/node", "/repo/.git"]
 

@@ -70,9 +70,10 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     if mode is Mode.LANDLOCK:
         landlock.check_place(place)
         _link_toolchains(place, around)
-        own = {"HOME": str(place.home), "TMPDIR": str(place.tmp)}
-        readable = file_system.readable(place, around, RealPaths())
-        return Confined((*place.entry, *landlock.command_line(argv, place, readable)), _environment(env, own), mode)
+        start, variables = landlock.launcher(place, able.landlock, env)
+        own = {"HOME": str(place.home), "TMPDIR": str(place.tmp), **variables}
+        words = landlock.command_line(argv, place, file_system.readable(place, around, RealPaths()), start)
+        return Confined((*place.entry, *words), _environment(env, own), mode)
     steps = file_system.build(place, around, RealPaths())
     _clear_mount_points(steps, layers)
     if place.role is Role.SETUP:
@@ -221,16 +222,18 @@ def _cover_path(upper: Path, lower: Path, parts: Sequence[str]) -> None:
 def _link_toolchains(place: Place, around: Surroundings) -> None:
     """Link the user's toolchains into the home inside, where they are looked for."""
     for name in file_system.TOOLCHAINS:
-        source, link = around.user_home / name, place.home / name
         # The home is the agent's: nothing of its is followed. A toolchain may be a link to what may not be looked into.
-        if os.path.isdir(source) and not os.path.lexists(link):  # noqa: PTH112
+        if os.path.isdir(f"{around.user_home}/{name}") and not os.path.lexists(place.home / name):  # noqa: PTH112
             with suppress(OSError):
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(source)
+                (place.home / name).parent.mkdir(parents=True, exist_ok=True)
+                (place.home / name).symlink_to(around.user_home / name)
 
 
 class RealPaths:
     """The file system of this machine."""
+
+    def __init__(self) -> None:
+        self._walks = private_files.file_of_walks()  # once: a start asks for twenty folders
 
     def exists(self, path: Path) -> bool:
         """Return whether there is something, links followed."""
@@ -268,4 +271,4 @@ class RealPaths:
 
     def private_below(self, folder: Path, *, is_system: bool = False) -> list[Path]:
         """Return what lies below a folder and is not for all who may run its programs; of the system's, for all."""
-        return private_files.private_below(folder, is_system=is_system)
+        return private_files.private_below(folder, self._walks, is_system=is_system)

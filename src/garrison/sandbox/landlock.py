@@ -5,8 +5,10 @@ What it does not hold is data, so that launch, status and doctor can tell it.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +16,18 @@ from garrison.errors import Refused
 from garrison.sandbox.file_system import is_within
 from garrison.sandbox.place import Network
 from garrison.system import seccomp
-from garrison.system.landlock import PORTS_ABI, SCOPES_ABI
+from garrison.system.landlock import OF_FILES, PORTS_ABI, SCOPES_ABI, ruleset
 
 if TYPE_CHECKING:
     from garrison.sandbox.place import Place
 
 LAUNCHER = Path(__file__).with_name("landlock_launcher.py")
-KERNEL = Path("/proc")
+LEAN_LAUNCHER = LAUNCHER.with_suffix(".pl")
+"""The same in Perl, which most systems have: Python alone takes longer to start than a sandbox may."""
+PERL = "/usr/bin/perl"
+_QUIET = "PERL_BADLANG"
+"""Variable for Perl alone, which the launcher removes: else it tells of a locale that is not installed."""
+KERNEL = "/proc"
 """Kernel files that programs read, besides the parts of /sys that are shown by bubblewrap, too."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/shm")
 """Devices that stay writable. Not /dev/pts, where the user's terminals are: the launcher adds the agent's own."""
@@ -65,18 +72,42 @@ def check_place(place: Place) -> None:
                           "bubblewrap can (`garrison doctor` says what it needs)")
 
 
-def command_line(argv: Iterable[str], place: Place, readable: Iterable[Path]) -> list[str]:
+def launcher(place: Place, abi: int, env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return the words that start the launcher for a place, and the variables that it needs beside `env`.
+
+    It is the lean one if there is Perl, and no variable of the user's that changes how Perl starts.
+    """
+    if not (seccomp.is_known() and os.access(PERL, os.X_OK)) or any(name.startswith("PERL") for name in env):
+        return [sys.executable, "-I", "-S", str(LAUNCHER)], {}
+    has_ports = _restricts_ports(place)
+    body, reads, writes = ruleset(abi, reads=True, writes=True, connect=has_ports, bind=has_ports, scoped=True)
+    return [PERL, str(LEAN_LAUNCHER), os.uname().machine, body.hex(), str(reads), str(writes), str(OF_FILES),
+            _calls()], {_QUIET: "0"}
+
+
+@cache
+def _calls() -> str:
+    return seccomp.program(is_landlock=True).hex()
+
+
+def _restricts_ports(place: Place) -> bool:
+    """Return whether ports are restricted. In a namespace of its own all ports are its own, and Landlock keeps it from
+    the namespaces of other processes."""
+    return place.rights.network is not Network.OPEN and not place.entry
+
+
+def command_line(argv: Iterable[str], place: Place, readable: Iterable[str], start: Sequence[str]) -> list[str]:
     """Return the command line that runs `argv` in a place.
 
     Args:
         readable: what bubblewrap would show of the file system (`file_system.readable`).
+        start: words that start the launcher.
     """
     writable = writable_paths(place)
-    words = [sys.executable, "-I", "-S", str(LAUNCHER)]
-    words += [word for path in (*readable, KERNEL) for word in ("--read", str(path))]
+    words = list(start)
+    words += [word for path in (*readable, KERNEL) for word in ("--read", path)]
     words += [word for path in writable for word in ("--write", str(path))]
     words += [word for path in DEVICES for word in ("--write", path)]
-    # In a namespace of its own all ports are its own, and Landlock keeps it from the namespaces of other processes.
-    if place.rights.network is not Network.OPEN and not place.entry:
+    if _restricts_ports(place):
         words += ["--ports", ",".join(map(str, place.ports))]
     return [*words, "--", *argv]

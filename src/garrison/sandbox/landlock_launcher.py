@@ -1,10 +1,13 @@
 """Launcher: restrict itself by Landlock, then become the command. Started as a file, without site packages.
 
+Where there is Perl, the one beside it is started instead: Python alone takes longer to start than a sandbox may.
+
     python -I -S landlock_launcher.py [--read PATH]… [--write PATH]… [--ports PORT,…] -- COMMAND…
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` loads six times as much
 import os
 import resource
 import sys
@@ -39,6 +42,8 @@ def main(words: list[str]) -> int:
         landlock.restrict(readable=readable, writable=writable, connect=ports,
                           bind=None if ports is None else (), scoped=True)
         seccomp.restrict()
+        for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+            _signal.signal(number, _signal.SIG_DFL)  # which Python ignores, and the command should not
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)

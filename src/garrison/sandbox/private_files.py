@@ -74,15 +74,24 @@ class _Walk:
     named: list[str] = field(default_factory=list)
 
 
-def private_below(root: Path, *, is_system: bool = False) -> list[Path]:
-    """Return what is private below a folder, folders whole; as an earlier walk found it, if that still counts."""
+def file_of_walks() -> Path:
+    """Return the file that says what earlier walks found."""
+    return homes_list(None).with_name(FILE)
+
+
+def private_below(root: Path, kept: Path | None = None, *, is_system: bool = False) -> list[Path]:
+    """Return what is private below a folder, folders whole; as an earlier walk found it, if that still counts.
+
+    Args:
+        kept: `file_of_walks`.
+    """
     try:
         state = root.stat()
     except OSError:
         return []
     if not stat.S_ISDIR(state.st_mode):
         return []
-    kept, key = homes_list(None).with_name(FILE), str(root)
+    kept, key = kept or file_of_walks(), str(root)
     seen = _found(kept).get(key)
     if seen is None or seen.changed != state.st_mtime_ns or not 0 <= time.time() - seen.at < FRESH:
         seen = Found(state.st_mtime_ns, time.time(), tuple(find_private(key, is_system=is_system)))
@@ -93,7 +102,7 @@ def private_below(root: Path, *, is_system: bool = False) -> list[Path]:
 def forget() -> None:
     """Have folders walked again, but those of garrison's own Python, in which nobody keeps tokens: a launch begins."""
     own = tuple(f"{prefix}/" for prefix in {sys.prefix, sys.base_prefix} - {"/usr"})
-    _change(homes_list(None).with_name(FILE),
+    _change(file_of_walks(),
             lambda found: {path: each for path, each in found.items() if path.startswith(own)})
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import signal
 import socket
 import struct
 import sys
@@ -30,6 +31,8 @@ def main(words: list[str]) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         os.close(master)
         os.login_tty(slave)
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(ignored, signal.SIG_DFL)  # by Python, not by whoever starts the command
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the launcher of every confined command imports this module: it takes what Python has loaded anyway
@@ -25,7 +26,7 @@ _SCOPES = 3  # abstract Unix sockets, signals
 _EXECUTE, _WRITE_FILE, _READ_FILE, _TRUNCATE, _IOCTL_DEVICE = 1, 1 << 1, 1 << 2, 1 << 14, 1 << 15
 _READS = _EXECUTE | _READ_FILE
 """Not the right to list folders: names can be found by other ways, too, and programs look for theirs by listing."""
-_OF_FILES = _EXECUTE | _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
+OF_FILES = _EXECUTE | _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
 """Rights that a rule may grant on a file; the others are on folders."""
 _WRITES = {1: _WRITE_FILE | 0x1FF0, 2: 1 << 13, 3: _TRUNCATE, 5: _IOCTL_DEVICE}
 """ABI → rights to write, make and remove files that it adds."""
@@ -43,6 +44,22 @@ def ephemeral_ports() -> range:
     return range(int(first), int(last) + 1)
 
 
+def ruleset(version: int, *, reads: bool = False, writes: bool = False, connect: bool = False, bind: bool = False,
+            scoped: bool = False) -> tuple[bytes, int, int]:
+    """Return what is restricted, as the kernel takes it, and the rights of what stays readable and writable. Pure.
+
+    Args:
+        version: ABI of the kernel.
+        reads: restrict reading; the others are those of `restrict`.
+    """
+    read = _READS if reads else 0
+    write = sum(bits for since, bits in _WRITES.items() if since <= version) if writes else 0
+    ports = (_CONNECT_TCP if connect else 0) | (_BIND_TCP if bind else 0)
+    body = [read | write, *([ports] if version >= PORTS_ABI else []),
+            *([_SCOPES if scoped else 0] if version >= SCOPES_ABI else [])]
+    return b"".join(number.to_bytes(8, sys.byteorder) for number in body), read, read | write
+
+
 def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable[str | Path] | None = None,
              connect: Iterable[int] | None = None, bind: Collection[int] | None = None, scoped: bool = False) -> None:
     """Restrict this thread and its later children as far as the kernel can; OSError if it refuses.
@@ -55,20 +72,15 @@ def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable
         bind: TCP ports that may be listened on; None: all.
         scoped: no signals to, and no abstract sockets of, processes outside.
     """
-    version = abi()
-    writes = sum(bits for since, bits in _WRITES.items() if since <= version) if writable is not None else 0
-    reads = _READS if readable is not None else 0
-    ports = 0 if version < PORTS_ABI else _given(connect, _CONNECT_TCP) | _given(bind, _BIND_TCP)
-    scopes = _SCOPES if scoped and version >= SCOPES_ABI else 0
-    body = (ctypes.c_uint64 * 3)(reads | writes, ports, scopes)
-    size = 24 if version >= SCOPES_ABI else 16 if version >= PORTS_ABI else 8
-    rules = _call_checked(_CREATE, body, size, 0)
+    body, reads, writes = ruleset(abi(), reads=readable is not None, writes=writable is not None,
+                                  connect=connect is not None, bind=bind is not None, scoped=scoped)
+    rules = _call_checked(_CREATE, body, len(body), 0)
     try:
         for path in (readable or ()) if reads else ():
             _allow(rules, path, reads)
         for path in writable or ():
-            _allow(rules, path, reads | writes)
-        for right, allowed in ((_CONNECT_TCP, connect), (_BIND_TCP, bind)) if ports else ():
+            _allow(rules, path, writes)
+        for right, allowed in ((_CONNECT_TCP, connect), (_BIND_TCP, bind)) if abi() >= PORTS_ABI else ():
             for port in allowed or ():
                 _call_checked(_ADD, rules, _NET_PORT, (ctypes.c_uint64 * 2)(right, port), 0)
         if _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
@@ -85,10 +97,6 @@ def drop_capabilities() -> None:
         number += 1  # until the kernel knows no further one; execve gives root what the set still has
 
 
-def _given(ports: Iterable[int] | None, right: int) -> int:
-    return 0 if ports is None else right
-
-
 class _PathBeneath(ctypes.Structure):
     _pack_ = 1
     _layout_ = "ms"  # what _pack_ alone means; Python 3.14 wants it said
@@ -101,7 +109,7 @@ def _allow(rules: int, path: str | Path, rights: int) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     try:
-        granted = rights if stat.S_ISDIR(os.fstat(descriptor).st_mode) else rights & _OF_FILES
+        granted = rights if stat.S_ISDIR(os.fstat(descriptor).st_mode) else rights & OF_FILES
         _call_checked(_ADD, rules, _PATH_BENEATH, ctypes.byref(_PathBeneath(granted, descriptor)), 0)
     finally:
         os.close(descriptor)

@@ -150,6 +150,11 @@ def test_a_stronger_agent_goes_on_once_an_attempt_was_refused(place: Place) -> N
         "weak 1", "strong 2"]
     why = git(place.repo, "show", "main:why.txt")
     assert "its acceptance command failed" in why and git(place.repo, "show", "main:weak.txt") == "weak"
+    said = place.logs()
+    assert "limits of a: no budget (set budget), 300 responses an attempt" in said
+    assert "a: attempt 2 by strong: " in said
+    for command in (("status", "r1"), ("why", "a")):
+        assert "a: given to strong, since the work before was refused (escalate)" in place.command(*command).stdout
 
 
 @pytest.mark.parametrize(("attributes", "options", "reason"), [

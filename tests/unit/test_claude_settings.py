@@ -13,6 +13,7 @@ from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profi
 from garrison.agents.config_check import check_config
 from garrison.agents.limits import limits_in_words, small_budgets
 from garrison.errors import UsageError
+from garrison.records.costs import Limits
 
 
 def test_the_node_wins_over_the_profile():
@@ -23,11 +24,12 @@ def test_the_node_wins_over_the_profile():
 
 def test_limits_have_defaults_and_can_be_switched_off():
     assert (ClaudeSettings().budget, ClaudeSettings().max_turns) == (10.0, 300)
-    assert limits_in_words(ClaudeSettings()) == "$10.00 a node, 300 responses an attempt"
+    assert limits_in_words(Limits(10.0), 300) == "$10.00 a node, 300 responses an attempt"
     off = for_node(from_profile("here", {"budget": "none", "budget_day": 50, "max_idle": False}), "n",
                    {"max_turns": "none"})
     assert (off.budget, off.max_turns, off.max_idle) == (None, None, None)
-    assert limits_in_words(off) == "no budget (set budget), $50.00 a day, any number of responses (set max_turns)"
+    assert limits_in_words(Limits(None, None, 50), None) == (
+        "no budget (set budget), $50.00 a day, any number of responses (set max_turns)")
 
 
 def test_a_budget_that_is_too_small_for_one_call_is_said(tmp_path):

@@ -1,11 +1,11 @@
-"""Limits of a run's Claude agents, in words: what each node may cost and how often its model may answer."""
+"""Limits of a run's agents, in words: what each node may cost and how often its model may answer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude.settings import for_node
-from garrison.agents.registry import claude_settings_of, limits_of
+from garrison.agents.registry import claude_settings_of, does_tasks, limits_of, turns_of
 from garrison.records.costs import estimate
 from garrison.records.reservations import FLOOR
 from garrison.sandbox.proxy.demand import OVERHEAD
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from garrison.agents.claude.settings import ClaudeSettings
+    from garrison.records.costs import Limits
 
 _MAX_NAMES = 6
 
 
 def describe_limits(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: Path) -> list[str]:
-    """Return a line for each set of limits among the Claude nodes, given as (node, agent, attributes)."""
+    """Return a line for each set of limits among the nodes that an agent does, given as (node, agent, attributes)."""
     groups: dict[str, list[str]] = {}
     for node, agent, attributes in nodes:
-        if (settings := claude_settings_of(agent, home)) is not None:
-            groups.setdefault(limits_in_words(for_node(settings, node, attributes)), []).append(node)
+        if does_tasks(agent, home):
+            words = limits_in_words(limits_of(agent, node, attributes, home), turns_of(agent, node, attributes, home))
+            groups.setdefault(words, []).append(node)
     return [f"limits of {_names(names)}: {words}" for words, names in groups.items()]
 
 
@@ -47,14 +48,13 @@ def _model_of(agent: str, node: str, attributes: Mapping[str, str], home: Path) 
     return (for_node(settings, node, attributes).model if settings is not None else attributes.get("model")) or ""
 
 
-def limits_in_words(settings: ClaudeSettings) -> str:
-    """Return the limits of one node's sessions. Pure."""
-    node = f"${settings.budget:.2f} a node" if settings.budget is not None else "no budget (set budget)"
-    turns = f"{settings.max_turns} responses an attempt" if settings.max_turns is not None else \
-        "any number of responses (set max_turns)"
+def limits_in_words(limits: Limits, turns: int | None) -> str:
+    """Return the limits of one node's agent. Pure."""
+    node = f"${limits.node:.2f} a node" if limits.node is not None else "no budget (set budget)"
+    responses = f"{turns} responses an attempt" if turns is not None else "any number of responses (set max_turns)"
     others = [f"${limit:.2f} {whose}" for limit, whose in (
-        (settings.budget_run, "the run"), (settings.budget_day, "a day")) if limit is not None]
-    return ", ".join([node, *others, turns])
+        (limits.run, "the run"), (limits.day, "a day")) if limit is not None]
+    return ", ".join([node, *others, responses])
 
 
 def _names(names: list[str]) -> str:

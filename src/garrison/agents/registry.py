@@ -276,6 +276,13 @@ def turns_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) ->
         for_node(settings, node, attributes).max_turns
 
 
+def does_tasks(name: str, home: Path) -> bool:
+    """Return whether an agent does a node's task by itself, as neither the node's own command nor a script does."""
+    from garrison.agents import scripted
+
+    return _model_profile(find_profile(name, home), home) not in (SHELL, scripted.SCRIPTED)
+
+
 def silence_of(name: str, home: Path) -> float | None:
     """Return the seconds of silence that are a hang of an agent whose session does not watch them itself."""
     profile = find_profile(name, home)

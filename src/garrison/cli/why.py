@@ -33,7 +33,7 @@ from garrison.records.store import Store
 from garrison.supervise.decisions import FIRST_START
 from garrison.views import explain
 from garrison.views.event_log import NODE_ROLES, EventLog
-from garrison.views.node_view import NodeView, first_line, name_refused, permission_hint
+from garrison.views.node_view import NodeView, changed_agents, first_line, name_refused, permission_hint
 from garrison.views.run_view import RunReader, RunView
 from garrison.views.waits import describe_settling, describe_wait
 
@@ -161,7 +161,7 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str]) -> list
     """Return what became of a node and its `earlier` attempts, how it is now, and what to do, in five lines. Pure."""
     facts = [f"attempt {number} did not land: {shorten_reason(reason) or 'no reason was recorded'}"
              for number, reason in earlier.items()]
-    facts += [f"network: {line}" for line in name_refused([node])]
+    facts += [*changed_agents([node]), *(f"network: {line}" for line in name_refused([node]))]
     if len(facts) > FACTS:
         facts = [f"{len(facts) - FACTS + 1} more: `garrison why {node.node} --all --run {view.run_id}`",
                  *facts[1 - FACTS:]]

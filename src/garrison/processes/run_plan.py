@@ -83,7 +83,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
     attempt = node.attempt
     agent = planned.agent or ("command" if planned.command else launch.agent)
     stronger, attributes = stronger_agent(planned), _to_json(planned.attrs)
-    if stronger and node.rework > (node.kind == RefusedBy.LOST):
+    if stronger and is_escalated(node.rework, node.kind):
         from garrison.agents.registry import follower_attributes  # few nodes have another agent for later attempts
 
         agent, attributes = stronger, follower_attributes(attributes)
@@ -111,6 +111,12 @@ def stronger_agent(planned: PlannedTask) -> str:
     """Return the agent that does further attempts of a node once one was refused; '' for the same one."""
     named = planned.escalate or ""
     return "" if named == "none" or (planned.command and not planned.agent) else named
+
+
+def is_escalated(rework: int, kind: str) -> bool:
+    """Return whether an attempt follows one whose work was refused: the `rework`th new one, since `kind` failed. Work
+    that was lost was not."""
+    return rework > (kind == RefusedBy.LOST)
 
 
 def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -> str:

@@ -104,6 +104,8 @@ class NodeState:
     parks: int = 0
     moved: int = 0
     """Attempts of this step that only lost to a moved target; they are no rework."""
+    escalated: str = ""
+    """Agent that does this attempt in place of the node's own, since that one's work was refused; '' for none."""
 
     @property
     def rework(self) -> int:
@@ -379,7 +381,8 @@ class RunState:
             before.step if event.step is None else event.step, event.attempt if is_new_step else before.first,
             event.failure_kind, event.steer or ("" if is_new_step else before.steer), event.landing,
             max((circuit.parks for full, circuit in self.circuits.items() if _is_runner(full, name)), default=0),
-            0 if is_new_step else before.moved + has_lost)
+            0 if is_new_step else before.moved + has_lost,
+            event.escalated or ("" if is_new_step or is_new_attempt else before.escalated))
 
     def _forget_runner(self, node: str) -> None:
         """Forget deaths and circuit of a node's runner: each attempt has its own."""

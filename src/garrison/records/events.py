@@ -235,6 +235,8 @@ class NodeChanged:
     landing: str = sparse("")
     changes: list[list[Any]] = sparse([])
     """What a person should know of what landed (`ends.Told`)."""
+    escalated: str = sparse("")
+    """Of a new attempt: the agent that does it in place of the node's own, since that one's work was refused."""
 
 
 @frozen

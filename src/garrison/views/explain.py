@@ -228,7 +228,8 @@ def _swept(record: ChildSwept) -> str:
 def _node_changed(record: NodeChanged) -> str:
     commit = f" as {record.commit[:10]}" if record.commit else ""
     status = shown(record.status, record.landing)
-    return _with_reason(f"node {status}, attempt {record.attempt}{commit}", record.reason)
+    by = f" by {record.escalated}" if record.escalated else ""
+    return _with_reason(f"node {status}, attempt {record.attempt}{by}{commit}", record.reason)
 
 
 def _guardian_signal(record: GuardianSignal) -> str:

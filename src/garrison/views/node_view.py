@@ -298,7 +298,8 @@ class NodeReader:
         question = self.state.questions.get(name)
         return NodeFacts(
             node.status, node.attempt, node.reason, node.commit, node.landing, runner.phase if runner else "",
-            name=name, run_branch=self.launch.onto if self.launch.onto != self.launch.base else "",
+            escalated=node.escalated, name=name,
+            run_branch=self.launch.onto if self.launch.onto != self.launch.base else "",
             run_over="" if self.under_way else self.status,
             held=self.state.held.get(name), parked=parking.why if parking else "",
             guardian_alive=self.guardian_alive, runner_alive=runner_alive,
@@ -394,8 +395,11 @@ def unreported_work(nodes: Iterable[NodeView]) -> list[str]:
 
 
 def changed_agents(nodes: Iterable[NodeView]) -> list[str]:
-    """Return a line for each agent that could not go on with a node's present attempt."""
-    return [f"{node.node}: {each.describe()}" for node in nodes for each in node.failovers]
+    """Return a line for each agent that does a node's present attempt in place of another one."""
+    return [line for node in nodes for line in (
+        *([f"{node.node}: given to {node.journaled.escalated}, since the work before was refused (escalate)"]
+          if node.journaled.escalated else []),
+        *(f"{node.node}: {each.describe()}" for each in node.failovers))]
 
 
 def shared_outages(nodes: Iterable[NodeView]) -> list[str]:
@@ -539,6 +543,8 @@ class NodeFacts:
     """Of the merge queue."""
     hindrance: str = ""
     """Of the merge queue."""
+    escalated: str = ""
+    """Agent that works in place of the node's own, since the work before was refused."""
     name: str = "NODE"
     """Its own, for the command that answers it."""
 
@@ -661,7 +667,8 @@ def _agent(facts: NodeFacts) -> str:
         return f"its session is waiting {first_line(facts.session_waits)}"
     if facts.quiet > QUIET:
         return f"it may be asking in its terminal: `garrison attach {facts.name} --write`{after}"
-    return f"its agent is working{after}" + (
+    who = f"its agent {facts.escalated}" if facts.escalated else "its agent"
+    return f"{who} is working{after}" + (
         f", with trouble: {first_line(facts.session_trouble)}" if facts.session_trouble else "")
 
 

@@ -41,6 +41,7 @@ from garrison.processes.guardian.view import (
     may_start_again,
     needs_runner,
 )
+from garrison.processes.run_plan import is_escalated, stronger_agent
 from garrison.processes.run_state import DECLINED, ENDED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, TESTED
 from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
@@ -162,8 +163,7 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
         event = _event(signal)
         event = flow_policy.apply_flow_guidance(payload, event) or apply_guidance(state, view, payload, event)
     else:
-        limit = _max_rework(plan, signal.node_id or "", max_rework)
-        event = _apply_report(state, signal, payload, node, limit) if node is not None else _event(signal)
+        event = _apply_report(plan, state, signal, payload, node, max_rework) if node is not None else _event(signal)
     return Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted, event))
 
 
@@ -172,7 +172,7 @@ def _event(signal: Signal) -> GuardianSignal:
                           signal.source.get("incarnation"), text=signals.describe_own(signal))
 
 
-def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | None, node: NodeState,
+def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signals.Payload | None, node: NodeState,
                   max_rework: int) -> GuardianSignal:
     """Return the record of a report by a node's runner or agent."""
     event, name = _event(signal), str(signal.node_id)
@@ -184,7 +184,8 @@ def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | No
             others = [other for other, each in state.nodes.items() if each.status == "active" and other != name]
             if payload.failure_kind == RefusedBy.LOST and others:
                 reason += f"; at work then: {', '.join(others)}"
-            return replace(event, effect=_after_failure(name, node, payload.failure_kind, reason, max_rework))
+            return replace(event, effect=change_after_failure(plan, name, node, payload.failure_kind, reason,
+                                                              max_rework))
         case OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
             return _apply_parked(state, replace(event, why=payload.why), payload)
         case OrchestratorCrashed():
@@ -233,7 +234,10 @@ def change_after_failure(plan: RunPlan, name: str, node: NodeState, kind: str, r
                          max_rework: int) -> NodeChanged:
     """Return what follows a failed attempt: another one, if the limits of run and graph allow it, else the node's
     end."""
-    return _after_failure(name, node, kind, reason, _max_rework(plan, name, max_rework))
+    change = _after_failure(name, node, kind, reason, _max_rework(plan, name, max_rework))
+    stronger = stronger_agent(plan.tasks[name]) if change.status == "active" and name in plan.tasks else ""
+    rework = node.rework + (change.failure_kind != RefusedBy.MOVED)
+    return replace(change, escalated=stronger) if stronger and is_escalated(rework, change.failure_kind) else change
 
 
 # ---- 2. the merge journal --------------------------------------------------------------------------------------------
@@ -258,8 +262,8 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
                                                landing="" if merge.commit else Landing.NO_CHANGE,
                                                changes=[list(each) for each in merge.changes])))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
-            actions.append(_change(_after_failure(name, node, merge.failure_kind, merge.reason or merge.status,
-                                                  _max_rework(plan, name, max_rework))))
+            actions.append(_change(change_after_failure(plan, name, node, merge.failure_kind,
+                                                        merge.reason or merge.status, max_rework)))
     return actions
 
 

@@ -174,7 +174,8 @@ def _node(event: NodeChanged) -> str:
         return ""  # its attempt is shown when it starts
     reason = shorten_reason(event.reason)
     if event.status == "active" and event.attempt > 1:
-        return f"{event.node}: attempt {event.attempt}: {reason or 'requested'}"
+        by = f" by {event.escalated}" if event.escalated else ""
+        return f"{event.node}: attempt {event.attempt}{by}: {reason or 'requested'}"
     if event.status == "impl_complete" and event.landing == Landing.NO_CHANGE:
         return ""  # it is not queued
     commit = f" ({event.commit[:10]})" if event.commit else ""

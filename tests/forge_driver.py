@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_memory import Fault, Killed, MemoryForge, World
+from garrison.config import PullRequestOptions
 from garrison.pipeline.flow import Finished, event_to_data
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.parser import parse
@@ -22,7 +23,7 @@ from garrison.processes.guardian.pull_request_policy import PullRequestView
 from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.pull_request_client import PullRequestClient
-from garrison.processes.pull_request_facts import ForgeStep, PullRequestOptions
+from garrison.processes.pull_request_facts import ForgeStep
 from garrison.processes.pull_request_texts import NodeSummary, RunSummary, put_section, write_section
 from garrison.processes.run_state import REQUESTED, TESTED, RunState, replay_run
 from garrison.records.events import FlowAdvanced, NodeChanged, RunChanged, encode

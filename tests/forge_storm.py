@@ -21,9 +21,9 @@ sys.path[:0] = [str(Path(__file__).parent)]
 
 from forge_driver import BRANCH, Driver, commit  # noqa: E402
 from forge_memory import Killed, approve  # noqa: E402
+from garrison.config import MergeRule, PullRequestOptions  # noqa: E402
 from garrison.forge import model  # noqa: E402
 from garrison.forge.model import CheckState, Verdict  # noqa: E402
-from garrison.processes.pull_request_facts import MergeRule, PullRequestOptions  # noqa: E402
 from garrison.system import failpoint  # noqa: E402
 from support import git  # noqa: E402
 

@@ -20,6 +20,7 @@ from garrison.agents.base import Outcome
 from garrison.agents.claude import messages
 from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json, read_lines
+from garrison.tables import Table
 from support import is_gone, wait_for
 
 HANDED_OVER = "Another session worked on this task and could not be continued"
@@ -79,7 +80,7 @@ def test_it_gets_the_further_mcp_servers_of_its_profile_unless_it_only_judges(st
                "far": {"url": "http://127.0.0.1:9/mcp", "type": "http", "headers": {"X-Key": "k"}}}
     turn = [*({"tool": "look", "with": {}, "server": name} for name in servers), {"say": BLOCK}]
     stage.play(turn, http=True)
-    settings = from_profile("[agents.double]", {"argv": list(agent_argv(stage.script)), "mcp_servers": servers})
+    settings = from_profile(Table("here", {"argv": list(agent_argv(stage.script)), "mcp_servers": servers}))
     assert stage.finish(stage.start(AcpAgent("double", settings))).status == "success"
     shown = (stage.attempt / "output.log").read_text()
     assert 'look: "said this"' in shown and '"url": "http://127.0.0.1:9/mcp"' in shown and '"X-Key"' in shown

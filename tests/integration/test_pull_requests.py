@@ -13,6 +13,7 @@ import pytest
 from forge_driver import BRANCH, Driver, commit, repositories
 from forge_memory import approve
 from forge_storm import Story
+from garrison.config import MergeRule, PullRequestOptions
 from garrison.errors import GarrisonError
 from garrison.forge import model
 from garrison.forge.errors import Stale, Unreachable
@@ -21,8 +22,6 @@ from garrison.processes.pull_request_client import only_merges
 from garrison.processes.pull_request_facts import (
     Comment,
     ForgeStep,
-    MergeRule,
-    PullRequestOptions,
     StepKind,
     hash_words,
 )

@@ -149,13 +149,15 @@ def test_built_in_agents(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "why"), [
     ("[agents", "is not TOML"), ("agents = 5", "agents should be a table"),
-    ("agents.x = 5", r"\[agents.x\] should be a table"),
-    ("[agents.x]\n", "argv should be a list of strings"),
-    ("[agents.x]\nargv = 'prog'", "argv should be a list of strings"),
-    ("[agents.x]\nargv = ['a', 1]", "argv should be a list of strings"), ("[agents.x]\nargv = []", "argv is empty"),
-    ("[agents.x]\nargv = ['a']\nenv = 'HOME'", "env should be a list of strings"),
-    ("[agents.x]\nargv = ['a']\nsuccess = 'maybe'", "success is 'maybe'; use one of exit_zero, result_file"),
-    ("[agents.x]\nargv = ['a']\nsuccess = ['exit_zero']", "use one of exit_zero, result_file")])
+    ("agents.x = 5", r"config.toml:1: agents.x should be a table with kind, argv, env, success"),
+    ("[agents.x]\n", r"config.toml:1: \[agents.x\] argv is missing; name the program to run"),
+    ("[agents.x]\nargv = 'prog'", "should be a list of strings"),
+    ("[agents.x]\nargv = ['a', 1]", "should be a list of strings"),
+    ("[agents.x]\nargv = []", r"config.toml:2: .* argv=\[\] should be a list of strings that begins with the prog"),
+    ("[agents.x]\nargv = ['a']\nenv = 'HOME'", r"config.toml:3: \[agents.x\] env='HOME' should be a list of strings"),
+    ("[agents.x]\nargv = ['a']\nsuccess = 'maybe'",
+     "success='maybe' should be one of exit_zero, result_file, or a table such as"),
+    ("[agents.x]\nargv = ['a']\nsuccess = ['exit_zero']", "should be one of exit_zero, result_file")])
 def test_configuration_errors_are_one_line(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "config.toml").write_text(text)
     with pytest.raises(UsageError, match=why) as caught:

@@ -16,6 +16,7 @@ from garrison.agents.claude.questions import read_json, save_answer
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
 from garrison.agents.claude.tools import report_result
 from garrison.errors import UsageError
+from garrison.tables import Table
 
 
 @pytest.mark.parametrize(("text", "found"), [
@@ -37,15 +38,16 @@ def test_a_pattern_with_blanks_is_one_value(text: str, found: tuple[str, ...]) -
     ({"hooks": 3}, "events among")])
 def test_invalid_extensions_are_refused_with_their_place(values: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        from_profile("config.toml, [agents.x]", values)
-    assert str(caught.value).startswith("config.toml, [agents.x]: ")
+        from_profile(Table("config.toml", values, ("agents", "x")))
+    assert str(caught.value).startswith("config.toml: [agents.x] ")
     assert words in str(caught.value)
 
 
 def test_extensions_survive_the_job_and_leave_a_validator() -> None:
     server = {"command": "notes"}
-    made = from_profile("here", {"mcp_servers": {"notes": server}, "allowed_tools": ["Read", "mcp__notes"],
-                                 "hooks": {"Stop": [{"command": "true"}]}, "thinking": 2000})
+    made = from_profile(Table("here", {
+        "mcp_servers": {"notes": server}, "allowed_tools": ["Read", "mcp__notes"],
+        "hooks": {"Stop": [{"command": "true"}]}, "thinking": 2000}))
     made = for_node(made, "n", {"disallowed_tools": "Bash(git push:*)", "attribution": "false"})
     assert settings.from_json(settings.to_json(made)) == made
     assert (made.disallowed_tools, made.attribution) == (("Bash(git push:*)",), False)

@@ -14,10 +14,11 @@ from garrison.agents.config_check import check_config
 from garrison.agents.limits import limits_in_words, small_budgets
 from garrison.errors import UsageError
 from garrison.records.costs import Limits
+from garrison.tables import Table
 
 
 def test_the_node_wins_over_the_profile():
-    profile = from_profile("here", {"model": "haiku", "tools": ["Read"], "budget": 2, "max_turns": 5})
+    profile = from_profile(Table("here", {"model": "haiku", "tools": ["Read"], "budget": 2, "max_turns": 5}))
     found = for_node(profile, "n", {"llm_model": "opus", "tools": "Read, Bash", "budget": "$0.5", "label": "x"})
     assert (found.model, found.tools, found.budget, found.max_turns) == ("opus", ("Read", "Bash"), 0.5, 5)
 
@@ -25,7 +26,7 @@ def test_the_node_wins_over_the_profile():
 def test_limits_have_defaults_and_can_be_switched_off():
     assert (ClaudeSettings().budget, ClaudeSettings().max_turns) == (10.0, 300)
     assert limits_in_words(Limits(10.0), 300) == "$10.00 a node, 300 responses an attempt"
-    off = for_node(from_profile("here", {"budget": "none", "budget_day": 50, "max_idle": False}), "n",
+    off = for_node(from_profile(Table("here", {"budget": "none", "budget_day": 50, "max_idle": False})), "n",
                    {"max_turns": "none"})
     assert (off.budget, off.max_turns, off.max_idle) == (None, None, None)
     assert limits_in_words(Limits(None, None, 50), None) == (
@@ -62,10 +63,10 @@ def test_what_agents_says_itself_holds_for_every_agent_that_states_nothing(tmp_p
     assert registry.acp_settings_of("a", tmp_path).stale == 5.0
     assert [registry.silence_of(name, tmp_path) for name in ("p", "a", "command")] == [90.0, None, None]
     (tmp_path / "config.toml").write_text("[agents]\nbudgett = 3\n")
-    with pytest.raises(UsageError, match=r"budgett is not a setting of .* mean budget"):
+    with pytest.raises(UsageError, match=r"config\.toml:2: \[agents\] budgett is not a setting; did you mean budget\?"):
         registry.profiles(tmp_path)
     (tmp_path / "config.toml").write_text('[agents]\nturns = "many"\n[agents.p]\nargv = ["p"]\n')
-    with pytest.raises(UsageError, match="max_turns='many' should be a number, or none"):
+    with pytest.raises(UsageError, match=r"config\.toml:2: \[agents\] turns='many' should be a whole number above 0"):
         registry.profiles(tmp_path)
 
 
@@ -76,8 +77,8 @@ def test_what_agents_says_itself_holds_for_every_agent_that_states_nothing(tmp_p
     ({"set": {"A": 1}}, "table of texts"), ({"model": " "}, "a text"), ({"starts": 0}, "starts")])
 def test_invalid_settings_are_refused_with_their_place(values, words):
     with pytest.raises(UsageError) as caught:
-        from_profile("config.toml, [agents.x]", values)
-    assert str(caught.value).startswith("config.toml, [agents.x]: ")
+        from_profile(Table("config.toml", values, ("agents", "x")))
+    assert str(caught.value).startswith("config.toml: [agents.x] ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -112,7 +113,7 @@ def test_profiles_of_both_kinds(tmp_path):
 @pytest.mark.parametrize("text", ["kind = 'robot'", "kind = 'claude'\nargv = ['x']", "env = 'A'", "argv = []"])
 def test_a_malformed_profile_is_refused(tmp_path, text):
     (tmp_path / "config.toml").write_text(f"[agents.x]\n{text}\n")
-    with pytest.raises(UsageError, match=r"config\.toml, \[agents\.x\]"):
+    with pytest.raises(UsageError, match=r"config\.toml:[1-3]: \[agents\.x\] "):
         registry.profiles(tmp_path)
 
 

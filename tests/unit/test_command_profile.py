@@ -38,20 +38,23 @@ def test_the_settings_of_a_profile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ('tty = "yes"', "tty should be true or false"),
+    ('tty = "yes"', "[agents.x] tty='yes' should be true or false"),
     ('stdin = "file"', 'stdin=\'file\' should be "prompt"'),
-    ('stream = "json"', 'stream=\'json\' should be "claude" or "codex"'),
+    ('stream = "json"', "stream='json' should be one of claude, codex"),
     ('tty = true\nstdin = "prompt"', "tty = true and stdin exclude each other"),
     ('tty = true\nstream = "codex"', "tty = true and stream exclude each other"),
-    ('resume_argv = ["x"]\nstream = "codex"', "resume_argv names no {session}"),
+    ('resume_argv = ["x"]\nstream = "codex"',
+     "should be a list of strings with {session}, the id of the session to resume"),
     ('resume_argv = ["x", "{session}"]', "resume_argv needs stream"),
-    ('exclude = ["!a"]', "exclude has '!a'; use patterns"),
-    ('success = "exit_one"', "success is 'exit_one'; use one of exit_zero, result_file, or a table"),
-    ("success = {exit = []}", "success.exit should be a list of exit codes"),
-    ("success = {exits = [0]}", "success.exits is not known; there are exit, stdout_not and json"),
-    ('success = {stdout_not = "("}', "success.stdout_not is no regular expression"),
-    ('success = {json = "a =="}', "success.json: condition"),
-    ('success = {json = "ok"}', "success.json: 'ok' asks for the outcome of a node; compare a key of the object"),
+    ('exclude = ["!a"]', "should be a list of patterns as in .gitignore, such as \".aider*\", not '!a'"),
+    ('success = "exit_one"',
+     "success='exit_one' should be one of exit_zero, result_file, or a table such as {exit = [0, 2]}"),
+    ("success = {exit = []}", "[agents.x.success] exit=[] should be a list of exit codes"),
+    ("success = {exits = [0]}", "[agents.x.success] exits is not a setting; did you mean exit?"),
+    ('success = {stdout_not = "("}',
+     "[agents.x.success] stdout_not='(' should be a regular expression, and is none: missing )"),
+    ('success = {json = "a =="}', "[agents.x.success] json='a ==' should be a condition: condition"),
+    ('success = {json = "ok"}', "json='ok' should be a condition on a key of the object, as in ok == true"),
 ])
 def test_a_wrong_setting_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.config import GuardConfig, GuardHooks, parse_guard
+from garrison.config import GuardConfig, GuardHooks
 from garrison.errors import UsageError
 from garrison.merge.config import QueueConfig
 from garrison.processes.commit_hooks import describe_hooks
+from garrison.tables import Table
 
 AGENT, GATE, NONE = GuardHooks
 
@@ -28,13 +29,13 @@ def test_a_launch_says_in_one_line_whether_hooks_run(names, mode, has_gate, line
 
 
 def test_hooks_are_chosen_by_the_home_alone_and_by_a_known_word():
-    assert parse_guard("config.toml", {}).hooks is AGENT
-    assert parse_guard("config.toml", {"hooks": "none"}).hooks is NONE
-    assert GuardConfig(hooks=GATE).with_project({"max_files": 3}, "garrison.toml").hooks is GATE
+    assert Table("config.toml", {}).read(GuardConfig).hooks is AGENT
+    assert Table("config.toml", {"hooks": "none"}).read(GuardConfig).hooks is NONE
+    assert GuardConfig(hooks=GATE).with_project(Table("garrison.toml", {"max_files": 3})).hooks is GATE
     with pytest.raises(UsageError, match="hooks='off' should be one of agent, gate, none"):
-        parse_guard("config.toml", {"hooks": "off"})
+        Table("config.toml", {"hooks": "off"}).read(GuardConfig)
     with pytest.raises(UsageError, match="hooks has no effect there, since agents can change that file"):
-        GuardConfig().with_project({"hooks": "none"}, "garrison.toml")
+        GuardConfig().with_project(Table("garrison.toml", {"hooks": "none"}))
 
 
 def test_a_hook_in_the_gate_is_another_gate():

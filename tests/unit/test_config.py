@@ -26,7 +26,7 @@ def test_every_wait_can_be_set() -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "1e9", "5s"])
 def test_no_number_of_seconds(text: str) -> None:
-    with pytest.raises(UsageError, match=r"GARRISON_RESCAN='.*' is not a number of seconds above 0"):
+    with pytest.raises(UsageError, match=r"GARRISON_RESCAN='.*' should be a number of seconds above 0"):
         Timing.read({"GARRISON_RESCAN": text})
 
 

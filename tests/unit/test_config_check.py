@@ -8,28 +8,29 @@ import pytest
 
 from garrison.agents import registry
 from garrison.agents.config_check import check_config, check_configuration
-from garrison.config import ChatConfig, line_of, read_config
+from garrison.config import ChatConfig, read_config
 from garrison.errors import UsageError
+from garrison.tables import line_of
 
 AIDER = '[agents.aider]\nargv = ["aider"]\n'
 
 
 @pytest.mark.parametrize(("text", "line", "message"), [
-    (AIDER + 'sucess = "result_file"\n', 3, "sucess is not a setting of [agents.aider]; did you mean success?"),
+    (AIDER + 'sucess = "result_file"\n', 3, "[agents.aider] sucess is not a setting; did you mean success?"),
     (AIDER + "\n# why\nsuccess = 'exit_zero'\nen = ['A']\n", 6,
-     "en is not a setting of [agents.aider]; did you mean env?"),
+     "[agents.aider] en is not a setting; did you mean env?"),
     ("[agent.aider]\nargv = ['aider']\n", 1, "garrison reads no table or key agent; did you mean agents?"),
     (AIDER + "[notfy]\ncommand = ['say']\n", 3, "garrison reads no table or key notfy; did you mean notify?"),
     ("[notify]\ncommand = [\n 'say',\n]\ntimout = 3\n", 5,
-     "timout is not a setting of [notify]; did you mean timeout?"),
-    ("[agents.big]\nkind = 'claude'\nmodle = 'x'\n", 3, "modle is not a setting of [agents.big]; did you mean model?"),
-    ("[agents.big]\nkind = 'claude'\nowner = 'x'\n", 3, "owner is not a setting of [agents.big]; there are kind, env,"),
-    ("[agents.talk]\nkind = 'session'\nteir = 'x'\n", 3, "teir is not a setting of [agents.talk]; did you mean tier?"),
-    (AIDER + "netwrok = 'none'\n", 3, "netwrok is not a setting of [agents.aider]; did you mean network?"),
-    ("[sandbox]\nmod = 'none'\n", 2, "mod is not a setting of [sandbox]; did you mean mode?"),
-    ("[sandbox.gaet]\nmode = 'none'\n", 1, "gaet is not a setting of [sandbox]; did you mean gate?"),
-    ("[sandbox.gate]\nhidden = []\n", 2, "hidden is not a setting of [sandbox.gate]; did you mean hide?"),
-    ('agents.aider = {argv = ["aider"], sucess = "x"}\n', 1, "sucess is not a setting of [agents.aider]; did you mean"),
+     "[notify] timout is not a setting; did you mean timeout?"),
+    ("[agents.big]\nkind = 'claude'\nmodle = 'x'\n", 3, "[agents.big] modle is not a setting; did you mean model?"),
+    ("[agents.big]\nkind = 'claude'\nowner = 'x'\n", 3, "[agents.big] owner is not a setting; there are kind, env,"),
+    ("[agents.talk]\nkind = 'session'\nteir = 'x'\n", 3, "[agents.talk] teir is not a setting; did you mean tier?"),
+    (AIDER + "netwrok = 'none'\n", 3, "[agents.aider] netwrok is not a setting; did you mean network?"),
+    ("[sandbox]\nmod = 'none'\n", 2, "[sandbox] mod is not a setting; did you mean mode?"),
+    ("[sandbox.gaet]\nmode = 'none'\n", 1, "[sandbox] gaet is not a setting; did you mean gate?"),
+    ("[sandbox.gate]\nhidden = []\n", 2, "[sandbox.gate] hidden is not a setting; did you mean hide?"),
+    ('agents.aider = {argv = ["aider"], sucess = "x"}\n', 1, "[agents.aider] sucess is not a setting; did you mean"),
 ])
 def test_a_misspelt_key_is_named_with_its_line(text: str, line: int, message: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(text)
@@ -47,10 +48,10 @@ def test_other_unknown_keys_are_reported(tmp_path: Path) -> None:
     check_configuration(tmp_path, notes.append)
     path = tmp_path / "config.toml"
     assert notes == [
-        f"note: {path}:7: garrison reads no table or key weather; there are agents, notify, sandbox, setup, chat, "
+        f"note: {path}:7: garrison reads no table or key weather; there are agents, sandbox, notify, setup, chat, "
         "launch, guard, pull_requests, hosts, merge, limits; a key of your own begins with x_",
-        f"note: {path}:3: colour is not a setting of [agents.aider]; there are kind, env, failover, argv, resume_argv, "
-        "success, tty, stdin, stream, exclude, set, silence, budget, budget_run, budget_day, max_turns, sandbox, "
+        f"note: {path}:3: [agents.aider] colour is not a setting; there are kind, env, failover, argv, success, "
+        "tty, stdin, stream, resume_argv, exclude, set, silence, budget, budget_run, budget_day, max_turns, sandbox, "
         "network, hosts, read, write, hide, push; a key of your own begins with x_"]
     assert registry.find_profile("aider", tmp_path).name == "aider"
 

@@ -472,13 +472,16 @@ def test_a_homes_own_crew_takes_the_place_of_the_shipped_one(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("x = 1", "unknown table x"), ("[butler]\ntext = 'x'", "at least one specialist"), ("=", "Invalid"),
+    ("x = 1", "delegation.toml:1: garrison reads no table or key x; there are butler, agents"),
+    ("[butler]\ntext = 'x'", "at least one specialist"), ("=", "is not TOML: Invalid"),
     ("[butler]\ntext='x'\n[agents.butler]\ntext='y'", "the butler cannot be a specialist"),
     ("[butler]\ntext='x'\n[agents.a]\n", "give prompt"), ("[butler]\ntext='x'\n[agents.a]\nprompt='no.md'", "no.md"),
-    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ncolour='red'", "unknown key colour"),
-    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ntimeout='5'", "wrong type"),
-    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ntimeout=0", "above 0"),
-    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\nintent='i'\n[agents.b]\ntext='y'\nintent='i'", "two specialists")])
+    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ncolour='red'",
+     r"delegation.toml:5: \[agents.a\] colour is not a setting; there are intent, about, "),
+    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ntimeout='5'", "timeout='5' should be seconds above 0"),
+    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ntimeout=0", "delegation.toml:5: .* should be seconds above 0"),
+    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\nintent='i'\n[agents.b]\ntext='y'\nintent='i'",
+     r"delegation.toml:\d: .*two specialists")])
 def test_a_crew_that_cannot_be_meant_is_refused_in_a_line(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "delegation.toml").write_text(text)
     with pytest.raises(GarrisonError, match=why) as caught:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from garrison.config import GuardConfig, parse_guard
+from garrison.config import GuardConfig
 from garrison.ends import ChangeKind, Effect
 from garrison.errors import UsageError
 from garrison.merge.diff_guard import (
@@ -28,6 +28,7 @@ from garrison.merge.gate_files import find_gate_files
 from garrison.sandbox.network import dummy_key
 from garrison.sandbox.proxy.apis import APIS
 from garrison.system.git.commits import Change
+from garrison.tables import Table
 
 MB = 1_000_000
 KEY = b"-----BEGIN EC PRIVATE KEY-----\nMHcC"
@@ -78,14 +79,15 @@ def test_a_conflict_is_a_whole_block_of_markers() -> None:
 
 
 def test_the_table_is_read_with_units_and_refused_with_what_it_should_be() -> None:
-    read = parse_guard("here", {"max_file": "1.5 MiB", "max_files": "none", "refuse": ["x"], "x_note": 1})
+    read = Table("here", {"max_file": "1.5 MiB", "max_files": "none", "refuse": ["x"], "x_note": 1}).read(GuardConfig)
     assert read == GuardConfig(1_572_864, None, ("x",))
-    assert read.with_project({"max_file": "none", "allow": ["y"]}, "there") == GuardConfig(None, None, ("x",), ("y",))
+    assert read.with_project(Table("there", {"max_file": "none", "allow": ["y"]})) == GuardConfig(
+        None, None, ("x",), ("y",))
     for table, said in (({"max_file": "ten"}, 'should be a size such as "10 MB"'), ({"max_files": -1}, "whole number"),
                         ({"refuse": "x"}, "list of strings"), ({"max_fle": 1}, "did you mean max_file"),
                         ([], "should be a table")):
         with pytest.raises(UsageError, match=said):
-            parse_guard("here", table)
+            Table("here", table).read(GuardConfig)
 
 
 # ---- what is to land -------------------------------------------------------------------------------------------------
@@ -317,9 +319,9 @@ def test_each_kind_has_its_effect_which_the_table_changes() -> None:
     refused = {kind for kind in ChangeKind if GuardConfig().effect(kind) is Effect.REFUSE}
     assert asked == {ChangeKind.GATE, ChangeKind.INSTRUCTIONS, ChangeKind.PARTIAL}
     assert refused == {ChangeKind.SECRETS, ChangeKind.SIZE, ChangeKind.NESTED}
-    own = parse_guard("here", {"gate": "tell", "tests": "ask"})
+    own = Table("here", {"gate": "tell", "tests": "ask"}).read(GuardConfig)
     assert (own.effect(ChangeKind.GATE), own.effect(ChangeKind.TESTS)) == (Effect.TELL, Effect.ASK)
-    both = own.with_project({"gate": "refuse"}, "there")
+    both = own.with_project(Table("there", {"gate": "refuse"}))
     assert (both.effect(ChangeKind.GATE), both.effect(ChangeKind.TESTS)) == (Effect.REFUSE, Effect.ASK)
     with pytest.raises(UsageError, match="here: gate='no' should be one of tell, ask, refuse"):
-        parse_guard("here", {"gate": "no"})
+        Table("here", {"gate": "no"}).read(GuardConfig)

@@ -1,11 +1,20 @@
-"""README, docs/ and the other pages: links and paths exist."""
+"""README, docs/ and the other pages: links and paths exist, and every configuration is one that garrison takes."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from garrison.agents import registry
+from garrison.agents.config_check import check_config, check_tables
+from garrison.config import PROJECT_TABLES, read_config
+from garrison.delegation.specialists import FILE as CREW
+from garrison.delegation.specialists import read_crew
+from garrison.processes.launch_request import read_guard, read_project
+from markdown_blocks import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted({ROOT / "README.md", ROOT / "state/README.md", ROOT / "systemd/README.md", ROOT / "benchmarks/README.md",
@@ -54,3 +63,48 @@ def test_a_missing_path_is_found() -> None:
     page = ROOT / "docs/how-to.md"
     text = "`records/hook.py`, `records/no_such.py`, `scripts/cli.py`"
     assert find_missing_paths(page, text) == ["records/no_such.py"]
+
+
+_INDENTED = re.compile(r"^ {4}\[(?:agents|sandbox|guard|launch|notify)[.\w]*\]$\n(?:^ {4}\S.*$\n|^\n(?= {4}\S))*",
+                       re.MULTILINE)
+"""A table of settings that a page shows without a fence."""
+
+
+def configurations(page: Path) -> list[str]:
+    """Return what a page shows of config.toml, garrison.toml and delegation.toml."""
+    fenced = [block.text for block in blocks(page) if block.language == "toml"]
+    return fenced + [re.sub("(?m)^ {4}", "", found[0]) for found in _INDENTED.finditer(page.read_text("utf-8"))]
+
+
+def load(text: str, folder: Path) -> None:
+    """Read a file as the commands that need it do, whichever it is."""
+    tables = tomllib.loads(text).keys()
+    if "butler" in tables:
+        for name in re.findall(r'^prompt = "(.+?)"', text, re.MULTILINE):
+            (folder / name).write_text("You know.")
+        (folder / CREW).write_text(text)
+        read_crew(folder)
+        return
+    (folder / "config.toml").write_text(text)
+    assert check_config(folder) == []
+    check_tables(read_config(folder))
+    registry.profiles(folder)
+    if tables <= set(PROJECT_TABLES):
+        (folder / "garrison.toml").write_text(text)
+        read_project(folder)
+        read_guard(folder, folder)
+
+
+SHOWN = [pytest.param(text, id=f"{page.name}-{number}") for page in PAGES
+         for number, text in enumerate(configurations(page), 1)]
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_every_configuration_of_a_page_is_taken(text: str, tmp_path: Path) -> None:
+    load(text, tmp_path)
+
+
+def test_no_page_shows_a_configuration_that_is_not_found() -> None:
+    assert {each.id.rpartition("-")[0] for each in SHOWN if each.id} == {
+        "agents.md", "claude.md", "delegation.md", "how-it-works.md", "how-to.md", "network.md", "scale-out.md",
+        "security.md", "supervision.md"}

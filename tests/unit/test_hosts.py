@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from garrison.cli.host import _default_name
-from garrison.config import HostsConfig, parse_hosts
+from garrison.config import HostsConfig
 from garrison.dispatch.keeper import host_settings, needs_keeper
 from garrison.dispatch.ssh import TROUBLES, HostAccess, HostUnreachable, check_destination, for_any_shell
 from garrison.errors import UsageError
@@ -22,6 +22,7 @@ from garrison.processes.remote.begin import configure, locked_clone, prepare_clo
 from garrison.processes.remote.setup import TREES, choose_python
 from garrison.records.hosts import Host, read_crew, write_host
 from garrison.system.git import Git
+from garrison.tables import Table
 
 WORDS = ["a b", "$HOME", "it's", '"q"', "\\", "é\nx", "", "*", "~", "!x", "`id`", "-n", "%s"]
 
@@ -121,13 +122,14 @@ def test_a_home_needs_a_keeper_only_for_hosts(tmp_path: Path) -> None:
 
 
 def test_the_table_of_hosts_is_checked() -> None:
-    assert parse_hosts("w", {"temporal": "t:1", "lease": 8, "x_mine": 1}) == HostsConfig("t:1", "default", 8.0)
-    assert parse_hosts("w", {"tls_ca": "~/ca.pem", "api_key_file": "/k"}) == HostsConfig(
+    assert Table("w", {"temporal": "t:1", "lease": 8, "x_mine": 1}).read(HostsConfig) == HostsConfig(
+        "t:1", "default", 8.0)
+    assert Table("w", {"tls_ca": "~/ca.pem", "api_key_file": "/k"}).read(HostsConfig) == HostsConfig(
         tls_ca=str(Path("~/ca.pem").expanduser()), api_key_file="/k")
     for wrong in ({"temporal": "http://t:1"}, {"temporal": 5}, {"lease": 1}, {"lease": True}, {"namespace": ""},
                   {"tempral": "t:1"}, {"tls_ca": "ca.pem"}, {"tls_key": 5}, {"tls_server_name": "a b"}, []):
         with pytest.raises(UsageError, match=r"^w"):
-            parse_hosts("w", wrong)
+            Table("w", wrong).read(HostsConfig)
 
 
 def test_an_installed_distribution_is_packed_as_the_wheel_it_was(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from garrison.agents.outages import Outage
-from garrison.config import NotifyConfig, parse_notify
+from garrison.config import NotifyConfig
 from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.merge.state import QueueState
@@ -36,6 +36,7 @@ from garrison.records.events import Question
 from garrison.records.journal import Entry
 from garrison.system.clock import iso
 from garrison.system.jobs import Job
+from garrison.tables import Table
 
 ALL = NotifyConfig(("tell", "{text}"), on=("escalate", "question", "failed", "done", "stopped"))
 STATE = RunState("running", nodes={"a": NodeState("active"), "b": NodeState("validated")},
@@ -140,15 +141,18 @@ def test_a_text_from_outside_never_becomes_another_word_or_placeholder() -> None
 
 
 @pytest.mark.parametrize(("table", "wrong"), [
-    ("x", "should be a table"), ({"comand": []}, "comand is not known"), ({"command": "notify-send"}, "a list of"),
-    ({"on": ["escalated"]}, "'escalated'"), ({"timeout": 0}, "timeout"), ({"timeout": True}, "timeout"),
+    ("x", "should be a table"),
+    ({"comand": []}, r"\[notify\] comand is not a setting; did you mean command"),
+    ({"command": "notify-send"}, "should be a list of strings"),
+    ({"on": ["escalated"]}, "'escalated'.* should be a list of events among escalate, "),
+    ({"timeout": 0}, "timeout=0 should be seconds above 0 and at most 600"), ({"timeout": True}, "timeout"),
     ({"command": ["sh", "-c", "say {text}"]}, "GARRISON_NOTIFY_TEXT"),
     ({"command": ["env", "A=1", "bash", "-lc", "say {text}"]}, "would run what an agent writes"),
     ({"command": ["python3", "-c", "print('{text}')"]}, "in a script"),
 ])
 def test_a_wrong_table_is_refused(table: Any, wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong):
-        parse_notify("config.toml, [notify]", table)
+        Table("config.toml", table, ("notify",)).read(NotifyConfig)
 
 
 def test_an_open_gate_is_a_question_and_one_that_waits_for_a_signal_is_none() -> None:
@@ -220,9 +224,9 @@ def test_the_webhook_sends_json_and_follows_no_redirect() -> None:
 
 @pytest.mark.parametrize("address", ["hook.example", "file:///etc/passwd", "https://", 3, "https://a b"])
 def test_a_webhook_is_an_address(address: object) -> None:
-    with pytest.raises(UsageError, match="webhook should be an address"):
-        parse_notify("config.toml, [notify]", {"webhook": address})
-    assert parse_notify("c", {"webhook": "https://hook.example/x?y=1"}).webhook == "https://hook.example/x?y=1"
+    with pytest.raises(UsageError, match="should be an address that begins with https"):
+        Table("config.toml", {"webhook": address}, ("notify",)).read(NotifyConfig)
+    assert Table("c", {"webhook": "https://hook.example/x?y=1"}).read(NotifyConfig).webhook == "https://hook.example/x?y=1"
 
 
 def test_an_agent_that_waits_for_longer_than_a_moment_is_told_once(tmp_path: Path) -> None:

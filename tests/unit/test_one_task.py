@@ -24,7 +24,7 @@ from garrison.cli.task_list import (
     task_name,
     tick_tasks,
 )
-from garrison.config import LaunchConfig, parse_launch
+from garrison.config import LaunchConfig
 from garrison.errors import GarrisonError, UsageError
 from garrison.merge.config import QueueConfig
 from garrison.pipeline.parser import parse
@@ -33,6 +33,7 @@ from garrison.processes.launch_request import LaunchRequest, complete, read_defa
 from garrison.processes.runtime import Runtime
 from garrison.records.names import check_node
 from garrison.records.run import Launch
+from garrison.tables import Table
 
 
 @pytest.mark.parametrize(("task", "name"), [
@@ -74,7 +75,7 @@ def test_an_option_counts_before_the_graph_before_garrison_toml_before_config_to
     assert complete(request(gate="option", agent="claude"), gated, defaults).gate == "option"
     assert complete(request(no_gate=True), bare, defaults).gate is None
     assert complete(request(), bare, LaunchConfig()).agent == "command"
-    landing = parse_launch("/r/garrison.toml", {"land": "pr", "base": "origin:main"})
+    landing = LaunchConfig.of(Table("/r/garrison.toml", {"land": "pr", "base": "origin:main"}))
     own = plan_run(parse("digraph { land=run; start -> exit }"))
     assert [complete(request(land=option), plan, landing).land for option, plan in (
         (None, bare), (None, own), ("node", own))] == ["pr", "run", "node"]
@@ -96,7 +97,7 @@ def test_an_option_counts_before_the_graph_before_garrison_toml_before_config_to
 def test_each_value_that_nobody_typed_is_told_with_its_origin(stated: dict[str, str], gate: str, setup: str | None,
                                                               told: str | None) -> None:
     """Seen: `--setup true`, typed once, held for every later launch without a word."""
-    defaults = parse_launch("/r/garrison.toml", {"gate": "true", "agent": "codex"})
+    defaults = LaunchConfig.of(Table("/r/garrison.toml", {"gate": "true", "agent": "codex"}))
     lines: list[str] = []
     recorded = QueueConfig("make test") if told and ("until" in told or "last" in told) else None
     report_sources(request(**stated), gate, setup, defaults, recorded, lines.append)
@@ -104,11 +105,11 @@ def test_each_value_that_nobody_typed_is_told_with_its_origin(stated: dict[str, 
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("[launch]\ngaet = 'x'\n", r"\[launch\]: gaet is not known; did you mean gate\?"),
+    ("[launch]\ngaet = 'x'\n", r"toml:2: \[launch\] gaet is not a setting; did you mean gate\?"),
     ("[launch]\ngate = ''\n", r"gate='' should be a text"),
-    ("[launch]\nland = 'main'\n", r"land='main' is not known; use one of node, run, none, pr"),
+    ("[launch]\nland = 'main'\n", r"land='main' should be one of node, run, none, pr"),
     ("[launch]\nmax_agents = true\n", r"max_agents=True should be a whole number above 0"),
-    ("[launch]\nsetup_key = 'x'\n", r"setup_key should be a list of strings"),
+    ("[launch]\nsetup_key = 'x'\n", r"setup_key='x' should be a list of strings"),
     ("launch = 3\n", r"launch should be a table"),
     ("[sandbox]\nmode = 'none'\n", r"sandbox has no effect there, since agents can change that file"),
     ("[agents.x]\nargv = ['sh']\n", r"agents has no effect there"),

@@ -131,7 +131,7 @@ def test_a_run_here_checks_its_agents_too(tmp_path: Path) -> None:
     assert "agent gone runs no-such-program, which is not on the PATH" in str(refused.exception)
     (tmp_path / "config.toml").write_text('[agents.gone]\nargs = ["no-such-program"]\n')
     refused = call("run", path, "--home", tmp_path)
-    assert "config.toml:2: args is not a setting of [agents.gone]; did you mean argv?" in str(refused.exception)
+    assert "config.toml:2: [agents.gone] args is not a setting; did you mean argv?" in str(refused.exception)
     assert call("run", path, "--home", tmp_path, "--simulate").exit_code == 0
 
 

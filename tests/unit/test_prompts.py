@@ -45,6 +45,7 @@ from garrison.merge.diff_guard import conflict_hunks
 from garrison.merge.failing_tests import find_failing
 from garrison.records.run import Task
 from garrison.sandbox.place import Mode, Network, Rights
+from garrison.tables import Table
 
 GOLDEN = Path(__file__).with_name("golden") / "prompts"
 TOKENS = GOLDEN / "tokens.txt"
@@ -394,7 +395,7 @@ def test_a_call_that_was_cut_off_is_told_until_the_model_has_spoken(tmp_path: Pa
 
 
 def test_instructions_are_left_out_where_profile_or_node_says_so(session: tuple[Assignment, AttemptFiles]) -> None:
-    profile = from_profile("x", {"instructions": False})
+    profile = from_profile(Table("x", {"instructions": False}))
     assert "make lint" not in prompts.system_prompt(session[0], profile)
     assert "make lint" in prompts.system_prompt(session[0], for_node(profile, "n", {"instructions": "true"}))
     assert "make lint" not in prompts.system_prompt(session[0], for_node(ClaudeSettings(), "n",

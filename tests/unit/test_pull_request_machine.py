@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from garrison.config import MergeRule, PullRequestOptions
 from garrison.pipeline.flow import Finished, event_to_data
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.processes.actions import ActionKind
@@ -24,8 +25,6 @@ from garrison.processes.pull_request_facts import (
     Facts,
     ForgeStep,
     MergeFacts,
-    MergeRule,
-    PullRequestOptions,
     Relation,
     StepKind,
 )

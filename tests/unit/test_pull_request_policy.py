@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from garrison.config import MergeRule, PullRequestOptions
 from garrison.ends import Told
 from garrison.errors import ForbiddenTransition
 from garrison.processes.actions import Action, ActionKind
@@ -23,8 +24,6 @@ from garrison.processes.pull_request_facts import (
     Facts,
     ForgeStep,
     MergeFacts,
-    MergeRule,
-    PullRequestOptions,
     Relation,
     StepKind,
 )

@@ -20,6 +20,7 @@ from garrison.pipeline.lint.known_attributes import KNOWN, Level
 from garrison.processes.loop import FENCED_EXIT
 from garrison.records import signals
 from garrison.sandbox.rights import ROLE_TABLES
+from garrison.tables import readers_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/reference.md").read_text(encoding="utf-8").partition("<!-- From here on")[0]
@@ -110,8 +111,8 @@ def test_signals_and_their_payloads() -> None:
 def test_configuration_keys() -> None:
     text = section("## config.toml")
     tables = {*config.AGENT_KINDS, *ROLE_TABLES, *config.TABLES}
-    keys = {*config.PROFILE_KEYS, *config.PROFILE_RIGHTS, *config.NOTIFY_KEYS, *config.OCCASIONS, *config.CHAT_KEYS,
-            *config.GUARD_KEYS, *config.LAUNCH_KEYS, *config.PULL_REQUEST_KEYS, *config.SANDBOX_KEYS,
+    keys = {*config.PROFILE_KEYS, *config.PROFILE_RIGHTS, *config.OCCASIONS, *config.SANDBOX_KEYS, *config.AGENTS_KEYS,
+            *(key for record in config.RECORDS.values() for key in readers_of(record)),
             *(key for kind in SETTINGS.values() for key in kind)}
     assert {cell for cell in first_cells(text) if re.fullmatch(r"[a-z][a-z_]*", cell)} <= tables | keys
     names = {name for word in _WORD.findall(text) for name in re.findall(r"[\w-]+", word)}

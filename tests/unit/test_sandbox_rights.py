@@ -60,7 +60,7 @@ def test_only_a_profile_that_says_so_may_push(home: Path) -> None:
     assert read_rights(home, Role.AGENT, "aider", ENVIRON).push
     assert not read_rights(home, Role.AGENT, "command", ENVIRON).push
     (home / "config.toml").write_text(TEXT + 'push = "yes"\n')
-    with pytest.raises(UsageError, match=r"push of .*agents\.aider.* is 'yes'; use true or false"):
+    with pytest.raises(UsageError, match=r"\[agents.aider\] push='yes' should be true or false"):
         read_rights(home, Role.AGENT, "aider", ENVIRON)
 
 
@@ -98,10 +98,15 @@ def test_a_form_that_cannot_be_changed_is_left_to_the_person(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("[sandbox]\nmode = 'bublewrap'\n", r":2: mode of \[sandbox\] is 'bublewrap'; use one of auto, bubblewrap, "),
-    ("[sandbox.gate]\nnetwork = true\n", r":2: network of \[sandbox.gate\] is True; use one of none, allow, open"),
-    ("[agents.a]\nargv = ['a']\nwrite = ['cache']\n", r":3: write of \[agents.a\] names 'cache'; a path should be abs"),
-    ("[sandbox]\nhosts = 'a'\n", r":2: hosts of \[sandbox\]: hosts should be a list of strings"),
+    ("[sandbox]\nmode = 'bublewrap'\n",
+     r":2: \[sandbox\] mode='bublewrap' should be one of auto, bubblewrap, landlock, none; did you mean bubblewrap\?"),
+    ("[sandbox.gate]\nnetwork = true\n", r":2: \[sandbox.gate\] network=True should be one of none, allow, open"),
+    ("[agents.a]\nargv = ['a']\nwrite = ['cache']\n",
+     r":3: \[agents.a\] write=\['cache'\] should be a list of paths, each absolute or beginning with ~/, not 'cache'"),
+    ("[agents.a]\nargv = ['a']\nsandbox = 'non'\n", r":3: \[agents.a\] sandbox='non' should be .*; did you mean none"),
+    ("[sandbox]\nhosts = 'a'\n", r":2: \[sandbox\] hosts='a' should be a list of strings"),
+    ("[sandbox]\nhosts = ['a b']\n",
+     r":2: .* hosts=\['a b'\] should be a list of hosts, and 'a b' is no host; write NAME"),
     ("sandbox = 'none'\n", r":1: sandbox should be a table with mode, network, hosts, read, write, hide"),
     ("[sandbox]\ngate = 'none'\n", r":2: sandbox.gate should be a table with mode, network, "),
 ])

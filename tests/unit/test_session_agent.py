@@ -62,7 +62,7 @@ def test_invalid_session_options_are_refused_before_a_run(tmp_path: Path, agent:
 
 def test_a_profile_of_a_session_with_an_unknown_setting_is_refused(tmp_path: Path) -> None:
     home = configure(tmp_path, '[agents.odd]\nkind = "session"\nmodle = "x"\n')
-    with pytest.raises(UsageError, match="modle is not a setting of a session"):
+    with pytest.raises(UsageError, match=r"config.toml:3: \[agents.odd\] modle is not a setting; there are tier, "):
         registry.profiles(home)
 
 

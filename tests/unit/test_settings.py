@@ -49,7 +49,7 @@ def test_each_value_names_its_file_and_line_its_variable_or_the_default(home: Pa
         "home", "launch.gate", "launch.agent", "sandbox.mode", "sandbox.hide", "sandbox.network",
         "sandbox.gate.network",
         "agents.aider.argv", "agents.aider.kind", "timing.gate_timeout", "timing.rescan", "chat.budget")] == [
-        (str(home), "GARRISON_HOME"), ("pytest -q", str(repo / "garrison.toml")), ("aider", f"{path}:3"),
+        (str(home), "GARRISON_HOME"), ("pytest -q", f"{repo / 'garrison.toml'}:2"), ("aider", f"{path}:3"),
         ("none", "GARRISON_SANDBOX"), (["/secret"], f"{path}:6"), ("open", "default"), ("none", f"{path}:8"),
         (["aider"], f"{path}:11"), ("command", "default"), (60.0, "GARRISON_GATE_TIMEOUT"), (1.0, "default"),
         (1.0, "default")]

@@ -2,8 +2,7 @@
 
 A misspelt key silently removes what it was to say, as in a graph: with `sucess = "result_file"` the exit code decides.
 A key near to a known one is an error, any other unknown one a warning; keys that begin with `x_` are free. The settings
-of kinds `claude`, `session` and `acp`, of `[notify]`, `[chat]`, `[guard]` and `[sandbox]`, are closed: any unknown key
-is an error there.
+of kinds `claude`, `session` and `acp`, and of all other tables, are closed: any unknown key is an error there.
 """
 
 from __future__ import annotations
@@ -11,24 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from garrison.agents.acp.settings import SETTINGS as ACP_SETTINGS
-from garrison.agents.claude.settings import LIMITS, READERS
-from garrison.agents.command_profile import SETTINGS as COMMAND_SETTINGS
-from garrison.agents.registry import SESSION_SETTINGS
+from garrison.agents.acp.settings import AcpSettings
+from garrison.agents.claude.settings import LIMITS, ClaudeSettings
+from garrison.agents.command_profile import CommandProfile
+from garrison.agents.registry import OF
+from garrison.agents.session_options import SessionOptions
 from garrison.config import (
     AGENT_KINDS,
-    AGENTS_KEYS,
-    CHAT_KEYS,
-    GUARD_KEYS,
-    HOSTS_KEYS,
-    LIMITS_KEYS,
-    MERGE_KEYS,
-    NOTIFY_KEYS,
     PROFILE_KEYS,
     PROFILE_RIGHTS,
-    PULL_REQUEST_KEYS,
+    RECORDS,
     SANDBOX_KEYS,
-    SETUP_KEYS,
     TABLES,
     ConfigFile,
     kind_of,
@@ -36,14 +28,14 @@ from garrison.config import (
 )
 from garrison.errors import UsageError
 from garrison.sandbox.rights import ROLE_TABLES, check_rights
-from garrison.spelling import nearest
+from garrison.tables import readers_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS: Mapping[str, Collection[str]] = {
-    "command": COMMAND_SETTINGS, "claude": tuple(READERS), "session": SESSION_SETTINGS,
-    "acp": (*ACP_SETTINGS, *LIMITS)}
+    "command": (*readers_of(CommandProfile), *LIMITS), "claude": tuple(readers_of(ClaudeSettings)),
+    "session": (OF, *readers_of(SessionOptions)), "acp": (*readers_of(AcpSettings), *LIMITS)}
 """Kind of a profile → its settings, besides `kind` and `env`."""
 
 
@@ -60,52 +52,39 @@ def check_config(home: Path) -> list[ConfigProblem]:
 
 
 def check_configuration(home: Path, report: Callable[[str], None]) -> None:
-    """Refuse a config.toml with misspelt keys, invalid notifications or rights; report what nothing reads."""
-    for problem in check_config(home):
+    """Refuse a config.toml with misspelt keys or invalid values outside of profiles; report what nothing reads."""
+    config = read_config(home)
+    for problem in _problems(config):
         if problem.is_error:
             raise UsageError(problem.text)
         report(f"note: {problem.text}")
-    read_config(home).notify()
-    read_config(home).setup()
-    read_config(home).chat()
-    read_config(home).hosts()
-    read_config(home).guard()
-    read_config(home).merge()
-    read_config(home).limits()
-    check_rights(read_config(home))
+    check_tables(config)
+
+
+def check_tables(config: ConfigFile) -> None:
+    """Refuse an invalid value of any table but that of a profile's own settings."""
+    for name, record in RECORDS.items():
+        config.table.below(name).read(record)
+    check_rights(config)
 
 
 def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
-    yield from _unknown(config, (), config.tables, TABLES, is_closed=False)
-    agents = config.tables.get("agents")
+    yield from _unknown(config, (), TABLES, is_closed=False)
+    agents = config.table.below("agents").values
     for name, table in agents.items() if isinstance(agents, dict) else ():
-        if name in AGENTS_KEYS and not isinstance(table, dict):
-            continue
         if not isinstance(table, dict) or (kind := kind_of(name, table)) not in AGENT_KINDS:
-            continue
-        known = (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS)  # a plug-in knows the settings of its kind itself
-        yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
-    for name, keys in (("notify", NOTIFY_KEYS), ("setup", SETUP_KEYS), ("chat", CHAT_KEYS), ("guard", GUARD_KEYS),
-                       ("pull_requests", PULL_REQUEST_KEYS), ("hosts", HOSTS_KEYS), ("merge", MERGE_KEYS),
-                       ("limits", LIMITS_KEYS)):
-        table = config.tables.get(name)
-        if isinstance(table, dict):
-            yield from _unknown(config, (name,), table, keys, is_closed=True)
-    sandbox = config.tables.get("sandbox")
-    if isinstance(sandbox, dict):
-        yield from _unknown(config, ("sandbox",), sandbox, (*SANDBOX_KEYS, *ROLE_TABLES), is_closed=True)
-        for role in ROLE_TABLES:
-            table = sandbox.get(role)
-            if isinstance(table, dict):
-                yield from _unknown(config, ("sandbox", role), table, SANDBOX_KEYS, is_closed=True)
+            continue  # a plug-in knows the settings of its kind itself
+        yield from _unknown(config, ("agents", name), (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS),
+                            is_closed=kind != "command")
+    for name, record in RECORDS.items():
+        yield from _unknown(config, (name,), tuple(readers_of(record)))
+    yield from _unknown(config, ("sandbox",), (*SANDBOX_KEYS, *ROLE_TABLES))
+    for role in ROLE_TABLES:
+        yield from _unknown(config, ("sandbox", role), SANDBOX_KEYS)
 
 
-def _unknown(config: ConfigFile, where: tuple[str, ...], table: Mapping[str, object], known: Collection[str], *,
-             is_closed: bool) -> Iterator[ConfigProblem]:
-    for key in table:
-        if key in known or key.startswith("x_"):
-            continue
-        near = nearest(key, known)
-        what = f"{key} is not a setting of [{'.'.join(where)}]" if where else f"garrison reads no table or key {key}"
-        fix = f"did you mean {near}?" if near else f"there are {', '.join(known)}; a key of your own begins with x_"
-        yield ConfigProblem(f"{config.place(*where, key)}: {what}; {fix}", is_closed or near is not None)
+def _unknown(config: ConfigFile, keys: tuple[str, ...], known: Collection[str], *,
+             is_closed: bool = True) -> Iterator[ConfigProblem]:
+    table = config.table.below(*keys)
+    for text, near in table.unknown(known) if isinstance(table.values, dict) else ():
+        yield ConfigProblem(text, is_closed or near is not None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.base import Trouble
 from garrison.agents.trouble import TABLE, Rule, TroubleKind, find_witness
 from garrison.ends import End, EndKind
-from garrison.errors import UsageError
+from garrison.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -101,16 +101,18 @@ def list_tried(failovers: Sequence[Failover]) -> str:
 
 
 def parse_failover(where: str, value: object) -> tuple[str, ...]:
-    """Return the agents of a list, as `codex, claude` or a list of names; `none` is an empty one.
+    """Return the agents of a list; UsageError, beginning with `where`, for anything else."""
+    return Table(where, {"failover": value}).value("failover", read_agents, ())
 
-    UsageError, beginning with `where`, for anything else.
-    """
+
+def read_agents(value: object) -> tuple[str, ...]:
+    """Read the agents of a list, as `codex, claude` or a list of names; `none` is an empty one."""
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{where}: failover should be a list of agents, such as \"codex, claude\", or \"none\"")
+        raise ValueError('a list of agents, such as "codex, claude", or "none"')
     stripped = [name.strip() for name in names]
     if len(stripped) == 1 and stripped[0].lower() in NO_OTHER:
         return ()
     if not all(stripped):
-        raise UsageError(f"{where}: failover={value!r:.80} has an empty name; separate names with one comma")
+        raise ValueError("a list of agents without an empty name; separate names with one comma")
     return tuple(dict.fromkeys(stripped))

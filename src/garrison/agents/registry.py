@@ -25,13 +25,12 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents import command_profile
 from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
@@ -45,17 +44,19 @@ from garrison.agents.claude.settings import (
     PROXY,
     ClaudeSettings,
     for_node,
-    from_profile,
 )
+from garrison.agents.claude.settings import from_profile as read_claude
 from garrison.agents.command import CommandAgent, fill_variables
 from garrison.agents.command import programs_of as command_programs
 from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
-from garrison.agents.failover import parse_failover
+from garrison.agents.command_profile import from_profile as read_command
+from garrison.agents.failover import read_agents
 from garrison.agents.plugin_kinds import PluginAgent, PluginProfile
 from garrison.agents.presets import PRESETS, Preset, find_preset
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
+from garrison.agents.success_rule import EXIT_ZERO
 from garrison.agents.variables import OWN, expand, references
-from garrison.config import config_path, parse_agent, read_config
+from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, AgentsConfig, config_path, parse_agent, read_config
 from garrison.errors import Refused, UsageError
 from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
@@ -67,6 +68,7 @@ from garrison.sandbox.proxy.apis import APIS
 from garrison.sandbox.rights import read_rights
 from garrison.spelling import nearest
 from garrison.system.environment import child_environment
+from garrison.tables import Table, as_text, readers_of
 
 if TYPE_CHECKING:
     from garrison.agents.base import Agent
@@ -125,7 +127,7 @@ def profiles(home: Path) -> dict[str, Profile]:
 
     file = read_config(home)
     defaults = file.agent_defaults()
-    claude = _read_profile(parse_agent(f"{file.path}, [agents]", "claude", {}), defaults)
+    claude = _read_profile(parse_agent(replace(file.table.below("agents", "claude"), values={})), defaults)
     by_name: dict[str, Profile] = {"command": SHELL, "scripted": scripted.SCRIPTED, "claude": claude}
     for config in file.agents():
         by_name[config.name] = _read_profile(config, defaults)
@@ -226,7 +228,7 @@ def session_options(name: str, node: str, attributes: Mapping[str, Any], home: P
     profile = find_profile(name, home)
     if not isinstance(profile, SessionProfile) and not is_session(attributes, f"node {node}"):
         return None
-    return read_options(f"node {node}", attributes, _session_agent(profile, home).defaults)
+    return read_options(node, attributes, _session_agent(profile, home).defaults)
 
 
 def graph_settings(home: Path) -> tuple[ClaudeSettings, dict[str, Any]]:
@@ -264,7 +266,8 @@ def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -
     if isinstance(model, ClaudeProfile):
         settings = for_node(model.settings, node, attributes)
         return Limits(settings.budget, settings.budget_run, settings.budget_day)
-    stated = read_limits(f"node {node}", {key: attributes[key] for key in ("budget", "max_turns") if key in attributes})
+    stated = read_limits(Table(f"node {node}", {key: attributes[key] for key in ("budget", "max_turns")
+                                                if key in attributes}))
     limits = replace(model.limits, node=stated.node) if "budget" in attributes else model.limits
     return replace(limits, turns=stated.turns) if "max_turns" in attributes else limits
 
@@ -296,9 +299,7 @@ def followers_of(name: str, home: Path, stated: Iterable[str] | None) -> tuple[s
     """
     if stated is None:
         config = next((each for each in read_config(home).agents() if each.name == name), None)
-        if config is None or config.failover is None:
-            return ()
-        stated = parse_failover(config.where, config.failover)
+        stated = config.table.value("failover", read_agents, ()) if config is not None else ()
     followers = tuple(each for each in stated if each != name)
     for each in followers:
         try:
@@ -538,57 +539,62 @@ def _model_profile(profile: Profile, home: Path) -> ModelProfile:
 
 def _read_preset(preset: Preset, defaults: Mapping[str, Any]) -> Profile:
     """Return the profile of a preset, for a home that has none of its name."""
-    import tomllib  # most processes need no preset
-
-    where = f"preset {preset.name}"
-    table = tomllib.loads(preset.profile())["agents"][preset.name]
-    config = parse_agent(where, preset.name, table)
-    return _read_profile(config, defaults)
+    file = Table.parse(f"preset {preset.name}", preset.profile().encode())
+    return _read_profile(parse_agent(file.below("agents", preset.name)), defaults)
 
 
-def _read_command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> CommandProfile:
-    return command_profile.from_profile(where, name, values, env)
+def _read_session(table: Table) -> SessionProfile:
+    name = table.keys[-1]
+    options = table.read(SessionOptions, others=(OF, *PROFILE_KEYS, *PROFILE_RIGHTS))
+    of = table.value(OF, as_text, "claude")
+    if of == name:
+        raise table.error("of should name another agent, one of kind claude or `scripted`", OF)
+    return SessionProfile(name, of, options)
 
 
-def _read_acp(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> AcpProfile:
-    return AcpProfile(name, acp_settings.from_profile(where, values), env, read_limits(where, values))
-
-
-def _read_claude(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> ClaudeProfile:
-    return ClaudeProfile(name, from_profile(where, values), (*ENVIRONMENT, *env))
-
-
-SESSION_SETTINGS = ("of", "tier", "turn_graph", "heartbeat_graph", "initiative")
-
-
-def _read_session(where: str, name: str, values: dict[str, Any], _env: tuple[str, ...]) -> SessionProfile:
-    if unknown := sorted(set(values) - set(SESSION_SETTINGS)):
-        raise UsageError(f"{where}: {unknown[0]} is not a setting of a session; there are "
-                         f"{', '.join(SESSION_SETTINGS)}")
-    of = values.pop("of", "claude")
-    if not isinstance(of, str) or of == name:
-        raise UsageError(f"{where}: of should name another agent, one of kind claude or `scripted`")
-    return SessionProfile(name, of, read_options(where, values))
-
-
+OF = "of"
+"""Setting of a session's profile, besides `SessionOptions`: the agent that it runs."""
 _SILENCE = {"command": "silence", "claude": "stale", "acp": "stale"}
 """Kind of a profile → its setting of the seconds of silence that are a hang."""
 
 
+def shared_settings(kind: str) -> Mapping[str, str]:
+    """Return the settings of a kind's profile that `[agents]` can state for all, each with its key there."""
+    if kind == "session":  # it has the limits of the agent that it runs
+        return {}
+    return {"budget": "budget", "max_turns": "turns", **({_SILENCE[kind]: "silence"} if kind in _SILENCE else {})}
+
+
+def settings_of(profile: Profile) -> dict[str, Any]:
+    """Return all settings of a profile that depend on its kind."""
+    if isinstance(profile, PluginProfile):
+        values, limits = dict(profile.settings), profile.limits
+    elif isinstance(profile, SessionProfile):
+        return {OF: profile.of, **vars(profile.options)}
+    else:
+        record = profile if isinstance(profile, CommandProfile) else profile.settings
+        values = {key: getattr(record, key) for key in readers_of(type(record))}
+        if isinstance(profile, ClaudeProfile):
+            return values
+        limits = profile.limits
+    if isinstance(profile, CommandProfile) and profile.rule != EXIT_ZERO:
+        values["success"] = vars(profile.rule)
+    return {**values, **dict(zip(LIMITS, (limits.node, limits.run, limits.day, limits.turns), strict=True))}
+
+
 def _read_profile(config: AgentConfig, defaults: Mapping[str, Any]) -> Profile:
     """Read a profile by its kind, with what `[agents]` says of every agent; a plug-in's is checked by who uses it."""
-    values = dict(config.settings)
-    if config.kind != "session":  # it has the limits of the agent that it runs
-        names = {"budget": "budget", "turns": "max_turns", "silence": _SILENCE.get(config.kind)}
-        stated = {"turns": ClaudeSettings.max_turns, **defaults}
-        values = {**{name: stated[key] for key, name in names.items() if name and key in stated}, **values}
-    if config.kind in _READERS:
-        return _READERS[config.kind](config.where, config.name, values, config.env)
-    limits = read_limits(config.where, values)
-    settings = {name: value for name, value in values.items() if name not in LIMITS}
-    return PluginProfile(config.name, config.kind, config.where, settings, config.env, limits)
-
-
-_READERS: Mapping[str, Callable[[str, str, dict[str, Any], tuple[str, ...]], Profile]] = {
-    "command": _read_command, "claude": _read_claude, "session": _read_session, "acp": _read_acp}
-"""Kind of a profile → reader of its table."""
+    table, env = config.table, config.env
+    stated = {"turns": AgentsConfig.turns, **defaults}
+    shared = {name: stated[key] for name, key in shared_settings(config.kind).items() if key in stated}
+    table = replace(table, values={**shared, **table.values})
+    if config.kind == "session":
+        return _read_session(table)
+    if config.kind == "claude":
+        return ClaudeProfile(config.name, read_claude(table), (*ENVIRONMENT, *env))
+    if config.kind == "acp":
+        return AcpProfile(config.name, acp_settings.from_profile(table), env, read_limits(table))
+    if config.kind == "command":
+        return read_command(table, env)
+    settings = {name: value for name, value in config.settings.items() if name not in LIMITS}
+    return PluginProfile(config.name, config.kind, config.where, settings, env, read_limits(table))

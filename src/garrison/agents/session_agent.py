@@ -55,7 +55,7 @@ class SessionAgent(CommandAgent):
     def start(self, assignment: Assignment, now: float) -> SessionAttempt:
         """Write the program's job file and start it, unless it has to wait; UsageError if a graph is missing."""
         task = assignment.task
-        options = read_options(f"node {task.node}", task.attributes, self.defaults)
+        options = read_options(task.node, task.attributes, self.defaults)
         settings = for_node(self.settings, task.node, task.attributes) if self.settings is not None else None
         if settings is not None:
             settings = without_variables(settings, assignment.network_variables)

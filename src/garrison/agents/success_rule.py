@@ -17,6 +17,7 @@ from typing import Any
 from garrison.errors import UsageError
 from garrison.frozen import frozen
 from garrison.system.terminal_text import clean
+from garrison.tables import setting
 
 MAX_SEARCHED = 256 << 10
 """Characters at the end of the output that are searched."""
@@ -34,15 +35,46 @@ if found:
 """Prints what the pattern finds, after an `x`."""
 
 
+def _exit_codes(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value or any(type(code) is not int or not 0 <= code <= 255 for code in value):
+        raise ValueError("a list of exit codes, from 0 to 255")
+    return tuple(value)
+
+
+def _pattern(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a regular expression")  # noqa: TRY004  # as every reader of a setting
+    try:
+        re.compile(value)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"a regular expression, and is none: {error}") from error
+    return value
+
+
+def _condition(value: Any) -> str:
+    from garrison.pipeline.condition import keys_of, parse_condition  # 30 ms that few profiles need
+
+    if not isinstance(value, str):
+        raise ValueError("a condition")  # noqa: TRY004  # as every reader of a setting
+    try:
+        keys = keys_of(parse_condition(value)) if value else ()
+    except UsageError as error:
+        raise ValueError(f"a condition: {error}") from error
+    if "outcome" in keys:  # so is `ok` alone: a word for a status
+        raise ValueError("a condition on a key of the object, as in ok == true or context.outcome == done; it asks for "
+                         "the outcome of a node")
+    return value
+
+
 @frozen
 class SuccessRule:
     """What a program's end and output must be; the default is exit code 0."""
 
-    exit: tuple[int, ...] = (0,)
+    exit: tuple[int, ...] = setting((0,), _exit_codes)
     """Exit codes of success."""
-    stdout_not: str = ""
+    stdout_not: str = setting("", _pattern)
     """Regular expression that nothing it prints may match, '' for none."""
-    json: str = ""
+    json: str = setting("", _condition)
     """Condition on the last JSON object that it prints, '' for none; its grammar is that of an edge's condition."""
 
     def objection(self, output: str, result: Mapping[str, Any] | None = None) -> str:
@@ -62,34 +94,6 @@ class SuccessRule:
 
 
 EXIT_ZERO = SuccessRule()
-
-
-def read_rule(where: str, table: Mapping[str, Any]) -> SuccessRule:
-    """Return the rule of a table; UsageError, beginning with `where`, for an invalid one."""
-    if unknown := sorted(set(table) - {"exit", "stdout_not", "json"}):
-        raise UsageError(f"{where}.{unknown[0]} is not known; there are exit, stdout_not and json")
-    codes = table.get("exit", [0])
-    if not isinstance(codes, list) or not codes or any(
-            type(code) is not int or not 0 <= code <= 255 for code in codes):
-        raise UsageError(f"{where}.exit should be a list of exit codes, from 0 to 255")
-    pattern, condition = table.get("stdout_not", ""), table.get("json", "")
-    if not isinstance(pattern, str) or not isinstance(condition, str):
-        raise UsageError(f"{where}: stdout_not and json should be texts")
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{where}.stdout_not is no regular expression: {error}") from error
-    if condition:
-        from garrison.pipeline.condition import keys_of, parse_condition  # 30 ms that few profiles need
-
-        try:
-            keys = keys_of(parse_condition(condition))
-        except UsageError as error:
-            raise UsageError(f"{where}.json: {error}") from error
-        if "outcome" in keys:  # so is `ok` alone: a word for a status
-            raise UsageError(f"{where}.json: {condition!r} asks for the outcome of a node; compare a key of the "
-                             "object, as in ok == true or context.outcome == done")
-    return SuccessRule(tuple(codes), pattern, condition)
 
 
 def last_object(output: str) -> dict[str, Any] | None:

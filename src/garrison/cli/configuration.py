@@ -35,7 +35,7 @@ def show_command(prefix: str, repo_root: str | None, home: str | None, *, origin
     variables that look like secrets are hidden.
     """
     from garrison.system.git import validate_repository
-    from garrison.views.settings import DEFAULT, read_settings
+    from garrison.views.settings import read_settings
 
     place = find_home(home)
     repo = None
@@ -48,7 +48,7 @@ def show_command(prefix: str, repo_root: str | None, home: str | None, *, origin
     if as_json:
         print_json([{"key": each.key, "value": each.value, "origin": each.origin} for each in settings])
         return
-    shown = settings if origin else [each for each in settings if each.origin != DEFAULT]
+    shown = settings if origin else [each for each in settings if each.is_set]
     print_table(("SETTING", "VALUE", "FROM"), [(each.key, each.text, each.origin) for each in shown],
                 f"nothing is set in {config_path(place)}" + (f" or {repo / PROJECT_FILE}" if repo else "")
                 + "; --origin shows the defaults")

@@ -12,7 +12,7 @@ from garrison.cli import completion
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
-from garrison.config import find_home
+from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes.forge_wake import read_wishes, wake
 from garrison.processes.run_status import read_run_state
@@ -95,7 +95,7 @@ def sync(run: str | None, base: str | None, home: str | None) -> None:
 @home_option
 def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
     """Push the branch that RUN left (land=none, or a landing that failed) and open a draft of it; repeatable."""
-    from garrison.processes.forge_access import connect, read_options
+    from garrison.processes.forge_access import connect
     from garrison.processes.pull_request_client import PullRequestClient
     from garrison.processes.pull_request_facts import ForgeStep, Relation, StepKind
     from garrison.processes.pull_request_preflight import check_forge
@@ -117,7 +117,7 @@ def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
         raise Refused(f"run {run} left no branch of its own; a run with --land none or pr does")
     branch, remote, oid = check_forge(runtime, git, base)
     launch = replace(launch, land=LAND_PR, base=branch, remote=remote, base_oid=oid)
-    options = read_options(runtime.home)
+    options = read_config(runtime.home).pull_requests()
     forge, credentials = connect(git, remote, runtime.home, runtime.environ, options)
     wishes = read_wishes(runtime.files(run).root)
     client = PullRequestClient(forge, git, launch, options, lambda *_: "", credentials, wishes.given_up)
@@ -147,12 +147,13 @@ def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
 
 def _check_base(runtime: Runtime, launch: Launch, base: str) -> None:
     """Raise Refused unless the run's remote has a branch of that name."""
-    from garrison.processes.forge_access import connect, read_options
+    from garrison.processes.forge_access import connect
     from garrison.processes.pull_request_client import PullRequestClient
     from garrison.system.git import Git
 
     git = Git(Path(launch.repo), home=runtime.home)
-    _, credentials = connect(git, launch.remote, runtime.home, runtime.environ, read_options(runtime.home))
+    _, credentials = connect(git, launch.remote, runtime.home, runtime.environ,
+                             read_config(runtime.home).pull_requests())
     if not PullRequestClient.fetch(git, launch.remote, base, credentials):
         raise Refused(f"{launch.remote} has no branch {quote(base)}; name one that is there")
 

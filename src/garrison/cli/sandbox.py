@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from garrison.cli.output import print_message
-from garrison.config import config_path, line_of, read_config
-from garrison.errors import Refused
+from garrison.config import config_path, read_config
+from garrison.errors import Refused, UsageError
 from garrison.records import atomic
 from garrison.sandbox.landlock import gaps
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
 from garrison.sandbox.probe import machine, remedy
 from garrison.sandbox.rights import read_rights
+from garrison.tables import Table, line_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,19 +70,19 @@ def _choices(able: Machine) -> list[tuple[Mode | None, str]]:
 
 def write_mode(home: Path, mode: Mode) -> Path:
     """Write the mode of `[sandbox]` into a home's config.toml, which stays as it is otherwise; return its path."""
-    config, path = read_config(home), config_path(home)
-    line, lines = f'mode = "{mode}"', config.text.splitlines()
-    stated, table = line_of(config.text, ("sandbox", "mode")), line_of(config.text, ("sandbox",))
+    file, path = read_config(home).table, config_path(home)
+    text, line, lines = file.text, f'mode = "{mode}"', file.text.splitlines()
+    stated, table = line_of(text, ("sandbox", "mode")), line_of(text, ("sandbox",))
     if stated:
         lines[stated - 1] = line
     elif table and lines[table - 1].strip().startswith("[sandbox]"):
         lines.insert(table, line)
     else:
         lines += [*([""] if lines else []), "[sandbox]", line]
-    text, wanted = "\n".join([*lines, ""]), _with_mode(config.tables, mode)
+    text, wanted = "\n".join([*lines, ""]), _with_mode(file.values, mode)
     try:
-        is_right = tomllib.loads(text) == wanted
-    except tomllib.TOMLDecodeError:
+        is_right = Table.parse(path, text.encode()).values == wanted
+    except UsageError:
         is_right = False
     if not is_right:  # an inline table, for example
         raise Refused(f"write {line} into [sandbox] of {path}, then type the same command again; nothing was started")

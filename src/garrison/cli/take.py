@@ -19,7 +19,7 @@ from garrison.cli.launch import create, start_detached
 from garrison.cli.launch_options import OPTION_GROUPS, launch_options, make_request
 from garrison.cli.output import print_json, print_message
 from garrison.cli.task_list import task_graph
-from garrison.config import find_home
+from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes.launch_request import read_defaults
 from garrison.processes.run_status import read_run_state
@@ -71,7 +71,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
 
     An issue that has a run is not taken again: `garrison resume` continues it. Only open issues are taken.
     """
-    from garrison.processes.forge_access import connect, read_options
+    from garrison.processes.forge_access import connect
     from garrison.processes.pull_request_facts import hash_words
     from garrison.processes.pull_request_preflight import find_base
 
@@ -80,7 +80,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
     target = validate_repository(target_dir or Path.cwd())
     git = Git(target, home=runtime.home)
     remote, branch = find_base(git, base or read_defaults(runtime.home, target).base)
-    forge, _ = connect(git, remote, runtime.home, runtime.environ, read_options(runtime.home))
+    forge, _ = connect(git, remote, runtime.home, runtime.environ, read_config(runtime.home).pull_requests())
     begun: list[dict[str, Any]] = []
     # what is counted must stay true until its runs are there: two calls at once would each begin `at_most`
     with locked(make_directory(runtime.home / "run") / TAKE_LOCK, LOCK_SECONDS):

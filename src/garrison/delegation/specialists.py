@@ -17,21 +17,19 @@ never delegated to.
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import field
+from collections.abc import Callable
+from dataclasses import field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from garrison.delegation.models import BUTLER
 from garrison.errors import NotFound, UsageError
 from garrison.frozen import frozen
+from garrison.tables import Table, as_strings, as_text, number, setting
 
 FILE = "delegation.toml"
 TIMEOUT = 180.0
 """Default time limit of a specialist, in seconds."""
-_KEYS: dict[str, Any] = {"prompt": str, "text": str, "model": str, "about": str, "intent": str, "tools": list,
-                         "timeout": (int, float)}
 
 
 @frozen
@@ -40,11 +38,11 @@ class Specialist:
 
     name: str
     prompt: str
-    intent: str = ""
-    about: str = ""
-    model: str | None = None
-    tools: tuple[str, ...] = ()
-    timeout: float = TIMEOUT
+    intent: str = setting("", as_text)
+    about: str = setting("", as_text)
+    model: str | None = setting(None, as_text)
+    tools: tuple[str, ...] = setting((), as_strings)
+    timeout: float = setting(TIMEOUT, number("seconds", 0, above=True))
 
 
 @frozen
@@ -68,9 +66,9 @@ def read_crew(home: Path | None = None) -> Crew:
     """Return the home's crew, by default the shipped one; UsageError names the file and the invalid key."""
     path = home / FILE if home is not None else None
     if path is not None and path.is_file():
-        return _parse_crew(path.read_text(), str(path), lambda name: _read_prompt(path, name))
+        return _parse_crew(Table.parse(path, path.read_bytes()), lambda name: _read_prompt(path, name))
     shipped = resources.files("garrison.delegation")
-    return _parse_crew(shipped.joinpath(FILE).read_text(), FILE,
+    return _parse_crew(Table.parse(FILE, shipped.joinpath(FILE).read_bytes()),
                        lambda name: shipped.joinpath("prompts", name).read_text())
 
 
@@ -81,42 +79,28 @@ def _read_prompt(path: Path, name: str) -> str:
     return file.read_text()
 
 
-def _parse_crew(text: str, where: str, read: Any) -> Crew:
-    try:
-        body = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where}: {error}") from error
-    unknown = set(body) - {"butler", "agents"}
-    if unknown:
-        raise UsageError(f"{where}: unknown table {sorted(unknown)[0]}; known: butler, agents.NAME")
-    agents = body.get("agents", {})
-    if not isinstance(agents, dict) or not agents:
-        raise UsageError(f"{where}: define at least one specialist, [agents.NAME]")
-    if BUTLER in agents:
-        raise UsageError(f"{where}: the butler cannot be a specialist; rename [agents.{BUTLER}]")
-    butler = _parse_specialist(where, BUTLER, body.get("butler", {}), read)
-    crew = Crew(butler, {name: _parse_specialist(where, name, values, read) for name, values in agents.items()})
+def _parse_crew(file: Table, read: Callable[[str], str]) -> Crew:
+    for wrong, _ in file.unknown((BUTLER, "agents")):
+        raise UsageError(wrong)
+    agents = file.below("agents")
+    if not agents.require(("NAME",)):
+        raise file.error("define at least one specialist, [agents.NAME]")
+    if BUTLER in agents.values:
+        raise agents.error(f"the butler cannot be a specialist; rename [agents.{BUTLER}]", BUTLER)
+    crew = Crew(_parse_specialist(file.below(BUTLER), read),
+                {name: _parse_specialist(agents.below(name), read) for name in agents.values})
     intents = [agent.intent for agent in crew.specialists.values()]
-    for intent in intents:
-        if intents.count(intent) > 1:
-            raise UsageError(f"{where}: two specialists have intent = \"{intent}\"; give each its own")
+    for name, agent in crew.specialists.items():
+        if intents.count(agent.intent) > 1:
+            raise agents.error(f"two specialists have intent = \"{agent.intent}\"; give each its own", name, "intent")
     return crew
 
 
-def _parse_specialist(where: str, name: str, values: Any, read: Any) -> Specialist:
-    table = name if name == BUTLER else f"agents.{name}"
-    if not isinstance(values, dict):
-        raise UsageError(f"{where}: [{table}] must be a table")
-    for key, value in values.items():
-        if key not in _KEYS:
-            raise UsageError(f"{where}, [{table}]: unknown key {key}; known: {', '.join(_KEYS)}")
-        if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
-            raise UsageError(f"{where}, [{table}]: {key} has the wrong type")
-    prompt = values["text"] if "text" in values else read(values["prompt"]) if "prompt" in values else ""
+def _parse_specialist(table: Table, read: Callable[[str], str]) -> Specialist:
+    name = table.keys[-1]
+    agent = table.read(Specialist, Specialist(name, "", f"delegate_{name}"), others=("prompt", "text"))
+    text, file = table.value("text", as_text, None), table.value("prompt", as_text, None)
+    prompt = text if text is not None else read(file) if file is not None else ""
     if not prompt.strip():
-        raise UsageError(f"{where}, [{table}]: give prompt = \"FILE\" or text = \"…\"")
-    if values.get("timeout", 1) <= 0:
-        raise UsageError(f"{where}, [{table}]: timeout must be above 0 seconds")
-    return Specialist(name, prompt, values.get("intent", f"delegate_{name}"), values.get("about", ""),
-                      values.get("model"), tuple(str(tool) for tool in values.get("tools", ())),
-                      float(values.get("timeout", TIMEOUT)))
+        raise table.error('give prompt = "FILE" or text = "…"')
+    return replace(agent, prompt=prompt)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
-from garrison.agents.config_check import check_config
+from garrison.agents.config_check import check_config, check_tables
 from garrison.config import read_config
 from garrison.doctor.findings import FileFact, FileState, Finding, Scope, Severity, judge_file
 from garrison.doctor.fixes import CloseHome, RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
@@ -147,10 +147,7 @@ def examine_config(scope: Scope) -> Iterator[Finding]:
     home = scope.runtime.home
     try:
         problems = check_config(home)
-        read_config(home).notify()
-        read_config(home).chat()
-        read_config(home).merge()
-        read_config(home).limits()
+        check_tables(read_config(home))
         registry.profiles(home)
     except UsageError as error:
         yield Finding("config", Severity.ERROR, str(error))

@@ -19,7 +19,7 @@ from garrison.merge.diff_guard import MAX_READ, Diff, inspect_diff, is_test, par
 from garrison.merge.gate_files import MAKEFILES, find_gate_files
 from garrison.pipeline.graph import flag
 from garrison.pipeline.outcome import PARTIAL
-from garrison.processes.launch_request import parse_project_tables, read_guard
+from garrison.processes.launch_request import parse_project_file, read_guard
 from garrison.system import untrusted
 from garrison.system.git import GitError
 from garrison.system.terminal_text import shorten
@@ -99,8 +99,7 @@ def _limits(home: Path, launch: Launch, project: bytes | None) -> GuardConfig:
     try:
         if project is None:
             return read_guard(home, Path(launch.repo))
-        tables = parse_project_tables(PROJECT_FILE, project)
-        return read_config(home).guard().with_project(tables.get("guard", {}), f"{PROJECT_FILE}, [guard]")
+        return read_config(home).guard().with_project(parse_project_file(PROJECT_FILE, project).below("guard"))
     except (UsageError, untrusted.UnsafeFile):  # it was well-formed at the launch
         return GuardConfig()
 

@@ -1,4 +1,4 @@
-"""Forge access: open the forge of a remote with the user's token, and read the options of pull requests.
+"""Forge access: open the forge of a remote with the user's token.
 
 Only launcher and guardian of a run with a pull request get the variables that hold tokens (`forge_variables`): no
 runner, agent or gate does. The clients are imported here alone, when a run has a pull request.
@@ -6,17 +6,16 @@ runner, agent or gate does. The clients are imported here alone, when a run has 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from garrison.config import parse_pull_requests, read_config
 from garrison.errors import Refused
-from garrison.processes.pull_request_facts import MergeRule, PullRequestOptions
 from garrison.records.run import LAND_PR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from garrison.config import PullRequestOptions
     from garrison.forge.model import Location
     from garrison.forge.protocol import Forge
     from garrison.records.run import Launch
@@ -33,19 +32,6 @@ def forge_variables(launch: Launch, environ: Mapping[str, str]) -> dict[str, str
     from garrison.forge.credentials import token_names
 
     return {name: environ[name] for name in (*sorted(token_names()), *_HOSTS) if environ.get(name)}
-
-
-def read_options(home: Path) -> PullRequestOptions:
-    """Return the table `[pull_requests]` of the home's configuration; UsageError if it is malformed."""
-    config = read_config(home)
-    values: dict[str, Any] = parse_pull_requests(f"{config.path}, [pull_requests]",
-                                                 config.tables.get("pull_requests", {}))
-    if "merge" in values:
-        values["merge"] = MergeRule(values["merge"])
-    for key in ("labels", "trust"):
-        if isinstance(values.get(key), list):
-            values[key] = tuple(values[key])
-    return PullRequestOptions(**values)
 
 
 def locate(git: Git, remote: str, options: PullRequestOptions) -> Location:

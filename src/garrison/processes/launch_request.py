@@ -6,15 +6,14 @@ recorded of earlier launches.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from garrison.config import PROJECT_FILE, PROJECT_TABLES, GuardConfig, LaunchConfig, parse_launch, read_config
-from garrison.errors import UsageError
+from garrison.config import PROJECT_FILE, PROJECT_TABLES, GuardConfig, LaunchConfig, read_config
 from garrison.frozen import frozen
 from garrison.system import untrusted
+from garrison.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,33 +79,27 @@ def read_project(repo: Path) -> LaunchConfig:
 
     Agents can change it: no link is followed, and it grants no rights.
     """
-    tables = read_project_tables(repo)
-    return parse_launch(str(repo / PROJECT_FILE), tables.get("launch", {})) if tables else LaunchConfig()
+    return LaunchConfig.of(read_project_file(repo).below("launch"))
 
 
 def read_guard(home: Path, repo: Path) -> GuardConfig:
     """Return the limits of what garrison commits for an agent; UsageError if a file is malformed."""
-    return read_config(home).guard().with_project(read_project_tables(repo).get("guard", {}),
-                                                  f"{repo / PROJECT_FILE}, [guard]")
+    return read_config(home).guard().with_project(read_project_file(repo).below("guard"))
 
 
-def read_project_tables(repo: Path) -> dict[str, Any]:
-    """Read the tables of a repository's garrison.toml, none without one; UsageError if it has others."""
-    path, data = repo / PROJECT_FILE, untrusted.read(repo, PROJECT_FILE)
-    return {} if data is None else parse_project_tables(path, data)
+def read_project_file(repo: Path) -> Table:
+    """Read a repository's garrison.toml, empty without one; UsageError if it has other tables than its two."""
+    return parse_project_file(repo / PROJECT_FILE, untrusted.read(repo, PROJECT_FILE) or b"")
 
 
-def parse_project_tables(path: Path | str, data: bytes) -> dict[str, Any]:
-    """Return the tables of a garrison.toml; UsageError names `path`."""
-    try:
-        tables = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}") from error
-    if unknown := [table for table in tables if table not in PROJECT_TABLES and not table.startswith("x_")]:
-        raise UsageError(f"{path}: {unknown[0]} has no effect there, since agents can change that file; it holds the "
-                         "tables [launch] and [guard] alone, everything else belongs in config.toml of the home "
-                         "(`garrison home`)")
-    return tables
+def parse_project_file(path: Path | str, data: bytes) -> Table:
+    """Return what a garrison.toml has; UsageError names `path`."""
+    file = Table.parse(path, data)
+    if unknown := [table for table in file.values if table not in PROJECT_TABLES and not table.startswith("x_")]:
+        raise file.error(f"{unknown[0]} has no effect there, since agents can change that file; it holds the tables "
+                         "[launch] and [guard] alone, everything else belongs in config.toml of the home (`garrison "
+                         "home`)", unknown[0])
+    return file
 
 
 def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> LaunchRequest:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.config import MergeRule
 from garrison.errors import GarrisonError
 from garrison.forge.checks import mark_required
 from garrison.forge.errors import NotFound, Refused, Stale, Unauthorized, Unreachable
@@ -26,7 +27,6 @@ from garrison.processes.pull_request_facts import (
     Comment,
     Facts,
     MergeFacts,
-    MergeRule,
     Relation,
     StepKind,
     hash_words,
@@ -47,9 +47,10 @@ from garrison.system.git.signing import parse_ident
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from garrison.config import PullRequestOptions
     from garrison.forge import model
     from garrison.forge.protocol import Forge
-    from garrison.processes.pull_request_facts import ForgeStep, PullRequestOptions
+    from garrison.processes.pull_request_facts import ForgeStep
     from garrison.records.pull_request import PullRequest
     from garrison.records.run import Launch
     from garrison.system.git import Git

@@ -167,51 +167,6 @@ class Facts:
     requires_resolved: bool = False
 
 
-class MergeRule(StrEnum):
-    """Who merges an approved and green pull request (`[pull_requests] merge`)."""
-
-    FORGE = "forge"
-    """garrison asks the forge to merge the expected commit, by the forge's own rules."""
-    AUTO = "auto"
-    """garrison turns on the forge's auto-merge for the tested commit, or hands it to the forge's merge queue."""
-    GARRISON = "garrison"
-    """As FORGE, with a status of garrison's that is green only for the tested merge."""
-    PERSON = "person"
-
-
-@frozen
-class PullRequestOptions:
-    """The table `[pull_requests]` of the home's config.toml."""
-
-    merge: MergeRule = MergeRule.FORGE
-    approvals: int = 1
-    """Approvals without which garrison does not merge."""
-    trust: str | tuple[str, ...] = "write"
-    """Whose comments reach agents: of people with `write` permission, of `all`, or of those named."""
-    mention: str = "garrison"
-    """Name by which a comment on the whole asks for work (`@garrison`)."""
-    check_limit: float = 3600.0
-    """Seconds without news after which a check that has not ended is told to a person."""
-    node: str = ""
-    """Node that mends what no node's commits own; '' for the one that a refused run returns to."""
-    labels: tuple[str, ...] = ()
-    poll: float = 30.0
-    """Seconds between two looks; up to ten times as many while nothing changes."""
-    settle: float = 60.0
-    """Seconds for which the checks must have stayed as they are before a merge, where the base requires none: a check
-    that has yet to register looks like none at all."""
-    forge: str = ""
-    """Program of the forge, for hosts whose name does not tell: github, gitlab, gitea or forgejo."""
-    status: str = "garrison"
-    """Name of the status that `merge = "garrison"` publishes."""
-
-    def hears(self, author: str, *, can_write: bool) -> bool:
-        """Return whether what somebody writes reaches an agent: a stranger's words would steer it."""
-        if isinstance(self.trust, str):
-            return can_write or self.trust == "all"
-        return author.casefold() in map(str.casefold, self.trust)
-
-
 class StepKind(StrEnum):
     """Kinds of steps at the forge."""
 

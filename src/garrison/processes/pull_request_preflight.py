@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from garrison.config import read_config
 from garrison.errors import Refused
 from garrison.merge.target import check_target_name, split_target
-from garrison.processes.forge_access import connect, read_options
+from garrison.processes.forge_access import connect
 from garrison.processes.pull_request_client import PullRequestClient
 from garrison.records.names import quote
 
@@ -33,7 +34,7 @@ def find_base(git: Git, stated: str | None) -> tuple[str, str]:
 def check_forge(runtime: Runtime, git: Git, stated: str | None) -> tuple[str, str, str]:
     """Return base, remote and the base's commit, fetched; Refused or ForgeError if no pull request could be opened."""
     remote, branch = find_base(git, stated)
-    options = read_options(runtime.home)
+    options = read_config(runtime.home).pull_requests()
     forge, credentials = connect(git, remote, runtime.home, runtime.environ, options)
     rules = forge.read_rules(branch)
     if not rules.can_push:

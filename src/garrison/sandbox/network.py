@@ -273,7 +273,7 @@ def split_address(address: str) -> tuple[str, str, int]:
 
 def lowest_limits(home: Path) -> Limits:
     """Return the limits of a run and of a day that hold for what belongs to no agent: the lowest that a profile has."""
-    agents = read_config(home).tables.get("agents")
+    agents = read_config(home).table.values.get("agents")
     profiles = [each for each in agents.values() if isinstance(each, dict)] if isinstance(agents, dict) else []
     run, day = (min((float(profile[key]) for profile in profiles if isinstance(profile.get(key), int | float)),
                     default=None) for key in ("budget_run", "budget_day"))

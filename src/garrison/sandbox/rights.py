@@ -18,24 +18,63 @@ A more specific table replaces a key of a more general one. `GARRISON_SANDBOX` r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from garrison.config import PROFILE_RIGHTS, SANDBOX_KEYS, ConfigFile, read_config, string_list
+from garrison.config import ConfigFile, read_config
 from garrison.errors import UsageError
-from garrison.sandbox.place import AUTO_VARIABLE, MODE_VARIABLE, Mode, Network, Rights, Role
+from garrison.frozen import frozen
+from garrison.sandbox.place import (
+    AUTO_VARIABLE,
+    DEFAULT_HOSTS,
+    DEFAULT_MODE,
+    DEFAULT_NETWORK,
+    MODE_VARIABLE,
+    Mode,
+    Network,
+    Rights,
+    Role,
+)
 from garrison.sandbox.proxy.hosts import parse_rules
+from garrison.tables import as_flag, as_strings, member, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from garrison.tables import Table
 
 ROLE_TABLES = tuple(role.value for role in Role if role is not Role.AGENT)
 """Tables below `[sandbox]`; an agent has its profile."""
 
-_Word = TypeVar("_Word", bound=StrEnum)
+
+def _hosts(value: Any) -> tuple[str, ...]:
+    hosts = as_strings(value)
+    try:
+        parse_rules(hosts)
+    except UsageError as error:
+        raise ValueError(f"a list of hosts, and {str(error).removeprefix('hosts: ')}") from None
+    return hosts
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    paths = as_strings(value)
+    if wrong := [path for path in paths if path != "~" and not path.startswith(("/", "~/"))]:
+        raise ValueError(f"a list of paths, each absolute or beginning with ~/, not {wrong[0]!r}")
+    return paths
+
+
+@frozen
+class SandboxConfig:
+    """The table `[sandbox]`, and its tables for one role each; a profile has the same keys but for `mode`."""
+
+    mode: Mode = setting(DEFAULT_MODE, member(Mode))
+    network: Network = setting(DEFAULT_NETWORK, member(Network))
+    hosts: tuple[str, ...] = setting((DEFAULT_HOSTS,), _hosts)
+    read: tuple[str, ...] = setting((), _paths)
+    write: tuple[str, ...] = setting((), _paths)
+    hide: tuple[str, ...] = setting((), _paths)
+    push: bool = setting(False, as_flag)
 
 
 def read_rights(home: Path, role: Role, agent: str = "", environ: Mapping[str, str] | None = None) -> Rights:
@@ -45,101 +84,48 @@ def read_rights(home: Path, role: Role, agent: str = "", environ: Mapping[str, s
 
 def rights_of(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, str]) -> Rights:
     """Return the rights that a configuration gives; UsageError for an invalid value."""
-    rights, is_network_stated = Rights(), False
-    for keys, table in _tables(config, role, agent):
-        rights = _override(rights, config, keys, table, _user_home(environ))
-        is_network_stated = is_network_stated or "network" in table
+    stated, is_network_stated = SandboxConfig(), False
+    for table in rights_tables(config, role, agent):
+        names = {"mode": "sandbox"} if table.keys[0] == "agents" else {}
+        stated = table.read(SandboxConfig, stated, others=None, names=names)  # other keys: `agents.config_check`
+        is_network_stated = is_network_stated or "network" in table.values
     if (word := environ.get(MODE_VARIABLE)) is not None:
-        rights = replace(rights, mode=_one_of(Mode, word, f"{MODE_VARIABLE}={word!r}"))
-    elif rights.mode is Mode.AUTO and (word := environ.get(AUTO_VARIABLE)) is not None:
-        rights = replace(rights, mode=_one_of(Mode, word, f"{AUTO_VARIABLE}={word!r}"))
-    return rights if is_network_stated or rights.mode is not Mode.NONE else replace(rights, network=Network.OPEN)
+        stated = replace(stated, mode=_mode_of(MODE_VARIABLE, word))
+    elif stated.mode is Mode.AUTO and (word := environ.get(AUTO_VARIABLE)) is not None:
+        stated = replace(stated, mode=_mode_of(AUTO_VARIABLE, word))
+    home = Path(environ.get("HOME") or Path.home())
+    read, write, hide = (tuple(_expand(path, home) for path in paths)
+                         for paths in (stated.read, stated.write, stated.hide))
+    network = stated.network if is_network_stated or stated.mode is not Mode.NONE else Network.OPEN
+    return Rights(stated.mode, network, stated.hosts, read, (), write, hide, stated.push)
+
+
+def _expand(path: str, home: Path) -> Path:
+    return Path(os.path.normpath(home / path[2:] if path[:1] == "~" else path))
+
+
+def _mode_of(variable: str, word: str) -> Mode:
+    """Return the mode that a variable of the environment states."""
+    try:
+        return member(Mode)(word)
+    except ValueError as error:
+        raise UsageError(f"{variable}={word!r} should be {error}") from None
 
 
 def check_rights(config: ConfigFile) -> None:
     """Refuse invalid values of the sandbox's keys anywhere in a configuration."""
     for role in Role:
         rights_of(config, role, "", {})
-    agents = config.tables.get("agents")
+    agents = config.table.below("agents").values
     for name in agents if isinstance(agents, dict) else ():
         rights_of(config, Role.AGENT, name, {})
 
 
-def _tables(config: ConfigFile, role: Role, agent: str) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Yield the tables that state rights, the most general one first, with the keys that lead to them."""
-    general = _table(config, ("sandbox",), config.tables.get("sandbox", {}))
-    yield ("sandbox",), {key: value for key, value in general.items() if key not in ROLE_TABLES}
+def rights_tables(config: ConfigFile, role: Role, agent: str) -> Iterator[Table]:
+    """Yield the tables that state rights, the most general one first."""
+    yield config.table.below("sandbox")
     if role is not Role.AGENT:
-        keys = ("sandbox", role.value)
-        yield keys, _table(config, keys, general.get(role.value, {}))
-    profiles = config.tables.get("agents")
-    profile = profiles.get(agent) if isinstance(profiles, dict) else None
-    if isinstance(profile, dict):
-        yield ("agents", agent), {key: value for key, value in profile.items() if key in PROFILE_RIGHTS}
-
-
-def _table(config: ConfigFile, keys: tuple[str, ...], table: Any) -> Mapping[str, Any]:
-    if not isinstance(table, dict):
-        raise UsageError(f"{config.place(*keys)}: {'.'.join(keys)} should be a table with {', '.join(SANDBOX_KEYS)}")
-    return table
-
-
-def _override(rights: Rights, config: ConfigFile, keys: tuple[str, ...], table: Mapping[str, Any],
-              user_home: Path) -> Rights:
-    """Return the rights with the keys of a table over them; other keys are for `agents.config_check`."""
-    for key, value in table.items():
-        reader = _READERS.get(key)
-        if reader is not None:
-            where = f"{config.place(*keys, key)}: {key} of [{'.'.join(keys)}]"
-            rights = reader(rights, value, where, user_home)
-    return rights
-
-
-def _user_home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("HOME") or Path.home())
-
-
-def _one_of(words: type[_Word], value: Any, where: str) -> _Word:
-    try:
-        return words(value)
-    except ValueError:
-        raise UsageError(f"{where} is {value!r}; use one of {', '.join(words)}"
-                         if "=" not in where else f"{where} should be one of {', '.join(words)}") from None
-
-
-def _paths(where: str, key: str, value: Any, user_home: Path) -> tuple[Path, ...]:
-    paths = []
-    for text in string_list(where, key, value):
-        path = user_home / text[2:] if text.startswith("~/") else user_home if text == "~" else Path(text)
-        if not path.is_absolute():
-            raise UsageError(f"{where} names {text!r}; a path should be absolute or begin with ~/")
-        paths.append(Path(os.path.normpath(path)))
-    return tuple(paths)
-
-
-def _true_or_false(where: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"{where} is {value!r}; use true or false")
-    return value
-
-
-def _hosts(where: str, value: Any) -> tuple[str, ...]:
-    hosts = string_list(where, "hosts", value)
-    try:
-        parse_rules(hosts)
-    except UsageError as error:
-        raise UsageError(f"{where}: {str(error).removeprefix('hosts: ')}") from None
-    return hosts
-
-
-_READERS: Mapping[str, Callable[[Rights, Any, str, Path], Rights]] = {
-    "mode": lambda rights, value, where, _: replace(rights, mode=_one_of(Mode, value, where)),
-    "sandbox": lambda rights, value, where, _: replace(rights, mode=_one_of(Mode, value, where)),
-    "network": lambda rights, value, where, _: replace(rights, network=_one_of(Network, value, where)),
-    "hosts": lambda rights, value, where, _: replace(rights, hosts=_hosts(where, value)),
-    "read": lambda rights, value, where, home: replace(rights, read=_paths(where, "read", value, home)),
-    "write": lambda rights, value, where, home: replace(rights, write=_paths(where, "write", value, home)),
-    "push": lambda rights, value, where, _: replace(rights, push=_true_or_false(where, value)),
-    "hide": lambda rights, value, where, home: replace(rights, hide=_paths(where, "hide", value, home)),
-}
-"""Key → reader of its value."""
+        yield config.table.below("sandbox", role.value)
+    profiles = config.table.below("agents").values
+    if isinstance(profiles, dict) and isinstance(profiles.get(agent), dict):
+        yield config.table.below("agents", agent)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from importlib import resources
 from pathlib import Path
 
 from garrison.errors import UsageError
 from garrison.frozen import frozen
+from garrison.tables import Table, as_flag, as_strings, number, setting
 
 
 @frozen
@@ -15,10 +15,10 @@ class Tier:
     """One trust tier; see trust.toml for the fields."""
 
     name: str
-    tool_dispatch: bool = False
-    tools: tuple[str, ...] = ()
-    heartbeat: float = 0.0
-    commands: bool = False
+    tool_dispatch: bool = setting(False, as_flag)
+    tools: tuple[str, ...] = setting((), as_strings)
+    heartbeat: float = setting(0.0, number("seconds", 0))
+    commands: bool = setting(False, as_flag)
 
     def allows(self, tool: str) -> bool:
         """Return whether a tool may be called."""
@@ -27,15 +27,9 @@ class Tier:
 
 def read_tiers(path: Path | None = None) -> dict[str, Tier]:
     """Return the tiers of a file, by default the shipped ones; UsageError if it is invalid."""
-    where = str(path or "trust.toml")
-    text = path.read_text() if path else resources.files("garrison.session").joinpath("trust.toml").read_text()
-    try:
-        body = tomllib.loads(text)
-        return {name: Tier(name, bool(tier.get("tool_dispatch", False)), tuple(tier.get("tools", ())),
-                           float(tier.get("heartbeat", 0)), bool(tier.get("commands", False)))
-                for name, tier in body.items()}
-    except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"{where}: {' '.join(str(error).split())}") from error
+    shipped = resources.files("garrison.session").joinpath("trust.toml")
+    file = Table.parse(path or "trust.toml", (path or shipped).read_bytes())
+    return {name: file.below(name).read(Tier, Tier(name)) for name in file.values}
 
 
 def require_working_tier(name: str, tiers: dict[str, Tier]) -> Tier:

@@ -9,33 +9,31 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from garrison.agents import registry
 from garrison.config import (
-    LAUNCH_KEYS,
-    PROFILE_RIGHTS,
     PROJECT_FILE,
-    ChatConfig,
+    PROJECT_TABLES,
+    RECORDS,
+    AgentsConfig,
     ConfigFile,
-    HostsConfig,
-    LimitsConfig,
-    MergeConfig,
-    NotifyConfig,
-    SetupConfig,
+    GuardConfig,
+    LaunchConfig,
     Timing,
     read_config,
     trees_root,
 )
+from garrison.ends import ChangeKind
 from garrison.frozen import frozen
-from garrison.processes.forge_access import read_options
-from garrison.processes.launch_request import read_project, read_project_tables
-from garrison.processes.pull_request_facts import PullRequestOptions
+from garrison.processes.launch_request import read_project_file
 from garrison.sandbox.place import MODE_VARIABLE, Role
-from garrison.sandbox.rights import ROLE_TABLES, rights_of
+from garrison.sandbox.rights import SandboxConfig, rights_of, rights_tables
+from garrison.tables import Table, is_secret, readers_of
 
 DEFAULT = "default"
 """Origin of a value that nobody has set."""
-_SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
+_SECRET = re.compile(r"key|token|secret|password|credential|authorization|cookie", re.IGNORECASE)
 HIDDEN = "(hidden)"
-"""Shown instead of the value of a variable that looks like a secret."""
+"""Shown instead of a value that is a secret, or of a variable that looks like one."""
 
 
 @frozen
@@ -45,6 +43,13 @@ class Setting:
     key: str
     value: Any
     origin: str
+    is_inherited: bool = False
+    """Whether a more general setting states it, which is shown too."""
+
+    @property
+    def is_set(self) -> bool:
+        """Return whether somebody has set just this."""
+        return self.origin != DEFAULT and not self.is_inherited
 
     @property
     def text(self) -> str:
@@ -54,22 +59,18 @@ class Setting:
 
 def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> Iterator[Setting]:
     """Yield all settings of a home, and of a repository's garrison.toml; UsageError for a malformed file."""
-    config = read_config(home)
+    config, project = read_config(home), Table(PROJECT_FILE, {}) if repo is None else read_project_file(repo)
     yield Setting("home", str(home), "GARRISON_HOME" if environ.get("GARRISON_HOME") else DEFAULT)
     yield Setting("trees", str(trees_root(environ)), "GARRISON_TREES" if environ.get("GARRISON_TREES") else DEFAULT)
-    launch = config.launch() if repo is None else read_project(repo).over(config.launch())
-    for key in LAUNCH_KEYS:
-        value, source = getattr(launch, key), launch.sources.get(key, DEFAULT)
-        origin = config.place("launch", key) if source == str(config.path) else source
-        yield Setting(f"launch.{key}", _plain(value), origin)
-    tables = (("notify", config.notify()), ("setup", config.setup()), ("chat", config.chat()),
-              ("hosts", config.hosts()), ("merge", config.merge()), ("limits", config.limits()),
-              ("pull_requests", read_options(home)))
-    for table, record in tables:
-        yield from _of_record(config, table, record)
-    yield from _guard(config, repo)
-    yield from _sandbox(config, environ)
-    yield from _profiles(config)
+    launch = LaunchConfig.of(project.below("launch")).over(config.launch())
+    yield from _of_record(launch, project.below("launch"), config.table.below("launch"))
+    for name, record in RECORDS.items():
+        if name not in PROJECT_TABLES:
+            yield from _of_record(config.table.below(name).read(record), config.table.below(name))
+    yield from _guard(config.table.below("guard"), project.below("guard"))
+    for role in Role:
+        yield from _rights(config, role, "", environ)
+    yield from _profiles(config, environ)
     timing = Timing.read(environ)
     for declared in fields(Timing):
         variable = f"GARRISON_{declared.name.upper()}"
@@ -77,62 +78,69 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
                       variable if variable in environ else DEFAULT)
 
 
-def _of_record(config: ConfigFile, table: str, record: NotifyConfig | SetupConfig | ChatConfig | HostsConfig
-               | LimitsConfig | MergeConfig | PullRequestOptions) -> Iterator[Setting]:
-    stated = config.tables.get(table, {})
-    for declared in fields(record):
-        origin = config.place(table, declared.name) if declared.name in stated else DEFAULT
-        yield Setting(f"{table}.{declared.name}", _plain(getattr(record, declared.name)), origin)
+def _of_record(record: Any, *tables: Table) -> Iterator[Setting]:
+    """Yield what a record has; each value comes from the first table that states it."""
+    for key in readers_of(type(record)):
+        value = getattr(record, key)
+        yield Setting(f"{'.'.join(tables[0].keys)}.{key}", HIDDEN if value and is_secret(type(record), key) else
+                      _plain(value), _origin(key, *tables))
 
 
-def _guard(config: ConfigFile, repo: Path | None) -> Iterator[Setting]:
-    """Yield the limits of what is committed for an agent; the patterns of both files hold."""
-    record, project, own = config.guard(), {}, config.tables.get("guard", {})
-    if repo is not None:
-        project = read_project_tables(repo).get("guard", {})
-        record = record.with_project(project, f"{repo / PROJECT_FILE}, [guard]")
-    for declared in fields(record):
-        name, value = declared.name, getattr(record, declared.name)
-        places = [*([str(repo / PROJECT_FILE)] if repo is not None and name in project else []),
-                  *([config.place("guard", name)] if name in own else [])]
-        yield Setting(f"guard.{name}", _plain(value),
-                      (" and ".join(places) if isinstance(value, tuple) else places[0]) if places else DEFAULT)
+def _origin(key: str, *tables: Table) -> str:
+    return next((table.place(key) for table in tables if key in table.values), DEFAULT)
 
 
-def _sandbox(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield the sandbox of all, then what single roles have instead."""
-    rights, stated = rights_of(config, Role.AGENT, "", environ), config.tables.get("sandbox", {})
-    for key in ("mode", *PROFILE_RIGHTS[1:]):
-        origin = config.place("sandbox", key) if key in stated else DEFAULT
-        if key == "mode" and MODE_VARIABLE in environ:
-            origin = MODE_VARIABLE
-        yield Setting(f"sandbox.{key}", _plain(getattr(rights, key)), origin)
-    for role in ROLE_TABLES:
-        for key, value in stated.get(role, {}).items():
-            yield Setting(f"sandbox.{role}.{key}", value, config.place("sandbox", role, key))
+def _guard(own: Table, project: Table) -> Iterator[Setting]:
+    """Yield the limits of what may land; the patterns of both files hold."""
+    record = own.read(GuardConfig).with_project(project)
+    for key in readers_of(GuardConfig):
+        if key in list(ChangeKind):
+            yield Setting(f"guard.{key}", str(record.effect(ChangeKind(key))), _origin(key, project, own))
+            continue
+        value = getattr(record, key)
+        places = [table.place(key) for table in (project, own) if key in table.values]
+        yield Setting(f"guard.{key}", _plain(value),
+                      " and ".join(places) if places and isinstance(value, tuple) else _origin(key, project, own))
 
 
-def _profiles(config: ConfigFile) -> Iterator[Setting]:
-    """Yield what holds for every agent, then each profile."""
-    for key, value in config.agent_defaults().items():
-        yield Setting(f"agents.{key}", value, config.place("agents", key))
-    for profile in config.agents():
-        table = config.tables["agents"][profile.name]
-        for key, value in {"kind": profile.kind, **table}.items():
-            origin = config.place("agents", profile.name, key) if key in table else DEFAULT
-            yield Setting(f"agents.{profile.name}.{key}", _without_secrets(value), origin)
+def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield the sandbox of a role or an agent: what it has itself, and what the more general `[sandbox]` gives it."""
+    rights = rights_of(config, role, agent, environ)
+    *general, own = rights_tables(config, role, agent)
+    for key in readers_of(SandboxConfig):
+        name = "sandbox" if key == "mode" and agent else key
+        origin = MODE_VARIABLE if key == "mode" and MODE_VARIABLE in environ else _origin(name, own)
+        inherited = _origin(key, *general) if origin == DEFAULT else DEFAULT
+        yield Setting(f"{'.'.join(own.keys)}.{name}", _plain(getattr(rights, key)),
+                      origin if inherited == DEFAULT else inherited,
+                      is_inherited=inherited != DEFAULT or (origin == MODE_VARIABLE and len(own.keys) > 1))
 
 
-def _without_secrets(value: Any) -> Any:
-    """Return a profile's value with the variables hidden that it sets to what may be secrets."""
-    if not isinstance(value, dict):
-        return value
-    return {key: HIDDEN if isinstance(each, str) and _SECRET.search(key) else _without_secrets(each)
-            for key, each in value.items()}
+def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield what holds for every agent, then each profile with all that its kind can be told."""
+    general, defaults = config.table.below("agents"), {"turns": AgentsConfig.turns, **config.agent_defaults()}
+    for key, value in defaults.items():
+        yield Setting(f"agents.{key}", _plain(value), _origin(key, general))
+    profiles, configured = registry.profiles(config.path.parent), {each.name: each for each in config.agents()}
+    for name in dict.fromkeys(("claude", *configured)):
+        table, profile = general.below(name), configured.get(name)
+        values = {"kind": profile.kind if profile else "claude", "env": profile.env if profile else (),
+                  "failover": profile.failover if profile else None, **registry.settings_of(profiles[name])}
+        shared = registry.shared_settings(values["kind"])
+        for key, value in values.items():
+            inherited = _origin(shared[key], general) if key in shared and key not in table.values else DEFAULT
+            yield Setting(f"agents.{name}.{key}", _plain(value),
+                          _origin(key, table) if inherited == DEFAULT else inherited,
+                          is_inherited=inherited != DEFAULT)
+        if profile is not None:
+            yield from _rights(config, Role.AGENT, name, environ)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value as JSON has it, with the variables hidden that it sets to what may be secrets."""
+    if isinstance(value, Mapping):
+        return {key: HIDDEN if isinstance(each, str) and _SECRET.search(key) else _plain(each)
+                for key, each in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(each) for each in value]
     return str(value) if isinstance(value, (Path, str)) else value

@@ -9,14 +9,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from garrison.agents.claude import extensions
-from garrison.agents.claude.settings import LIMITS, READERS, read_values, values_of
-from garrison.errors import UsageError
+from garrison.agents.claude.settings import LIMITS, values_of
+from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.frozen import frozen
+from garrison.tables import Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 """Kinds of tool calls for which an agent may ask leave."""
@@ -27,37 +28,6 @@ SESSION = "{session}"
 """Placeholder in `takeover` for the session's id."""
 ANYTHING = "*"
 """Word that stands for all kinds."""
-
-
-@frozen
-class AcpSettings:
-    """Settings of one ACP agent; None for the agent's own default."""
-
-    argv: tuple[str, ...] = ()
-    model: str | None = None
-    mode: str | None = None
-    """The agent's own mode, by its id."""
-    auth: str | None = None
-    """Log-in method, by its id, that the agent wants to be asked for; it takes its key from its environment."""
-    mcp: bool = True
-    """Offer garrison's tools as an MCP server."""
-    mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Further MCP servers that the agent is to start or to call, by name."""
-    allow: tuple[str, ...] = (ANYTHING,)
-    """Kinds of tool calls that are allowed when the agent asks; a person is asked about all others."""
-    deny: tuple[str, ...] = ()
-    """Kinds that are refused without a question."""
-    stale: float = 300.0
-    """Seconds of silence outside of tool calls after which the agent counts as hung."""
-    starts: int = 2
-    """Sessions that may start at one time in the home."""
-    set: Mapping[str, str] = field(default_factory=dict)
-    """Variables set for the agent's program."""
-    takeover: tuple[str, ...] = ()
-    """Words of a program that opens a session, `{session}`, for a person; none if there is no such program."""
-
-
-# ---- values; a ValueError says what is expected
 
 
 def _argv(value: Any) -> tuple[str, ...]:
@@ -86,12 +56,6 @@ def _servers(value: Any) -> dict[str, dict[str, Any]]:
     return servers
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")  # noqa: TRY004  # as every reader of a setting
-    return value
-
-
 def _kinds(value: Any) -> tuple[str, ...]:
     words = tuple(value) if isinstance(value, (list, tuple)) else ()
     if not isinstance(value, (list, tuple)) or not all(word in (*KINDS, ANYTHING) for word in words):
@@ -99,29 +63,49 @@ def _kinds(value: Any) -> tuple[str, ...]:
     return words
 
 
-SETTINGS: Mapping[str, Callable[[Any], Any]] = {
-    "argv": _argv, "model": READERS["model"], "mode": READERS["model"], "auth": READERS["model"], "mcp": _flag,
-    "allow": _kinds, "deny": _kinds, "stale": READERS["stale"], "starts": READERS["starts"], "set": READERS["set"],
-    "takeover": _opener, "mcp_servers": _servers}
-"""Setting → reader of its value."""
+@frozen
+class AcpSettings:
+    """Settings of one ACP agent; None for the agent's own default."""
+
+    argv: tuple[str, ...] = setting((), _argv)
+    model: str | None = setting(None, as_text)
+    mode: str | None = setting(None, as_text)
+    """The agent's own mode, by its id."""
+    auth: str | None = setting(None, as_text)
+    """Log-in method, by its id, that the agent wants to be asked for; it takes its key from its environment."""
+    mcp: bool = setting(True, as_flag)
+    """Offer garrison's tools as an MCP server."""
+    mcp_servers: Mapping[str, Mapping[str, Any]] = empty_table(_servers)
+    """Further MCP servers that the agent is to start or to call, by name."""
+    allow: tuple[str, ...] = setting((ANYTHING,), _kinds)
+    """Kinds of tool calls that are allowed when the agent asks; a person is asked about all others."""
+    deny: tuple[str, ...] = setting((), _kinds)
+    """Kinds that are refused without a question."""
+    stale: float = setting(300.0, as_amount)
+    """Seconds of silence outside of tool calls after which the agent counts as hung."""
+    starts: int = setting(2, as_count)
+    """Sessions that may start at one time in the home."""
+    set: Mapping[str, str] = empty_table(as_mapping)
+    """Variables set for the agent's program."""
+    takeover: tuple[str, ...] = setting((), _opener)
+    """Words of a program that opens a session, `{session}`, for a person; none if there is no such program."""
+
+
 ATTRIBUTES = {"model": ("model", "llm_model")}
 """Setting → node attributes that set it; the first one present wins."""
 
 
-def from_profile(where: str, values: Mapping[str, Any]) -> AcpSettings:
-    """Return the settings of a profile's table; UsageError, beginning with `where`, for an invalid one."""
-    if unknown := sorted(set(values) - set(SETTINGS) - set(LIMITS)):
-        raise UsageError(f"{where}: {unknown[0]} is not a setting; there are {', '.join([*SETTINGS, *LIMITS])}")
-    own = {name: value for name, value in values.items() if name in SETTINGS}
-    settings = AcpSettings(**read_values(where, own, SETTINGS))
+def from_profile(table: Table) -> AcpSettings:
+    """Return the settings of a profile's table; UsageError for an invalid one."""
+    settings = table.read(AcpSettings, others=(*LIMITS, *PROFILE_KEYS, *PROFILE_RIGHTS))
     if not settings.argv:
-        raise UsageError(f"{where}: argv is missing; name the program that speaks ACP, such as [\"codex-acp\"]")
+        raise table.error("argv is missing; name the program that speaks ACP, such as [\"codex-acp\"]")
     return settings
 
 
 def for_node(profile: AcpSettings, node: str, attributes: Mapping[str, Any]) -> AcpSettings:
     """Return the profile with the node's attributes over it; UsageError for an invalid one."""
-    return replace(profile, **read_values(f"node {node}", values_of(attributes, ATTRIBUTES), SETTINGS))
+    return Table(f"node {node}", values_of(attributes, ATTRIBUTES)).read(AcpSettings, profile)
 
 
 def read_only(profile: AcpSettings, *, can_run: bool = False) -> AcpSettings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,21 +151,6 @@ def schema(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or value.get("type") != "object":
         raise ValueError("a JSON schema of type object")
     return value
-
-
-def flag(value: Any) -> bool:
-    """Read true or false."""
-    words: Mapping[str, bool] = {"true": True, "false": False}
-    if str(value).strip().lower() not in words:
-        raise ValueError("true or false")
-    return words[str(value).strip().lower()]
-
-
-READERS: Mapping[str, Callable[[Any], Any]] = {
-    "tools": patterns, "allowed_tools": patterns, "disallowed_tools": patterns, "mcp_servers": mcp_servers,
-    "subagents": subagents, "hooks": hooks, "skills": paths, "plugins": paths, "add_dirs": paths, "thinking": thinking,
-    "output_schema": schema, "attribution": flag}
-"""Setting → reader of its value; a ValueError says what is expected."""
 
 
 # ---- for the CLI

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.config import read_config
 from garrison.errors import GarrisonError
 from garrison.processes.forge_wake import Wishes, forge_folder, read_wishes, wake_file
 from garrison.processes.guardian.forge_worker import ForgeCount, ForgeWorker
@@ -53,12 +54,10 @@ class ForgeClient:
     """Forge of one run, as its guardian uses it."""
 
     def __init__(self, runtime: Runtime, launch: Launch, plan: RunPlan, git: Git) -> None:
-        from garrison.processes.forge_access import read_options  # only runs with a pull request need it
-
         self.runtime, self.launch, self.plan, self.git = runtime, launch, plan, git
         self.root = runtime.files(launch.run_id).root
         self.wake_file = wake_file(self.root)
-        self.options = read_options(runtime.home)
+        self.options = read_config(runtime.home).pull_requests()
         self.worker = ForgeWorker(self._open, self.options.poll, self.options.settle)
         self.worker.count = read_count(self.root)
         self._woken = self._stamp()

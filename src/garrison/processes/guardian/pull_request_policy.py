@@ -14,6 +14,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from garrison.agents.quotation import mention, path_name, quote
+from garrison.config import MergeRule, PullRequestOptions
 from garrison.frozen import frozen
 from garrison.pipeline.flow import SentBack, event_to_data
 from garrison.processes.actions import Action, ActionKind
@@ -24,8 +25,6 @@ from garrison.processes.pull_request_facts import (
     Comment,
     Facts,
     ForgeStep,
-    MergeRule,
-    PullRequestOptions,
     Relation,
     StepKind,
 )

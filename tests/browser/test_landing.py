@@ -65,7 +65,7 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     changes = page.locator("#detail-changes")
     expect(changes).to_contain_text("attempt 1 at ")
     expect(changes).to_contain_text("waiting for approval")
-    expect(changes).to_contain_text("its agent reported success")
+    expect(changes).to_contain_text("its command ended with exit code 0")
     expect(changes.locator(".file", has_text="work.txt").locator("tr.add")).to_contain_text("1")
     page.keyboard.press("Escape")  # it covers the card
 

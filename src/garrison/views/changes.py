@@ -297,8 +297,10 @@ def read_evidence(folder: Path, run: str, node: str, attempt: int) -> list[str]:
     if task is not None and (asked := task.rework_reason.strip()):
         lines.append(f"this attempt answers: {asked.splitlines()[0]}")
     if result is not None:
-        exit_code = f", exit code {result.exit_code}" if result.exit_code is not None else ""
-        lines.append(f"its agent reported {result.status}{exit_code}")
+        reported = str(result.said.get("status") or "").replace("_", " ")
+        ended = f"ended with exit code {result.exit_code}" if result.exit_code is not None else "ended"
+        silent = f"its command {ended}" if task is not None and task.command else f"its agent {ended}, without a report"
+        lines.append(f"its agent reported {reported}" if reported else silent)
         lines += [f"its agent's notes: {notes}" for notes in [result.said.get("notes")] if notes]
     if task is not None and (validator := task.attributes.get("validator")):
         lines.append(f"validated by {validator}")

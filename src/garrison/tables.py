@@ -23,7 +23,7 @@ from dataclasses import field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from garrison.errors import UsageError
 from garrison.frozen import frozen
@@ -40,6 +40,13 @@ _MAX_SHOWN = 80
 _READER, _KEYS, _SECRET = "reader", "keys", "secret"
 
 
+@frozen
+class Nested(Generic[T]):
+    """Reader of a table within a table, whose errors name the line and the keys of their own."""
+
+    read: Callable[[Table], T]
+
+
 # --- declaring a table ------------------------------------------------------------------------------------------------
 
 
@@ -49,7 +56,7 @@ def setting(default: D, read: Reader[T], *, is_secret: bool = False) -> D | T:
     return made  # type: ignore[no-any-return]
 
 
-def empty_table(read: Reader[Mapping[str, T]]) -> Mapping[str, T]:
+def empty_table(read: Reader[Mapping[str, T]] | Nested[Mapping[str, T]]) -> Mapping[str, T]:
     """Declare a field that the table of its name sets, empty without one."""
     made: Any = field(default_factory=dict, metadata={_READER: read})
     return made  # type: ignore[no-any-return]
@@ -66,7 +73,7 @@ def is_secret(record: type[Any], key: str) -> bool:
     return any(each.name == key and each.metadata.get(_SECRET) for each in fields(record))
 
 
-def readers_of(record: type[Any]) -> Mapping[str, Reader[Any]]:
+def readers_of(record: type[Any]) -> Mapping[str, Reader[Any] | Nested[Any]]:
     """Return the keys that a record declares, in their order, with the reader of each."""
     return {key: each.metadata[_READER] for each in fields(record) if _READER in each.metadata
             for key in each.metadata.get(_KEYS, (each.name,))}
@@ -107,7 +114,7 @@ class Table:
         values = self.values
         for key in keys:
             values = values.get(key, {}) if isinstance(values, Mapping) else {}
-        return replace(self, values=values, keys=(*self.keys, *keys))
+        return Table(self.file, values, (*self.keys, *keys), self.text)
 
     def place(self, *keys: str) -> str:
         """Return the file, and the line on which the key that `keys` lead to is set, else that of the table."""
@@ -136,13 +143,13 @@ class Table:
                 what = f"{key} is not a setting" if self.keys else f"garrison reads no table or key {key}"
                 yield str(self.error(f"{what}; {fix}", str(key))), near
 
-    def value(self, key: str, read: Reader[T], default: D, *, is_secret: bool = False) -> D | T:
+    def value(self, key: str, read: Reader[T] | Nested[T], default: D, *, is_secret: bool = False) -> D | T:
         """Return the value of one key; UsageError for a wrong one, which it shows unless it may hold a secret."""
         values = self.require((key,))
         if key not in values:
             return default
         try:
-            return read(values[key])
+            return read.read(self.below(key)) if isinstance(read, Nested) else read(values[key])
         except ValueError as error:
             is_hidden = is_secret or isinstance(values[key], Mapping)  # variables, for example
             shown = "" if is_hidden else f"={values[key]!r}"

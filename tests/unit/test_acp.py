@@ -117,7 +117,8 @@ def test_a_worker_gives_no_verdict_and_a_validator_nothing_else(tmp_path: Path) 
     ("", "argv is missing"), ('argv = []', "argv=.* should be a list of strings that begins with the program"),
     ('argv = ["p"]\nallow = ["exec"]', "allow=.*a list of kinds of tool calls: read, edit"),
     ('argv = ["p"]\nmcp_servers.garrison.command = "x"', "further servers: garrison is garrison's own"),
-    ('argv = ["p"]\nmcp_servers.a.args = ["x"]', "for each server either a command or a url; a has not"),
+    ('argv = ["p"]\nmcp_servers.a.args = ["x"]',
+     r"config.toml:4: \[agents.x.mcp_servers.a\] should have either a command or a url"),
     ('argv = ["p"]\nmcp = "yes"', "mcp='yes' should be true or false"),
     ('argv = ["p"]\ntakeover = ["p"]', 'takeover=.*with "{session}" in one of them'),
     ('argv = ["p"]\ntools = []', "tools is not a")])

@@ -69,6 +69,9 @@ def test_the_command_shows_what_is_set_and_with_origin_everything(home: Path, tm
         return result.stdout
 
     assert '"make test"' in said() and "chat.budget" not in said()
+    monkeypatch.setenv("GARRISON_HOME", str(home))
+    assert CliRunner().invoke(garrison, ["config"]).stdout.splitlines()[-1] == said().splitlines()[-1]
+    monkeypatch.delenv("GARRISON_HOME")
     assert "sk-1" not in said("--origin")
     assert "chat.budget_day" in said("--origin", "chat")
     assert {each["key"] for each in json.loads(said("chat", "--json"))} == {

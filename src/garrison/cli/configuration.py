@@ -14,9 +14,15 @@ from garrison.config import PROJECT_FILE, config_path, find_home
 from garrison.errors import GarrisonError
 
 
-@click.group(cls=Group)
-def config() -> None:
-    """Show the configuration: the home's config.toml, a repository's garrison.toml, and the environment."""
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def config(context: click.Context) -> None:
+    """Show the configuration: the home's config.toml, a repository's garrison.toml, and the environment.
+
+    Without a command it shows all settings that are set somewhere.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(show_command)
 
 
 @config.command("show", examples=(

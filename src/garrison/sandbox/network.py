@@ -36,6 +36,7 @@ from garrison.sandbox.proxy.hosts import DEFAULT_PORTS, find_rule, normalize_hos
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
 from garrison.sandbox.rights import read_rights
 from garrison.system.git.submodules import connect_as_user
+from garrison.tables import as_amount, or_none
 
 if TYPE_CHECKING:
     from garrison.system.event_loop import EventLoop
@@ -273,9 +274,10 @@ def split_address(address: str) -> tuple[str, str, int]:
 
 def lowest_limits(home: Path) -> Limits:
     """Return the limits of a run and of a day that hold for what belongs to no agent: the lowest that a profile has."""
-    agents = read_config(home).table.values.get("agents")
-    profiles = [each for each in agents.values() if isinstance(each, dict)] if isinstance(agents, dict) else []
-    run, day = (min((float(profile[key]) for profile in profiles if isinstance(profile.get(key), int | float)),
+    agents = read_config(home).table.below("agents")
+    profiles = [agents.below(name) for name, table in agents.values.items() if isinstance(table, dict)
+                ] if isinstance(agents.values, dict) else []
+    run, day = (min((limit for each in profiles if (limit := each.value(key, or_none(as_amount), None)) is not None),
                     default=None) for key in ("budget_run", "budget_day"))
     return Limits(None, run, day)
 

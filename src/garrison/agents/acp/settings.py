@@ -17,7 +17,7 @@ from garrison.agents.claude import extensions
 from garrison.agents.claude.settings import LIMITS, values_of
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.frozen import frozen
-from garrison.tables import Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
+from garrison.tables import Nested, Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 """Kinds of tool calls for which an agent may ask leave."""
@@ -47,12 +47,12 @@ def _opener(value: Any) -> tuple[str, ...]:
     return words
 
 
-def _servers(value: Any) -> dict[str, dict[str, Any]]:
+def _servers(table: Table) -> dict[str, dict[str, Any]]:
     from garrison.agents.claude.tools import SERVER  # late: few profiles have servers
 
-    servers = extensions.mcp_servers(value)
+    servers = extensions.mcp_servers(table)
     if SERVER in servers:
-        raise ValueError(f"further servers: {SERVER} is garrison's own")
+        raise table.error(f"should have further servers: {SERVER} is garrison's own", SERVER)
     return servers
 
 
@@ -75,7 +75,7 @@ class AcpSettings:
     """Log-in method, by its id, that the agent wants to be asked for; it takes its key from its environment."""
     mcp: bool = setting(True, as_flag)
     """Offer garrison's tools as an MCP server."""
-    mcp_servers: Mapping[str, Mapping[str, Any]] = empty_table(_servers)
+    mcp_servers: Mapping[str, Mapping[str, Any]] = empty_table(Nested(_servers))
     """Further MCP servers that the agent is to start or to call, by name."""
     allow: tuple[str, ...] = setting((ANYTHING,), _kinds)
     """Kinds of tool calls that are allowed when the agent asks; a person is asked about all others."""

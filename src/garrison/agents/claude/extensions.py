@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from garrison.errors import UsageError
 from garrison.spelling import nearest
+from garrison.tables import Table, as_text
 
 TOOLS = frozenset((
     "Agent", "AskUserQuestion", "Bash", "BashOutput", "Edit", "EnterPlanMode", "ExitPlanMode", "Glob", "Grep",
@@ -23,8 +25,8 @@ TOOLS = frozenset((
 EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "Stop", "SubagentStart",
           "SubagentStop", "PreCompact", "Notification", "SessionStart", "SessionEnd")
 """Events of the CLI's hooks."""
-_SERVER_KEYS = frozenset(("type", "command", "args", "env", "url", "headers"))
-_SUBAGENT_KEYS = frozenset(("description", "prompt", "tools", "model"))
+_SERVER_KEYS = ("type", "command", "args", "env", "url", "headers")
+_SUBAGENT_KEYS = ("description", "prompt", "tools", "model")
 _HOOK_KEYS = frozenset(("matcher", "command", "timeout"))
 _BETWEEN = re.compile(r"[,\s]+(?![^(]*\))")
 """Separator of patterns: not within parentheses, which belong to one of them."""
@@ -73,47 +75,50 @@ def unknown_tool(found: Collection[str], servers: Collection[str]) -> str:
 # ---- tables
 
 
-def mcp_servers(value: Any) -> dict[str, dict[str, Any]]:
+def mcp_servers(table: Table) -> dict[str, dict[str, Any]]:
     """Read MCP servers by name: a command with its arguments, or a url."""
-    servers = _tables(value, "mcp_servers", _SERVER_KEYS)
-    for name, server in servers.items():
-        if bool(server.get("command")) == bool(server.get("url")):
-            raise ValueError(f"for each server either a command or a url; {name} has not")
-        if server.get("url"):
-            server.setdefault("type", "http")
+    servers = {}
+    for server, values in _tables(table, _SERVER_KEYS):
+        if bool(values.get("command")) == bool(values.get("url")):
+            raise server.error("should have either a command or a url")
+        servers[server.keys[-1]] = {**({"type": "http"} if values.get("url") else {}), **values}
     return servers
 
 
-def subagents(value: Any) -> dict[str, dict[str, Any]]:
+def subagents(table: Table) -> dict[str, dict[str, Any]]:
     """Read subagents by name: what each is for, its prompt, tools and model."""
-    found = _tables(value, "subagents", _SUBAGENT_KEYS)
-    for name, one in found.items():
-        if not all(isinstance(one.get(key), str) and one[key].strip() for key in ("description", "prompt")):
-            raise ValueError(f"for each subagent a description and a prompt, and {name} lacks one")
-        if "tools" in one:
-            one["tools"] = list(patterns(one["tools"]))
+    found = {}
+    for subagent, values in _tables(table, _SUBAGENT_KEYS):
+        for key in ("description", "prompt"):
+            if not subagent.value(key, as_text, ""):
+                raise subagent.error("should have a description and a prompt")
+        found[subagent.keys[-1]] = {**values, **(
+            {"tools": list(subagent.value("tools", patterns, ()))} if "tools" in values else {})}
     return found
 
 
-def hooks(value: Any) -> dict[str, list[dict[str, Any]]]:
+def hooks(table: Table) -> dict[str, list[dict[str, Any]]]:
     """Read hooks by event: commands, each with a matcher."""
-    for event, entries in value.items() if isinstance(value, dict) else [(value, None)]:
-        if event not in EVENTS:
-            raise ValueError(f"events among {', '.join(EVENTS)}, not {event}")
-        if not isinstance(entries, list) or not all(
-                isinstance(entry, dict) and isinstance(entry.get("command"), str) and not set(entry) - _HOOK_KEYS
-                for entry in entries):
-            raise ValueError(f"for {event} a list of tables with command and, if wanted, matcher and timeout")
-    return {event: [dict(entry) for entry in entries] for event, entries in value.items()}
+    for wrong, _ in table.unknown(EVENTS):
+        raise UsageError(wrong)
+    return {event: table.value(event, _hooks, []) for event in table.values}
 
 
-def _tables(value: Any, what: str, known: Collection[str]) -> dict[str, dict[str, Any]]:
-    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
-        raise ValueError(f"a table of tables, [… .{what}.NAME]")
-    for name, table in value.items():
-        if unknown := sorted(set(table) - set(known)):
-            raise ValueError(f"{name} with the keys {', '.join(sorted(known))}, not {unknown[0]}")
-    return {str(name): dict(table) for name, table in value.items()}
+def _hooks(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(
+            isinstance(entry, dict) and isinstance(entry.get("command"), str) and not set(entry) - _HOOK_KEYS
+            for entry in value):
+        raise ValueError("a list of tables with command and, if wanted, matcher and timeout")
+    return [dict(entry) for entry in value]
+
+
+def _tables(table: Table, known: Collection[str]) -> Iterator[tuple[Table, dict[str, Any]]]:
+    """Yield the tables of a table of them, with their values; UsageError for a key that is not known."""
+    for name in table.require(("NAME",)):
+        below = table.below(name)
+        for wrong, _ in below.unknown(known):
+            raise UsageError(wrong)
+        yield below, {key: value for key, value in below.values.items() if not key.startswith("x_")}
 
 
 # ---- other values

@@ -14,6 +14,7 @@ from garrison.agents.claude import extensions
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.frozen import frozen
 from garrison.tables import (
+    Nested,
     Table,
     as_amount,
     as_count,
@@ -66,9 +67,9 @@ class ClaudeSettings:
     """
     allowed_tools: tuple[str, ...] = setting((), extensions.patterns)
     disallowed_tools: tuple[str, ...] = setting((), extensions.patterns)
-    mcp_servers: Mapping[str, Mapping[str, Any]] = empty_table(extensions.mcp_servers)
-    subagents: Mapping[str, Mapping[str, Any]] = empty_table(extensions.subagents)
-    hooks: Mapping[str, list[dict[str, Any]]] = empty_table(extensions.hooks)
+    mcp_servers: Mapping[str, Mapping[str, Any]] = empty_table(Nested(extensions.mcp_servers))
+    subagents: Mapping[str, Mapping[str, Any]] = empty_table(Nested(extensions.subagents))
+    hooks: Mapping[str, list[dict[str, Any]]] = empty_table(Nested(extensions.hooks))
     skills: tuple[str, ...] = setting((), extensions.paths)
     """Folders of skills."""
     plugins: tuple[str, ...] = setting((), extensions.paths)

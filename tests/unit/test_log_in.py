@@ -114,6 +114,30 @@ def test_a_log_in_stays_outside_and_only_its_cli_renews_it(tmp_path: Path) -> No
     assert log_in_of("command", home, {}, {}) is None
 
 
+def test_the_log_in_of_a_program_s_own_stays_outside_where_the_proxy_can_add_it(tmp_path: Path) -> None:
+    """An API key in its file, and a Claude CLI's token; not those of a ChatGPT account, which the API does not take."""
+    environ, now = {"HOME": str(tmp_path), "PATH": "/bin"}, time.time()
+    codex, opencode = tmp_path / ".codex", tmp_path / ".local/share/opencode"
+    assert log_in_of("codex", tmp_path, {}, environ) is None
+    for folder, content in ((codex, '{"OPENAI_API_KEY": "k1"}'), (opencode, '{"openai": {"key": "k2"}}')):
+        folder.mkdir(parents=True)
+        (folder / "auth.json").write_text(content)
+    for name, key in (("codex", "k1"), ("codex-exec", "k1"), ("opencode", "k2")):
+        found = log_in_of(name, tmp_path, {}, environ)
+        assert found is not None and found.variables(now) == {"OPENAI_API_KEY": key}
+        assert log_in_of(name, tmp_path, {"OPENAI_API_KEY": "mine"}, environ) is None
+    for content in ('{"OPENAI_API_KEY": null, "tokens": {"access_token": "t"}}', "[]", "{"):
+        (codex / "auth.json").write_text(content)
+        found = log_in_of("codex", tmp_path, {}, environ)
+        assert found is not None and found.variables(now) == {}
+    (tmp_path / "config.toml").write_text('[agents.codex]\nkind = "acp"\nargv = ["codex-acp"]\n')
+    assert log_in_of("codex", tmp_path, {}, environ) is None, "its profile says that it takes no key"
+    write(tmp_path / ".claude", {**OLD, "expiresAt": (now + 3600) * 1000})
+    for name in ("claude-p", "claude-acp"):
+        found = log_in_of(name, tmp_path, {}, environ)
+        assert found is not None and found.variables(now) == {"CLAUDE_CODE_OAUTH_TOKEN": "a1"}
+
+
 @pytest.mark.parametrize(("before", "after"), [
     ("", '[agents.claude]\nlogin = "file"\n'),
     ('# mine\n[sandbox]\nmode = "none"\n', '# mine\n[sandbox]\nmode = "none"\n\n[agents.claude]\nlogin = "file"\n'),

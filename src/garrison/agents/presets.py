@@ -1,5 +1,5 @@
-"""Presets: profiles of known agents for config.toml, and what each needs. Pure but for the look at the PATH, and at
-whether files of log-ins exist.
+"""Presets: profiles of known agents for config.toml, and what each needs. Pure but for the look at the PATH, and at the
+files of log-ins: whether they exist, and whether one holds an API key.
 
 A preset is a text to copy, no code: an agent that is not here needs a profile of the same form.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from garrison.spelling import nearest
 
 @frozen
 class LogIn:
-    """A log-in of an agent's own program: only whether its file exists is ever asked."""
+    """A log-in of an agent's own program."""
 
     command: str
     """Command that logs in."""
@@ -27,11 +28,32 @@ class LogIn:
     file: str
     variable: str = ""
     """Variable that names another folder."""
+    key: tuple[str, ...] = ()
+    """Keys of the tables in its file, outermost first, below which it may hold an API key."""
+    key_variable: str = ""
+    """Variable in which the program takes that key, too."""
 
     def find(self, environ: Mapping[str, str]) -> Path | None:
         """Return the path of its file, None if there is none."""
         folder = Path(environ.get(self.variable) or Path(environ.get("HOME") or "/", self.folder))
         return folder / self.file if (folder / self.file).is_file() else None
+
+
+@frozen
+class KeyInFile:
+    """The API key that the log-in of a program holds, as it is used from outside a sandbox."""
+
+    folder: Path
+    log_in: LogIn
+
+    def variables(self, _now: float) -> dict[str, str]:
+        """Return the variable with the key; empty if the file holds none, but tokens of an account, say."""
+        value: Any = None
+        with suppress(OSError, ValueError, RecursionError):
+            value = json.loads((self.folder / self.log_in.file).read_bytes())
+        for name in self.log_in.key:
+            value = value.get(name) if isinstance(value, dict) else None
+        return {self.log_in.key_variable: value} if self.log_in.key and value and isinstance(value, str) else {}
 
 
 @frozen
@@ -69,6 +91,8 @@ class Preset:
         if key := next((name for name in self.env if environ.get(name)), ""):
             return f"{key} is set"
         if self.log_in is not None and (path := self.log_in.find(environ)):
+            if KeyInFile(path.parent, self.log_in).variables(0.0) or self.log_in is _CLAUDE_LOG_IN:
+                return f"logged in ({path}, which stays outside a sandbox)"
             return f"logged in ({path}, which a sandbox shows only if `read` names it: docs/agents.md)"
         other = f", or run `{self.log_in.command}`" if self.log_in is not None else ""
         return f"no key and no log-in: set {' or '.join(self.env)} where you launch{other}"
@@ -93,11 +117,11 @@ def _list(words: Iterable[str]) -> str:
 
 
 _OPENAI = ("OPENAI_API_KEY",)
-_ANTHROPIC = ("ANTHROPIC_API_KEY",)
+_ANTHROPIC = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN")
 _MANY = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 _OPENAI_URL, _ANTHROPIC_URL = ("OPENAI_BASE_URL",), ("ANTHROPIC_BASE_URL",)
 _AT_OPENAI = "${OPENAI_BASE_URL:-https://api.openai.com/v1}"
-_CODEX_LOG_IN = LogIn("codex login", ".codex", "auth.json", "CODEX_HOME")
+_CODEX_LOG_IN = LogIn("codex login", ".codex", "auth.json", "CODEX_HOME", ("OPENAI_API_KEY",), "OPENAI_API_KEY")
 _CLAUDE_LOG_IN = LogIn("claude auth login", ".claude", ".credentials.json", "CLAUDE_CONFIG_DIR")
 _UNTRIED = "not tried"
 _AIDER_GAVE_UP = r"litellm\.\w+Error(?![\s\S]*(?:Retrying in |Applied edit to ))"
@@ -134,7 +158,8 @@ PRESETS = (
     Preset("opencode", "acp", ("opencode", "acp"), "npm install -g opencode-ai", _OPENAI, f"{_SEEN} (1.18.33)",
            (("takeover", _list(("opencode", "--session", "{session}"))),),
            set=(("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_CONFIG_CONTENT", _OPENCODE_CONFIG)),
-           log_in=LogIn("opencode auth login", ".local/share/opencode", "auth.json"), urls=_OPENAI_URL),
+           log_in=LogIn("opencode auth login", ".local/share/opencode", "auth.json", "", ("openai", "key"),
+                        "OPENAI_API_KEY"), urls=_OPENAI_URL),
     Preset("claude-acp", "acp", ("claude-agent-acp",), "npm install -g @agentclientprotocol/claude-agent-acp",
            _ANTHROPIC, f"{_SEEN} (0.49.0)", (("takeover", _list(("claude", "--resume", "{session}"))),),
            log_in=_CLAUDE_LOG_IN, urls=_ANTHROPIC_URL),
@@ -155,6 +180,12 @@ PRESETS = (
             ("stream", '"codex"')), log_in=_CODEX_LOG_IN, urls=_OPENAI_URL),
 )
 """The presets. Those that pass by an agent's own sandbox or questions rely on garrison's sandbox in their place."""
+
+
+def find_log_in(program: str) -> LogIn | None:
+    """Return the log-in of a preset's program, None if there is none, or no such preset."""
+    name = Path(program).name
+    return next((preset.log_in for preset in PRESETS if preset.program == name and preset.log_in is not None), None)
 
 
 def find_preset(name: str) -> Preset | str:

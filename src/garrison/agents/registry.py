@@ -42,6 +42,7 @@ from garrison.agents.claude.settings import (
     KEYS,
     LIMITS,
     PROXY,
+    TOKEN,
     ClaudeSettings,
     for_node,
 )
@@ -52,7 +53,7 @@ from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
 from garrison.agents.command_profile import from_profile as read_command
 from garrison.agents.failover import read_agents
 from garrison.agents.plugin_kinds import PluginAgent, PluginProfile
-from garrison.agents.presets import PRESETS, Preset, find_preset
+from garrison.agents.presets import PRESETS, KeyInFile, Preset, find_log_in, find_preset
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
 from garrison.agents.success_rule import EXIT_ZERO
 from garrison.agents.variables import OWN, expand, references
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
 
 CLI_USER_AGENT = "claude-cli/"
 """Begins the User-Agent of the Claude CLI, whose calls its session records."""
+_KEY_NAMES = frozenset(key.name for api in APIS.values() for key in api.keys)
 _OF_CLOUDS = "CLAUDE_CODE_USE_"
 """Beginning of the variables with which the CLI calls the API of another provider, by that one's log-in."""
 
@@ -366,15 +368,18 @@ def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: I
         fill_variables(word, {**env, **own}, name)
 
 
-def log_in_of(name: str, home: Path, env: Mapping[str, str], environ: Mapping[str, str]) -> OutsideLogIn | None:
-    """Return the home's log-in for the network of an agent that is to work with it from outside; None for any other
-    agent, and for one that has a key.
+def log_in_of(name: str, home: Path, env: Mapping[str, str],
+              environ: Mapping[str, str]) -> OutsideLogIn | KeyInFile | None:
+    """Return the log-in for the network of an agent that is to work with it from outside: the home's, or that of its
+    own program; None for any other agent, and for one that has a key.
 
     Args:
         env: variables of the agent.
         environ: those of this process, for a CLI that renews it.
     """
     model = _model_profile(find_profile(name, home), home)
+    if isinstance(model, (AcpProfile, CommandProfile)):
+        return _log_in_of_program(model, env, environ)
     if not isinstance(model, ClaudeProfile) or model.settings.login != PROXY or any(
             {**env, **model.settings.set}.get(key) for key in KEYS):
         return None
@@ -383,6 +388,24 @@ def log_in_of(name: str, home: Path, env: Mapping[str, str], environ: Mapping[st
 
     return OutsideLogIn(_config_of(model, home), (find_cli(model.settings),),
                         log_in_environment(home, model.settings, model.env, environ))
+
+
+def _log_in_of_program(model: AcpProfile | CommandProfile, env: Mapping[str, str],
+                       environ: Mapping[str, str]) -> OutsideLogIn | KeyInFile | None:
+    """Return the log-in of an agent's own program, if its profile names the variable that stands for it, and no key."""
+    found = find_log_in(model.argv[0]) if model.argv else None
+    path = found.find(environ) if found is not None else None
+    own = model.set if isinstance(model, CommandProfile) else model.settings.set
+    if found is None or path is None or any({**env, **own}.get(name) for name in model.env if name in _KEY_NAMES):
+        return None
+    if found.key_variable in model.env:
+        return KeyInFile(path.parent, found)
+    if TOKEN not in model.env:
+        return None
+    from garrison.agents.claude.log_in import OutsideLogIn
+
+    names = {"CLAUDE_CONFIG_DIR": str(path.parent)} if environ.get("CLAUDE_CONFIG_DIR") else {}
+    return OutsideLogIn(path.parent, ("claude",), child_environment(environ, (), names))
 
 
 def _config_of(model: ClaudeProfile, home: Path) -> Path:
@@ -396,7 +419,7 @@ def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iter
     model = _model_profile(find_profile(name, home), home)
     if not isinstance(model, ClaudeProfile):
         return
-    from garrison.agents.claude.log_in import has_log_in
+    from garrison.agents.claude.log_in import OutsideLogIn, has_log_in
 
     env = dict(environ) if passed is None else child_environment(environ, {*passed, *model.env})
     known = {key for key, value in {**env, **model.settings.set}.items() if value}
@@ -408,7 +431,7 @@ def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iter
         raise Refused(f"agent {name} has no key and no log-in: set ANTHROPIC_API_KEY where you launch, or run "
                       "`garrison login`")
     log_in = log_in_of(name, home, {}, environ)
-    if log_in is not None and log_in.variables(now := time.time()) and log_in.has_expired(now):
+    if isinstance(log_in, OutsideLogIn) and log_in.variables(now := time.time()) and log_in.has_expired(now):
         raise Refused(f"the log-in of agent {name} has expired, and its CLI did not renew it: run `garrison login`")
 
 

@@ -24,7 +24,7 @@ from garrison.sandbox.file_system import (
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
-from garrison.sandbox.probe import FULLY_HELD, choose_mode
+from garrison.sandbox.probe import choose_mode
 from garrison.sandbox.summary import describe_modes, explain_missing_file, missing_path_notes, summarize_sandbox
 
 HOME = Path("/home/ada")
@@ -256,7 +256,8 @@ def test_the_gaps_of_an_older_landlock_are_told(abi: int, text: str) -> None:
 # ---- the choice
 
 
-BOTH, ONLY_LANDLOCK = Machine("/usr/bin/bwrap", landlock=7), Machine(refusal="bubblewrap is not installed", landlock=4)
+BOTH, ONLY_LANDLOCK = Machine("/usr/bin/bwrap", landlock=7), Machine(
+    refusal="bubblewrap is not installed", landlock=4, is_installed=False)
 NEITHER = Machine(refusal="bubblewrap does not work here (no permission)")
 
 
@@ -279,12 +280,12 @@ def test_a_mode_that_cannot_be_held_is_refused_with_a_remedy(wanted: Mode, machi
 
 
 def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
-    assert describe_modes({"agent a": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == FULLY_HELD
+    assert describe_modes({"agent a": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == "bubblewrap"
     assert describe_modes({"agent a": Mode.NONE, "agent b": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == (
-        "sandbox: bubblewrap; agent a: none (it can do whatever you can)")
-    assert describe_modes({"agent a": Mode.NONE}, None) == "sandbox: none (it can do whatever you can)"
+        "bubblewrap; agent a: none (it can do whatever you can)")
+    assert describe_modes({"agent a": Mode.NONE}, None) == "none (it can do whatever you can)"
     line = describe_modes({"agent a": Mode.LANDLOCK}, ONLY_LANDLOCK)
-    assert line.startswith("sandbox: landlock 4, which leaves gaps (`garrison doctor --sandbox` lists them); "
+    assert line.startswith("landlock 4, which leaves gaps (`garrison doctor --sandbox` lists them); "
                            "bubblewrap is not installed: install it with `")
     assert len(line) < 200
     assert "not installed" not in describe_modes({"agent a": Mode.LANDLOCK}, BOTH)
@@ -333,7 +334,7 @@ def test_a_program_that_is_not_installed_is_no_matter_of_the_sandbox(mode: Mode,
 
 def test_the_line_needs_no_look_at_the_machine_where_nothing_is_confined(tmp_path: Path) -> None:
     line = summarize_sandbox(tmp_path, {"command"}, {"GARRISON_SANDBOX": "none"})
-    assert line == "sandbox: none (it can do whatever you can)"
+    assert line == "none (it can do whatever you can)"
 
 
 def test_a_path_that_does_not_exist_is_told_once(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def view(*nodes: NodeView, **more: Any) -> RunView:
                          limits(Launch("r1", "crew", "/repo", "main", "", ""), Timing(), Used()))
     return RunView(**{"run_id": "r1", "status": Status.RUNNING, "reason": "", "gates": [], "questions": [],
                       "counts": counts, "total": len(nodes), "pipeline_id": "crew", "repo": "/repo", "base": "main",
-                      "adhoc": False, "created_at": "", "age_s": 90.0, "hint": "",
+                      "adhoc": False, "created_at": "", "age_s": 90.0, "step": "",
                       "processes": [layer("guardian", "crew", 2)], "deaths": 0, "folder": "/home/runs/r1",
                       "details": details, **more})
 
@@ -62,7 +62,7 @@ FULL = view(node("format_all", "landed", doing="landed as 0123456789"), node("ad
             node("a_very_long_name_that_goes_on_and_to_the_limit", "working"),
             node("bad", "failed", doing=f"exit code 3: {EVIL}"),
             node("later", "waiting", doing="waiting for add_tests"),
-            hint=f"its launcher is not running {EVIL}", reason=EVIL)
+            step=f"its launcher is not running {EVIL}", reason=EVIL)
 
 
 @pytest.mark.parametrize("columns", [None, 200, 100, 60, 40, 20])
@@ -131,7 +131,7 @@ def test_a_status_for_a_person_leaves_out_what_is_as_it_should_be() -> None:
     assert ("PHASE      ATTEMPT" in full, "ATTEMPT" in short) == (True, False)
     assert short.count("exit code 3") == 1, "a reason once"
     assert short.splitlines()[-1] == "next: its launcher is not running red 日本語", "what is to be done comes last"
-    over = text(render.render_run(replace(ran, hint=""), 200), colours=False)
+    over = text(render.render_run(replace(ran, step=""), 200), colours=False)
     assert over.splitlines()[-1] == "next: `garrison resume r1 --retry-failed` tries again what failed"
 
 
@@ -143,7 +143,7 @@ def test_why_ends_with_the_whole_line_that_allows_what_was_refused() -> None:
     said = re.sub(r"\n *", " ", text(told, colours=False)).strip()
     assert "network: bad: pypi.example.org:443 was refused" in said
     assert said.endswith('config.toml: hosts = ["default", "pypi.example.org"]'), said
-    undone = view(node("back", "undone"), status=Status.DONE, hint="")
+    undone = view(node("back", "undone"), status=Status.DONE, step="")
     assert why.tell_run(undone)[-1].startswith("next: `garrison merge-queue retry back` enqueues it again, ")
 
 
@@ -219,11 +219,11 @@ def test_a_repository_with_many_runs_lists_what_is_unfinished_and_the_last_five(
     monkeypatch.chdir(tmp_path)
     mine = [view(run_id=f"r{number}", repo=str(tmp_path), status=Status.DONE, details=None) for number in range(9)]
     others = [view(run_id="o", repo="/other", status=Status.DONE, details=None)]
-    stopped = [view(run_id="s", repo=str(tmp_path), status=Status.STOPPED, details=None, hint="stopped")]
+    stopped = [view(run_id="s", repo=str(tmp_path), status=Status.STOPPED, details=None, step="it waits")]
     listed = render.list_recent([*stopped, *mine, *others])
     assert [each.run_id for each in listed] == ["s", "r4", "r5", "r6", "r7", "r8"]
     assert [each.run_id for each in render.of_this_folder([*mine, *others, *stopped])][-2:] == ["r8", "s"]
-    hinted = replace(stopped[0], hint="stopped; `garrison resume s` continues it", reason="stopped by a person")
+    hinted = replace(stopped[0], step="`garrison resume s` continues it", reason="stopped by a person")
     assert text(render.render_recent([hinted], 0, 120), colours=False).endswith("; `garrison resume s` continues it\n")
     monkeypatch.chdir("/")
     assert [each.run_id for each in render.list_recent([*mine, *others])] == ["r5", "r6", "r7", "r8", "o"]

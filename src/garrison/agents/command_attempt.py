@@ -207,7 +207,7 @@ class CommandAttempt(SuspendableAttempt):
         if not ended.exit_code:
             return None
         if missing := self._gone or self._missing():
-            return Witness(TroubleKind.VANISHED, f"{missing} is not on the PATH any more; waiting until it is back", "")
+            return Witness(TroubleKind.VANISHED, f"{missing} is not on the PATH any more", "")
         broken = self._find_broken(ended, work)
         return Witness(TroubleKind.BROKEN, broken, "") if broken else None
 
@@ -218,13 +218,12 @@ class CommandAttempt(SuspendableAttempt):
         last = next((line for line in reversed(work.last_words.splitlines()) if line.strip()), "")
         if self._agent.is_own_command:
             name = next((name for name in seen if re.search(rf"(?:^|[\s/]){re.escape(name)}: ", last)), "")
-            return f"{name} could not be run; waiting until it can" \
+            return f"{name} could not be run" \
                 if name and End(ended.exit_code).kind is EndKind.NOT_RUN else ""
         is_broken = End(ended.exit_code).kind is EndKind.NOT_RUN or any(
             _BROKEN.search(line) for line in work.last_words.splitlines())
         is_early = time.monotonic() - self._begun < _START_SECONDS and not (work.told and work.told.has_begun)
-        return f"{seen[0]} cannot be run now ({clean(last)[:120]}); waiting until it can" \
-            if is_broken and is_early else ""
+        return f"{seen[0]} cannot be run now ({clean(last)[:120]})" if is_broken and is_early else ""
 
     def _seen(self) -> list[str]:
         """Return the programs of this attempt that the launch saw."""

@@ -86,6 +86,11 @@ class Preset:
         """Return where its program is installed, None if it is not."""
         return shutil.which(self.program, path=path)
 
+    def has_access(self, environ: Mapping[str, str]) -> bool:
+        """Return whether it gets at its model from here, by a key or a log-in."""
+        return any(environ.get(name) for name in self.env) or (
+            self.log_in is not None and self.log_in.find(environ) is not None)
+
     def access(self, environ: Mapping[str, str]) -> str:
         """Return how it gets at its model from here: by a key, by a log-in, or not, and what to do then."""
         if key := next((name for name in self.env if environ.get(name)), ""):

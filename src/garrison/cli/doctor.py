@@ -70,7 +70,7 @@ def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
                     "escapes": {escape.key: verdict for escape, verdict in proof.verdicts}})
     else:
         print_table(("ESCAPE", "RESULT"), [(escape.text, verdict) for escape, verdict in proof.verdicts])
-        print_message(describe_mode(proof.mode, machine()))
+        print_message(f"sandbox: {describe_mode(proof.mode, machine())}")
         if proof.means is not None:
             print_message(describe_means(proof.means))
         if proof.mode is Mode.LANDLOCK:

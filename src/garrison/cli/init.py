@@ -326,7 +326,7 @@ class _Trials:
         settle_mode(runtime.home)
         self.trees = trees_root(runtime.environ)
         launch = Launch("", "init", str(repo), base, runtime.clock.utc(), str(self.trees), path=path,
-                        sandbox=summarize_sandbox(runtime.home, set(), runtime.environ))
+                        sandbox=summarize_sandbox(runtime.home, set(), runtime.environ).line)
         self.environment = runtime.environment(launch, {})
         self.queue = MergeQueue(runtime.home, repo, base, clock=runtime.clock)
         self.end = time.monotonic() + TOTAL * limit

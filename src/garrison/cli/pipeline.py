@@ -7,7 +7,6 @@ pipe, JSON on demand.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from garrison.cli.pipeline_run import (
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import to_dot, to_drawing
-from garrison.pipeline.graph import DialectError, Graph
+from garrison.pipeline.graph import DialectError, Graph, Located
 from garrison.pipeline.lint import ERROR, WARNING, Finding, Problem, errors, installed_rules, lint
 from garrison.pipeline.parser import parse as parse_text
 from garrison.pipeline.parser import parse_bytes, parse_file
@@ -142,7 +141,7 @@ def _findings(graph: Graph, use: Use, home: str | None, agent: str | None) -> tu
     findings = lint(graph, {*offered(), *TRANSLATED_TYPES} if use is Use.SESSION else offered(), own=installed_rules())
     if not errors(findings):
         refusal = _refusal(graph, use, home, agent)
-        findings = [*([_refused(graph, use, refusal)] if refusal else []), *findings]
+        findings = [*([_refused(use, refusal)] if refusal else []), *findings]
     if use is Use.LAUNCH and agent is None and not errors(findings):
         findings += _without_agent(graph, home)
     return graph, findings
@@ -176,15 +175,15 @@ def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str
         build_program(graph, Registry(handlers), None, None)
         check_on_resume(graph)
     except GarrisonError as error:
-        return str(error)
+        return error.args[0] if error.args and isinstance(error.args[0], Located) else str(error)
     return None
 
 
-def _refused(graph: Graph, use: Use, refusal: str) -> Finding:
-    """Return a refusal as a finding, at the position with which its message begins."""
-    place = re.match(rf"{re.escape(graph.source)}(?::(\d+):(\d+))?: ", refusal)
-    line, column = (int(place[1]), int(place[2])) if place and place[1] else (0, 0)
-    return Finding(use.rule, ERROR, refusal[place.end() if place else 0:], line=line, column=column)
+def _refused(use: Use, refusal: str) -> Finding:
+    """Return a refusal as a finding, at its position."""
+    if isinstance(refusal, Located):
+        return Finding(use.rule, ERROR, refusal.message, line=refusal.line, column=refusal.column)
+    return Finding(use.rule, ERROR, refusal)
 
 
 def _print_findings(graph: Graph, findings: list[Finding], use: Use) -> None:

@@ -361,7 +361,7 @@ def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None
         return
     settle_mode(home)
     private_files.forget()
-    line = summarize_sandbox(home, agents, os.environ, roles)
+    line = summarize_sandbox(home, agents, os.environ, roles).line
     if not quiet:
         print_message(line)
         for note in missing_path_notes(home, agents, os.environ, roles):

@@ -28,7 +28,6 @@ from garrison.pipeline.gates import SIGNAL
 from garrison.processes.run_state import EXIT, describe_next
 from garrison.processes.run_status import UNFINISHED, Status
 from garrison.records.events import ForeignMove, Warned
-from garrison.sandbox.probe import FULLY_HELD
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.system.terminal_text import clean
@@ -290,7 +289,7 @@ def render_recent(views: Sequence[RunView], more: int, columns: int | None) -> l
                   Span(", ".join([view.progress, *([f"{format_age(view.age_s)} ago"] if view.age_s else [])])),
                   Span(terminal_text.clean(f"; {told}") if told else "")], columns)
              for view in views
-             for told in [view.hint.removeprefix(f"{view.status}; ") or first_line(view.reason)]]
+             for told in [view.step or first_line(view.reason)]]
     return [*lines, *([raw(f"{more} more: `garrison status --all`", "dim")] if more else [])]
 
 
@@ -337,8 +336,8 @@ def _head(view: RunView, columns: int | None, *, verbose: bool) -> Iterator[Line
     nodes = view.details.nodes if view.details else ()
     for text in (*shared_outages(nodes), *refused_hosts(nodes), *unreported_work(nodes), *changed_agents(nodes)):
         yield from wrapped(text, columns, "due")
-    if view.sandbox and (verbose or view.sandbox != FULLY_HELD):
-        yield from wrapped(view.sandbox, columns, "" if view.sandbox == FULLY_HELD else "due")
+    if view.sandbox and (verbose or view.sandbox_gaps):
+        yield from wrapped(view.sandbox, columns, "due" if view.sandbox_gaps else "")
     for problem in view.problems:
         yield from wrapped(problem, columns, "bad")
 
@@ -359,7 +358,7 @@ def _last(view: RunView, columns: int | None, most: int | None) -> list[Line]:
             more = f"and {len(waits) - most} more: `garrison status {view.run_id} --verbose`"
             lines += [[Span("  "), *line] for line in wrapped(more, columns, "due")]
     is_over = view.status == Status.FAILED and not view.hint and not waits
-    step = describe_next(view.run_id, view.status, over=True) if is_over else view.hint.removeprefix(f"{view.status}; ")
+    step = describe_next(view.run_id, view.status, over=True) if is_over else view.step
     if step and step not in waits:
         lines += wrapped(f"next: {step}", columns, "due", "  ")
     return lines

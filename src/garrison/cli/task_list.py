@@ -243,9 +243,9 @@ def order_tasks(tasks: Sequence[ListedTask], open_: Collection[int], source: str
         for mark in tasks[place].after:
             found = places.get(mark.casefold(), [])
             if len(found) != 1 or found == [place]:
-                which = "no other task" if not found or found == [place] else "several tasks"
-                raise UsageError(f"{source}, line {tasks[place].line}: it waits for {mark}, which {which} of the list "
-                                 f"{'is' if which.startswith('no') else 'are'}; name one by its number or id")
+                which = "no other task of the list is" if found in ([], [place]) else "several tasks of the list are"
+                raise UsageError(f"{source}, line {tasks[place].line}: it waits for {mark}, which {which}; name one by "
+                                 "its number or id")
             named += found
         waits[place] = tuple(dict.fromkeys([each for each in named if each in open_ or each in busy] + list(previous)))
         if run := next((busy[each] for each in waits[place] if each in busy), ""):

@@ -200,7 +200,7 @@ def _step_of_undone(node: NodeView) -> str:
 
 
 def _step_of_run(view: RunView) -> str:
-    return view.hint.removeprefix(f"{view.status}; ") or describe_next(view.run_id, view.status, over=True)
+    return view.step or describe_next(view.run_id, view.status, over=True)
 
 
 def cut(lines: Sequence[str], columns: int | None) -> list[Line]:

@@ -187,11 +187,11 @@ def examine_sandbox(scope: Scope) -> Iterator[Finding]:
     profiles = read_config(runtime.home).table.values.get("agents", {})
     agents = [name for name, table in profiles.items() if isinstance(table, dict)] if isinstance(profiles, dict) else []
     try:
-        line = summarize_sandbox(runtime.home, agents or ["command"], runtime.environ)
+        summary = summarize_sandbox(runtime.home, agents or ["command"], runtime.environ)
     except Refused as error:
         yield Finding("sandbox", Severity.ERROR, str(error))
         return
-    yield Finding("sandbox", Severity.NOTE, line.removeprefix("sandbox: "))
+    yield Finding("sandbox", Severity.NOTE, summary.words)
     for note in missing_path_notes(runtime.home, agents, runtime.environ):
         yield Finding("sandbox", Severity.NOTE, note)
 

@@ -29,7 +29,7 @@ from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import PINS, Progress, pin_ref
 from garrison.merge.records import EntriesRecord, EntryEnqueued, EntryLanded, LandingStarted, QueueRecord, StatusChanged
 from garrison.merge.state import QueueState, move_entry, moves_entries, snapshot
-from garrison.records import atomic, journal
+from garrison.records import atomic, earlier, journal
 from garrison.records.events import FactRecorded, read_attempt
 from garrison.records.life_lock import LifeLock
 from garrison.records.run import RunFiles, Task, load
@@ -48,7 +48,7 @@ FAILPOINTS = ("rebuild", "rebuild_kept", "rebuilt")
 """Points of a rebuild at which the tests kill it (see `system.failpoint`)."""
 REBUILT = "its journal was rebuilt; it is judged again"
 """Reason of entries that were open when the journal was rebuilt."""
-CONFIG_LOST = "the queue's configuration is lost; record it again: `garrison merge-queue config --gate …`"
+_CONFIG_LOST = "the queue's configuration is lost; record it again: `garrison merge-queue config --gate …`"
 """Note of a rebuild; void where the gate is restored from a run's launch."""
 _MAX_STEPS = 20
 """Steps after which an unsettled landing is left to the next processor."""
@@ -122,7 +122,9 @@ def _repair_journal(queue: MergeQueue, restore_gate: Callable[[MergeQueue], None
         state = queue.state
         yield Finding(f"rebuilt the journal of {queue.target} ({why}): {len(state.entries)} entries, "
                       f"{len(state.unfinished())} of them wait", True)
-        yield from (Finding(note, False) for note in notes if note != CONFIG_LOST or state.config is None)
+        yield from (Finding(note, False) for note in notes)
+        if state.config is None:
+            yield Finding(_CONFIG_LOST, False)
 
 
 def _cut_torn_tail(queue: MergeQueue) -> Iterator[Finding]:
@@ -385,9 +387,7 @@ def _landed_traces(queue: MergeQueue, tip: str) -> Iterator[Trace]:
     log = queue.git.run("log", "-z", f"--grep=^{TRAILER}: ", f"--format={_LOG_FORMAT}", tip, "--").out
     parts = log.split("\0")
     for commit, parents, at, subject, names, named in zip(*(parts[start::6] for start in range(6)), strict=False):
-        # a commit of an earlier version has no trailer for the branch
-        earlier = subject.removeprefix("Merge ").partition(" into ")[0] if subject.startswith("Merge ") else ""
-        branch = named.strip() or earlier
+        branch = named.strip() or earlier.branch_of_merge(subject)
         if "," not in names:  # else the merge of a batch, whose entries have commits of their own
             yield Trace(names.strip(), (parents.split()[1:] or [commit])[0], iso(float(at)), branch, commit)
 
@@ -433,8 +433,6 @@ def salvage(stored: Iterable[Stored], traces: Traces) -> Salvaged:
     for trace in traces.pins:
         _salvage_pinned(salvaged, trace, traces)
     _requeue_open(salvaged)
-    if state.config is None:
-        salvaged.notes.append(CONFIG_LOST)
     return salvaged
 
 

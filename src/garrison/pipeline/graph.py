@@ -55,6 +55,26 @@ class Value(str):
         return value
 
 
+class Located(str):
+    """Message about a place in a file, which it begins with."""
+
+    __slots__ = ("column", "line", "message", "source")
+    source: str
+    line: int
+    column: int
+    message: str
+
+    def __new__(cls, source: str, line: int, column: int, message: str) -> Located:
+        """Return the message with its place; line 0 stands for the whole file."""
+        located = super().__new__(cls, f"{source}:{line}:{column}: {message}" if line else f"{source}: {message}")
+        located.source, located.line, located.column, located.message = source, line, column, message
+        return located
+
+    def with_more(self, text: str) -> Located:
+        """Return it with more words at its end."""
+        return Located(self.source, self.line, self.column, f"{self.message}{text}")
+
+
 class DialectError(GarrisonError):
     """A text is not a pipeline of the dialect. The message reads SOURCE:LINE:COLUMN: problem; fix."""
 
@@ -161,10 +181,9 @@ class Graph:
         """Return the nodes with one of `handlers`, in file order."""
         return tuple(node for node in self.nodes.values() if node.handler in handlers)
 
-    def message_at(self, line: int, column: int, message: str) -> str:
+    def message_at(self, line: int, column: int, message: str) -> Located:
         """Return a message on one line that begins with SOURCE:LINE:COLUMN; line 0 stands for the whole graph."""
-        where = f"{self.source}:{line}:{column}" if line else self.source
-        return f"{where}: {one_line(message)}"
+        return Located(self.source, line, column, one_line(message))
 
     def successors(self) -> dict[str, list[str]]:
         """Return each node's distinct targets, in the order of the edges."""

@@ -24,7 +24,7 @@ from garrison.pipeline.graph import ReadOnly, seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error, in_thread, is_async, to_outcome
 from garrison.pipeline.handlers.registry import RESUMABLE_TYPES, TYPES_WITH_TIMEOUT, Registry
 from garrison.pipeline.handlers.tool import recorded_exit_code
-from garrison.pipeline.handlers.wait import INTERRUPTED, confirm_rerun
+from garrison.pipeline.handlers.wait import confirm_rerun
 from garrison.pipeline.outcome import Outcome, check_json
 from garrison.pipeline.run_directory import RunDirectory
 from garrison.records import atomic
@@ -100,7 +100,7 @@ class Invoker:
         has_own_timeout = kind in TYPES_WITH_TIMEOUT and self.registry.is_built_in(kind)
         limit = None if has_own_timeout else seconds(call.attrs, "timeout")
         try:
-            if place.reason == INTERRUPTED and (answer := await confirm_rerun(call)) is not None:
+            if place.interrupted and (answer := await confirm_rerun(call)) is not None:
                 return answer
             if limit is None:
                 value = await self._invoke(call, kind, alone=alone)

@@ -24,7 +24,7 @@ from garrison.frozen import frozen
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
-from garrison.pipeline.graph import Graph, Node, find_cycle, flag, is_known_handler, seconds, text
+from garrison.pipeline.graph import Graph, Located, Node, find_cycle, flag, is_known_handler, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.lint.attributes import nearest_type
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED
@@ -142,7 +142,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     problems = list(_problems(graph, has_begun=has_begun))
     if problems:
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise Refused(problems[0] + others)
+        raise Refused(problems[0].with_more(others))
     written, graph = graph, prepare(graph)
     goal, steps = text(graph.attrs, "goal", ""), next_steps(graph)
     program = compile_graph(graph, max_steps=max_steps)
@@ -265,7 +265,7 @@ def _with_children(graph: Graph, plan: RunPlan, children: Mapping[str, RunPlan],
 # ---- problems, the gravest first -------------------------------------------------------------------------------------
 
 
-def _problems(graph: Graph, *, has_begun: bool) -> Iterator[str]:
+def _problems(graph: Graph, *, has_begun: bool) -> Iterator[Located]:
     findings = errors(lint(graph, has_begun=has_begun))
     for finding in findings:
         yield graph.message_at(finding.line, finding.column, f"{finding} ({finding.rule})")
@@ -274,7 +274,7 @@ def _problems(graph: Graph, *, has_begun: bool) -> Iterator[str]:
         yield from _ambiguous_flow(graph)
 
 
-def _unsupported_nodes(graph: Graph) -> Iterator[str]:
+def _unsupported_nodes(graph: Graph) -> Iterator[Located]:
     for node in graph.nodes.values():
         handler = node.handler
         if handler == MANAGER:
@@ -310,7 +310,7 @@ _SUPPORTED = ("start", "exit", *TASK_HANDLERS, *GATE_KINDS, "conditional", "para
               *SUBPIPELINE_HANDLERS)
 
 
-def _ambiguous_flow(graph: Graph) -> Iterator[str]:
+def _ambiguous_flow(graph: Graph) -> Iterator[Located]:
     """Refuse an acyclic graph without flow= whose nodes fork: a walk would follow one edge and drop the others."""
     if flow_of(graph) is not None or find_cycle(graph):
         return

@@ -170,7 +170,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     words |= {word for name in agents for word in registry.programs_of(name, runtime.home, None)}
     launch = replace(launch, programs=find_programs(words, runtime.environ))
     private_files.forget()
-    launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
+    held = summarize_sandbox(runtime.home, agents, runtime.environ)
+    launch = replace(launch, sandbox=held.line, sandbox_modes=held.modes, sandbox_gaps=held.gaps,
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)
     launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch, git))
@@ -259,8 +260,9 @@ def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str, report:
     if (lost := find_checkouts(git, base)[1]) is not None and lost.path == git.common:
         raise Refused(lost.why)
     if behind := git.behind_upstream(base):
-        report(f"note: {base} lacks {behind[1]} of {behind[0]} (as of the last fetch), and the work begins without; "
-               f"`git pull` in {git.root} first brings {'it' if behind[1] == '1 commit' else 'them'}")
+        upstream, count = behind
+        report(f"note: {base} lacks {count} commit{'s' * (count != 1)} of {upstream} (as of the last fetch), and the "
+               f"work begins without; `git pull` in {git.root} first brings {'it' if count == 1 else 'them'}")
     return base, "", git.branch_tip(base) or ""
 
 
@@ -658,12 +660,15 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
         return launch
     environ = runtime.environment(launch, {})
     agents = used_agents(tasks_here(plan, launch.hosts), launch.agent, runtime.home, launch.failover)
-    line = summarize_sandbox(runtime.home, agents, {**runtime.environ, **environ})
+    held = summarize_sandbox(runtime.home, agents, {**runtime.environ, **environ})
+    line = held.line
     if launch.is_held_by_landlock and read_rights(runtime.home, Role.AGENT, "", runtime.environ).mode is Mode.AUTO:
         line += "; an earlier version chose it, and this run keeps it: a new run needs it to be chosen by you"
-    changed = replace(launch, sandbox=line, sandbox_mode=environ.get(MODE_VARIABLE, ""))
+    changed = replace(launch, sandbox=line, sandbox_mode=environ.get(MODE_VARIABLE, ""), sandbox_modes=held.modes,
+                      sandbox_gaps=held.gaps)
     if changed != launch:
-        run_records.save(runtime.files(launch.run_id).sandbox, RunSandbox(changed.sandbox, changed.sandbox_mode))
+        run_records.save(runtime.files(launch.run_id).sandbox, RunSandbox(
+            changed.sandbox, changed.sandbox_mode, changed.sandbox_modes, changed.sandbox_gaps))
     if changed.is_held_by_landlock and any(other.terminal != "process" for other in _living_launches(runtime, launch)):
         _refuse_beside_tmux(runtime, launch, f"; wait until that has ended, then `garrison resume {launch.run_id}`")
     return runtime.launch(launch.run_id)

@@ -7,10 +7,14 @@ else: a module that decides asks a record for its value, and a record without on
 
 from __future__ import annotations
 
+import re
+
 from garrison.ends import Departure
 
 _HANGUP = "its terminal is gone"
+_MERGE = "Merge "
 _NEW_ATTEMPT = "attempt "
+_RESCUED = re.compile(r"garrison: what \S+ (.*)")
 _REVIEWED = "rejected in review: "
 _WAITING_FOR_APPROVAL = "waiting for approval"
 
@@ -33,3 +37,30 @@ def review_of(reason: str) -> str:
 def is_for_approval(text: str) -> bool:
     """Return whether a note says that an entry waits for approval, by its text in a record that does not say so."""
     return text == _WAITING_FOR_APPROVAL
+
+
+def branch_of_merge(subject: str) -> str:
+    """Return the branch that a commit of the merge queue landed, by its subject where no trailer names it; '' for none.
+    """
+    return subject.removeprefix(_MERGE).partition(" into ")[0] if subject.startswith(_MERGE) else ""
+
+
+def modes_of(sandbox: str) -> list[str]:
+    """Return which of the modes that decide something a run's line about its sandbox names."""
+    return ["landlock"] if "landlock" in sandbox else []
+
+
+def has_gaps(sandbox: str) -> bool:
+    """Return whether a run's line about its sandbox says that anything is not held."""
+    return sandbox != "sandbox: bubblewrap"
+
+
+def claim_of(claimed_for: str) -> str:
+    """Return the id of the attempt that a host's run does, by the words for it in its launch."""
+    return claimed_for.partition(" of ")[0]
+
+
+def reason_of_rescue(subject: str) -> str:
+    """Return why work was saved, by the subject of garrison's commit of it; '' for an agent's own commit."""
+    match = _RESCUED.fullmatch(subject)
+    return match[1] if match else ""

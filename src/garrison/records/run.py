@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.frozen import frozen
-from garrison.records import atomic, record
+from garrison.records import atomic, earlier, record
 from garrison.records.names import integration_branch
 
 if TYPE_CHECKING:
@@ -92,10 +92,16 @@ class Launch:
     """What tells its title and text at that time from others; '' in older runs."""
     sandbox_mode: str = ""
     """Mode that GARRISON_SANDBOX stated at the launch, '' for none: cron resumes the run without that variable."""
+    sandbox_modes: list[str] = field(default_factory=list)
+    """Modes that hold; empty in older runs."""
+    sandbox_gaps: bool | None = None
+    """True if anything is not held; None in older runs."""
     hosts: list[str] = field(default_factory=list)
     """Where nodes are done that do not say it themselves: names of hosts, or one label; empty: on this machine."""
     claimed_for: str = ""
     """Attempt of another home's run that this run does as a host, '' for none: only who has the claim continues it."""
+    claim: str = ""
+    """Id of that attempt; '' in older runs."""
     commit_hook: bool = False
     """True if the repository's own pre-commit hook is part of the gate."""
     committer: str = ""
@@ -111,6 +117,11 @@ class Launch:
     waited for, since an update puts it back."""
 
     @property
+    def claimed_attempt(self) -> str:
+        """Return the id of the attempt of another home's run that this run does, '' for none."""
+        return self.claim or earlier.claim_of(self.claimed_for)
+
+    @property
     def stated_sandbox_mode(self) -> str:
         """Return the mode of the sandbox that this run keeps, '' for the configured one.
 
@@ -120,8 +131,18 @@ class Launch:
 
     @property
     def is_held_by_landlock(self) -> bool:
-        """Return whether Landlock holds some of the run's processes; earlier versions recorded that in words only."""
-        return "landlock" in self.sandbox
+        """Return whether Landlock holds some of the run's processes."""
+        return "landlock" in (self.sandbox_modes or earlier.modes_of(self.sandbox))
+
+    @property
+    def has_sandbox_gaps(self) -> bool:
+        """Return whether anything is not held."""
+        return earlier.has_gaps(self.sandbox) if self.sandbox_gaps is None else self.sandbox_gaps
+
+    def resumed_in(self, resumed: RunSandbox) -> Launch:
+        """Return it with the sandbox that the run has since it was resumed."""
+        return replace(self, sandbox=resumed.sandbox, sandbox_mode=resumed.sandbox_mode,
+                       sandbox_modes=resumed.sandbox_modes, sandbox_gaps=resumed.sandbox_gaps)
 
     @property
     def onto(self) -> str:
@@ -139,8 +160,10 @@ class RunSandbox:
     """Sandbox of a run since it was last resumed, where that is not the one it was launched with."""
 
     sandbox: str
-    """As in `Launch`."""
+    """As in `Launch`, like the others."""
     sandbox_mode: str
+    sandbox_modes: list[str] = field(default_factory=list)
+    sandbox_gaps: bool | None = None
 
 
 CONTINUE = "continue"
@@ -372,7 +395,7 @@ def load_launch(files: RunFiles) -> Launch | None:
     with suppress(RecordCorrupt):  # a damaged one shall not stop the run, which knows its first sandbox
         resumed = load(RunSandbox, files.sandbox)
     if launch is not None and resumed is not None:
-        launch = replace(launch, sandbox=resumed.sandbox, sandbox_mode=resumed.sandbox_mode)
+        launch = launch.resumed_in(resumed)
     if launch is not None and launch.is_held_by_landlock and launch.terminal in ("auto", "tmux"):
         # Who reaches tmux's socket, which Landlock does not hold, runs anything as the user. Earlier versions took it.
         return replace(launch, terminal="process")

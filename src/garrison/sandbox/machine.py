@@ -18,3 +18,5 @@ class Machine:
     can_forbid_namespaces: bool = True
     landlock: int = 0
     """Landlock's ABI, 0 without Landlock."""
+    is_installed: bool = True
+    """False if there is no bubblewrap at all."""

@@ -32,7 +32,6 @@ INSTALLERS = {"apt-get": "apt-get install -y bubblewrap", "dnf": "dnf install -y
               "pacman": "pacman -S --noconfirm bubblewrap", "apk": "apk add bubblewrap",
               "zypper": "zypper install -y bubblewrap"}
 """Package manager → command that installs bubblewrap."""
-FULLY_HELD = "sandbox: bubblewrap"
 """Line for a sandbox without gaps."""
 _ATTEMPTS = ((True, True), (True, False), (False, True), (False, False))
 """(own /proc, no further user namespaces): what is tried, the best first."""
@@ -51,7 +50,7 @@ def examine(program: str | None) -> Machine:
     """Try what this machine can hold."""
     abi = landlock.abi()
     if program is None:
-        return Machine(refusal="bubblewrap is not installed", landlock=abi)
+        return Machine(refusal="bubblewrap is not installed", landlock=abi, is_installed=False)
     refusal = ""
     for has_own_proc, can_forbid_namespaces in _ATTEMPTS:
         done = _try(program, has_own_proc, can_forbid_namespaces)
@@ -86,19 +85,19 @@ def mode_here(wanted: Mode) -> Mode:
 
 
 def describe_mode(mode: Mode, able: Machine | None) -> str:
-    """Return a line that says which mode holds and what it does not hold. Pure."""
+    """Return which mode holds and what it does not hold. Pure."""
     if mode is Mode.NONE or able is None:
-        return "sandbox: none (it can do whatever you can)"
+        return "none (it can do whatever you can)"
     if mode is Mode.LANDLOCK:
         why = f"; {able.refusal}: {remedy(able)}" if able.refusal else ""
-        return f"sandbox: landlock {able.landlock}, which leaves gaps (`garrison doctor --sandbox` lists them){why}"
-    return FULLY_HELD + ("" if able.has_own_proc else "; not held: the names and command lines of processes "
-                                                                 "outside can be seen (/proc is shared)")
+        return f"landlock {able.landlock}, which leaves gaps (`garrison doctor --sandbox` lists them){why}"
+    return "bubblewrap" if able.has_own_proc else \
+        "bubblewrap; not held: the names and command lines of processes outside can be seen (/proc is shared)"
 
 
 def remedy(able: Machine) -> str:
     """Return what would give this machine the sandbox."""
-    if able.bubblewrap or not able.refusal.endswith("not installed"):
+    if able.bubblewrap or able.is_installed:
         return "allow user namespaces to this user"
     return f"install it with `{install_command()}`"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from garrison.ends import NOT_FOUND, End, EndKind
 from garrison.errors import Refused
+from garrison.frozen import frozen
 from garrison.sandbox.named_files import named_programs
 from garrison.sandbox.place import Mode, Network, Role
 from garrison.sandbox.probe import choose_mode, describe_mode, machine
@@ -26,12 +27,30 @@ NAMES = {Role.SETUP: "set-up", Role.ACCEPTANCE: "acceptance", Role.GATE: "the ga
 _LISTS = ("read", "write", "hide")
 
 
+@frozen
+class Summary:
+    """Modes that hold for some agents and roles."""
+
+    words: str
+    """Which they are, and what is not held."""
+    modes: list[str]
+    gaps: bool
+    """True if anything is not held."""
+
+    @property
+    def line(self) -> str:
+        """Return the line that people see."""
+        return f"sandbox: {self.words}"
+
+
 def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, str],
-                      roles: Iterable[Role] = NAMES) -> str:
-    """Return in one line which modes hold for these agents and roles, and that something is not held; Refused if one of
-    them cannot be held on this machine."""
+                      roles: Iterable[Role] = NAMES) -> Summary:
+    """Return which modes hold for these agents and roles; Refused if one cannot be held on this machine."""
     held = held_modes(home, agents, environ, roles)
-    return describe_modes(held, None if set(held.values()) == {Mode.NONE} else machine())
+    modes = set(held.values())
+    able = None if modes == {Mode.NONE} else machine()
+    return Summary(describe_modes(held, able), sorted(modes),
+                   modes != {Mode.BUBBLEWRAP} or able is None or not able.has_own_proc)
 
 
 def held_modes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
@@ -129,8 +148,7 @@ def describe_modes(held: Mapping[str, Mode], able: Machine | None) -> str:
         by_mode.setdefault(mode, []).append(who)
     main, *others = sorted(by_mode, key=lambda mode: -len(by_mode[mode]))
     line = describe_mode(main, able)
-    return "".join([line, *(f"; {', '.join(by_mode[mode])}: "
-                            f"{describe_mode(mode, able).removeprefix('sandbox: ')}" for mode in others)])
+    return "".join([line, *(f"; {', '.join(by_mode[mode])}: {describe_mode(mode, able)}" for mode in others)])
 
 
 def _choose(who: str, mode: Mode, able: Machine) -> Mode:

@@ -116,7 +116,7 @@ class ToolDispatcher:
 
     def __init__(self, tools: Mapping[str, Function], *, fatal: bool = False,
                  on_call: Callable[[str, Mapping[str, Any]], None] | None = None,
-                 on_result: Callable[[str, str], None] | None = None) -> None:
+                 on_result: Callable[[str, str, bool], None] | None = None) -> None:
         self.tools, self._fatal, self._on_call, self._on_result = tools, fatal, on_call, on_result
 
     async def __call__(self, calls: list[dict[str, Any]], _agent: str) -> list[str]:
@@ -126,21 +126,22 @@ class ToolDispatcher:
     async def _dispatch(self, name: str, arguments: Mapping[str, Any]) -> str:
         if self._on_call is not None:
             self._on_call(name, arguments)
-        result = await self._call(name, arguments)
+        result, failed = await self._call(name, arguments)
         if self._on_result is not None:
-            self._on_result(name, result)
+            self._on_result(name, result, failed)
         return result
 
-    async def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """Return the result of a call for the model, and whether it failed."""
         tool = self.tools.get(name)
         if tool is None:
-            return f"error: unknown tool {name!r:.60}; available: {', '.join(self.tools) or 'none'}"
+            return f"error: unknown tool {name!r:.60}; available: {', '.join(self.tools) or 'none'}", True
         try:
-            return truncate(await _call_tool(tool.call, arguments))
+            return truncate(await _call_tool(tool.call, arguments)), False
         except Exception as error:  # a tool is the user's code; the model is told
             if self._fatal:
                 raise
-            return f"error: {type(error).__name__}: {' '.join(str(error).split())[:1000]}"
+            return f"error: {type(error).__name__}: {' '.join(str(error).split())[:1000]}", True
 
 
 async def _call_tool(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

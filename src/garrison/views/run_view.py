@@ -124,8 +124,8 @@ class RunView:
     """True if it is a single node without a guardian."""
     created_at: str
     age_s: float | None
-    hint: str
-    """Advice about a run that does not continue by itself; '' for none."""
+    step: str
+    """What to do about a run that does not continue by itself; '' for nothing."""
     processes: list[ProcessView]
     deaths: int
     folder: str
@@ -142,6 +142,8 @@ class RunView:
     """Why its records cannot be trusted, '' while they can."""
     sandbox: str = ""
     """Line that says which sandbox holds, and what it does not; '' in older runs."""
+    sandbox_gaps: bool = False
+    """True if anything is not held."""
     waits: Sequence[Wait] = ()
     """Everything in it that waits for a person."""
     asking: Mapping[str, int] = field(default_factory=dict)
@@ -149,6 +151,11 @@ class RunView:
     ended_at: str = ""
     """Time of its guardian's last record; '' if there is none."""
     details: RunDetails | None = None
+
+    @property
+    def hint(self) -> str:
+        """Return advice about a run that does not continue by itself; '' for none."""
+        return _advice(self.status, self.step)
 
     @property
     def landed(self) -> int:
@@ -280,7 +287,8 @@ class RunReader:
         asked = {*reviews, *(gate.place for gate in gates), *(() if status in UNATTENDED else asking)}
         resumable = status == Status.FAILED and not launch.adhoc and not model.state.over
         branch = adhoc_branch(model) if launch.adhoc else ""
-        hint = _hint(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status)
+        held = launch.resumed_in(resumed) if resumed is not None else launch
+        step = _step(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status)
         return RunView(
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
@@ -289,11 +297,12 @@ class RunReader:
             base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
             warnings=model.state.warnings,
             adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
-            hint=hint, waits=waits_of(model, status, asking=asking, hint=hint, corrupt=corrupt,
-                                      retriable=nodes.can_retry(), hindrances=nodes.hindrances()),
+            step=step,
+            waits=waits_of(model, status, asking=asking, hint=_advice(status, step), corrupt=corrupt,
+                           retriable=nodes.can_retry(), hindrances=nodes.hindrances()),
             ended_at=followed.ended_at, processes=processes, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
-            sandbox=(resumed or launch).sandbox,
+            sandbox=held.sandbox, sandbox_gaps=held.has_sandbox_gaps,
             details=self._details(nodes, launch) if details else None, problems=records.problems)
 
     def _follow(self, launch: Launch) -> _FollowedRun:
@@ -459,13 +468,18 @@ def _shortage_hint(status: str) -> str:
     return f"{lack.what}; the rest starts {lack.ends}" if lack else ""
 
 
-def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool, branch: str = "") -> str:
+def _advice(status: str, step: str) -> str:
+    """Return what to do about a run, after the status that makes it necessary where that is no other part of it."""
+    return f"{status}; {step}" if status == Status.STOPPED and step else step
+
+
+def _step(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool, branch: str = "") -> str:
     """Return what to do about a run that does not continue by itself, '' for nothing."""
     if branch == "queued" and status == Status.DONE:
         return "its branch is queued; `garrison merge-queue process` lands it"
     resume = f"`garrison resume {run}`"
     if status == Status.STOPPED:
-        return f"stopped; {describe_next(run, status, over=False)}"
+        return describe_next(run, status, over=False)
     if resumable:
         return f"failed with parked nodes or without having landed; {describe_next(run, status, over=False)}"
     if status == Status.PARKED:

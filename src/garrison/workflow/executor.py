@@ -257,7 +257,7 @@ class _Execution:
                 if step.name not in self.state.completed_steps:
                     self.state.completed_steps.append(step.name)
             elif node in outcomes and f"lost.{step.name}" in context:
-                skipped = context[f"lost.{step.name}"] == "was skipped"
+                skipped = outcomes[node].status == SKIPPED
                 self.state.step_status[step.name] = StepStatus.SKIPPED if skipped else StepStatus.FAILED
 
     def _report(self, step: WorkflowStep, status: StepStatus, elapsed: float, error: str = "") -> None:

@@ -21,7 +21,7 @@ from garrison.records.failover import session_holders
 from garrison.records.json_io import encode, read_json, read_lines, write_json
 from garrison.system import untrusted
 
-HEADING = "The person in charge of this run tells you:"
+_HEADING = "The person in charge of this run tells you:"
 
 
 def post(files: AttemptFiles, text: str, at: str) -> None:
@@ -35,11 +35,16 @@ def post(files: AttemptFiles, text: str, at: str) -> None:
 
 @frozen
 class Told:
-    """Messages that a session has not got, as it reads them."""
+    """Messages that a session has not got."""
 
-    text: str
+    said: tuple[str, ...]
     count: int
     """How many messages there are, with those that were delivered."""
+
+    @property
+    def text(self) -> str:
+        """Return them as the session reads them."""
+        return "\n\n".join([_HEADING, *self.said])
 
 
 def pending(files: AttemptFiles) -> Told | None:
@@ -52,7 +57,7 @@ def pending(files: AttemptFiles) -> Told | None:
     record = (read_json(files.delivered) or {}) if messages else {}
     is_known = "session" not in record or record["session"] == _session_of(files)  # 0.1 recorded no session
     delivered = int(record.get("count", 0)) if is_known else 0
-    return Told("\n\n".join([HEADING, *messages[delivered:]]), len(messages)) if len(messages) > delivered else None
+    return Told(tuple(messages[delivered:]), len(messages)) if len(messages) > delivered else None
 
 
 def confirm(files: AttemptFiles, told: Told) -> None:

@@ -137,15 +137,15 @@ def decide_program(endings: Sequence[Ending]) -> Decision:
         return RESUME
     row = list(_row(endings))
     if backoff.max_seconds is not None and last.at - row[-1].at >= backoff.max_seconds:
-        reason = f"{last.reason.partition(';')[0]}; it was waited for {_length(last.at - row[-1].at)}"
+        reason = f"{last.reason}; it was waited for {_length(last.at - row[-1].at)}"
         return Decision(Step.FINISH, reason=reason)
     pause, words = _pause(endings), TABLE[TroubleKind(last.kind)].words
     if last.kind in LIMITS and last.resets_at and last.resets_at > last.at:
         return replace(pause, reason=f"{words}: {last.reason}")
     if last.kind == TroubleKind.VANISHED:
-        return replace(pause, reason=last.reason)
+        return replace(pause, reason=f"{last.reason}; waiting until it is back")
     if backoff.max_seconds is not None:
-        return replace(pause, reason=f"{last.reason}, at most {_length(backoff.max_seconds)}")
+        return replace(pause, reason=f"{last.reason}; waiting until it can, at most {_length(backoff.max_seconds)}")
     times = f"tried {len(row)} times, " if len(row) > 1 else ""
     return replace(pause, reason=f"{words}: {last.reason} ({times}again at least every {_length(backoff.cap)})")
 

@@ -137,7 +137,8 @@ def _finish(turn: Turn, event: Finished) -> None:
 
 def _restart(turn: Turn, event: Restarted) -> None:
     place = _in_flight(turn, event.place_id, 0)
-    turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0, reason=event.reason or place.reason))
+    turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0, reason=event.reason or place.reason,
+                        interrupted=True))
 
 
 def _resume(turn: Turn, event: Resumed) -> None:

@@ -49,6 +49,7 @@ class Place:
     `attempt` counts from 1 within the visit; `failed` counts the attempts that ended in a recorded failure. `branch`
     is the context it sees. `delay_s` is the delay before this attempt may start. `reason` says why the node is retried
     or visited again; it belongs in the prompt. `via` is the edge that led here, an index of `Program.edges` (or -1).
+    `interrupted`: the process of the attempt before died.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Place:
     reason: str = ""
     failed: int = 0
     via: int = -1
+    interrupted: bool = False
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -360,7 +362,7 @@ class Turn:
         attempt = place.attempt + 1
         delay = unit.retry.delay(failed, f"{self.state.seed}/{place.node}/{attempt}")
         reason = outcome.failure_reason or outcome.notes or f"attempt {place.attempt} ended as {outcome.status}"
-        retry = replace(place, attempt=attempt, failed=failed, delay_s=delay, reason=reason)
+        retry = replace(place, attempt=attempt, failed=failed, delay_s=delay, reason=reason, interrupted=False)
         self.state.contexts[place.branch][f"internal.retry_count.{place.node}"] = failed
         self.change.retried.append(retry)
         self.launch(retry)

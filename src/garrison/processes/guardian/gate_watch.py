@@ -20,22 +20,24 @@ if TYPE_CHECKING:
 
 GATE = "gate"
 """`Warned.about` of a change of the queue's gate."""
-_MANNER = "; strategy "
+
+
+def describe_tests(config: QueueConfig) -> str:
+    """Return what tests a landing, in one line. Pure."""
+    return f"{config.describe()}{', asking the reference-transaction hook' if config.hooks else ''}"
 
 
 def describe_gate(config: QueueConfig) -> str:
     """Return what decides about a landing, in one line. Pure."""
-    hooks = ", asking the reference-transaction hook" if config.hooks else ""
-    return f"{config.describe()}{hooks}{_MANNER}{config.strategy}, at most {config.timeout:g} s"
+    return f"{describe_tests(config)}; strategy {config.strategy}, at most {config.timeout:g} s"
 
 
 class GateWatch:
     """Watches the configuration of the target's queue; `told` is what was last told, '' for the launch's own."""
 
     def __init__(self, queue: MergeQueue, launch: Launch, told: str) -> None:
-        launched = describe_gate(QueueConfig.from_launch(launch))
         # Strategy and time limit are the queue's, and not told by a launch or by an older edition.
-        self.queue, self._known = queue, told if _MANNER in told else told or launched.split(_MANNER)[0]
+        self.queue, self._known = queue, told or describe_tests(QueueConfig.from_launch(launch))
         self._is_on = launch.land != LAND_NONE and not launch.adhoc and (launch.no_gate or bool(launch.gate))
 
     def poll(self, at_work: Sequence[str]) -> Warned | None:
@@ -43,7 +45,7 @@ class GateWatch:
         config = self.queue.state.config if self._is_on else None
         if config is None or (now := describe_gate(config)) == self._known:
             return None
-        if now.split(_MANNER)[0] == self._known:
+        if describe_tests(config) == self._known:
             self._known = now
             return None
         before, self._known = self._known, now

@@ -281,8 +281,8 @@ def _show_call(name: str, arguments: Mapping[str, Any]) -> None:
     _show({"kind": "tool", "name": name, "input": dict(arguments)})
 
 
-def _show_result(_name: str, text: str) -> None:
-    _show({"kind": "tool_result", "text": text, "error": text.startswith("error: ")})
+def _show_result(_name: str, text: str, failed: bool) -> None:
+    _show({"kind": "tool_result", "text": text, "error": failed})
 
 
 def _show(event: Mapping[str, Any]) -> None:

@@ -56,7 +56,7 @@ def begin(runtime: Runtime, run: HostRun) -> None:
         trust_git_config=True, text=graph_of(job))
     prepared = prepare_launch(runtime, request, log_line)
     created = create_run(runtime, replace(prepared, launch=replace(
-        prepared.launch, claimed_for=f"{run.id} of {job.home}")), log_line)
+        prepared.launch, claimed_for=f"{run.id} of {job.home}", claim=str(run.id))), log_line)
     exec_launcher(runtime, created, ["--quiet"])
 
 

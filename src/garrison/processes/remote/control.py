@@ -119,8 +119,8 @@ def probe(home: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     agents: list[dict[str, Any]] = []
     for preset in PRESETS:
         if preset.find(search["PATH"]) and all(preset.program != known["program"] for known in agents):
-            access = preset.access(search)
-            agents.append({"program": preset.program, "ready": not access.startswith("no key"), "access": access})
+            agents.append({"program": preset.program, "ready": preset.has_access(search),
+                           "access": preset.access(search)})
     disk = shutil.disk_usage(home)
     return {"version": version("garrison"), "running": is_held(life_path(home)),
             "connected": bool(status and status.connected), "why": status.why if status else "",

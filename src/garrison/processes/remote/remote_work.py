@@ -369,7 +369,7 @@ class RemoteWork(Work):
         told = messages.pending(files) if files.messages.exists() else None
         if told is None or self.calls.is_open(f"tell-{told.count}"):
             return
-        text = told.text.removeprefix(messages.HEADING).strip()
+        text = "\n\n".join(told.said).strip()
         message = Message(f"tell-{told.count}", encode(JobMessage(MessageKind.TELL, text), MAX_MESSAGE))
         self.calls.call(message.id, now, lambda: self.client.send(self.id, message),
                         lambda _: messages.confirm(files, told))

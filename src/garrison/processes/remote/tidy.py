@@ -87,7 +87,7 @@ def _refs(runtime: Runtime, run: str) -> tuple[HostRun, list[str]] | None:
     try:
         job = decode(Job, (begin_folder(runtime.home, run) / JOB).read_text(), MAX_JOB)
         launch = load_launch(runtime.files(run))
-        id_ = AttemptId.parse(launch.claimed_for.partition(" of ")[0]) if launch is not None else None
+        id_ = AttemptId.parse(launch.claimed_attempt) if launch is not None else None
     except (GarrisonError, OSError, UnicodeDecodeError):
         return None
     if job is None or id_ is None:

@@ -83,7 +83,7 @@ MAX_INCONCLUSIVE = 5
 """Times in a row that a job may be killed or find its disk full before that counts as its result."""
 
 
-NO_ROOM = "had no room for its processes on this machine"
+_NO_ROOM = "had no room for its processes on this machine"
 
 
 class JobFact(NamedTuple):
@@ -148,7 +148,7 @@ class RunnerJobs:
         disk_space.require_space(self.worktree)
         shortage.require_room(shortage.MIN_FOR_WORK)
         if now < self._retry_at:
-            raise Shortage(f"the last try {NO_ROOM}")
+            raise Shortage(f"the last try {_NO_ROOM}")
 
     def start(self, name: str, branch: str, now: float) -> None:
         """Start a job; a validator judges `branch`."""
@@ -204,9 +204,9 @@ class RunnerJobs:
             self._inconclusive = 0
             log_line(job.handed_over)
             return None  # it is started again, with the next agent
-        why = "" if result.ok else self._why_inconclusive(name, result)
+        why, lacked_room = ("", False) if result.ok else self._why_inconclusive(name, result)
         self._inconclusive = self._inconclusive + 1 if why else 0
-        if why == NO_ROOM:
+        if lacked_room:
             self._retry_at = now + shortage.retry_pause(self._inconclusive)
         if 0 < self._inconclusive < MAX_INCONCLUSIVE:
             log_line(f"{name} {why}, which proves nothing about the work; repeating it")
@@ -266,16 +266,18 @@ class RunnerJobs:
         (`stale`), and knows which tools are at work in it."""
         return None if isinstance(self._job, ValidatorJob) else self.task.silence_s
 
-    def _why_inconclusive(self, name: str, result: End) -> str:
-        """Return why the job's end proves nothing about the work, '' if it does."""
+    def _why_inconclusive(self, name: str, result: End) -> tuple[str, bool]:
+        """Return why the job's end proves nothing about the work, '' if it does, and whether the machine lacked room
+        for it."""
         if self._hung:
-            return self._hung
+            return self._hung, False
         if result.kind is EndKind.SIGNAL:
-            return "was ended by a signal"
+            return "was ended by a signal", False
         tail = read_tail(self.log(name), 12)
         if disk_space.is_full(self.worktree) or disk_space.reports_no_space(tail):
-            return "had no space left on its disk"
-        return NO_ROOM if shortage.reports_shortage(tail) or shortage.find_shortage(1) else ""
+            return "had no space left on its disk", False
+        lacked_room = shortage.reports_shortage(tail) or shortage.find_shortage(1) is not None
+        return _NO_ROOM if lacked_room else "", lacked_room
 
     def _describe(self, name: str) -> str:
         return f"{'set-up' if name == SETUP else name} {quote_command(self.command(name))}"

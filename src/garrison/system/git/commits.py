@@ -373,14 +373,14 @@ class Commits(Repository):
                 remotes[name] = setting.value if key == "pushurl" else remotes.get(name, "")
         return remotes
 
-    def behind_upstream(self, branch: str) -> tuple[str, str] | None:
-        """Return the upstream of a branch and how many commits of it the branch lacks (`3 commits`); None for none."""
+    def behind_upstream(self, branch: str) -> tuple[str, int] | None:
+        """Return the upstream of a branch and how many commits of it the branch lacks; None for none."""
         upstream = self.run("for-each-ref", "--format=%(upstream)", f"refs/heads/{branch}").out.strip()
         if not upstream:
             return None
         counted = self.run("rev-list", "--count", f"refs/heads/{branch}..{upstream}", check=False)
         count = int(counted.out) if counted.code == 0 else 0
-        return (upstream.split("/", 2)[2], f"{count} commit{'s' * (count != 1)}") if count else None
+        return (upstream.split("/", 2)[2], count) if count else None
 
     # --- refs ---------------------------------------------------------------------------------------------------------
 

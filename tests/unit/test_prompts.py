@@ -126,7 +126,8 @@ MERGED = replace(CONFLICT, start=Start.MERGE, merged="77e0dec0de", label="main",
                  conflicts=(replace(CONFLICT.conflicts[0], hunks=HUNKS),))
 BUILT = {
     "first_attempt_in_place": lambda: prompt.in_place(
-        TASK.prompt, TASK.goal, f"Goal: {TASK.goal}\n{TASK.preamble}", "exit 3: 2 tests are red", "Keep it small."),
+        TASK.prompt, TASK.goal, f"Goal: {TASK.goal}\n{TASK.preamble}", "exit 3: 2 tests are red", "Keep it small.",
+        has_account=True),
     "first_attempt": lambda: prompt.build(TASK, BRIEFING),
     "first_attempt_bare": lambda: prompt.build(Task("r", "a", 1, label="a", prompt="Write a.txt"), Briefing()),
     "first_attempt_command": lambda: command(confinement=CONFINED),
@@ -310,8 +311,8 @@ def outside_fences(text: str) -> str:
 
 @pytest.mark.parametrize("text", [
     prompt.build(task(preamble=HOSTILE), BRIEFING),
-    prompt.in_place("Do.", "Goals", f"Goal: Goals\nDone so far:\n- a: success ({HOSTILE})", HOSTILE),
-    prompt.in_place("Do.", "", f"Done so far:\n- a: success ({HOSTILE})", HOSTILE),
+    prompt.in_place("Do.", "Goals", f"Goal: Goals\nDone so far:\n- a: success ({HOSTILE})", HOSTILE, has_account=True),
+    prompt.in_place("Do.", "", f"Done so far:\n- a: success ({HOSTILE})", HOSTILE, has_account=True),
     prompt.build(task(), replace(BRIEFING, interruption=replace(DIED, notes=HOSTILE, output=HOSTILE, progress=replace(
         PROGRESS, commits=(HOSTILE,), uncommitted=(HOSTILE,))))),
     again(replace(GATED, output=HOSTILE, claim=HOSTILE, stat=HOSTILE, failing=(HOSTILE,), landed=(

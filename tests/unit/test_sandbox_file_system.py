@@ -333,8 +333,8 @@ def test_a_program_that_is_not_installed_is_no_matter_of_the_sandbox(mode: Mode,
 
 
 def test_the_line_needs_no_look_at_the_machine_where_nothing_is_confined(tmp_path: Path) -> None:
-    line = summarize_sandbox(tmp_path, {"command"}, {"GARRISON_SANDBOX": "none"})
-    assert line == "none (it can do whatever you can)"
+    summary = summarize_sandbox(tmp_path, {"command"}, {"GARRISON_SANDBOX": "none"})
+    assert summary.line == "sandbox: none (it can do whatever you can)"
 
 
 def test_a_path_that_does_not_exist_is_told_once(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def run_so_far(task: Task) -> str:
     return fill("run_so_far.md", preamble=quoted).strip() if quoted else ""
 
 
-def in_place(text: str, goal: str, preamble: str, reason: str, steering: str = "") -> str:
+def in_place(text: str, goal: str, preamble: str, reason: str, steering: str = "", *, has_account: bool) -> str:
     """Return the prompt of a node in a pipeline run without a garrison, where no briefing is read.
 
     Args:
@@ -142,10 +142,11 @@ def in_place(text: str, goal: str, preamble: str, reason: str, steering: str = "
         preamble: the pipeline's account of the run so far, which may begin with the goal.
         reason: why an earlier attempt was not good enough, '' for none.
         steering: a message of the run's manager.
+        has_account: the preamble says what is done, not the goal alone.
     """
     head = f"Goal: {goal}" if goal and preamble.startswith(f"Goal: {goal}") else ""
     said = preamble[len(head):].strip()
-    if said.startswith(ACCOUNT):
+    if has_account:
         preamble = join([head, fill("run_so_far.md", preamble=quote(said, MAX_PREAMBLE))])
     before = [steering, preamble, fill("rework_in_place.md", reason=quote(reason, MAX_CLAIM)) if reason else ""]
     return join([*before, f"## Task\n\n{text}" if any("## " in part for part in before) else text])

@@ -79,7 +79,8 @@ class HomeAgent:
         assert folder is not None  # a run of the command line has a directory
         name = agent_of(call.attrs, self.name)
         goal, carried = text(call.graph.attrs, "goal", ""), call.carried or Carryover()
-        words = prompt.in_place(call.prompt, goal, carried.preamble, call.place.reason, carried.steering)
+        words = prompt.in_place(call.prompt, goal, carried.preamble, call.place.reason, carried.steering,
+                                has_account=carried.has_account)
         task = Task(to_run_stem(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=words,
                     agent=name, command=command_of(call.node), goal=goal,
                     rework_reason=call.place.reason, attributes=dict(call.attrs), continues=call.session or "",

@@ -23,6 +23,7 @@ from garrison.cli.output import print_json, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
+from garrison.pipeline.outcome import Budget
 from garrison.pipeline.run_directory import RunDirectory
 from garrison.records import atomic
 from garrison.records.names import to_run_stem
@@ -418,7 +419,7 @@ def _print_result_and_exit(result: RunResult, directory: Path, *, as_json: bool,
     elif result.status == "fail":
         if result.detail and result.detail != result.reason:
             print_message(result.detail)
-        more_steps = f" --max-steps {result.steps * 2}" if result.reason == "max_steps_exceeded" else ""
+        more_steps = f" --max-steps {result.steps * 2}" if result.reason == Budget.STEPS else ""
         hints = {"again": f"to visit the failed node again: {resume_command} --retry-failed",
                  "budget": f"to continue: {resume_command}{more_steps}"}
         print_message(hints.get(result.resumable, f"its files: {directory}"))

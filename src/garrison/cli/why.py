@@ -30,7 +30,6 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.store import Store
-from garrison.supervise.decisions import FIRST_START
 from garrison.views import explain
 from garrison.views.event_log import NODE_ROLES, EventLog
 from garrison.views.node_view import NodeView, changed_agents, first_line, name_refused, permission_hint
@@ -133,7 +132,7 @@ def _picture(lines: Sequence[explain.Line], columns: int | None, *, replay: bool
     for line in lines:
         head = f"{line.at[11:19]}  {line.about.partition('@')[0]}: {line.text}"
         shown += wrapped(head, columns, "head" if line.kind in ("death", "decision", "park") else "", _INDENT)
-        rule = "" if line.rule in line.text or (line.rule == FIRST_START and not replay) else line.rule
+        rule = "" if line.rule in line.text or not (line.observed or replay) else line.rule
         for label, words in (("seen", line.observed if replay else ""), ("why ", rule)):
             if words:
                 shown += [[Span(_INDENT), *part] for part in

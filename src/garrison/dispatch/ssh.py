@@ -81,6 +81,11 @@ class Completed:
         lines = self.err.decode(errors="replace").split("\n")
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
+    @property
+    def message(self) -> str:
+        """Return that line without the name of the garrison there, with which its messages begin."""
+        return self.last_error.removeprefix("garrison: ")
+
 
 def check_destination(ssh: str) -> str:
     """Return `ssh` if it can be a destination of ssh, '' included, else raise UsageError."""

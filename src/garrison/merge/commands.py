@@ -15,8 +15,8 @@ from garrison.merge import guard, hooks
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import FAILED, WITHDRAWABLE, MergeEntry
 from garrison.merge.queue import STARTED
-from garrison.merge.records import Configured, EntryCancelled, QueuePaused, QueueResumed, StatusChanged
-from garrison.merge.state import MANUAL, Pause
+from garrison.merge.records import Configured, EntryCancelled, PauseReason, QueuePaused, QueueResumed, StatusChanged
+from garrison.merge.state import Pause
 
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
@@ -127,7 +127,7 @@ def pause(queue: MergeQueue, reason: str = "") -> Pause:
     """Judge and land nothing until a person resumes; a running gate continues and its verdict is kept."""
     with queue.locked() as state:
         if state.pause is None or not state.pause.is_manual:
-            queue.append(QueuePaused((), MANUAL, reason or "by a person", ""), sync=True)
+            queue.append(QueuePaused((), PauseReason.ASKED.value, reason or "by a person", ""), sync=True)
         assert queue.state.pause is not None
         return queue.state.pause
 

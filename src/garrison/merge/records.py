@@ -9,6 +9,7 @@ skipped.
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
@@ -139,6 +140,15 @@ class LeaseTaken(QueueRecord):
     kind = "lease"
 
 
+class PauseReason(StrEnum):
+    """Why a queue pauses."""
+
+    ASKED = "asked"
+    """A person asked for it."""
+    BASE_RED = "base_red"
+    GATE_BROKEN = "gate_broken"
+
+
 @frozen
 class QueuePaused(EntriesRecord):
     """Pause: nothing is judged until the queue is resumed. `entries` are queued again; `tip` is the target's then.
@@ -148,6 +158,7 @@ class QueuePaused(EntriesRecord):
 
     kind = "pause"
     reason: str
+    """A `PauseReason`."""
     detail: str
     tip: str
     log: str = ""

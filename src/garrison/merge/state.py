@@ -28,6 +28,7 @@ from garrison.merge.records import (
     LandingStarted,
     LandingsUndone,
     LeaseTaken,
+    PauseReason,
     QueueHindered,
     QueuePaused,
     QueueRecord,
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
     from garrison.merge.config import QueueConfig
     from garrison.records.journal import Entry as Stored
 
-MANUAL = "asked"
-"""Reason of a pause that a person asked for."""
 KEPT_ENTRIES = 1000
 """Final entries that a snapshot keeps; the archived parts of the journal have all of them."""
 
@@ -106,7 +105,7 @@ class Pause:
     @property
     def is_manual(self) -> bool:
         """Return whether a person asked for it; then only a person resumes the queue."""
-        return self.reason == MANUAL
+        return self.reason == PauseReason.ASKED
 
     def describe(self) -> str:
         """Return one line for people, with what they can do."""
@@ -584,7 +583,7 @@ def _apply_paused(state: QueueState, record: QueuePaused, stored: Stored) -> Non
         if name in state.entries:
             state.entries[name] = replace(state.entries[name], status="queued", verdict="", reason=record.detail,
                                           updated_at=stored.at)
-    if state.pause and state.pause.is_manual and record.reason != MANUAL:
+    if state.pause and state.pause.is_manual and record.reason != PauseReason.ASKED:
         return  # the queue's own pause never replaces a person's
     state.pause = Pause(record.reason, record.detail, record.tip, record.log, stored.at if record.retry_after else "",
                         record.retry_after)

@@ -39,7 +39,7 @@ from garrison.pipeline.open_run import (
     start_run,
     write_start,
 )
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, Outcome, RunResult
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, Budget, Outcome, RunResult
 from garrison.pipeline.questions import as_answerer
 from garrison.pipeline.run_directory import RunDirectory, RunJournal, public_status
 from garrison.pipeline.transforms import Transform
@@ -174,7 +174,7 @@ def _has_budget(state: FlowState, max_steps: int | None) -> bool:
     """Return whether a run stopped by a budget may continue: with more steps, or for another period."""
     if state.resumable != "budget":
         return False
-    return state.reason != "max_steps_exceeded" or (max_steps or 0) > state.steps
+    return state.reason != Budget.STEPS or (max_steps or 0) > state.steps
 
 
 def _restart_interrupted(driver: Driver, place: Place) -> None:

@@ -49,6 +49,8 @@ class Carryover:
     history: str = ""
     steering: str = ""
     """Message of the run's manager, before the preamble."""
+    has_account: bool = False
+    """True if the preamble says what is done, not the goal alone."""
 
 
 @frozen
@@ -71,7 +73,7 @@ def carryover_of(program: Program, state: FlowState, place: Place, run: str, goa
     history = _History(goal, run, completed, state.outcomes, _known_values(state, context, upstream))
     mode = fidelity_of(graph, node, edge)
     if mode != FULL:
-        return Carryover(mode, "", _preamble(mode, history))
+        return Carryover(mode, preamble=_preamble(mode, history), has_account=bool(completed) and mode != TRUNCATE)
     thread = thread_of(graph, node, edge)
     return Carryover(FULL, thread, "", str(context.get(_session_key(thread)) or ""),
                      _preamble(HIGH, history) if completed else "")

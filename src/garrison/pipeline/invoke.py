@@ -162,7 +162,7 @@ class Invoker:
         goal = str(self.program.graph.attrs.get("goal", ""))
         carryover = carryover_of(self.program, self.state, place, self.scope.run, goal)
         if carryover.fidelity == FULL and self._is_session_lost(carryover):
-            carryover = replace(carryover, preamble=carryover.history)
+            carryover = replace(carryover, preamble=carryover.history, has_account=bool(carryover.history))
         return self._with_steering(carryover, place)
 
     def _is_session_lost(self, carryover: Carryover) -> bool:

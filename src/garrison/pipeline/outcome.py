@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import field
+from enum import StrEnum
 from typing import Any
 
 from garrison.errors import UsageError
@@ -50,6 +51,15 @@ def normalize_label(label: str) -> str:
     bare = label.strip()
     match = _ACCELERATOR.match(bare)
     return " ".join(bare[match.end() if match else 0:].split()).casefold()
+
+
+class Budget(StrEnum):
+    """What a run has used up that ended before its end: codes of its reason."""
+
+    STEPS = "max_steps_exceeded"
+    DURATION = "max_pipeline_duration_exceeded"
+    ABORTED = "aborted"
+    """Nothing: somebody stopped it."""
 
 
 @frozen

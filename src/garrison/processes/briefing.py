@@ -318,20 +318,25 @@ class Briefer:
     def _with_feedback(self, refusal: Refusal) -> Refusal:
         """Add what was said about the pull request when the node was sent back for it last, whole: each attempt since
         then has to answer it."""
-        from garrison.records.events import PullRequestChanged, decode
+        from garrison.records.events import FlowAdvanced, GuardianSignal, NodeChanged, PullRequestChanged, decode
 
         if self.launch.land != LAND_PR:
             return refusal
-        sent: PullRequestChanged | None = None
+        sent, attempts = None, set[int]()  # the last return, and the node's attempts since then
         with suppress(GarrisonError, OSError, ValueError):
             for entry in journal.read_all(self.files.journal):
-                if entry.kind == PullRequestChanged.kind and isinstance(event := decode(entry), PullRequestChanged) \
-                        and event.node == self.task.node and event.flow is not None:
-                    sent = event
+                if entry.kind not in (PullRequestChanged.kind, NodeChanged.kind, GuardianSignal.kind):
+                    continue
+                match decode(entry):
+                    case PullRequestChanged(flow=FlowAdvanced()) as event if event.node == self.task.node:
+                        sent, attempts = event, set()
+                    case (NodeChanged() as change) | GuardianSignal(effect=NodeChanged() as change) \
+                            if change.node == self.task.node:
+                        attempts.add(change.attempt)
         if sent is None or sent.flow is None:
             return refusal
-        said = str(sent.flow.body.get("reason") or "")
-        text, is_cause = said.removeprefix(sent.reason).strip(), refusal.reason == said
+        is_cause = attempts <= {self.task.attempt}
+        text = str(sent.flow.body.get("reason") or "")[len(sent.reason):].strip()
         path = self.folder / FEEDBACK
         is_long = len(text) > prompt.MAX_FEEDBACK
         if is_long and self.copies:

@@ -6,24 +6,21 @@ Only `restore_branch` and `restore_worktree` write, and they never change what e
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.frozen import frozen
+from garrison.records import earlier
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.sandbox.network import connect_for
 from garrison.system.git import ABSENT, Git, GitError
-from garrison.system.git.rescues import LIVE, RESCUES, RescueName, parse_rescue
+from garrison.system.git.rescues import LIVE, REASON, RESCUES, RescueName, parse_rescue
 from garrison.system.worktree_files import complete_worktree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-_WHY = re.compile(r"garrison: what \S+ (.*)")
-
 
 class RescueRepository(NamedTuple):
     """A repository that may hold rescue refs; `bases` maps each run of this home to its target branch there."""
@@ -113,15 +110,15 @@ _REASONS = {LIVE: "at an interval, all of it committed", "other": "in its stash,
 def inspect_rescue(repository: RescueRepository, name: RescueName) -> RescuedWork:
     """Return the saved work of one rescue ref; GitError if its objects are damaged or gone."""
     git = repository.git
-    lines = git.run("show", "-s", "--format=%H%n%cI%n%<(300,trunc)%s", name.ref, "--").out.splitlines()
-    commit, when, subject = lines[0], lines[1], lines[2].rstrip() if len(lines) > 2 else ""
+    form = f"%H%x00%cI%x00%(trailers:key={REASON},valueonly,separator=%x20)%x00%<(300,trunc)%s"
+    commit, when, saved, subject, *_ = git.run("show", "-s", f"--format={form}", name.ref, "--").out.split("\0")
     tip = git.rev(f"refs/heads/{repository.bases.get(name.run, '')}") or git.rev("HEAD")
     parent = git.rev(f"{name.ref}^")
     base = git.run("merge-base", tip, commit, check=False).out.strip() if tip else ""
     against = base or parent or git.run("mktree", text="").out.strip()
     changed = changed_files(git, against, commit)
-    match = _WHY.match(subject)
-    why = match[1] if match else _REASONS.get(name.kind, "all of it was committed")
+    why = saved.strip() or earlier.reason_of_rescue(subject.rstrip()) or _REASONS.get(
+        name.kind, "all of it was committed")
     landed = bool(tip) and tip is not None and has_landed(git, commit, tip)
     return RescuedWork(name, str(git.root), commit, when, why, len(changed), sum(changed.values()), landed, against)
 

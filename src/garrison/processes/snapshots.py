@@ -19,7 +19,7 @@ from garrison.sandbox.collect import collect
 from garrison.sandbox.git_view import GitView
 from garrison.system import kill_tree, processes
 from garrison.system.git import Git
-from garrison.system.git.rescues import LIVE, rescue_stem
+from garrison.system.git.rescues import LIVE, rescue_message, rescue_stem
 from garrison.system.jobs import Job, read_tail
 from garrison.system.newest_entry import newest_entry
 from garrison.system.processes import ProcessId, cpu_fingerprint
@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(UnsafeFile):
             collect(GitView(git, worktree))
         ref = git.save_interval_snapshot(
-            worktree, options.stem, f"garrison: what {node} had at an interval", options.base,
+            worktree, options.stem, rescue_message(node, "had at an interval"), options.base,
             timeout=options.limit)
     except (GarrisonError, OSError) as error:
         print(error, file=sys.stderr)

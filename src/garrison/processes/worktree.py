@@ -36,7 +36,7 @@ from garrison.sandbox.network import connect_for
 from garrison.system import hindrance, untrusted
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import split
-from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
+from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_message, rescue_stem
 from garrison.system.worktree_files import complete_worktree, hide_setup_output, setup_key
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def save_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int, w
     collect_what_can_be(git, worktree, run, node, attempt)
     restore_committed_output(git, worktree)
     give_back(git, worktree)
-    return git.save_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
+    return git.save_work(worktree, rescue_stem(run, node, attempt, kind), rescue_message(node, why))
 
 
 def has_unsaved_work(git: Git, worktree: Path, tips: Sequence[str]) -> bool:
@@ -562,7 +562,7 @@ def save_and_remove(git: Git, orphan: OrphanedWorktree, attempt: int) -> str:
                     git.rev(f"{ARCHIVE}/{orphan.run}/{orphan.node}"), git.rev("HEAD"))
             ref = git.save_directory(orphan.path, next((tip for tip in tips if tip), None),
                                      rescue_stem(orphan.run, orphan.node, attempt, "left"),
-                                     f"garrison: what {orphan.node} left in {orphan.path.name}")
+                                     rescue_message(orphan.node, f"left in {orphan.path.name}"))
         else:
             ref = save_worktree(git, orphan.path, orphan.run, orphan.node, attempt, "left when its run was over",
                                 kind="validator" if orphan.what == "validator" else "")

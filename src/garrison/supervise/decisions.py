@@ -30,9 +30,6 @@ START_RECHECK = 0.5
 """Seconds between two observations of a child that is starting. Time alone changes its verdict (its spawner has had its
 time, its deadline passes), and it has no record of its own yet whose process the kernel could report."""
 
-FIRST_START = "first start"
-"""Rule by which what never ran is started."""
-
 
 @frozen
 class ChildState:
@@ -133,7 +130,7 @@ def _decide(child: ChildState, deaths: Sequence[Death], now: float, boot_id: str
             circuit: Circuit) -> RestartDecision:
     identity, verdict = child.identity, child.verdict
     if identity is None or verdict is None:
-        return RestartDecision("start", FIRST_START)
+        return RestartDecision("start", "first start")
     if verdict.living:
         return _decide_alive(verdict, identity.incarnation, now, boot_id, policy, circuit)
     if verdict.needs_replacement:

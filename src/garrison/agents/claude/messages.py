@@ -21,7 +21,7 @@ from garrison.records.failover import session_holders
 from garrison.records.json_io import encode, read_json, read_lines, write_json
 from garrison.system import untrusted
 
-_HEADING = "The person in charge of this run tells you:"
+HEADING = "The person in charge of this run tells you:"
 
 
 def post(files: AttemptFiles, text: str, at: str) -> None:
@@ -44,7 +44,7 @@ class Told:
     @property
     def text(self) -> str:
         """Return them as the session reads them."""
-        return "\n\n".join([_HEADING, *self.said])
+        return "\n\n".join([HEADING, *self.said])
 
 
 def pending(files: AttemptFiles) -> Told | None:

@@ -30,7 +30,7 @@ from garrison.pipeline.flow.state import (
 )
 from garrison.pipeline.node_status import FAILED as NODE_FAILED
 from garrison.pipeline.node_status import IMPL_COMPLETE, VALIDATED
-from garrison.pipeline.outcome import SUCCESS, Outcome
+from garrison.pipeline.outcome import SUCCESS, Budget, Outcome
 
 _DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
 """Statuses in the graph for which a node is not run."""
@@ -88,10 +88,10 @@ def advance(program: Program, state: FlowState, event: Event) -> Change:
             _send_back(turn, event)
         case TimedOut():
             _check_not_ended(turn)
-            turn.stop("max_pipeline_duration_exceeded", event.detail or "the run reached its time limit")
+            turn.stop(Budget.DURATION, event.detail or "the run reached its time limit")
         case Aborted():
             _check_not_ended(turn)
-            turn.stop("aborted", event.detail or "the run was stopped")
+            turn.stop(Budget.ABORTED, event.detail or "the run was stopped")
     if state.status == RUNNING:
         _process_queue(turn)
     return turn.change

@@ -25,7 +25,7 @@ from typing import Any, TypedDict
 
 from garrison.errors import ForbiddenTransition
 from garrison.pipeline.flow.program import Program, Route, Unit
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCESS, Outcome
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCESS, Budget, Outcome
 
 RUNNING, WAITING, DONE, FAILED = "running", "waiting", "done", "failed"
 
@@ -283,9 +283,9 @@ class Turn:
             state.in_flight.clear()
             state.queue.clear()
 
-    def stop(self, reason: str, detail: str, node: str = "") -> None:
+    def stop(self, reason: Budget, detail: str, node: str = "") -> None:
         """End the run because a budget is used up; it can continue from here with a larger one."""
-        self.end(FAILED, reason, detail, node, "budget")
+        self.end(FAILED, reason.value, detail, node, "budget")
 
     # ---- contexts ----------------------------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class Turn:
         state, unit = self.state, self.program.units[move.node]
         if state.steps >= state.max_steps:
             state.queue.appendleft(move)
-            self.stop("max_steps_exceeded", f"{state.steps} steps are done and {move.node} is next; resume with a "
+            self.stop(Budget.STEPS, f"{state.steps} steps are done and {move.node} is next; resume with a "
                                             "larger max_steps", move.node)
             return None
         visits = state.visits.get(move.node, 0)

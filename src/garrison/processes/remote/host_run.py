@@ -37,7 +37,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import Result
 from garrison.system.git import Git
-from garrison.system.git.rescues import ARCHIVE, rescue_stem
+from garrison.system.git.rescues import ARCHIVE, rescue_message, rescue_stem
 from garrison.system.jobs import read_tail
 from garrison.system.terminal_text import clean
 
@@ -184,7 +184,7 @@ class HostRun:
                 self.git.clear_locks(tree, self.branch)
                 collect_what_can_be(self.git, tree, self.name, self.job.node, 1)
                 self.git.update_ref(name, self.git.create_snapshot(
-                    tree, f"garrison: what {self.job.node} had when it was cut off"))
+                    tree, rescue_message(self.job.node, "had when it was cut off")))
             elif tip := self.git.branch_tip(self.branch):
                 self.git.update_ref(name, tip)
         except (GarrisonError, OSError) as error:

@@ -350,7 +350,7 @@ class HostSetup:
             return
         done = control(self.access, host, "start", timeout=CONNECT_SECONDS)
         if done.code:
-            raise GarrisonError(f"{self.access.place}: {done.last_error.removeprefix('garrison: ')}")
+            raise GarrisonError(f"{self.access.place}: {done.message}")
 
     def _await(self, host: Host) -> None:
         """Wait until the host's worker answers."""
@@ -438,7 +438,7 @@ def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> dic
     done = control(access, host, "probe", timeout=timeout)
     after = time.time()
     if done.code:
-        why = done.last_error.removeprefix("garrison: ") or "its garrison does not run"
+        why = done.message or "its garrison does not run"
         raise GarrisonError(f"{access.place}: {why}")
     try:
         seen = json.loads(done.out)
@@ -451,7 +451,7 @@ def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> dic
 def _stop_service(access: HostAccess, host: Host) -> None:
     done = control(access, host, "stop", timeout=CONNECT_SECONDS)
     if done.code and done.code != 127:
-        raise GarrisonError(f"{access.place}: {done.last_error.removeprefix('garrison: ')}")
+        raise GarrisonError(f"{access.place}: {done.message}")
 
 
 def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = True) -> None:

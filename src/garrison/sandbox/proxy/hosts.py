@@ -150,7 +150,6 @@ def parse_address(text: str) -> Address | None:
     return None if isinstance(address, ipaddress.IPv6Address) and address.scope_id else address
 
 
-_METADATA = "a metadata address"
 _KINDS: Mapping[str, Callable[[Address], bool]] = {
     "a loopback address": lambda address: address.is_loopback,
     "a link-local address": lambda address: address.is_link_local,
@@ -168,7 +167,7 @@ def forbidden_reason(text: str) -> str:
     if address is None:
         return "an invalid address"
     if _is_metadata(text):
-        return _METADATA
+        return "a metadata address"
     embedded = _embedded(address)
     if embedded is not None:
         return forbidden_reason(str(embedded))
@@ -178,7 +177,7 @@ def forbidden_reason(text: str) -> str:
 def may_be_private(addresses: Iterable[str]) -> bool:
     """Return whether an entry `private` would reach a name that is refused: it has addresses, and no metadata one."""
     found = list(addresses)
-    return bool(found) and all(forbidden_reason(address) != _METADATA for address in found)
+    return bool(found) and not any(map(_is_metadata, found))
 
 
 def _is_metadata(text: str) -> bool:

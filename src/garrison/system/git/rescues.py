@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 RESCUES, ARCHIVE = "refs/garrison/rescue", "refs/garrison/archive"
 RUNS = "refs/garrison/run"
 """Folder of the refs that hold the ids of runs, each at the commit at which its run began."""
+REASON = "Garrison-Saved"
+"""Trailer of a commit that garrison makes of work: why it was saved."""
 LIVE = "live"
 LIVE_KEPT = 3
 """Interval snapshots of a node that are kept."""
@@ -55,6 +57,11 @@ def parse_rescue(ref: str) -> RescueName:
     if match is None:
         return RescueName(ref, run, node, 0, "?")
     return RescueName(ref, run, node, int(match[1]), match[2] or "", int(match[3] or 1))
+
+
+def rescue_message(node: str, why: str) -> str:
+    """Return the message of a commit of a node's work; `why` completes "what NODE …". Pure."""
+    return f"garrison: what {node} {why}\n\n{REASON}: {why}"
 
 
 def rescue_stem(run: str, node: str, attempt: int, kind: str = "") -> str:

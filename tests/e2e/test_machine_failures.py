@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from garrison.system.exit_info import REAPER_GONE
 from support import DEADLINE, PROGRAM, PYTHON, Node, Place, alive, is_gone, load, stat, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
@@ -185,7 +184,7 @@ def test_a_keeper_that_was_killed_is_named(places: Callable[..., Place]) -> None
     place.release("a")
     assert place.finish(child) == 0, place.logs()
     place.check("a", history=False)
-    assert deaths(place, "orchestrator-a") == [REAPER_GONE]
+    assert deaths(place, "orchestrator-a") == ["its reaper, the process above it in its terminal, was killed"]
 
 
 @needs_tmux

@@ -11,6 +11,7 @@ import pytest
 
 import garrison
 from garrison.ends import Departure
+from garrison.records import earlier
 from garrison.records.events import ChildSpawned, NoteWritten
 from garrison.records.identity import Identity, mark_ended
 
@@ -22,8 +23,8 @@ ALIVE = Identity("id", "runner", "a", "r1", NOW)
     ("done", Departure.DONE), ("failed", Departure.FAILED), ("stopped", Departure.STOPPED),
     ("orphaned", Departure.ORPHANED), ("its terminal is gone", Departure.HANGUP), ("marked by hand", Departure.EARLY)])
 def test_only_without_a_departure_an_identitys_reason_tells_how_it_ended(reason: str, departure: Departure) -> None:
-    earlier = replace(ALIVE, status="terminated", metadata={"reason": reason})
-    assert earlier.departure is departure
+    recorded = replace(ALIVE, status="terminated", metadata={"reason": reason})
+    assert recorded.departure is departure
     assert mark_ended(ALIVE, "terminated", NOW, reason).departure is Departure.EARLY
     assert mark_ended(ALIVE, "terminated", NOW, "words", departure).departure is departure
     assert mark_ended(ALIVE, "crashed", NOW, reason).departure is None
@@ -48,6 +49,19 @@ def test_only_without_what_it_follows_the_reason_of_a_start_tells_a_restart(even
 def test_only_in_an_earlier_journal_a_notes_text_tells_that_it_waits_for_approval(event: NoteWritten, is_so: bool,
                                                                                   ) -> None:
     assert event.is_for_approval is is_so
+
+
+def test_each_other_sentence_of_earlier_versions_is_read() -> None:
+    assert earlier.branch_of_merge("Merge garrison/r1/a into main") == "garrison/r1/a"
+    assert earlier.branch_of_merge("Mend a") == ""
+    assert earlier.modes_of("sandbox: bubblewrap; agent a: landlock 4, which leaves gaps") == ["landlock"]
+    assert earlier.modes_of("sandbox: bubblewrap") == []
+    assert [earlier.has_gaps(line) for line in ("sandbox: bubblewrap", "sandbox: none (it can do whatever you can)")] \
+        == [False, True]
+    assert earlier.claim_of("r1/a/2.1 of laptop") == "r1/a/2.1"
+    assert earlier.reason_of_rescue("garrison: what a left when it failed") == "left when it failed"
+    assert earlier.reason_of_rescue("Mend a") == ""
+    assert [earlier.step_of_error(error) for error in ("Step 'a' failed: ValueError", "it took too long")] == ["a", ""]
 
 
 # ---- no code asks words what happened --------------------------------------------------------------------------------

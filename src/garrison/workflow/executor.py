@@ -208,6 +208,7 @@ class _Execution:
         self._forget_errors(step)
         self.state.errors.append(f"Step '{step.name}' failed: {message}")
         self.state.suggestions.append(f"{step.name}: {advice(error, step.tool, step.timeout)}")
+        self.state.failed_steps.append(step.name)
         self.failed[step.name] = message
         if step.critical:
             self.halted = self.halted or step.name
@@ -238,8 +239,11 @@ class _Execution:
 
     def _forget_errors(self, step: WorkflowStep) -> None:
         """Remove the errors that an earlier execution of the session recorded for the step."""
-        self.state.errors = [line for line in self.state.errors if not line.startswith(f"Step '{step.name}' failed: ")]
-        self.state.suggestions = [line for line in self.state.suggestions if not line.startswith(f"{step.name}: ")]
+        state = self.state
+        state.failed_steps += [""] * (len(state.errors) - len(state.failed_steps))
+        kept = [at for at, name in enumerate(state.failed_steps) if name != step.name]
+        for lines in (state.errors, state.suggestions, state.failed_steps):
+            lines[:] = [lines[at] for at in kept if at < len(lines)]
 
     # ---- progress and snapshots
 

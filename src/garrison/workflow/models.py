@@ -131,6 +131,8 @@ class WorkflowState:
     step_status: dict[str, StepStatus] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     suggestions: list[str] = field(default_factory=list)
+    failed_steps: list[str] = field(default_factory=list)
+    """Step of each of the errors, and of the suggestions."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Any
 
 from garrison.config import find_home
 from garrison.errors import NewerSchema
-from garrison.records import atomic
+from garrison.records import atomic, earlier
 from garrison.workflow.errors import AgentError, StateLoadError
 from garrison.workflow.models import StepStatus, Workflow, WorkflowState
 
@@ -61,7 +61,7 @@ class StateManager:
                 "completed_steps": state.completed_steps, "step_results": state.step_results, "errors": state.errors,
                 "started_at": state.started_at.isoformat(), "updated_at": datetime.now(UTC).isoformat(),
                 "step_status": {name: status.value for name, status in state.step_status.items()},
-                "attempts": state.attempts, "suggestions": state.suggestions}
+                "attempts": state.attempts, "suggestions": state.suggestions, "failed_steps": state.failed_steps}
         lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in body.items()]
         lines.append(f'"workflow": {self._workflow(state)}')
         path = self.path(state.session_id)
@@ -96,7 +96,8 @@ class StateManager:
                 list(body["completed_steps"]), dict(body["step_results"]), list(body["errors"]),
                 datetime.fromisoformat(body["started_at"]),
                 {name: StepStatus(value) for name, value in body["step_status"].items()}, dict(body["attempts"]),
-                list(body["suggestions"]))
+                list(body["suggestions"]),
+                list(body.get("failed_steps", map(earlier.step_of_error, body["errors"]))))
         except (ValueError, KeyError, TypeError, AttributeError, AgentError) as error:
             raise StateLoadError(f"{path} cannot be read ({error}); it was left in place") from error
 

@@ -120,5 +120,5 @@ def test_a_notify_table_that_cannot_be_meant_is_refused_before_anything_starts(p
     place.configure('[notify]\ncommand = "notify-send"\n')
     refused = place.launch(place.graph(Node("a")))
     assert refused.wait() == 2
-    assert "[notify]: command should be a list of strings" in place.logs()
+    assert "config.toml:4: [notify] command='notify-send' should be a list of strings" in place.logs()
     assert wait_for("nothing was made", lambda: not (place.home / "runs").exists())

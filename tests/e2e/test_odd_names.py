@@ -85,12 +85,12 @@ def test_misspelt_names_are_refused_and_unknown_ones_reported(place: Place, refu
     graph = place.graph(Node("a", attributes="milestone=7"))
     config = place.home / "config.toml"
     config.write_text('[agents.gone]\nargv = ["no-such-program"]\nsucess = "result_file"\n')
-    assert f"{config}:3: sucess is not a setting of [agents.gone]; did you mean success?" in refused(graph, code=2)
+    assert f"{config}:3: [agents.gone] sucess is not a setting; did you mean success?" in refused(graph, code=2)
     config.write_text('[agents.gone]\nargv = ["no-such-program"]\ncolour = "red"\n')
     words = ["launch", "--target-dir", place.repo, "--no-gate", "--dry-run", graph]
     assert main(list(map(str, words))) == 0
     notes = capsys.readouterr().err
-    assert f"note: {config}:3: colour is not a setting of [agents.gone]" in notes
+    assert f"note: {config}:3: [agents.gone] colour is not a setting; there are kind, env, " in notes
     assert f"note: {graph}:4:" in notes
     assert "a: garrison does not read milestone; name it x_milestone" in notes
     gone = place.graph(Node("a", attributes="agent=gone"), name="gone")

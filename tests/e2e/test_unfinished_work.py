@@ -156,4 +156,4 @@ def test_the_guard_follows_the_files_of_home_and_repository(place: Place) -> Non
     (place.repo / "garrison.toml").write_text('[guard]\nmax_fils = 3\n')
     refused = run(place, "true", "--new")
     assert refused.returncode == 2
-    assert f"{place.repo}/garrison.toml, [guard]: max_fils is not known; did you mean max_file?" in refused.stderr
+    assert f"{place.repo}/garrison.toml:2: [guard] max_fils is not a setting; did you mean max_file?" in refused.stderr

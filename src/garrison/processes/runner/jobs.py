@@ -276,7 +276,7 @@ class RunnerJobs:
         tail = read_tail(self.log(name), 12)
         if disk_space.is_full(self.worktree) or disk_space.reports_no_space(tail):
             return "had no space left on its disk", False
-        lacked_room = shortage.reports_shortage(tail) or shortage.find_shortage(1) is not None
+        lacked_room = shortage.reports_shortage(tail) or bool(shortage.find_shortage(1))
         return _NO_ROOM if lacked_room else "", lacked_room
 
     def _describe(self, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from garrison.agents.claude import log_in
-from garrison.agents.registry import check_access, log_in_of
+from garrison.agents.registry import check_access, check_program, log_in_of
 from garrison.cli.login import choose_place
 from garrison.errors import Refused
 
@@ -130,6 +130,16 @@ def test_the_log_in_of_a_program_s_own_stays_outside_where_the_proxy_can_add_it(
         (codex / "auth.json").write_text(content)
         found = log_in_of("codex", tmp_path, {}, environ)
         assert found is not None and found.variables(now) == {}
+    program = tmp_path / "codex"
+    program.touch(0o755)
+    environ |= {"PATH": str(tmp_path), "GARRISON_SANDBOX": "bubblewrap"}
+    with pytest.raises(Refused, match=r"codex-exec has no key, and its log-in \S+/auth.json is of an account"):
+        check_program("codex-exec", tmp_path, environ, ())
+    (codex / "auth.json").unlink()
+    with pytest.raises(Refused, match=r"codex-exec has no key and no log-in: set OPENAI_API_KEY .* run `codex login`"):
+        check_program("codex-exec", tmp_path, environ, ())
+    for more in ({"OPENAI_API_KEY": "k"}, {"OPENAI_BASE_URL": "http://127.0.0.1:1"}):
+        check_program("codex-exec", tmp_path, {**environ, **more, "GARRISON_SANDBOX": "none"}, ())
     (tmp_path / "config.toml").write_text('[agents.codex]\nkind = "acp"\nargv = ["codex-acp"]\n')
     assert log_in_of("codex", tmp_path, {}, environ) is None, "its profile says that it takes no key"
     write(tmp_path / ".claude", {**OLD, "expiresAt": (now + 3600) * 1000})

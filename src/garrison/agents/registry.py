@@ -64,7 +64,7 @@ from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.confine import find_hidden
 from garrison.sandbox.named_files import named_programs
 from garrison.sandbox.network import find_keys
-from garrison.sandbox.place import Role
+from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.proxy.apis import APIS
 from garrison.sandbox.rights import read_rights
 from garrison.spelling import nearest
@@ -435,6 +435,21 @@ def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iter
         raise Refused(f"the log-in of agent {name} has expired, and its CLI did not renew it: run `garrison login`")
 
 
+def _check_preset_access(preset: Preset, home: Path, environ: Mapping[str, str]) -> None:
+    if any(environ.get(key) for key in (*preset.env, *preset.urls)):  # a server of one's own may want no key
+        return
+    log_in = log_in_of(preset.name, home, {}, environ)
+    if log_in is not None and log_in.variables(time.time()):
+        return
+    path = preset.log_in.find(environ) if preset.log_in is not None else None
+    if path is None:
+        raise Refused(f"agent {preset.name} has {preset.access(environ)}")
+    if read_rights(home, Role.AGENT, preset.name, environ).mode is not Mode.NONE:
+        raise Refused(f"agent {preset.name} has no key, and its log-in {path} is of an account, which has to be inside "
+                      f"its sandbox: set {' or '.join(preset.env)} where you launch, or write a profile that shows it "
+                      "(docs/agents.md, log-ins)")
+
+
 def reporter_of(name: str, home: Path) -> str:
     """Return how the User-Agent of an agent's program begins if that program reports its own usage, '' if none does."""
     model = _model_profile(find_profile(name, home), home)
@@ -502,14 +517,17 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
     if not program or "{" in program or ("/" in program and not program.startswith("/")):
         return
     found = shutil.which(program, path=environ.get("PATH", os.defpath))
+    preset = find_preset(name) if name not in profiles(home) else None
     if found is None:
         where = "is no program" if "/" in program else "is not on the PATH"
-        if isinstance(preset := find_preset(name), Preset) and name not in profiles(home):
+        if isinstance(preset, Preset):
             raise Refused(f"agent {name} runs {program}, which {where}; install it: {preset.package}")
         raise Refused(f"agent {profile.name} runs {program}, which {where}; install it, or correct [agents."
                       f"{profile.name}] in {config_path(home)}")
     if isinstance(profile, ClaudeProfile):
         return  # its place shows the CLI
+    if isinstance(preset, Preset) and passed is not None:
+        _check_preset_access(preset, home, environ)
     rights = read_rights(home, Role.AGENT, name, environ)
     scripts = [word for word in named_programs(shlex.join(profile.argv))
                if word.startswith("/") and Path(word).is_file()] if isinstance(profile, CommandProfile) else []

@@ -49,7 +49,7 @@ from dataclasses import field, fields, replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from garrison.ends import ChangeKind, Effect
 from garrison.errors import RecordUnreadable, UsageError
@@ -75,8 +75,9 @@ from garrison.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+T = TypeVar("T")
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
@@ -503,6 +504,14 @@ TABLES = ("agents", "sandbox", *RECORDS)
 """Tables of config.toml."""
 
 
+def _table(name: str, record: type[T]) -> Callable[[ConfigFile], T]:
+    """Return the method that reads a table, and raises UsageError if it is malformed."""
+    def read(self: ConfigFile) -> T:
+        return self.table.below(name).read(record)
+
+    return read
+
+
 @frozen
 class ConfigFile:
     """A home's config.toml. Each table is checked when it is asked for."""
@@ -525,41 +534,18 @@ class ConfigFile:
         replace(agents, values=stated).read(AgentsConfig)
         return stated
 
-    def notify(self) -> NotifyConfig:
-        """Return the table `[notify]`; UsageError if it is malformed, as all of these."""
-        return self.table.below("notify").read(NotifyConfig)
-
-    def setup(self) -> SetupConfig:
-        """Return the table `[setup]`."""
-        return self.table.below("setup").read(SetupConfig)
-
-    def chat(self) -> ChatConfig:
-        """Return the table `[chat]`."""
-        return self.table.below("chat").read(ChatConfig)
-
-    def hosts(self) -> HostsConfig:
-        """Return the table `[hosts]`."""
-        return self.table.below("hosts").read(HostsConfig)
-
-    def merge(self) -> MergeConfig:
-        """Return the table `[merge]`."""
-        return self.table.below("merge").read(MergeConfig)
-
-    def limits(self) -> LimitsConfig:
-        """Return the table `[limits]`."""
-        return self.table.below("limits").read(LimitsConfig)
+    notify = _table("notify", NotifyConfig)
+    setup = _table("setup", SetupConfig)
+    chat = _table("chat", ChatConfig)
+    hosts = _table("hosts", HostsConfig)
+    merge = _table("merge", MergeConfig)
+    limits = _table("limits", LimitsConfig)
+    guard = _table("guard", GuardConfig)
+    pull_requests = _table("pull_requests", PullRequestOptions)
 
     def launch(self) -> LaunchConfig:
-        """Return the table `[launch]`."""
+        """Return the table `[launch]`; UsageError if it is malformed."""
         return LaunchConfig.of(self.table.below("launch"))
-
-    def guard(self) -> GuardConfig:
-        """Return the table `[guard]`."""
-        return self.table.below("guard").read(GuardConfig)
-
-    def pull_requests(self) -> PullRequestOptions:
-        """Return the table `[pull_requests]`."""
-        return self.table.below("pull_requests").read(PullRequestOptions)
 
 
 def config_path(home: Path) -> Path:

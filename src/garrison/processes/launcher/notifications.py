@@ -12,7 +12,7 @@ successor of a launcher that died sends the rest: one of them perhaps twice, but
 logged and stops nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on standard input
 and its fields as GARRISON_NOTIFY_TEXT, _RUN, _EVENT and _NODE, the webhook as the body of a POST. An agent may have
 written the text: in words of the command it has no character that a shell obeys, wherever they end up, and as a part of
-a script it is refused (`config.parse_notify`). The webhook's address may have a secret, so it is in no command line: it
+a script it is refused (`config.NotifyConfig`). The webhook's address may have a secret, so it is in no command line: it
 is the first line of its program's input. The page shows the same as notifications of the desktop.
 """
 

@@ -14,6 +14,7 @@ from garrison.agents.config_check import check_config
 from garrison.agents.limits import limits_in_words, small_budgets
 from garrison.errors import UsageError
 from garrison.records.costs import Limits
+from garrison.sandbox.network import lowest_limits
 from garrison.tables import Table
 
 
@@ -43,6 +44,12 @@ def test_a_budget_that_is_too_small_for_one_call_is_said(tmp_path):
         "tokens; no call will be made",
         "e: budget = 0.01 is too small for one call of opus, which may cost $0.036 with an answer of 1,024 tokens; no "
         "call will be made"]
+
+
+def test_what_belongs_to_no_agent_has_the_lowest_limits_that_profiles_state(tmp_path):
+    (tmp_path / "config.toml").write_text('[agents.a]\nargv = ["a"]\nbudget_run = "$5"\nbudget_day = "none"\n'
+                                          '[agents.b]\nargv = ["b"]\nbudget_run = 7\nbudget_day = 3\n')
+    assert lowest_limits(tmp_path) == Limits(None, 5.0, 3.0)
 
 
 def test_what_agents_says_itself_holds_for_every_agent_that_states_nothing(tmp_path):

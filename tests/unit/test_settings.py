@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from garrison.agents.config_check import SETTINGS
 from garrison.cli.main import garrison
-from garrison.config import Timing
+from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, RECORDS, SANDBOX_KEYS, Timing
+from garrison.sandbox.rights import ROLE_TABLES
+from garrison.tables import readers_of
 from garrison.views.settings import HIDDEN, read_settings
 
 CONFIG = """\
@@ -55,6 +58,24 @@ def test_each_value_names_its_file_and_line_its_variable_or_the_default(home: Pa
         (1.0, "default")]
     assert found["agents.aider.set"].value == {"AIDER_API_KEY": HIDDEN, "AIDER_MODEL": "m"}
     assert {key for key in found if key.startswith("timing.")} == {f"timing.{name}" for name in vars(Timing())}
+
+
+def test_every_setting_of_every_table_is_there_with_what_it_inherits(home: Path) -> None:
+    path, more = home / "config.toml", '[notify]\nwebhook = "https://hook/SECRET"\n[agents]\nbudget = 3\n'
+    path.write_text(CONFIG + more)
+    found = {each.key: each for each in read_settings(home, {}, None)}
+    for name, record in RECORDS.items():
+        assert {f"{name}.{key}" for key in readers_of(record)} <= found.keys()
+    for name, kind in (("claude", "claude"), ("aider", "command")):
+        assert {f"agents.{name}.{key}" for key in (*PROFILE_KEYS, *SETTINGS[kind])} <= found.keys()
+    assert {f"sandbox.{role}.{key}" for role in ROLE_TABLES for key in SANDBOX_KEYS} <= found.keys()
+    assert {f"agents.aider.{key}" for key in PROFILE_RIGHTS} <= found.keys()
+    shown = [(each.value, each.origin, each.is_set) for each in map(found.__getitem__, (
+        "agents.aider.budget", "agents.claude.budget", "agents.aider.max_turns", "sandbox.tool.hide",
+        "agents.aider.hide", "guard.gate", "notify.webhook"))]
+    assert shown == [(3.0, f"{path}:18", False), (3.0, f"{path}:18", False), (300, "default", False),
+                     (["/secret"], f"{path}:6", False), (["/secret"], f"{path}:6", False), ("ask", "default", False),
+                     (HIDDEN, f"{path}:16", True)]
 
 
 def test_the_command_shows_what_is_set_and_with_origin_everything(home: Path, tmp_path: Path,

@@ -102,9 +102,15 @@ def test_a_log_in_stays_outside_and_only_its_cli_renews_it(tmp_path: Path) -> No
     assert found.variables(now + 3510) and runs.read_text() == "auth status\n", "tried once a minute"
     with pytest.raises(Refused, match=r"has expired, and its CLI did not renew it: run `garrison login`"):
         check_access("claude", write(home / "claude", {**OLD, "expiresAt": (now - 1) * 1000}).parent, {})
+    write(tmp_path / "other", {**OLD, "accessToken": "", "refreshToken": "", "expiresAt": 0})
+    (tmp_path / "other" / log_in.FILE).rename(home / "new")
+    with pytest.raises(Refused, match="has expired"):  # a CLI whose renewal is refused for good empties its log-in
+        check_access("claude", home, {})
+    (home / "new").unlink()
+    write(home / "claude", {**OLD, "expiresAt": (now - 1) * 1000})
     (write(tmp_path / "other", {**NEW, "expiresAt": (now + 3600) * 1000}) / log_in.FILE).rename(home / "new")
     check_access("claude", home, {})
-    assert found.variables(now) == {token: "a2"} and len(runs.read_text().splitlines()) == 3
+    assert found.variables(now) == {token: "a2"} and len(runs.read_text().splitlines()) == 4
     write(folder, {"accessToken": "a3"})
     assert found.variables(now) == {token: "a3"} and not found.has_expired(now), "one of setup-token has no end"
     (folder / log_in.FILE).unlink()

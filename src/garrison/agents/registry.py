@@ -431,7 +431,7 @@ def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iter
         raise Refused(f"agent {name} has no key and no log-in: set ANTHROPIC_API_KEY where you launch, or run "
                       "`garrison login`")
     log_in = log_in_of(name, home, {}, environ)
-    if isinstance(log_in, OutsideLogIn) and log_in.variables(now := time.time()) and log_in.has_expired(now):
+    if isinstance(log_in, OutsideLogIn) and (not log_in.variables(now := time.time()) or log_in.has_expired(now)):
         raise Refused(f"the log-in of agent {name} has expired, and its CLI did not renew it: run `garrison login`")
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from hostile.services import VSOCK_PORT
 from hostile.world import CHECKOUT, HONEST, RUN, World
 
 Watch = Callable[[World], object]
@@ -375,7 +374,7 @@ _PROCESSES = (
     Case("starts programs through the tmux server", Group.PROCESSES,
          "for s in $GH/run/* $RT/tmux-*/* $RT/tmux*; do tmux -S $s run-shell \"touch $ROOT/by-tmux\"; done; sleep 0.3",
          marker("by-tmux"), ruins=True,
-         needs=lambda world: world.terminal == "tmux"),
+         needs=lambda world: world.has_tmux),
 )
 
 _FILES = (
@@ -471,9 +470,8 @@ _NETWORK = (
     *(Case(f"connects to {what}", Group.NETWORK, python(
         f"s = socket.socket(socket.AF_UNIX)\ns.connect(V['O'] + '/{name}')\nprint(s.recv(500), s.recv(500))"))
       for what, name in (("the docker socket", "docker.sock"), ("D-Bus", "bus"), ("the ssh agent", "ssh-agent.sock"))),
-    Case("connects over vsock", Group.NETWORK, python(
-        "s = socket.socket(socket.AF_VSOCK)\ns.settimeout(2)\ns.connect((1, 62017))\nprint(s.recv(500), s.recv(500))"),
-        needs=lambda world: has_vsock()),
+    Case("makes a socket to the virtual machine's host", Group.NETWORK, python(
+        "socket.socket(socket.AF_VSOCK)\nprint('made')"), says="made", needs=lambda world: has_vsock()),
     Case("takes the ssh agent from its environment", Group.NETWORK, python(
         "s = socket.socket(socket.AF_UNIX)\ns.connect(V.get('SSH_AUTH_SOCK') or V['O'] + '/ssh-agent.sock')\n"
         "print(s.recv(500), s.recv(500))")),
@@ -515,10 +513,9 @@ _MACHINE = (
         "import glob\nfor name in glob.glob('/sys/fs/cgroup/**/cgroup.procs', recursive=True)[:20]:\n    try:\n"
         "        os.open(name, os.O_WRONLY)\n        print('may-write', name)\n"
         "    except OSError as error:\n        print(error)"), says="may-write", root=True),
-    Case("writes into a terminal with TIOCSTI", Group.MACHINE, python(
-        "import fcntl, termios\nfd = os.open('/dev/tty', os.O_RDWR)\nfcntl.ioctl(fd, termios.TIOCSTI, b'x')\n"
-        "print('typed')"), says="typed",
-        needs=lambda world: world.terminal == "tmux"),
+    Case("opens the user's terminal, to type into it", Group.MACHINE, python(
+        "import fcntl, termios\nfd = os.open(V['TTY'], os.O_RDWR | os.O_NOCTTY)\nprint('opened')\n"
+        "fcntl.ioctl(fd, termios.TIOCSTI, b'x')"), says="opened"),
 )
 
 LANDLOCK_GAPS: dict[Gap, tuple[str, ...]] = {
@@ -569,9 +566,7 @@ def reads_log() -> bool:
 
 def has_vsock() -> bool:
     try:
-        with socket.socket(socket.AF_VSOCK) as probe:
-            probe.settimeout(1)
-            probe.connect((1, VSOCK_PORT))
+        socket.socket(socket.AF_VSOCK).close()
     except OSError:
         return False
     return True

@@ -18,7 +18,6 @@ from pathlib import Path
 
 SHM_KEY = 0x6A000000
 """Key of the System V shared memory segment and message queue, to which the port is added."""
-VSOCK_PORT = 62017
 
 
 def serve(listener: socket.socket, secret: bytes, heard: Path) -> None:
@@ -80,13 +79,6 @@ def main() -> None:
     listeners = [unix(str(folder / name)) for name in ("docker.sock", "bus", "ssh-agent.sock")]
     listeners.append(unix(f"\0hostile-{port}"))
     listeners.append(socket.create_server(("127.0.0.1", port)))
-    try:
-        vsock = socket.socket(socket.AF_VSOCK)
-        vsock.bind((1, VSOCK_PORT))  # 1: this machine itself
-        vsock.listen()
-        listeners.append(vsock)
-    except OSError:
-        pass
     for listener in listeners:
         threading.Thread(target=serve, args=(listener, secret, heard), daemon=True).start()
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

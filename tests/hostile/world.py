@@ -126,7 +126,7 @@ class World(Place):
         self.services: subprocess.Popen[bytes] | None = None
         self.orders = 0
         self.most_memory = 0
-        super().__init__(root, env={"GARRISON_RESCAN": "0.3", **env})
+        super().__init__(root, env={"GARRISON_RESCAN": "0.3", **env}, terminal="auto")  # as a user has it
         self.root = root  # nothing in it is open to the agents
         self.env["GARRISON_HOME"] = str(self.home)  # an older edition's checkout would have it in its own state/
         self.enter: list[str] = []
@@ -145,11 +145,18 @@ class World(Place):
         self.remote = root / "remote.git"
         self.others = root / "others"
         self.port = free_port()
+        self.terminals = pty.openpty()
+        """Both ends of a terminal that the user has open."""
         self.furnish()
         self.env["PATH"] = f"own-bin:{self.user}/.local/bin:{self.env['PATH']}"
         self.env["SSH_AUTH_SOCK"] = str(self.others / "ssh-agent.sock")
         self.env["ANTHROPIC_API_KEY"] = f"sk-ant-{self.secret}"
         self.hostile = hostile or f"exec {self.python} .hostile/agent.py"
+
+    @property
+    def has_tmux(self) -> bool:
+        """Whether its agents' supervisors work in tmux: by Landlock none does."""
+        return not self.confinement.is_landlock and shutil.which("tmux") is not None
 
     # ------------------------------------------------------------------------------------------------ making
 
@@ -206,6 +213,7 @@ class World(Place):
         """Give everything to the user who runs garrison."""
         if self.confinement.is_unprivileged:
             give_away(self.root)
+            os.fchown(self.terminals[1], NOBODY, NOBODY)
 
     def write_object(self) -> str:
         """Write an object that nothing refers to yet: the user's `git add` of a moment ago."""
@@ -301,7 +309,7 @@ class World(Place):
                 "SIB": sibling[0] if sibling else 0, "SUP": self.identity("runner-good").get("pid", 0),
                 "GUARD": self.identity("guardian-crew").get("pid", 0), "ORCH": self.identity("orchestrator-evil").get(
                     "pid", 0), "G": f"{self.python} -P -m garrison.cli.main", "RUN": RUN,
-                "PARENT": f"/proc/{os.getpid()}"}
+                "PARENT": f"/proc/{os.getpid()}", "TTY": os.ttyname(self.terminals[1])}
 
     def services_pid(self) -> int:
         return int.from_bytes((self.others / "ready").read_bytes()[:4], sys.byteorder)
@@ -410,6 +418,8 @@ class World(Place):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+        for descriptor in self.terminals:
+            os.close(descriptor)
         for path in Path("/dev/shm").glob(f"hostile-{self.port}*"):
             path.unlink()
         for kind in ("-M", "-Q"):

@@ -257,6 +257,8 @@ TRAPS = (
          "tr '\\0' x | git commit -qF -", taken, refused_by=BOUNDS),
     Trap("has the gate run its code", "printf 'touch %s\\ncp %s/.netrc %s\\n' $ROOT/ran-$NODE $U $ROOT/ran-$NODE "
          "> check.sh", touched),
+    Trap("has the gate take all rights from its slot", "printf 'chmod 000 . *\\nexit 1\\n' > check.sh", hangs,
+         refused_by=UNTRUSTED),
     Trap("has the acceptance run its code", "printf 'touch %s\\n' $ROOT/ran-$NODE > accept.sh; exit 0", touched),
 )
 

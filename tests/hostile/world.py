@@ -153,11 +153,6 @@ class World(Place):
         self.env["ANTHROPIC_API_KEY"] = f"sk-ant-{self.secret}"
         self.hostile = hostile or f"exec {self.python} .hostile/agent.py"
 
-    @property
-    def has_tmux(self) -> bool:
-        """Whether its agents' supervisors work in tmux: by Landlock none does."""
-        return not self.confinement.is_landlock and shutil.which("tmux") is not None
-
     # ------------------------------------------------------------------------------------------------ making
 
     def furnish(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import resource
 import select
 import shutil
 import socket
@@ -38,6 +39,8 @@ from garrison.system.tmux_server import TmuxServer
 from garrison.system.unix_socket import short_path
 
 ATTEMPTS = Path(escape_attempts.__file__)
+TOOLS = "tools"
+"""Installation of programs below the home of the trial, which its PATH names."""
 _MARK = "garrison-doctor-outside"
 _DEADLINE = 60.0
 
@@ -97,8 +100,9 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
         place = Place(Role.AGENT, rights, worktree, root / "trees/.node.sandbox/agent",
                       (*work.mounts(rights), Mount(exchange, exchange, writable=True)),
                       under_home=(Path(facts["setup"]),))
+        path = f"{user / TOOLS / 'bin'}:{environ.get('PATH', os.defpath)}"
         env = {**environ, "HOME": str(home if user.parent == home else user), "GARRISON_HOME": str(root / "home"),
-               "GARRISON_TREES": str(root / "trees"), "PATH": environ.get("PATH", os.defpath)}
+               "GARRISON_TREES": str(root / "trees"), "PATH": path}
         confined = confine([sys.executable, "-I", str(ATTEMPTS), json.dumps(facts)], env, place)
         done = subprocess.run(confined.argv, env=dict(confined.env), cwd=worktree, stdin=_pipe(stack),
                               capture_output=True, text=True, errors="replace", timeout=_DEADLINE, check=False,
@@ -112,6 +116,9 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
                             ("write_user", facts["user"])):
             succeeded[key] = Path(folder, "escaped").exists()
         succeeded["write_attempt"] = [path.name for path in exchange.parent.iterdir()] != [EXCHANGE]
+        with suppress(OSError, untrusted.UnsafeFile):
+            untrusted.remove(exchange.parent, EXCHANGE)
+        succeeded["rights"] = exchange.exists()
         left = Path(facts["setup"])
         succeeded["write_setup"] = (left / "escaped").exists() or (left / LEFT).read_text() != "secret"
         succeeded |= work.look()
@@ -206,10 +213,10 @@ def _targets(root: Path, user: Path) -> Iterator[Facts]:
     for folder in (sibling, home, user):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "secret").write_text("secret")
-    tools = user / ".nvm"
-    (tools / "bin").mkdir(parents=True)
-    (tools / "bin").chmod(0o755)
-    for name, mode in (("bin/node", 0o755), ("token-of-it", 0o600), (".npmrc", 0o644)):
+    tools = user / TOOLS
+    for name, mode in (("bin/node", 0o755), ("lib/token-of-it", 0o600), ("lib/.npmrc", 0o644), ("lib/.lock", 0o644)):
+        (tools / name).parent.mkdir(parents=True, exist_ok=True)
+        (tools / name).parent.chmod(0o755)
         (tools / name).write_text("secret")
         (tools / name).chmod(mode)
     with ExitStack() as stack:
@@ -223,12 +230,14 @@ def _targets(root: Path, user: Path) -> Iterator[Facts]:
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         stack.callback(outside.wait)
         stack.callback(outside.kill)
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         theirs, terminal = pty.openpty()
         for descriptor in (theirs, terminal):
             stack.callback(os.close, descriptor)
         yield {"sibling": str(sibling), "home": str(home), "user": str(user), "setup": str(setup),
-               "tokens": [str(tools / "token-of-it"), str(tools / ".npmrc")],
-               "attempt": str(home / "attempt"),
+               "tokens": [str(tools / "lib/token-of-it"), str(tools / "lib/.npmrc")],
+               "attempt": str(home / "attempt"), "lock": str(tools / "lib/.lock"),
+               "files": 0 if files == resource.RLIM_INFINITY else files,
                "pid": outside.pid, "mark": _MARK,
                "terminal": os.ttyname(terminal), "tmux": "", "repository": "", "address": "",
                "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": root.name,

@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -47,7 +48,11 @@ class Facts(TypedDict):
     home: str
     user: str
     tokens: list[str]
-    """Files with a secret in a toolchain of the user's: one that others may not read, one with a known name."""
+    """Files with a secret beside programs of the user's: one that others may not read, one with a known name."""
+    lock: str
+    """File there that a package manager locks."""
+    files: int
+    """Descriptors that a process outside may open at most; 0: no bound that counts."""
     repository: str
     """Git directory of the worktree's repository, whose configuration holds the word `TOKEN`; '' without git."""
     address: str
@@ -103,6 +108,27 @@ def _write_attempt(facts: Facts) -> bool:
         (attempt / "agent").chmod(0o777)
         (attempt / "response.md").symlink_to("/escaped")
     return write(facts["attempt"])
+
+
+def _lock(facts: Facts) -> bool:
+    with Path(facts["lock"]).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
+
+
+def _take_rights(facts: Facts) -> bool:
+    """Leave folders that nobody may look into; whether they can be removed is seen outside."""
+    top = Path(facts["attempt"], "agent", "locked")
+    (top / "below").mkdir(parents=True)
+    (top / "below").chmod(0)
+    top.chmod(0)
+    return False
+
+
+def _open_many(facts: Facts) -> bool:
+    if facts["files"]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (facts["files"], facts["files"]))
+    return bool(facts["files"])
 
 
 def _link_out(facts: Facts) -> bool:
@@ -266,10 +292,16 @@ def _devices(_facts: Facts) -> bool:
     return False
 
 
-def _terminal(_facts: Facts) -> bool:
-    descriptor = os.open("/dev/tty", os.O_RDWR)
-    fcntl.ioctl(descriptor, termios.TIOCSTI, b"\0")
-    return True
+def _terminal(facts: Facts) -> bool:
+    """Type into a terminal that we have made that of a session of our own."""
+    child = os.fork()
+    if child == 0:
+        with suppress(OSError):
+            os.setsid()
+            fcntl.ioctl(os.open(facts["terminal"], os.O_RDWR), termios.TIOCSTI, b"\0")
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def _other_terminal(facts: Facts) -> bool:
@@ -296,7 +328,8 @@ ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
     **{key: partial(_plant, key) for key in GIT_FILES},
     "git_secret": _read_settings, "git_submodule": _name_submodule, "git_obeyed": _replace_git,
     "read_shadow": lambda _: bool(Path("/etc/shadow").read_bytes()),
-    "read_token": lambda facts: any(map(_holds_secret, facts["tokens"])), "see_process": _is_outer,
+    "read_token": lambda facts: any(map(_holds_secret, facts["tokens"])), "lock": _lock, "rights": _take_rights,
+    "descriptors": _open_many, "see_process": _is_outer,
     "signal_process": _signal,
     "read_environment": lambda facts: _is_outer(facts) and bool(Path(f"/proc/{facts['pid']}/environ").read_bytes()),
     "process_root": lambda facts: read(f"/proc/{facts['pid']}/root{facts['sibling']}"), "trace_process": _trace,

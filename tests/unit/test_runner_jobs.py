@@ -71,6 +71,12 @@ def test_a_job_that_a_signal_or_a_full_disk_ended_is_repeated(name: str, output:
     ended.require_room(100.0)
 
 
+def test_a_job_that_fails_where_there_is_room_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunnerJobs, "_describe_failure", lambda *_: "it failed")
+    assert (fact := end_job(tmp_path, "acceptance", "2 tests are red", 1).poll(100.0)) is not None
+    assert fact.value == "it failed"
+
+
 def test_a_job_that_never_finds_room_fails_at_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunnerJobs, "_describe_failure", lambda *_: "it failed")
     ended = end_job(tmp_path, "acceptance", "sh: 1: Cannot fork", 2)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from garrison.errors import Refused, Shortage
 from garrison.system import processes
-from garrison.system.shortage import ERRNOS, reports_shortage
+from garrison.system.shortage import ERRNOS
 
 PORT = 61280
 """Port of the listener in every namespace: above the range that the kernel gives to outgoing connections."""
@@ -83,18 +83,17 @@ def create() -> NetNamespace:
     if message != b"ready":
         for descriptor in descriptors:
             os.close(descriptor)
-        if reports_shortage(told := message.decode(errors="replace")) or _is_used_up(told):
+        number, _, told = message.decode(errors="replace").partition(" ")
+        if int(number or 0) in ERRNOS or (int(number or 0) == errno.ENOSPC and _is_used_up()):
             raise Shortage(f"no room for a network namespace ({told}); it is tried again")
-        raise Refused(f"network namespaces are not allowed here ({message.decode(errors='replace') or 'no reason'}); "
-                      "set network = \"none\" or \"open\"")
+        raise Refused(f"network namespaces are not allowed here ({told or 'no reason'}); set network = \"none\" or "
+                      "\"open\"")
     listener, network, *user = descriptors
     return NetNamespace(socket.socket(fileno=listener), program, network, user[0] if user else None)
 
 
-def _is_used_up(told: str) -> bool:
-    """Return whether the user has as many namespaces as the machine allows, which is more than none."""
-    if os.strerror(errno.ENOSPC) not in told:
-        return False
+def _is_used_up() -> bool:
+    """Return whether the machine allows namespaces: then the user who gets none has all of them."""
     folder = Path("/proc/sys/user")
     return all((folder / name).read_text().strip() != "0" for name in ("max_net_namespaces", "max_user_namespaces"))
 
@@ -106,7 +105,7 @@ def _make_in_child(unshare: Callable[[int], int], channel: socket.socket) -> Non
         processes.send_descriptors(channel, b"ready", descriptors)
     except BaseException as error:  # nothing of the parent's may run in the child
         with contextlib.suppress(OSError):
-            channel.send(f"{error}".encode()[:250])
+            channel.send(f"{getattr(error, 'errno', None) or 0} {error}".encode()[:250])
     finally:
         os._exit(0)
 

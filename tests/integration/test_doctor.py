@@ -269,8 +269,10 @@ def test_what_config_toml_holds_in_vain(home: Home) -> None:
     home.place.home.mkdir(parents=True, exist_ok=True)
     for text, found in (
         ('[agents.a]\nargv = ["sh"]\n', []),
-        ('[agents.a]\nargv = ["sh"]\ncolour = 1\nsucess = 1\n', [("warning", ":3: colour"), ("error", ":4: sucess")]),
-        ('[agents.a]\nargv = []\n', [("error", "argv is empty")]), ("[agents", [("error", "is not TOML")]),
+        ('[agents.a]\nargv = ["sh"]\ncolour = 1\nsucess = 1\n',
+         [("warning", ":3: [agents.a] colour"), ("error", ":4: [agents.a] sucess")]),
+        ('[agents.a]\nargv = []\n', [("error", "argv=[] should be a list of strings that begins")]),
+        ("[agents", [("error", "is not TOML")]),
         ("[chat]\nbudget = 0\n", [("error", "budget=0 should be a number above 0")]),
     ):
         config.write_text(text)

@@ -167,7 +167,7 @@ def test_a_stronger_agent_goes_on_once_an_attempt_was_refused(place: Place) -> N
     ('agent=second, escalate="command"', (), "escalate: command runs a node's own command"),
     ('command="true", escalate="second"', (), "node a has escalate=, but its own command does it"),
     ('agent=second, escalate="missing"', (), "agent missing runs /nowhere/x, which is no program"),
-    ('agent=second, failover="a,,b"', (), "node a: failover='a,,b' has an empty name"),
+    ('agent=second, failover="a,,b"', (), "node a: failover='a,,b' should be a list of agents without an empty name"),
 ])
 def test_pre_flight_checks_every_agent_of_a_failover(place: Place, attributes: str, options: tuple[str, ...],
                                                      reason: str) -> None:

@@ -70,5 +70,6 @@ def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:
         env = runtime.environ
         has_key = any(api.name is ApiName.ANTHROPIC for api, _, _ in network.find_keys(env))
         if not has_key and registry.log_in_of(agent, runtime.home, env, env) is None:
-            yield (f"agent {agent} works with a copy of its CLI's log-in, which it can read; what stays outside is a "
-                   "key, ANTHROPIC_API_KEY, or what `claude setup-token` prints, CLAUDE_CODE_OAUTH_TOKEN")
+            other = "" if agent == "claude" else f" --agent {agent}"
+            yield (f"agent {agent} works with a copy of its CLI's log-in, which it can read; "
+                   f"`garrison login --where proxy{other}` keeps that outside")

@@ -243,7 +243,8 @@ def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptE
         report = last.report
         change = policy.change_after_failure(plan, name, node, report.failure_kind, report.reason, max_rework)
         node = replace(node, status=change.status, attempt=change.attempt, reason=change.reason,
-                       kind=change.failure_kind, moved=moved + (change.failure_kind == RefusedBy.MOVED))
+                       kind=change.failure_kind, moved=moved + (change.failure_kind == RefusedBy.MOVED),
+                       escalated=change.escalated)
     return node
 
 

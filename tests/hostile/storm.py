@@ -95,7 +95,8 @@ def landed(world: World, honest: list[Node]) -> bool:
 def standing(world: World) -> dict[str, object]:
     """Return what no agent may change, honest or not."""
     git = world.repo / ".git"
-    return {"user": world.files(world.user, ".local/state"), "gate": world.file(world.gate),
+    own = [str(path.relative_to(world.user)) for path in (world.home, world.trees, world.repo)]  # what a run changes
+    return {"user": world.files(world.user, *own), "gate": world.file(world.gate),
             "remote": world.files(world.remote),
             "hooks": world.files(git / "hooks"), "info": world.files(git / "info"),
             "config": world.file(git / "config"), "stash": world.git("stash", "list"), "head": world.file(git / "HEAD"),

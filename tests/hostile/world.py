@@ -168,6 +168,7 @@ class World(Place):
         (self.user / ".nvm/bin").mkdir(mode=0o755)
         (self.user / ".nvm/bin/node").touch(mode=0o755)
         (self.user / ".config/app").mkdir()
+        self.trees.parent.mkdir(parents=True, exist_ok=True)
         state = {"status": "fail", "failure_reason": self.secret, "notes": self.secret}
         (self.user / ".config/app/state.json").write_text(json.dumps(state))
         for name in (".bashrc", ".profile", ".local/bin/tool", ".cargo/bin/rustup-tool",

@@ -144,7 +144,7 @@ async def run_command(home: Path, words: Sequence[str]) -> str:
     message = (_last_line(err) or _last_line(out)).removeprefix("garrison: ")
     if code:
         raise Refused(message or f"the command failed with exit code {code} and no message")
-    return message if message and not message.startswith("{") else "done"  # `launch --detach --json`
+    return message if message and "--json" not in words else "done"
 
 
 def _last_line(text: str) -> str:

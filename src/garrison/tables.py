@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import field, fields, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -179,6 +180,27 @@ class Table:
             elif (key := names.get(each.name, each.name)) in values:
                 read[each.name] = self.value(key, reader, None, is_secret=bool(each.metadata.get(_SECRET)))
         return record(**read) if base is None else replace(base, **read)  # type: ignore[type-var]
+
+
+    def text_with(self, keys: Sequence[str], value: str) -> str | None:
+        """Return the whole file with a key set to a text, and all else as it is; None if its form does not allow it."""
+        *above, key = keys
+        line, lines = f'{key} = "{value}"', self.text.splitlines()
+        name = r"\s*\.\s*".join(rf"(?:{each}|\"{each}\"|'{each}')" for each in map(re.escape, above))
+        header = next((number for number, each in enumerate(lines)
+                       if re.fullmatch(rf"\s*\[\s*{name}\s*\]\s*(#.*)?", each)), None)
+        if stated := line_of(self.text, keys):
+            lines[stated - 1] = line
+        elif header is not None:
+            lines.insert(header + 1, line)
+        else:
+            lines += [*([""] if lines else []), f"[{'.'.join(above)}]", line]
+        text, wanted = "\n".join([*lines, ""]), deepcopy(self.values)
+        try:
+            reduce(lambda table, each: table.setdefault(each, {}), above, wanted)[key] = value
+            return text if Table.parse(self.file, text.encode()).values == wanted else None
+        except (UsageError, AttributeError, TypeError):
+            return None
 
 
 def line_of(text: str, keys: Sequence[str]) -> int | None:

@@ -11,7 +11,7 @@ import pytest
 
 from garrison.agents.claude import log_in
 from garrison.agents.registry import check_access, check_program, log_in_of
-from garrison.cli.login import choose_place
+from garrison.cli.configuration import write_setting
 from garrison.errors import Refused
 
 OLD = {"accessToken": "a1", "refreshToken": "r1", "expiresAt": 1000, "scopes": ["user:inference"],
@@ -160,13 +160,13 @@ def test_the_log_in_of_a_program_s_own_stays_outside_where_the_proxy_can_add_it(
     ('[agents."claude"] # x\nbudget = 3\n[agents.claude.set]\nA = "1"\n',
      '[agents."claude"] # x\nlogin = "file"\nbudget = 3\n[agents.claude.set]\nA = "1"\n'),
     ('[agents.claude]\nbudget = 3\n  login = "proxy"', '[agents.claude]\nbudget = 3\nlogin = "file"\n'),
-    ('agents.claude = {budget = 3}\n', None), ('[agents.claude\n', None)])
+    ('agents.claude = {budget = 3}\n', None), ('agents = 3\n', None)])
 def test_a_command_chooses_where_the_log_in_is(before: str, after: str | None, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(before)
     if after is None:
-        with pytest.raises(Refused, match='write login = "file" into the table of agent claude'):
-            choose_place(tmp_path, "claude", "file")
+        with pytest.raises(Refused, match=r'write login = "file" into \[agents.claude\] of '):
+            write_setting(tmp_path, ("agents", "claude", "login"), "file")
     else:
-        choose_place(tmp_path, "claude", "file")
+        write_setting(tmp_path, ("agents", "claude", "login"), "file")
     assert config.read_text() == (before if after is None else after)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.config_check import check_configuration
-from garrison.cli.sandbox import write_mode
+from garrison.cli.configuration import write_setting
 from garrison.errors import Refused, UsageError
 from garrison.sandbox.place import Mode, Network, Rights, Role
 from garrison.sandbox.rights import read_rights
@@ -84,16 +84,18 @@ def test_what_auto_was_to_an_earlier_version_is_landlock_for_what_states_no_mode
     ("# mine\n[sandbox]  # held\nread = [\n  '/a']\n",
      '# mine\n[sandbox]  # held\nmode = "none"\nread = [\n  \'/a\']\n'),
     ("[sandbox]\nmode = 'auto'\n[agents.a]\nargv = ['a']\n", '[sandbox]\nmode = "none"\n[agents.a]\nargv = [\'a\']\n'),
-    ("[sandbox.gate]\nnetwork = 'none'\n", '[sandbox.gate]\nnetwork = \'none\'\n\n[sandbox]\nmode = "none"\n')])
+    ("[sandbox.gate]\nnetwork = 'none'\n", '[sandbox.gate]\nnetwork = \'none\'\n\n[sandbox]\nmode = "none"\n'),
+    ("[sandbox.gate]\npush = true\n[sandbox]\npush = true\n",
+     '[sandbox.gate]\npush = true\n[sandbox]\nmode = "none"\npush = true\n')])
 def test_the_answer_is_written_into_the_configuration(tmp_path: Path, before: str, after: str) -> None:
     (tmp_path / "config.toml").write_text(before)
-    assert write_mode(tmp_path, Mode.NONE).read_text() == after
+    assert write_setting(tmp_path, ("sandbox", "mode"), Mode.NONE).read_text() == after
 
 
 def test_a_form_that_cannot_be_changed_is_left_to_the_person(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("sandbox = {network = 'none'}\n")
-    with pytest.raises(Refused, match=r'write mode = "landlock" into \[sandbox\] of .*config.toml, then type'):
-        write_mode(tmp_path, Mode.LANDLOCK)
+    with pytest.raises(Refused, match=r'write mode = "landlock" into \[sandbox\] of .*config.toml, then type it again'):
+        write_setting(tmp_path, ("sandbox", "mode"), Mode.LANDLOCK, ", then type it again")
     assert (tmp_path / "config.toml").read_text() == "sandbox = {network = 'none'}\n"
 
 

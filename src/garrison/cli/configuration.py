@@ -1,8 +1,9 @@
-"""`garrison config`: show the configuration that holds, and where each value comes from."""
+"""`garrison config`: show the configuration that holds, and where each value comes from; write what a command chose."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,8 +11,8 @@ import click
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option, repo_root_option
 from garrison.cli.output import print_json, print_table
-from garrison.config import PROJECT_FILE, config_path, find_home
-from garrison.errors import GarrisonError
+from garrison.config import PROJECT_FILE, config_path, find_home, read_config
+from garrison.errors import GarrisonError, Refused
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -58,3 +59,20 @@ def show_command(prefix: str, repo_root: str | None, home: str | None, *, origin
     print_table(("SETTING", "VALUE", "FROM"), [(each.key, each.text, each.origin) for each in shown],
                 f"nothing is set in {config_path(place)}" + (f" or {repo / PROJECT_FILE}" if repo else "")
                 + "; --origin shows the defaults")
+
+
+def write_setting(home: Path, keys: Sequence[str], value: str, then: str = "") -> Path:
+    """Write a text into a home's config.toml, which stays as it is otherwise; return its path.
+
+    Raises:
+        Refused: its form does not allow it, as an inline table; the message has the line to write, and `then`.
+    """
+    from garrison.records import atomic
+
+    path = config_path(home)
+    text = read_config(home).table.text_with(keys, value)
+    if text is None:
+        raise Refused(f'write {keys[-1]} = "{value}" into [{".".join(keys[:-1])}] of {path}{then}')
+    atomic.make_directory(home)
+    atomic.write(path.resolve(), text.encode())
+    return path

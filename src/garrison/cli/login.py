@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +13,9 @@ from garrison.agents import registry
 from garrison.agents.claude import cli_process
 from garrison.agents.claude.settings import FILE, PROXY, ClaudeSettings
 from garrison.cli.commands import Command
+from garrison.cli.configuration import write_setting
 from garrison.cli.options import home_option
-from garrison.config import config_path, find_home
+from garrison.config import find_home
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
 
@@ -47,8 +46,8 @@ def login(name: str, console: bool, status: bool, where: str | None, home: str |
     if not isinstance(profile, registry.ClaudeProfile):
         raise UsageError(f"agent {name} is not a Claude agent, so there is nothing to log in to")
     if where is not None:
-        choose_place(place, name, where)
-        click.echo(f'agent {name} has login = "{where}" in {config_path(place)}; it holds for what starts from now on')
+        path = write_setting(place, ("agents", name, "login"), where)
+        click.echo(f'agent {name} has login = "{where}" in {path}; it holds for what starts from now on')
         return
     if not status and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused("login needs a terminal; without one, set ANTHROPIC_API_KEY where you launch")
@@ -67,30 +66,3 @@ def exec_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], argumen
     except OSError as error:
         raise Refused(f"cannot start {argv[0]}: {error.strerror}; install claude-agent-sdk, or name the CLI in "
                       f"{home / 'config.toml'}") from error
-
-
-def choose_place(home: Path, name: str, where: str) -> None:
-    """Write `login` into a profile of config.toml; Refused, with the line, if the file is written in another way."""
-    path = Path(os.path.realpath(config_path(home)))
-    old = path.read_text() if path.exists() else ""
-    line, lines = f'login = "{where}"', old.splitlines()
-    header = next((number for number, text in enumerate(lines) if re.fullmatch(
-        rf"\s*\[\s*agents\s*\.\s*([\"']?){re.escape(name)}\1\s*\]\s*(#.*)?", text)), None)
-    if header is None:
-        lines += ["", f"[agents.{name}]", line] if lines else [f"[agents.{name}]", line]
-    else:
-        end = next((number for number in range(header + 1, len(lines)) if lines[number].lstrip().startswith("[")),
-                   len(lines))
-        former = next((number for number in range(header + 1, end) if re.match(r"\s*login\s*=", lines[number])), None)
-        lines[header + 1 if former is None else former:header + 1 if former is None else former + 1] = [line]
-    new = "\n".join([*lines, ""])
-    try:
-        table = tomllib.loads(new)
-        wanted = tomllib.loads(old)
-        wanted.setdefault("agents", {}).setdefault(name, {})["login"] = where
-    except (tomllib.TOMLDecodeError, AttributeError, TypeError):
-        table, wanted = {}, None
-    if table != wanted:
-        raise Refused(f"write {line} into the table of agent {name} in {path}")
-    atomic.make_directory(home)
-    atomic.write(path, new.encode())

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from garrison.cli.configuration import write_setting
 from garrison.cli.output import print_message
-from garrison.config import config_path, read_config
-from garrison.errors import Refused, UsageError
-from garrison.records import atomic
+from garrison.errors import Refused
 from garrison.sandbox.landlock import gaps
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
 from garrison.sandbox.probe import machine, remedy
 from garrison.sandbox.rights import read_rights
-from garrison.tables import Table, line_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +54,7 @@ def settle_mode(home: Path) -> None:
     mode = choices[click.prompt("Your choice, kept in config.toml", type=click.Choice([*choices]), err=True)][0]
     if mode is None:
         raise Refused(f"{remedy(able)}, then type the same command again; nothing was started")
-    path = write_mode(home, mode)
+    path = write_setting(home, ("sandbox", "mode"), mode, ", then type the same command again; nothing was started")
     print_message(f"wrote mode = \"{mode}\" to [sandbox] of {path}")
 
 
@@ -66,30 +64,3 @@ def _choices(able: Machine) -> list[tuple[Mode | None, str]]:
     if able.landlock:
         found.append((Mode.LANDLOCK, "Landlock, which does not hold this: " + "; ".join(gaps(able.landlock))))
     return [*found, (Mode.NONE, "none: agents can do whatever you can")]
-
-
-def write_mode(home: Path, mode: Mode) -> Path:
-    """Write the mode of `[sandbox]` into a home's config.toml, which stays as it is otherwise; return its path."""
-    file, path = read_config(home).table, config_path(home)
-    text, line, lines = file.text, f'mode = "{mode}"', file.text.splitlines()
-    stated, table = line_of(text, ("sandbox", "mode")), line_of(text, ("sandbox",))
-    if stated:
-        lines[stated - 1] = line
-    elif table and lines[table - 1].strip().startswith("[sandbox]"):
-        lines.insert(table, line)
-    else:
-        lines += [*([""] if lines else []), "[sandbox]", line]
-    text, wanted = "\n".join([*lines, ""]), _with_mode(file.values, mode)
-    try:
-        is_right = Table.parse(path, text.encode()).values == wanted
-    except UsageError:
-        is_right = False
-    if not is_right:  # an inline table, for example
-        raise Refused(f"write {line} into [sandbox] of {path}, then type the same command again; nothing was started")
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    atomic.write(path.resolve(), text.encode())
-    return path
-
-
-def _with_mode(tables: dict[str, Any], mode: Mode) -> dict[str, Any]:
-    return {**tables, "sandbox": {**tables.get("sandbox", {}), "mode": str(mode)}}

@@ -254,11 +254,11 @@ def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_broken_program_t
     reset = policy.decide_program([Ending("rate_limit", 0.0, "x", resets_at=7200.0)])
     assert (reset.until, reset.reason) == (7200.0, "rate limit: x")
     assert policy.decide_program([Ending("rate_limit", 100.0, "x", resets_at=50.0)]).until == 130.0  # a past one
-    gone = policy.decide_program([Ending("vanished", at, "codex is gone; waiting") for at in (0.0, 86_400.0)])
-    assert (gone.step, gone.reason) == (Step.WAIT, "codex is gone; waiting")
-    broken = [Ending("broken", at, "codex cannot be run; waiting") for at in (0.0, 599.0)]
-    assert policy.decide_program(broken).reason == "codex cannot be run; waiting, at most 10 minutes"
-    over = policy.decide_program([*broken, Ending("broken", 600.0, "codex cannot be run; waiting")])
+    gone = policy.decide_program([Ending("vanished", at, "codex is gone") for at in (0.0, 86_400.0)])
+    assert (gone.step, gone.reason) == (Step.WAIT, "codex is gone; waiting until it is back")
+    broken = [Ending("broken", at, "codex cannot be run") for at in (0.0, 599.0)]
+    assert policy.decide_program(broken).reason == "codex cannot be run; waiting until it can, at most 10 minutes"
+    over = policy.decide_program([*broken, Ending("broken", 600.0, "codex cannot be run")])
     assert (over.step, over.reason) == (Step.FINISH, "codex cannot be run; it was waited for 10 minutes")
 
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from garrison.ends import Departure
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused, Shortage
 from garrison.processes import main as process_main
 from garrison.records.hook import Hook
@@ -159,7 +160,7 @@ def test_an_incarnation_writes_while_it_is_the_current_one(scene: Scene) -> None
     assert "ready_at" in scene.store.get(Identity, KEY).metadata
     life.hook(lambda old: replace(old, last_committed_node="c"))
     assert scene.store.get(Hook, KEY).last_committed_node == "c"
-    life.end("done", 0)
+    life.end("done", Departure.DONE, 0)
     ended = scene.store.get(Identity, KEY)
     assert (ended.status, ended.reason, ended.exit, ended.agent_id) == ("terminated", "done", 0, leased.agent_id)
     assert holders(scene.store.life_path(KEY)) == []
@@ -176,19 +177,19 @@ def test_the_hook_is_linked_by_spawner_or_child(scene: Scene) -> None:
 
     start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     first = scene.store.get(Hook, KEY)
-    register(scene.observer, KEY, 1, time.sleep).end("done")
+    register(scene.observer, KEY, 1, time.sleep).end("done", Departure.DONE)
     with pytest.raises(Killed):
         start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, die)
     assert scene.store.get(Hook, KEY) == first
     life = register(scene.observer, KEY, 2, time.sleep)
     linked = scene.store.get(Hook, KEY)
     assert (linked.incarnation, linked.predecessor_hook_id) == (2, first.hook_id)
-    life.end("done")
+    life.end("done", Departure.DONE)
 
     start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     linked = scene.store.get(Hook, KEY)
     assert linked.incarnation == 3, "its spawner, who is faster as a rule"
-    register(scene.observer, KEY, 3, time.sleep).end("done")
+    register(scene.observer, KEY, 3, time.sleep).end("done", Departure.DONE)
     assert scene.store.get(Hook, KEY) == linked
 
 
@@ -202,7 +203,7 @@ def test_a_fenced_incarnation_writes_nothing(scene: Scene, status: str) -> None:
     if status == "parked":
         scene.store.update(Identity, KEY, lambda old: replace(old or life.identity, status="parked"))
     before = on_disk(scene.home)
-    for write in (life.ready, lambda: life.end("stopped"), lambda: life.update(lambda old: old)):
+    for write in (life.ready, lambda: life.end("stopped", Departure.STOPPED), lambda: life.update(lambda old: old)):
         with pytest.raises(Fenced, match=f"was declared {status}"):
             write()
     assert on_disk(scene.home) == before
@@ -215,7 +216,8 @@ def test_a_superseded_incarnation_writes_nothing(scene: Scene) -> None:
     scene.store.update(Identity, KEY, lambda old: replace(old or life.identity, incarnation=2))
     scene.store.update(Hook, KEY, lambda old: replace(old, incarnation=2) if old else Hook("", "", "", "", "", ""))
     before = on_disk(scene.home)
-    for write in (life.ready, lambda: life.end("done"), lambda: life.hook(lambda old: replace(old, phase="executing"))):
+    for write in (life.ready, lambda: life.end("done", Departure.DONE),
+                  lambda: life.hook(lambda old: replace(old, phase="executing"))):
         with pytest.raises(Fenced, match="has a later incarnation"):
             write()
     assert on_disk(scene.home) == before
@@ -364,7 +366,7 @@ def test_a_start_waits_for_room_until_its_deadline(tmp_path: Path, refused: int)
     if refused == 3:
         life = register(observer, KEY, 1, clock.advance)
         assert life.identity.status == "active"
-        life.end("done")
+        life.end("done", Departure.DONE)
         return
     with pytest.raises(OSError, match="No space left"):
         register(observer, KEY, 1, clock.advance)

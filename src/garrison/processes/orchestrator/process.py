@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from garrison.agents.base import Work
+    from garrison.agents.briefing import Progress
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
@@ -301,7 +302,14 @@ class Orchestrator:
         notes = self.hook.resumption_instructions or ""
         assignment, text = briefer.prepare(self.assignment, notes, is_successor=self._is_successor)
         assignment.write_prompt(text)
-        return assignment
+
+        def look() -> Progress:
+            """Look once more, with what the agent has committed since its last commits were collected."""
+            with contextlib.suppress(GarrisonError):  # told when progress is recorded
+                self._collect()
+            return briefer.progress()
+
+        return replace(assignment, look=look)
 
     def _prepare(self, *, is_successor: bool) -> None:
         """Write the prompt and what else the agent reads, and decide on its place."""

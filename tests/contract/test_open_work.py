@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from garrison.ends import Refusal, RefusalKind, from_fields, to_fields
+from garrison.processes.briefing import Briefer
 from garrison.processes.unfinished import WorkInspector, describe
 from garrison.processes.worktree import BEGUN, CONFLICTS, MERGED, Worktree
 from garrison.records.run import Task
@@ -112,6 +113,12 @@ def test_a_history_beyond_all_bounds_is_refused_before_it_is_looked_into(scene: 
     refusal = scene.inspect()
     assert refusal is not None and refusal.kind is RefusalKind.EXCESS
     assert describe(refusal, "node").startswith("its commits are too large to be taken over: the commit ")
+    runtime = SimpleNamespace(files=lambda run: SimpleNamespace(attempt=lambda node, attempt: scene.folder))
+    launch = SimpleNamespace(onto="main", run_id="run", base_oid="")
+    task = Task("run", "node", 1, allow_empty=False)
+    briefer = Briefer(runtime, launch, task, scene.git, scene.node.path)  # type: ignore[arg-type]
+    assert briefer._files_of(task) == (), "nor is it for the agents beside it"
+    assert briefer.progress().commits == ()
 
 
 def test_a_merge_that_the_attempt_began_with_is_concluded_unless_markers_are_left(scene: Scene) -> None:

@@ -54,6 +54,7 @@ from garrison.supervise.death_classes import FAILOVER
 from garrison.system import untrusted
 from garrison.system.clock import from_iso
 from garrison.system.exit_info import describe_end
+from garrison.system.git import bounds
 from garrison.system.git.rescues import parse_rescue
 from garrison.system.jobs import read_tail
 
@@ -210,7 +211,7 @@ class Briefer:
         """Return the files that another node has committed on its branch, and those that it may change."""
         tip = self.git.branch_tip(branch_name(task.run_id, task.node))
         base = self._base_of(tip)
-        changed = self.git.changed_paths(base, tip) if tip and base and tip != base else []
+        changed = self.git.changed_paths(base, tip) if tip and base and self._is_bounded(base, tip) else []
         return tuple(dict.fromkeys([*changed, *task.may_change]))
 
     def progress(self) -> Progress:
@@ -220,13 +221,20 @@ class Briefer:
             base = self._base_of(head)
             if head is None or base is None:
                 return NO_PROGRESS
-            commits = self.git.log_oneline(f"{base}..{head}", MAX_COMMITS, self.worktree) if head != base else []
+            is_read = head != base and self._is_bounded(base, head)
+            commits = self.git.log_oneline(f"{base}..{head}", MAX_COMMITS, self.worktree) if is_read else []
             more = self.git.count_commits(f"{base}..{head}") - MAX_COMMITS if len(commits) == MAX_COMMITS else 0
             changed = self.git.list_files(self.worktree, "status", "--porcelain",
                                           "--untracked-files=normal").splitlines()
             return Progress(base, tuple(commits), more,
                             tuple(changed[:MAX_UNCOMMITTED]), max(0, len(changed) - MAX_UNCOMMITTED))
         return NO_PROGRESS
+
+    def _is_bounded(self, base: str, tip: str) -> bool:
+        """Return whether what was committed may be looked into: without a sandbox nobody has measured it yet."""
+        with suppress(GarrisonError):
+            return tip == base or not bounds.explain_excess(self.git, base, tip)
+        return False
 
     def _base_of(self, commit: str | None) -> str | None:
         """Return the target's commit at which a branch began."""

@@ -13,7 +13,6 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -22,6 +21,7 @@ from garrison.dispatch.engine import connect
 from garrison.dispatch.keeper_state import read_state
 from garrison.dispatch.records import OVER, AttemptId, AttemptState
 from garrison.records.remote import look_remote
+from garrison.values import replace
 from hosts_lab import HostsLab, LabHost, find_hindrance
 from hosts_storm import Storm
 from support import wait_for

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
 from garrison.system import landlock
 from garrison.system.git import Git
+from garrison.values import asdict, replace
 from support import git, make_repository, processes, wait_for
 
 ROWS = ("start", "cpu", "prepare", "memory", "work")

@@ -6,9 +6,9 @@ the result is what that function returns for them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
+from garrison.values import replace
 from garrison.merge import entry as merge_entry
 from garrison.merge.base_check import check_base
 from garrison.merge.decision import Beliefs, Run, RunningSet, Waiting, decide

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.reports import AgentReports, ValidatorReports
 from garrison.records.run import Task
 from garrison.system.processes import MARKER, probe
+from garrison.values import replace
 
 DEADLINE = 90.0
 BLOCK = '```garrison-result\n{"status": "success", "summary": "made it"}\n```'

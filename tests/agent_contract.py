@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -18,6 +18,7 @@ from acp_support import Stage
 from garrison.agents.base import VALIDATOR, Agent, Outcome, Work
 from garrison.records.json_io import read_json
 from garrison.system import processes
+from garrison.values import replace
 from support import is_gone
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from garrison.records.identity import KEYBOARD, Identity
@@ -13,6 +12,7 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles, Task, save
 from garrison.system.terminal import Session
 from garrison.system.tmux import TmuxTerminal
+from garrison.values import asdict, replace
 from support import is_gone, wait_for
 from top_support import HomeBuilder, home_builder
 

@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import list_queues
+from garrison.values import replace
 from support import Node, Place, checkout_in, git, make_repository, wait_for
 
 YOUNGEST = 12

@@ -4,11 +4,11 @@ promises that the independent checker finds kept."""
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from garrison.merge.attestations import read_all
 from garrison.testing.checker import Repository, check, read_attestations, read_events
+from garrison.values import asdict
 from garrison.views.event_log import EventLog
 from garrison.views.explain import explain
 

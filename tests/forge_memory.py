@@ -8,7 +8,7 @@ like: nothing of the caller goes on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from garrison.forge.model import (
     RequestCount,
     Verdict,
 )
+from garrison.values import replace
 from support import git
 
 

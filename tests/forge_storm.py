@@ -13,7 +13,6 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -25,6 +24,7 @@ from garrison.config import MergeRule, PullRequestOptions  # noqa: E402
 from garrison.forge import model  # noqa: E402
 from garrison.forge.model import CheckState, Verdict  # noqa: E402
 from garrison.system import failpoint  # noqa: E402
+from garrison.values import replace  # noqa: E402
 from support import git  # noqa: E402
 
 KINDS = ("before", "after", "502", "lost", "limited")

@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 from garrison.testing.checker import Promise, Repository, check, read_attestations, read_events
+from garrison.values import asdict
 from garrison.views.event_log import EventLog
 from queue_checker import Case, examine, git, living
 from support import UserWorld

@@ -24,6 +24,7 @@ from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.script import Script
 from garrison.testing.turn import Fault, Turn, Usage, say
+from garrison.values import field_names
 from real_agents import AGENTS, RealAgent, report
 from support import Place, checkout_in, git, load, make_repository, processes, stat, wait_for
 
@@ -211,7 +212,7 @@ class Drama:
                  for line in read_lines(path)]
         sent = {record.number: record.usage for record in self.server.messages if record.outcome == "sent"}
         by_number = {int(found[1]): line for line in lines if (found := re.search(r"_(\d+)(?:-|$)", line["message"]))}
-        names = Usage.__dataclass_fields__
+        names = field_names(Usage)
         return {"double": {name: sum(usage[name] for usage in sent.values() if usage) for name in names},
                 "proxy": {name: sum(by_number[number][name] for number in sent if number in by_number)
                           for name in names}}

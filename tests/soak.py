@@ -29,11 +29,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from garrison.values import asdict
 from support import PROGRAM, Place, Process, checkout_in, git, make_repository, stat
 
 SIGNALS = (*[signal.SIGKILL] * 8, *[signal.SIGSTOP] * 2, signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV, signal.SIGPIPE)

@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +28,7 @@ from explanations import check_explanations, check_promises
 from garrison.records import atomic
 from garrison.sandbox import private_files
 from garrison.sandbox.file_system import PREFIX_PARTS
+from garrison.values import asdict
 from installed import FOLDER, install
 
 if TYPE_CHECKING:

@@ -275,10 +275,9 @@ exec {real} "$@"
 
     def do_foreign_clean(self) -> None:
         """Another home, whose older run has the id of one of this home's, is cleaned: nothing of ours goes."""
-        from dataclasses import replace
-
         from garrison.doctor import cleanup
         from garrison.processes.run_status import RunStatus
+        from garrison.values import replace
 
         before = self.ask("for-each-ref")
         for launch, _ in self.ended[-1:]:

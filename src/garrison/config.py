@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -53,7 +53,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from garrison.ends import ChangeKind, Effect
 from garrison.errors import RecordUnreadable, UsageError
-from garrison.frozen import frozen
 from garrison.plugins import Group, offered
 from garrison.spelling import nearest
 from garrison.tables import (
@@ -73,6 +72,7 @@ from garrison.tables import (
     settings_by_key,
     whole,
 )
+from garrison.values import Value, field_names, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,8 +94,7 @@ OCCASIONS = ("escalate", "question", "failed", "wait", "done", "stopped")
 """Events that `[notify]` can name: those of the command, the webhook and the page's desktop notifications."""
 
 
-@frozen
-class Timing:
+class Timing(Value):
     """Timeouts and intervals of the processes, in seconds; each value is set by `GARRISON_<NAME>`."""
 
     rescan: float = 1.0
@@ -137,10 +136,10 @@ class Timing:
     def read(cls, environ: Mapping[str, str]) -> Timing:
         """Return the defaults, overridden by `GARRISON_RESCAN`, `GARRISON_ORPHAN_GRACE` and so on."""
         values = {}
-        for declared in fields(cls):
-            text = environ.get(f"GARRISON_{declared.name.upper()}")
+        for name in field_names(cls):
+            text = environ.get(f"GARRISON_{name.upper()}")
             if text is not None:
-                values[declared.name] = _seconds(declared.name, text)
+                values[name] = _seconds(name, text)
         return cls(**values)
 
 
@@ -206,7 +205,7 @@ def trees_root(environ: Mapping[str, str] | None = None) -> Path:
 # --- config.toml ------------------------------------------------------------------------------------------------------
 
 
-@frozen
+@dataclass(frozen=True)
 class AgentsConfig:
     """The table `[agents]` itself: what holds for every agent whose profile states none of its own."""
 
@@ -221,8 +220,7 @@ class AgentsConfig:
 AGENTS_KEYS = tuple(readers_of(AgentsConfig))
 
 
-@frozen
-class AgentConfig:
+class AgentConfig(Value):
     """A profile `[agents.NAME]`; its table has the keys that depend on its kind, too."""
 
     name: str
@@ -245,7 +243,7 @@ class AgentConfig:
                 if key not in (*PROFILE_KEYS, *PROFILE_RIGHTS) and not key.startswith("x_")}
 
 
-@frozen
+@dataclass(frozen=True)
 class SetupConfig:
     """The table `[setup]`: how long and how much is kept of what set-ups left, for each repository."""
 
@@ -279,7 +277,7 @@ def _occasions(value: Any) -> tuple[str, ...]:
     return words
 
 
-@frozen
+@dataclass(frozen=True)
 class NotifyConfig:
     """The table `[notify]`: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
 
@@ -291,7 +289,7 @@ class NotifyConfig:
     timeout: float = setting(10.0, number("seconds", 0, 600, above=True))
 
 
-@frozen
+@dataclass(frozen=True)
 class ChatConfig:
     """The table `[chat]`: limits of a message to the butler, its specialists included, and of all in a day; None: no
     limit.
@@ -313,7 +311,7 @@ def _path(value: Any) -> str:
     return path
 
 
-@frozen
+@dataclass(frozen=True)
 class HostsConfig:
     """The table `[hosts]`: the Temporal server through which other machines get their work."""
 
@@ -331,7 +329,7 @@ class HostsConfig:
     """Name in the server's certificate, where it is not that of its address."""
 
 
-@frozen
+@dataclass(frozen=True)
 class MergeConfig:
     """The table `[merge]`: settings of all merge queues that the home's runs work."""
 
@@ -339,7 +337,7 @@ class MergeConfig:
     """Seconds of work for which others wait at most for a node that lost to a moved target (`merge.turns`)."""
 
 
-@frozen
+@dataclass(frozen=True)
 class LimitsConfig:
     """The table `[limits]`: limits over all runs of the home."""
 
@@ -366,7 +364,7 @@ def _trust(value: Any) -> str | tuple[str, ...]:
 _ANY = matching(r"(?s).*", "a text")
 
 
-@frozen
+@dataclass(frozen=True)
 class PullRequestOptions:
     """The table `[pull_requests]` of the home's config.toml."""
 
@@ -399,7 +397,7 @@ class PullRequestOptions:
         return author.casefold() in map(str.casefold, self.trust)
 
 
-@frozen
+@dataclass(frozen=True)
 class LaunchConfig:
     """The table `[launch]`: options of launches, for what neither the command line nor the graph states."""
 
@@ -463,7 +461,7 @@ def _size(value: Any) -> int:
     return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
-@frozen
+@dataclass(frozen=True)
 class GuardConfig:
     """The table `[guard]`: what may be in the work that is to land, and what garrison commits for an agent that left it
     uncommitted; None: no limit."""
@@ -512,8 +510,7 @@ def _table(name: str, record: type[T]) -> Callable[[ConfigFile], T]:
     return read
 
 
-@frozen
-class ConfigFile:
+class ConfigFile(Value):
     """A home's config.toml. Each table is checked when it is asked for."""
 
     path: Path

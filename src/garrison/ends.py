@@ -9,11 +9,10 @@ decided (`processes.unfinished.describe`). No code asks the sentence what happen
 from __future__ import annotations
 
 import signal
-from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from garrison.frozen import frozen
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,8 +39,7 @@ class EndKind(StrEnum):
     """Nothing tells how it ended: its status was taken elsewhere, or its record is gone."""
 
 
-@frozen
-class End:
+class End(Value):
     """How a command or process ended."""
 
     code: int | None
@@ -131,8 +129,7 @@ class WaitKind(StrEnum):
     """A call of the machine or of git failed; it is tried again."""
 
 
-@frozen
-class Wait:
+class Wait(Value):
     """Something that stands, and why. Empty fields do not apply."""
 
     kind: WaitKind
@@ -238,7 +235,7 @@ class Told(NamedTuple):
     effect: str
     number: int
     """Files in question."""
-    names: Sequence[str] = ()
+    names: tuple[str, ...] = ()
     """The first of them, each with what is wrong with it where that differs."""
 
 
@@ -278,8 +275,7 @@ class RefusalKind(StrEnum):
     """A commit hook of the repository refused what was left uncommitted; `files` are the last lines of its output."""
 
 
-@frozen
-class Refusal:
+class Refusal(Value):
     """Why the work of an attempt is refused, with the evidence. Empty fields do not apply."""
 
     kind: RefusalKind

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,8 +40,7 @@ WORDS = {Group.AGENTS: "kind of agent", Group.HANDLERS: "handler", Group.TERMINA
          Group.LINT_RULES: "lint rule"}
 
 
-@frozen
-class PluginInfo:
+class PluginInfo(Value):
     """One thing that a package offers."""
 
     group: Group

@@ -1,6 +1,6 @@
 """Tables of settings: the one reader from a table of TOML to a typed record, with one form of error.
 
-    @frozen
+    @dataclass(frozen=True)
     class MergeConfig:
         turn: float = setting(900.0, number("seconds", 1, 86_400))
 
@@ -20,15 +20,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from enum import StrEnum
 from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.spelling import nearest
+from garrison.values import Value, replace
 
 D = TypeVar("D")
 T = TypeVar("T")
@@ -41,8 +41,7 @@ _MAX_SHOWN = 80
 _READER, _KEYS, _SECRET = "reader", "keys", "secret"
 
 
-@frozen
-class Nested(Generic[T]):
+class Nested(Value, Generic[T]):
     """Reader of a table within a table, whose errors name the line and the keys of their own."""
 
     read: Callable[[Table], T]
@@ -83,8 +82,7 @@ def readers_of(record: type[Any]) -> Mapping[str, Reader[Any] | Nested[Any]]:
 # --- reading one ------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class Table:
+class Table(Value):
     """A table as its file has it, or the attributes of a node; `file` is how errors name where it is."""
 
     file: str
@@ -179,7 +177,7 @@ class Table:
                 read[each.name] = {key: self.value(key, reader, None) for key in keys if key in values}
             elif (key := names.get(each.name, each.name)) in values:
                 read[each.name] = self.value(key, reader, None, is_secret=bool(each.metadata.get(_SECRET)))
-        return record(**read) if base is None else replace(base, **read)  # type: ignore[type-var]
+        return record(**read) if base is None else replace(base, **read)
 
 
     def text_with(self, keys: Sequence[str], value: str) -> str | None:

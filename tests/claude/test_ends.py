@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from claude_scripts import again, report, steps, work
 from garrison.testing.turn import ALWAYS, Fault, Turn, say
+from garrison.values import replace
 from support import wait_for
 
 

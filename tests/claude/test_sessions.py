@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -14,6 +13,7 @@ from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, Fault, Turn, say, use
+from garrison.values import replace
 from support import git, wait_for
 
 

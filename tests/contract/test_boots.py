@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from garrison.merge.gate import WRAPPER
 from garrison.merge.slots import is_job_alive, read_pid
 from garrison.system import processes
 from garrison.system.terminal import ProcessTerminal
+from garrison.values import replace
 from support import wait_for
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +23,7 @@ from garrison.records.run import Task
 from garrison.sandbox.collect import _Collection, enter
 from garrison.sandbox.git_view import REPOSITORY, GitView, sandbox_folder
 from garrison.system.git import Git
+from garrison.values import replace
 from sandbox_support import missing, run_inside
 from support import git, make_repository
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.quarantine import quarantine
 from garrison.supervise.incarnation import Incarnation, SpawnRequest, acquire_lease, rebuild_identity, register
+from garrison.values import replace
 
 KEY, CHILD = Key("guardian", "crew", "r1"), Key("runner", "a", "r1")
 AT = "2026-01-31T12:00:00.000001Z"

@@ -9,7 +9,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ from garrison.dispatch.records import (
 from garrison.errors import GarrisonError, NotFound
 from garrison.processes.remote.service import connect_temporal
 from garrison.records.host_service import HostSettings
+from garrison.values import replace
 from support import DEADLINE, wait_for
 from tls_front import TlsFront, make_certificates
 

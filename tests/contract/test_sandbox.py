@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +34,7 @@ from garrison.system import processes
 from garrison.system.git import Git
 from garrison.system.git.excludes import NAME, exclude_in_checkout
 from garrison.system.jobs import Job
+from garrison.values import replace
 from support import git
 
 needs_bubblewrap = pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal or "bubblewrap works")

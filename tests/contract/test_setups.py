@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from garrison.sandbox.place import Mode, Network, Place, Rights, Role
 from garrison.sandbox.setups import DAY, Limits, SetupLayer, expired
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git
+from garrison.values import replace
 from sandbox_support import missing
 from support import git, make_repository, wait_for
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from garrison.records import record, signals
 from garrison.records.journal import Reader, Writer, read_all
 from garrison.records.names import Key
 from garrison.records.signals import Signal, acknowledge, inbox_path, list_pending, post, refuse
+from garrison.values import replace
 
 AT = "2026-01-31T12:00:00.000000Z"
 TARGET = Key("guardian", "p", "r1")

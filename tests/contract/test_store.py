@@ -13,7 +13,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from garrison.records.identity import Identity, record_heartbeat
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.system.clock import SystemClock
+from garrison.values import replace
 from support import DEADLINE
 
 KEY = Key("runner", "a", "r1")

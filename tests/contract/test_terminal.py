@@ -15,7 +15,6 @@ import tempfile
 import termios
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from garrison.system.terminal import ProcessTerminal, Session, Terminal
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape
 from garrison.system.tmux_server import socket_path, supported_version
+from garrison.values import asdict
 from support import until
 
 needs_tmux = pytest.mark.skipif(not supported_version(), reason="there is no tmux >= 3.2 on PATH")

@@ -13,10 +13,11 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from garrison.values import replace
 from hostile.world import CHECKOUT, HONEST, RUN, World
 
 Watch = Callable[[World], object]

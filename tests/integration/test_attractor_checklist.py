@@ -32,6 +32,7 @@ from garrison.pipeline.graph import SHAPES, flag
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.questions import CONFIRM, FREE_TEXT, MULTI_SELECT, Option, Question, matching_options
 from garrison.pipeline.transforms import prepare
+from garrison.values import replace
 
 ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
 
@@ -362,7 +363,6 @@ def test_11_10_stylesheet() -> None:
 
 
 def test_11_11_transforms_run_in_order_before_lint() -> None:
-    from dataclasses import replace
 
     def rename(graph: Graph) -> Graph:
         return replace(graph, attrs={**graph.attrs, "label": "seen"})

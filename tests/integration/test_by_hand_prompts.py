@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from garrison.records.store import Store
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
+from garrison.values import replace
 from support import DEADLINE, Place, git
 
 OLD = "2026-01-02T03:04:05.000000Z"

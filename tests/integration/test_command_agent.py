@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from garrison.agents.scripted import SCRIPTED
 from garrison.agents.success_rule import SuccessRule
 from garrison.errors import GarrisonError, Refused
 from garrison.records.run import Task
+from garrison.values import replace
 from support import DEADLINE, processes, wait_for
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from garrison.system import processes
 from garrison.system.git import Git
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_server import supported_version
+from garrison.values import replace
 from support import DEADLINE, Node, Place, git
 
 AT = "2026-01-01T00:00:00.000000Z"

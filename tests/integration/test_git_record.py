@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from merge_support import World, git
 
@@ -13,6 +11,7 @@ from garrison.processes.git_record import GitState, GitWatch, changed, describe
 from garrison.processes.guardian.gate_watch import GateWatch
 from garrison.records.run import Launch
 from garrison.system.git import Git
+from garrison.values import replace
 
 
 class Run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from merge_support import World, await_gate, check, drive, git, until
@@ -14,6 +13,7 @@ from garrison.merge.history import read_history
 from garrison.merge.queue import MergeQueue
 from garrison.merge.recovery import repair
 from garrison.records import journal
+from garrison.values import replace
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import threading
@@ -24,6 +23,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
+from garrison.values import replace
 from support import DEADLINE
 
 
@@ -210,7 +210,7 @@ def test_an_ad_hoc_run_is_cleaned_up_once_it_landed_and_its_runner_ended(world):
     entry, store, key = adhoc(world, "n", "active")
     assert process_next(report=lambda line: None)["success"]
     assert git(world.repo, "rev-parse", f"refs/heads/{entry.branch}") == entry.oid, "its runner is alive"
-    store.update(Identity, key, lambda old: dataclasses.replace(old, status="terminated"))
+    store.update(Identity, key, lambda old: replace(old, status="terminated"))
     assert process_next() == {**EMPTY, "entry": {}}
     assert git(world.repo, "for-each-ref", "--format=%(refname)", "refs/heads/garrison", "refs/garrison/archive") == (
         "refs/garrison/archive/adhoc-n/n")
@@ -227,10 +227,10 @@ def test_a_launch_names_foreign_entries_that_will_land_with_it(world):
     launch = Launch("r9", "p", str(world.repo), "main", "", str(world.trees))
     outside = Outside.real(world.home)
     assert foreign_entries_note(outside, launch) == "", "that run is in progress"
-    store.update(Identity, key, lambda old: dataclasses.replace(old, status="terminated"))
+    store.update(Identity, key, lambda old: replace(old, status="terminated"))
     told = foreign_entries_note(outside, launch)
     assert told.count("\n") == 0
     assert f"{entry.id} ({entry.branch})" in told
     assert "merge-queue cancel" in told
-    assert foreign_entries_note(outside, dataclasses.replace(launch, run_id=entry.run)) == "", "its own"
+    assert foreign_entries_note(outside, replace(launch, run_id=entry.run)) == "", "its own"
     assert "and 2 more" in describe_foreign_entries([entry] * 7)

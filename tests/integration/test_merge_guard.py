@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 
 import pytest
 from merge_support import World, check, git
@@ -11,6 +10,7 @@ from merge_support import World, check, git
 from garrison.errors import Refused
 from garrison.merge import commands, guard, hooks, recovery
 from garrison.merge.records import Configured
+from garrison.values import replace
 
 
 @pytest.fixture

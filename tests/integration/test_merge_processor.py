@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +20,7 @@ from garrison.merge.records import QueueResumed
 from garrison.processes.merge_processor.process import QueueWorker
 from garrison.records import journal, log_retention
 from garrison.system import disk_space, failpoint, processes
+from garrison.values import replace
 from support import DEADLINE
 
 

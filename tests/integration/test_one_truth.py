@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles
+from garrison.values import replace
 from garrison.views.page_view import HomeObserver
 from garrison.web.run_stream import RunStream
 from top_support import HomeBuilder, home_builder

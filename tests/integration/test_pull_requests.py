@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +27,7 @@ from garrison.processes.pull_request_facts import (
 from garrison.processes.pull_request_texts import BEGIN, END
 from garrison.records.pull_request import PullRequest
 from garrison.system.git import Git
+from garrison.values import replace
 from support import git
 
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ from garrison.records.late import list_late
 from garrison.records.remote import RemotePhase, read_remote
 from garrison.records.run import Launch, Task
 from garrison.system.git import Git
+from garrison.values import replace
 from local_hosts import refs
 from support import git, make_repository
 

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from garrison.supervise.incarnation import SpawnRequest, fence, kill_incarnation
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
+from garrison.values import replace
 from support import DEADLINE, until
 
 KEY = Key("runner", "a", "r1")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from garrison.system import processes
 from garrison.system.clock import from_iso
 from garrison.system.process_control import RealProcesses
 from garrison.system.terminal import ProcessTerminal
+from garrison.values import asdict
 from support import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]

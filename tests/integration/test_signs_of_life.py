@@ -8,7 +8,6 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from garrison.system.newest_entry import ContentWatch, newest_entry
 from garrison.system.systemd import notify_watchdog
 from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses
+from garrison.values import replace
 from garrison.views.process_view import agent_evidence
 from support import DEADLINE, git
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,6 +38,7 @@ from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
 from garrison.system.processes import ProcessId, probe
 from garrison.testing.clock import FakeClock
+from garrison.values import replace
 from support import DEADLINE, until
 
 KEY = Key("runner", "a", "r1")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from garrison.system.process_control import RealProcesses
 from garrison.system.processes import ProcessId, cpu_fingerprint, descendants, probe
 from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses
+from garrison.values import fields_of, replace
 from support import until
 
 KEY = Key("orchestrator", "a", "r1")
@@ -331,5 +331,5 @@ def test_judging_without_watching_scans_twice(tmp_path: Path, tree: Callable[...
 
 
 def test_evidence_is_made_of_plain_data() -> None:
-    assert all(isinstance(value, int | float | str | dict) for value in vars(Evidence(1, {"beat": 1.0})).values())
+    assert all(isinstance(value, int | float | str | dict) for value in fields_of(Evidence(1, {"beat": 1.0})).values())
     assert lives.read_heartbeat(Path(sys.executable)) is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
+from garrison.values import replace
 from garrison.views.metrics import run_metrics
 from garrison.views.page_view import HomeObserver
 from garrison.views.run_view import RunReader

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulator import commands, flows
@@ -19,6 +18,7 @@ from garrison.records.identity import mark_ended
 from garrison.records.names import ROLES, Key, launcher_key
 from garrison.records.signals import Signal
 from garrison.supervise import death_classes
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from tests.simulator.merge_processor import Queue
@@ -44,6 +43,7 @@ from garrison.records.signals import OrchestratorCrashed, OrchestratorHung, Payl
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue

@@ -8,7 +8,6 @@ killed or overtaken, and a number that it yields is seconds of sleep.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from tests.simulator.violation import Violation
@@ -29,6 +28,7 @@ from garrison.supervise.decisions import ChildState, what_it_follows
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import HangWatcher, Observer
 from garrison.system.clock import from_iso, iso
+from garrison.values import replace
 
 R = TypeVar("R", Identity, Hook)
 

@@ -18,6 +18,7 @@ from garrison.supervise.death_classes import CLASSES
 from garrison.supervise.decisions import ChildState, decide_restart
 from garrison.supervise.restart import Death, Policy, apply_policy, backoff_delay
 from garrison.supervise.verdict import Verdict
+from garrison.values import replace
 
 BOOT, NOW = "b1", 10_000.0
 POLICY = Policy()
@@ -131,7 +132,6 @@ def probe(known: Circuit, at: float, life: int = 7) -> Circuit:
 
 
 def seen(status: str, incarnation: int, state: str = "ended") -> ChildState:
-    from dataclasses import replace
 
     return ChildState(replace(LIFE, status=status, incarnation=incarnation), Verdict(state, "seen"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from garrison import config
 from garrison.config import Timing, find_home, homes_list, trees_root
 from garrison.errors import UsageError
+from garrison.values import field_names, fields_of
 
 
 def test_defaults_and_overrides() -> None:
@@ -19,9 +19,9 @@ def test_defaults_and_overrides() -> None:
 
 
 def test_every_wait_can_be_set() -> None:
-    names = [field.name for field in dataclasses.fields(Timing)]
+    names = list(field_names(Timing))
     read = Timing.read({f"GARRISON_{name.upper()}": str(number + 1) for number, name in enumerate(names)})
-    assert dataclasses.astuple(read) == tuple(float(number + 1) for number in range(len(names)))
+    assert tuple(fields_of(read).values()) == tuple(float(number + 1) for number in range(len(names)))
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "1e9", "5s"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from garrison.records import costs
 from garrison.records.costs import Limits, Meter, UsageRecord
+from garrison.values import replace
 
 USAGE = {"input_tokens": 1_000_000, "output_tokens": 100_000}
 

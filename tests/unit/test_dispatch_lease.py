@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
 from garrison.dispatch.lease import Duty, GrantedLease, HeldLease, worker_clock
+from garrison.values import replace
 
 FRESH = HeldLease(10.0)
 HELD = HeldLease(10.0, answered=100.0, sent=100.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from garrison.processes.snapshots import next_delay
 from garrison.records.identity import Identity
 from garrison.records.run import Launch
 from garrison.system.terminal import ProcessTerminal, Session
+from garrison.values import replace
 
 AT = "2026-01-01T00:00:00.000000Z"
 FIXES_OF = {check.name: check.fixes for check in CHECKS}

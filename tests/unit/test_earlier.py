@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from garrison.ends import Departure
 from garrison.records import earlier
 from garrison.records.events import ChildSpawned, NoteWritten
 from garrison.records.identity import Identity, mark_ended
+from garrison.values import replace
 
 NOW = "2026-01-31T13:00:00.000000Z"
 ALIVE = Identity("id", "runner", "a", "r1", NOW)

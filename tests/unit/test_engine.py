@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from garrison.pipeline.event_stream import KINDS
 from garrison.pipeline.flow.retry import RetryPolicy
 from garrison.pipeline.handlers.call import Waiting
 from garrison.pipeline.run_directory import BEGUN, RunDirectory, pack_event, read_run, unpack_event
+from garrison.values import asdict
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -118,7 +118,8 @@ def test_a_handler_can_copy_and_store_what_it_may_not_change() -> None:
                 change()
         return Outcome("success")
 
-    assert run(LINE, handlers={"work": storing}).status == "success"
+    done = run(LINE, handlers={"work": storing})
+    assert done.status == "success", done.reason
 
 
 def test_changes_after_a_handler_returned_do_not_reach_the_run() -> None:

@@ -138,5 +138,5 @@ def test_fields_that_a_newer_writer_added_are_ignored() -> None:
 
 
 def test_a_record_without_its_fields_is_refused() -> None:
-    with pytest.raises(ValueError, match="NodeChanged has no 'status'"):
+    with pytest.raises(ValueError, match="missing required field `status`"):
         decode_data("node", {"node": "a"})

@@ -182,8 +182,8 @@ def test_the_subject_of_a_record(journal: str, data: dict[str, object], about: s
     ("pull_request", "guardian", {"state": "pushing"}, "pull request pushing"),
     ("fact", "runner-a", {"name": "begun", "value": "yes", "attempt": 1}, None),
     ("fact", "runner-a", {"name": "acceptance", "value": "red\nlog", "attempt": 1}, "acceptance: red"),
-    ("death", "guardian", {"full": "runner-a@r1"}, "unreadable death record: a journal record of ChildDied has no "
-                                                   "'incarnation'"),
+    ("death", "guardian", {"full": "runner-a@r1"}, "unreadable death record: Object missing required field "
+     "`incarnation`"),
     ("of a later version", "guardian", {}, None),
 ])
 def test_the_description_of_a_record(kind: str, journal: str, data: dict[str, object], text: str | None) -> None:

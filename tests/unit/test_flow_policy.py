@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from garrison.supervise.decisions import ChildState
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso, iso
+from garrison.values import replace
 
 AT = "2026-01-31T12:00:00.000001Z"
 WALL = from_iso(AT)

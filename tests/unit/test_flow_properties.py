@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from flow_driver import OK, FlowRun, program_of, reloaded
 from garrison.pipeline.flow import Finished, Place, Restarted, Resumed, advance, begin, choose
 from garrison.pipeline.flow.program import Program
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, STATUSES, SUCCESS, Outcome
+from garrison.values import replace
 
 SEEDS = st.integers(0, 2**40)
 CONDITIONS = ["outcome=success", "outcome=fail", "outcome!=fail", "preferred_label=L1", "context.k>1", "context.k<2",

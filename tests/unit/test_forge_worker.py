@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import select
-from dataclasses import replace
 
 from garrison.processes.guardian.forge_worker import Answer, ForgeWorker
 from garrison.processes.pull_request_facts import Check, CheckResult, Facts, ForgeStep, Relation, StepKind
 from garrison.records.pull_request import PullRequest
+from garrison.values import replace
 
 FACTS = Facts(Relation.SAME, "c0ffee", "ba5e", 7, is_open=True)
 

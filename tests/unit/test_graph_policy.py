@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from garrison.processes.run_state import RunState, replay_run, to_snapshot
 from garrison.records.events import FlowAdvanced, encode
 from garrison.records.journal import Entry
 from garrison.records.signals import AddNode, EditNode
+from garrison.values import replace
 from policy_support import AT, BOOT, NOW, POLICY, RUN, RUNNING, TWO, node, plan, posted, record
 
 OK = Outcome(SUCCESS)

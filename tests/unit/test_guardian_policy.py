@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from garrison.records.signals import PostedSignal
 from garrison.supervise.circuit import Circuit
 from garrison.supervise.decisions import ChildState, replay
 from garrison.supervise.verdict import Observation, Verdict
+from garrison.values import replace
 from policy_support import (
     AT,
     BOOT,

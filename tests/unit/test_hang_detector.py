@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from garrison.supervise.hang_detector import (
     latest_evidence,
     seconds_silent,
 )
+from garrison.values import replace
 
 TIMEOUT = 300.0
 OLD = dict.fromkeys((*OWN_EVIDENCE, *AGENT_EVIDENCE), 1000.0)

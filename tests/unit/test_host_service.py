@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +38,7 @@ from garrison.records.hosts import Host, HostState
 from garrison.records.life_lock import LifeLock
 from garrison.system.clock import SystemClock
 from garrison.testing.dispatch import MemoryDispatcher, MemoryEngine
+from garrison.values import replace
 from support import wait_for
 
 SETTINGS = HostSettings("box2", "crew", "127.0.0.1:7233", slots=2, labels=["gpu"])

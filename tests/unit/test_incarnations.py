@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from garrison.errors import Fenced
@@ -14,6 +12,7 @@ from garrison.supervise.decisions import ChildState, decide_cleanup
 from garrison.supervise.incarnation import next_hook, require_unfenced
 from garrison.supervise.restart import Death
 from garrison.supervise.verdict import is_spawn_due
+from garrison.values import replace
 from policy_support import AT, BOOT, NOW, RUN, life
 
 KNOWN = [Death(1, NOW - 100, BOOT)]

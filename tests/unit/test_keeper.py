@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from garrison.records import atomic, log_retention
 from garrison.records.host_service import read_settings, settings_path
 from garrison.records.hosts import Host, HostState, host_path, read_host, write_host
 from garrison.system import processes
+from garrison.values import replace
 
 BOX = Host("box2", "me@box2", home="/h/home", command="/h/env/bin/garrison", port=7)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from flow_driver import drive, fail
@@ -32,6 +30,7 @@ from garrison.records.events import GuardianSignal, LandingChanged, NodeChanged,
 from garrison.records.journal import Entry
 from garrison.records.run import Launch
 from garrison.records.signals import ResumeRun
+from garrison.values import replace
 from garrison.views.run_model import RunModel
 from garrison.views.run_view import landing_view, waits_for
 from policy_support import AT, BOOT, NOW, POLICY, RUN

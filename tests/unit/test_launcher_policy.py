@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from garrison.supervise.circuit import Circuit
 from garrison.supervise.decisions import START_RECHECK, ChildState
 from garrison.supervise.restart import Death
 from garrison.supervise.verdict import Observation, Verdict
+from garrison.values import replace
 from policy_support import (
     BOOT,
     NOW,

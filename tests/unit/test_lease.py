@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from garrison.supervise.verdict import Verdict
 from garrison.system.clock import iso
 from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses
+from garrison.values import replace
 
 KEY = Key("runner", "a", "r1")
 BY = ProcessOrigin(7, 70, "pid:[1]", "b1", "h")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +13,7 @@ from garrison.merge.entry import PRIORITIES, MergeEntry
 from garrison.merge.state import Pause
 from garrison.merge.verdicts import BROKEN, BaseRun, Evidence, VerdictCache
 from garrison.system.clock import from_iso
+from garrison.values import replace
 
 KEY = "k"
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from test_merge_state import Journal
 
@@ -11,6 +9,7 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.entry import NO_OPTIONS, TRANSITIONS, EntryOptions, MergeEntry, ResolvedOptions
 from garrison.merge.history import landings_in
 from garrison.merge.queue import resolve_options
+from garrison.values import replace
 
 
 class LandingJournal(Journal):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from garrison.merge.entry import MergeEntry
 from garrison.merge.order import MAX_EXACT, MAX_PASSED, Place, choose_order, is_due, place_of
 from garrison.merge.state import QueueState
+from garrison.values import replace
 
 
 def pairs(*names: str) -> set[frozenset[str]]:

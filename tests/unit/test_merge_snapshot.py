@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from garrison.merge import state as queue_state
 from garrison.merge import verdicts
 from garrison.merge.state import QueueState
 from garrison.records.journal import Entry as Stored
+from garrison.values import replace
 
 CONFIG = {"gate": "make", "setup": None, "no_gate": False, "timeout": 10.0, "lock_files": ["a"], "keep": ["*.o"]}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +17,7 @@ from garrison.merge.touched import Touched, TouchedFiles
 from garrison.merge.track_record import FILE, MAX_LEARNED, SHARED_FILE_CLASH, TrackRecord, count_flakes
 from garrison.merge.verdicts import VerdictCache
 from garrison.records.journal import Entry as Stored
+from garrison.values import replace
 
 
 class KnownFiles:

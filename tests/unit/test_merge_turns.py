@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,6 +33,7 @@ from garrison.merge.turns import (
     is_free_loss,
 )
 from garrison.records.journal import Entry
+from garrison.values import replace
 
 FILES = ("a", "b", "c", "d")
 

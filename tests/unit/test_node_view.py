@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +17,7 @@ from garrison.pipeline.plan import plan_run
 from garrison.processes.run_state import NodeOutcome, NodeState, RunState
 from garrison.records.run import Launch
 from garrison.supervise.restart import Death
+from garrison.values import replace
 from garrison.views.limits import TIMEOUTS, Used, limits
 from garrison.views.node_view import NodeFacts, describe_activity, shared_outages, state_word, unfinished_before
 from garrison.views.process_view import ProcessView

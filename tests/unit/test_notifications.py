@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from garrison.records.journal import Entry
 from garrison.system.clock import iso
 from garrison.system.jobs import Job
 from garrison.tables import Table
+from garrison.values import asdict
 
 ALL = NotifyConfig(("tell", "{text}"), on=("escalate", "question", "failed", "done", "stopped"))
 STATE = RunState("running", nodes={"a": NodeState("active"), "b": NodeState("validated")},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
@@ -15,6 +14,7 @@ from garrison.pipeline.graph import Graph, position
 from garrison.pipeline.parser import parse
 from garrison.pipeline.stylesheet import ANY, CLASS, NODE, SHAPE, Rule, StylesheetSyntax, parse_stylesheet
 from garrison.pipeline.transforms import expand, expand_context, prepare
+from garrison.values import replace
 
 
 def sheet(rules: str, nodes: str, more: str = "") -> Graph:

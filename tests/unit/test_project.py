@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,7 @@ from garrison.project.python_project import find_nox_session, find_tox_environme
 from garrison.project.survey import CONFLICT_MARKERS, Survey, propose_gate, setup_key, survey
 from garrison.project.templates import TEMPLATES, fill
 from garrison.project.trial import Attempt, Means, TrialResult, describe_failure, find_passing, whole_registries
+from garrison.values import replace
 
 QUOTE = "'\"'\"'"
 VENV = "python3 -m venv .venv && echo '*' > .venv/.gitignore && .venv/bin/pip install -q"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +45,7 @@ from garrison.merge.failing_tests import find_failing
 from garrison.records.run import Task
 from garrison.sandbox.place import Mode, Network, Rights
 from garrison.tables import Table
+from garrison.values import replace
 
 GOLDEN = Path(__file__).with_name("golden") / "prompts"
 TOKENS = GOLDEN / "tokens.txt"

@@ -7,7 +7,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from garrison.processes.pull_request_facts import (
 )
 from garrison.records.events import FlowAdvanced, GuardianSignal, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequestState
+from garrison.values import replace
 from policy_support import AT, RUN
 from unit.test_landing_policy import LINE, reached_exit
 

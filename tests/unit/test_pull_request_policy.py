@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +41,7 @@ from garrison.processes.pull_request_texts import (
 from garrison.processes.run_state import RunState, from_snapshot, to_snapshot
 from garrison.records.events import GuardianSignal, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequest, PullRequestState, check_transition
+from garrison.values import replace
 from policy_support import AT, BOOT, NOW, POLICY, RUN
 from unit.test_landing_policy import LINE, _record, reached_exit
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, fields
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from garrison import config
@@ -21,6 +21,7 @@ from garrison.processes.loop import FENCED_EXIT
 from garrison.records import signals
 from garrison.sandbox.rights import ROLE_TABLES
 from garrison.tables import readers_of
+from garrison.values import field_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/reference.md").read_text(encoding="utf-8").partition("<!-- From here on")[0]
@@ -68,7 +69,7 @@ def test_variables_that_the_code_reads_or_sets() -> None:
     sources = [path for path in (ROOT / "src/garrison").rglob("*") if path.suffix in (".py", ".sh", ".js", ".md")]
     used = {name for path in sources for name in re.findall(r"\b_?GARRISON_[A-Z]+(?:_[A-Z]+)*\b(?!_?\{|[*<])",
                                                            path.read_text(encoding="utf-8"))}
-    used |= {f"GARRISON_{each.name.upper()}" for each in fields(Timing)}
+    used |= {f"GARRISON_{name.upper()}" for name in field_names(Timing)}
     used |= {"GARRISON_CONTEXT_FILE", "GARRISON_RESULT_FILE"}  # handlers/installed.py composes these
     assert set(re.findall(r"`(_?GARRISON_[A-Z_]+)`", section("## Environment"))) == used
 
@@ -80,14 +81,14 @@ def test_the_timing_variables_have_a_meaning() -> None:
         first, *rest = _WORD.findall(cells[0])
         shared = "" if not rest else "GARRISON_STOP" if "STOP" in first else "GARRISON"
         named |= {first, *(shared + each for each in rest)}
-    assert named == {f"GARRISON_{each.name.upper()}" for each in fields(Timing)}
+    assert named == {f"GARRISON_{name.upper()}" for name in field_names(Timing)}
 
 
 def test_signals_and_their_payloads() -> None:
     payloads: dict[str, set[str]] = {type_: set() for type_ in signals.TYPES}
     actions: dict[str, set[str]] = {}
     for each in signals.Payload.__subclasses__():
-        keys = {signals.KEYS.get(field.name, field.name) for field in fields(each)}  # type: ignore[arg-type]
+        keys = {signals.KEYS.get(name, name) for name in field_names(each)}
         if each.action:
             actions[each.action] = keys
         else:
@@ -102,7 +103,7 @@ def test_signals_and_their_payloads() -> None:
         for type_ in _WORD.findall(cells[0]):
             named[type_] = set() if type_ in of_entry else set(_WORD.findall(cells[2]))
     assert named == payloads
-    required = {each.name: "" for each in fields(MergeEntry) if each.default is each.default_factory is MISSING}
+    required = {each.name: "" for each in msgspec.structs.fields(MergeEntry) if each.required}
     sample = MergeEntry(**{**required, "attempt": 1})  # type: ignore[arg-type]
     assert set(_WORD.findall(of_entries[1])) == set(make_outcome(sample, "MERGE_FAILED", 1, "").payload)
     assert {action.strip("`"): set(_WORD.findall(keys)) for action, keys in guidance} == actions

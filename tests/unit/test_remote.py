@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +42,7 @@ from garrison.records.placement import (
 from garrison.records.remote import RemoteWorkState
 from garrison.records.run import Task
 from garrison.system.processes import ProcessId, ProcessRow
+from garrison.values import replace
 from garrison.views.remote import describe_remote
 
 BOX2, BOX3 = Host("box2", labels=["gpu"]), Host("box3", slots=8)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from garrison.supervise.circuit import Circuit
 from garrison.supervise.decisions import START_RECHECK, ChildState, decide_restart
 from garrison.supervise.restart import Death, Policy, apply_policy
 from garrison.supervise.verdict import Verdict
+from garrison.values import replace
 
 POLICY = Policy(total=10)
 NOW = 10_000.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from garrison.records.signals import PostedSignal, Signal
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso
+from garrison.values import replace
 
 LAUNCHER = Identity(role="launch", name="launch", run_id="r1", agent_id="a", incarnation=1, status="active", pid=7,
                     created_at="2026-01-31T12:00:00.000000Z")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as Tree
 
@@ -14,6 +13,7 @@ from garrison.cli.render import text, width
 from garrison.cli.timeline_render import BARS, render
 from garrison.cli.timeline_svg import COLOURS, to_svg
 from garrison.records.costs import UsageRecord
+from garrison.values import replace
 from garrison.views.cost_series import cost_series, payments
 from garrison.views.run_timeline import (
     Estimate,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from garrison.ends import Departure
@@ -14,6 +12,7 @@ from garrison.pipeline.questions import Question
 from garrison.processes.run_state import NodeState, RunState
 from garrison.processes.run_status import ProcessFact, Status, decide_status
 from garrison.records.events import StuckAgent
+from garrison.values import replace
 from garrison.views.process_view import ProcessView
 from garrison.views.run_model import RunModel
 from garrison.views.run_view import _step, waits_for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +20,7 @@ from garrison.records.run import Result, Task
 from garrison.supervise.circuit import Circuit
 from garrison.supervise.restart import Death
 from garrison.system.clock import iso
+from garrison.values import replace
 from policy_support import (
     AT,
     BOOT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode
 from garrison.sandbox.summary import describe_modes, explain_missing_file, missing_path_notes, summarize_sandbox
+from garrison.values import replace
 
 HOME = Path("/home/ada")
 PLACE = Place(Role.AGENT, Rights(mode=Mode.BUBBLEWRAP), Path("/trees/node"), Path("/trees/.node.sandbox"))

@@ -27,6 +27,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.reservations import FILE, SESSION_LOCK
 from garrison.records.run import Task
 from garrison.session.adapters import ToolDispatcher, plain_adapters
+from garrison.values import fields_of
 
 
 class Programs:
@@ -45,7 +46,7 @@ class Programs:
         end = self.ends.pop(0)
         if isinstance(end, Outcome):
             return end
-        append_line(self.files.endings, vars(end))
+        append_line(self.files.endings, fields_of(end))
         return Outcome("fail", "it wrote no status")
 
     def work(self) -> SessionAttempt:
@@ -117,7 +118,7 @@ def test_a_takeover_suspends_the_session_and_its_end_resumes_it(tmp_path: Path) 
     assert (work.poll(0.0), programs.begun, work.process()) == (None, 1, (7, 8))
     assert "held by a person" in programs.files.waiting.read_text()
     assert (programs.work().process(), programs.begun) == ((7, 8), 1), "nor does a new life begin it"
-    append_line(programs.files.endings, vars(policy.Ending(policy.PERSON, 1.0)))
+    append_line(programs.files.endings, fields_of(policy.Ending(policy.PERSON, 1.0)))
     there.release()
     assert (work.poll(0.0), programs.begun) == (None, 2)
     assert not programs.files.waiting.exists()
@@ -157,7 +158,7 @@ def test_the_model_is_told_of_a_takeover_until_the_next_end(tmp_path: Path) -> N
     prompt, ran = ordered(tmp_path), []
     files = AttemptFiles(tmp_path)
     files.make()
-    append_line(files.endings, vars(policy.Ending(policy.PERSON, 1.0)))
+    append_line(files.endings, fields_of(policy.Ending(policy.PERSON, 1.0)))
     heard: list[Any] = []
 
     class Hears(Model):

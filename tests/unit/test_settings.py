@@ -13,6 +13,7 @@ from garrison.cli.main import garrison
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, RECORDS, SANDBOX_KEYS, Timing
 from garrison.sandbox.rights import ROLE_TABLES
 from garrison.tables import readers_of
+from garrison.values import field_names
 from garrison.views.settings import HIDDEN, read_settings
 
 CONFIG = """\
@@ -57,7 +58,7 @@ def test_each_value_names_its_file_and_line_its_variable_or_the_default(home: Pa
         (["aider"], f"{path}:11"), ("command", "default"), (60.0, "GARRISON_GATE_TIMEOUT"), (1.0, "default"),
         (1.0, "default")]
     assert found["agents.aider.set"].value == {"AIDER_API_KEY": HIDDEN, "AIDER_MODEL": "m"}
-    assert {key for key in found if key.startswith("timing.")} == {f"timing.{name}" for name in vars(Timing())}
+    assert {key for key in found if key.startswith("timing.")} == {f"timing.{name}" for name in field_names(Timing)}
 
 
 def test_every_setting_of_every_table_is_there_with_what_it_inherits(home: Path) -> None:

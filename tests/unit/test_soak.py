@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
 import soak
 from garrison.pipeline.parser import parse
+from garrison.values import replace
 
 FIGURES = soak.Figures(5.0, 10, 20, 50, 100, 20_000, 500, 3, 200, 900, 0, 0, 0, 0, 0, 250)
 

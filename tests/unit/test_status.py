@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import Status
 from garrison.records.run import Launch
 from garrison.sandbox.refused_hosts import HostSettings, RefusedHost
+from garrison.values import replace
 from garrison.views.limits import Used, limits
 from garrison.views.node_view import FailedNode, NodeView
 from garrison.views.page_view import run_line

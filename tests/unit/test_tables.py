@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import pytest
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.tables import (
     Table,
     as_amount,
@@ -39,7 +39,7 @@ class Wind(StrEnum):
     SOUTH = "south"
 
 
-@frozen
+@dataclass(frozen=True)
 class Sails:
     turn: float = setting(9.0, number("seconds", 1, 60))
     wind: Wind = setting(Wind.NORTH, member(Wind))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from garrison.cli.take import run_of_issue, write_task
 from garrison.forge.model import ForgeKind, Issue, Location
 from garrison.records.names import check_run
 from garrison.system.environment import child_environment
+from garrison.values import replace
 
 HERE = Location(ForgeKind.GITHUB, "github.com", "o", "r")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from garrison.records.identity import STATUSES, Identity
 from garrison.supervise.verdict import Observation, Verdict, judge, stale_reason
+from garrison.values import replace
 
 LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T10:00:00.000000Z", pid=7, start_ticks=70, pid_ns="pid:[1]",
                 boot_id="b1", host="h")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import json
 import re
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from garrison.errors import AlreadyAlive
+from garrison.values import replace
 from garrison.workflow import (
     AgentConfig,
     ResearchAgent,
@@ -365,7 +365,7 @@ def test_a_missing_key_fails_the_step_without_a_call(bench: Bench) -> None:
     ({"name": 7}, "name must be a text")])
 def test_a_step_that_was_made_of_wrong_types_is_refused(bench: Bench, change: dict[str, Any], why: str) -> None:
     with pytest.raises(WorkflowValidationError, match=why):
-        bench.run(dataclasses.replace(step("a"), **change))
+        bench.run(replace(step("a"), **change))
 
 
 def test_invalid_workflows_tools_and_levels_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from garrison.frozen import frozen
+import msgspec
+
 from garrison.records import atomic
 from garrison.sandbox.place import EXCHANGE, Mount
 from garrison.system import untrusted
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,8 +64,7 @@ def look_nowhere() -> Progress:
     return NO_PROGRESS
 
 
-@frozen
-class Assignment:
+class Assignment(Value):
     """Work of one incarnation in an attempt: the task, where to work, and the exact environment of its processes."""
 
     task: Task
@@ -87,7 +87,7 @@ class Assignment:
     """Sentence that says what is left of its limits, '' without any."""
     instructions: str = ""
     """The repository's own instructions, as part of a system prompt; '' for none."""
-    folder_instructions: Mapping[str, str] = field(default_factory=dict)
+    folder_instructions: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Folder of the repository → its own instructions, which the agent gets once it looks into it."""
     read_repository: Callable[[], Mapping[str, str]] = dict
     """Read the repository's own settings for agents, as they were where the branch began: path → text."""
@@ -209,8 +209,7 @@ class AgentReport(TypedDict, total=False):
     """Word that an edge asks for, reported in place of a status."""
 
 
-@frozen
-class Outcome:
+class Outcome(Value):
     """Result of the work; `status` is success or fail, `reason` is empty on success."""
 
     status: str
@@ -221,12 +220,11 @@ class Outcome:
     """
     failure_kind: str = ""
     """Kind of a failure that decides what follows; see `records.run.LOST`."""
-    report: AgentReport = field(default_factory=AgentReport)
+    report: AgentReport = msgspec.field(default_factory=AgentReport)
     """Report by the agent itself for the pipeline; empty if there is none."""
 
 
-@frozen
-class Trouble:
+class Trouble(Value):
     """What keeps an agent from working."""
 
     kind: str
@@ -242,16 +240,14 @@ class Trouble:
     """Set if the attempt fails for it."""
 
 
-@frozen
-class Question:
+class Question(Value):
     """A question for a person; `id` differs from that of the previous question."""
 
     id: str
     text: str
 
 
-@frozen
-class Function:
+class Function(Value):
     """A function that a model may call as a tool.
 
     `schema` is the JSON schema of its arguments. `call` returns the text of the result; a GarrisonError that it raises

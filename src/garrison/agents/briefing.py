@@ -6,11 +6,12 @@ program wrote (subjects of commits, paths, notes, output) is kept as it is here;
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 
+import msgspec
+
 from garrison.ends import RefusedBy
-from garrison.frozen import frozen
+from garrison.values import Value
 
 
 class Reporting(StrEnum):
@@ -32,8 +33,7 @@ class Start(StrEnum):
     CONTINUE = "continue"
 
 
-@frozen
-class TargetChange:
+class TargetChange(Value):
     """A commit of the target branch; `node` and `task` say whose work it is, `author` of whom else."""
 
     commit: str
@@ -45,8 +45,7 @@ class TargetChange:
     """What that task asks for."""
 
 
-@frozen
-class LandedWork:
+class LandedWork(Value):
     """Work of an upstream node, which is in the worktree."""
 
     node: str
@@ -55,8 +54,7 @@ class LandedWork:
     files: tuple[str, ...] = ()
 
 
-@frozen
-class ConflictedFile:
+class ConflictedFile(Value):
     """A file in conflict, with what changed it on the target since the branch began."""
 
     name: str
@@ -65,8 +63,7 @@ class ConflictedFile:
     """Its conflicts, from marker to marker, with a few lines around them."""
 
 
-@frozen
-class Sibling:
+class Sibling(Value):
     """Task that another agent works on now, and the files that it may change or has changed."""
 
     node: str
@@ -74,8 +71,7 @@ class Sibling:
     files: tuple[str, ...] = ()
 
 
-@frozen
-class Criterion:
+class Criterion(Value):
     """One criterion of a validator's verdict."""
 
     text: str
@@ -83,8 +79,7 @@ class Criterion:
     evidence: str
 
 
-@frozen
-class PersonsWord:
+class PersonsWord(Value):
     """What the person in charge has said about a task: it binds each later attempt and its validator."""
 
     text: str
@@ -104,8 +99,7 @@ class Ended(StrEnum):
     SILENT = "ended without a report"
 
 
-@frozen
-class Refusal:
+class Refusal(Value):
     """Why the attempt before was refused, and what is left of it. Empty fields are unknown, or there is no such thing.
     """
 
@@ -161,8 +155,7 @@ class Refusal:
     """Path of the file for the answers."""
 
 
-@frozen
-class Progress:
+class Progress(Value):
     """State of a worktree: its commits since `base`, newest first, and its uncommitted changes, as `git status` lists
     them."""
 
@@ -176,16 +169,14 @@ class Progress:
 NO_PROGRESS = Progress()
 
 
-@frozen
-class Death:
+class Death(Value):
     """End of an earlier process of the same attempt; `at` is in seconds since 1970."""
 
     at: float
     how: str
 
 
-@frozen
-class Interruption:
+class Interruption(Value):
     """Facts for an agent that continues after an interruption."""
 
     how: str
@@ -202,8 +193,7 @@ class Interruption:
     """Other agents that worked on it before in this attempt."""
 
 
-@frozen
-class Landing:
+class Landing(Value):
     """How the work lands: on which branch, and which commands must pass before; an empty `target`: it does not."""
 
     target: str = ""
@@ -215,8 +205,7 @@ class Landing:
     """Set if a person has to approve it."""
 
 
-@frozen
-class Briefing:
+class Briefing(Value):
     """Everything for the prompt of one attempt."""
 
     branch: str = ""
@@ -241,8 +230,7 @@ class Briefing:
     """What a sandbox leaves the agent; '' without one."""
 
 
-@frozen
-class Judgement:
+class Judgement(Value):
     """Everything for the prompt of a validator."""
 
     branch: str = ""
@@ -258,7 +246,7 @@ class Judgement:
     """Acceptance command that has passed, '' for none."""
     claim: str = ""
     """Report of the worker."""
-    evidence: tuple[str, ...] = field(default=())
+    evidence: tuple[str, ...] = msgspec.field(default=())
     decided: tuple[PersonsWord, ...] = ()
     criteria: tuple[Criterion, ...] = ()
     """Those of the validators of earlier attempts."""

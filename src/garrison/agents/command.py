@@ -21,7 +21,6 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,6 @@ from garrison.agents.success_rule import EXIT_ZERO, MAX_SEARCHED
 from garrison.agents.variables import expand
 from garrison.ends import NOT_FOUND, End
 from garrison.errors import Refused
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode
@@ -41,6 +39,7 @@ from garrison.system.exit_info import describe_end, describe_failure, quote_comm
 from garrison.system.jobs import Job, read_tail
 from garrison.system.pseudo_terminal import PseudoTerminal
 from garrison.system.terminal_text import clean, clean_lines
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -264,8 +263,7 @@ class EndedJob:
         """Do nothing."""
 
 
-@frozen
-class Beside:
+class Beside(Value):
     """What accompanies a program."""
 
     terminal: PseudoTerminal | None = None

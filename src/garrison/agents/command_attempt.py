@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents import template
@@ -40,6 +39,7 @@ from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError
 from garrison.records.api_answers import NETWORK, read_answer
 from garrison.system.terminal_text import clean
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,14 +11,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude.settings import LIMIT_READERS, LIMITS
 from garrison.agents.success_rule import EXIT_ZERO, SuccessRule
-from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.tables import Table, as_amount, as_flag, as_mapping, as_strings, empty_table, one_of, setting
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.agents.program_stream import StreamFormat
@@ -60,7 +60,7 @@ def _program(value: Any) -> tuple[str, ...]:
     return words
 
 
-@frozen
+@dataclass(frozen=True)
 class CommandProfile:
     """A command agent as the configuration names it."""
 

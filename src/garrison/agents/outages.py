@@ -13,7 +13,6 @@ counts until the time that it names, at most `MAX_HOLD` after it was written, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -29,13 +28,13 @@ from garrison.agents.trouble import (
     TroubleKind,
     describe_moment,
 )
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.api_answers import FILE as ANSWER
 from garrison.records.api_answers import NETWORK
 from garrison.records.json_io import read_json, write_json
 from garrison.records.life_lock import LifeLock
 from garrison.system.terminal_text import shorten
+from garrison.values import Value, asdict, replace
 
 FOLDER = Path("run", "outages")
 """Folder of a home."""
@@ -74,8 +73,7 @@ class Ending(Protocol):
         """Return the HTTP status of the API's answer."""
 
 
-@frozen
-class Outage:
+class Outage(Value):
     """An outage, or a limit that is reached."""
 
     kind: str

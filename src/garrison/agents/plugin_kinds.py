@@ -10,15 +10,16 @@ A plug-in is code of somebody else: what it raises ends the attempt with one lin
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from garrison.agents.base import Outcome, Question, Trouble, Work
 from garrison.agents.briefing import Reporting
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.frozen import frozen
 from garrison.plugins import Group, load
 from garrison.records.costs import NO_LIMITS, Limits
+from garrison.values import Value
 
 T = TypeVar("T")
 
@@ -29,14 +30,13 @@ if TYPE_CHECKING:
     from garrison.agents.base import Agent, Assignment
 
 
-@frozen
-class PluginProfile:
+class PluginProfile(Value):
     """An agent from the configuration whose kind a package offers."""
 
     name: str
     kind: str
     where: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
     env: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
 

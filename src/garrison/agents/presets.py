@@ -13,12 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.spelling import nearest
+from garrison.values import Value
 
 
-@frozen
-class LogIn:
+class LogIn(Value):
     """A log-in of an agent's own program."""
 
     command: str
@@ -39,8 +38,7 @@ class LogIn:
         return folder / self.file if (folder / self.file).is_file() else None
 
 
-@frozen
-class KeyInFile:
+class KeyInFile(Value):
     """The API key that the log-in of a program holds, as it is used from outside a sandbox."""
 
     folder: Path
@@ -56,8 +54,7 @@ class KeyInFile:
         return {self.log_in.key_variable: value} if self.log_in.key and value and isinstance(value, str) else {}
 
 
-@frozen
-class Preset:
+class Preset(Value):
     """A profile of a known agent."""
 
     name: str

@@ -7,7 +7,6 @@ The program has a terminal of its own in the sandbox (`system.pseudo_terminal`);
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.agents.acp.settings import SESSION
@@ -18,6 +17,7 @@ from garrison.agents.command_profile import CommandProfile
 from garrison.agents.variables import expand
 from garrison.ends import End, EndKind
 from garrison.errors import Refused
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,6 @@ interruption. A Claude session that is resumed gets a shorter message instead, a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from textwrap import indent
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from garrison.agents.template import fill
 from garrison.ends import RefusedBy
 from garrison.sandbox.place import Mode, Network
 from garrison.system.terminal_text import clean_lines
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -26,10 +26,11 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
@@ -59,7 +60,6 @@ from garrison.agents.success_rule import EXIT_ZERO
 from garrison.agents.variables import OWN, expand, references
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, AgentsConfig, config_path, parse_agent, read_config
 from garrison.errors import Refused, UsageError
-from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.confine import find_hidden
 from garrison.sandbox.named_files import named_programs
@@ -70,6 +70,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.spelling import nearest
 from garrison.system.environment import child_environment
 from garrison.tables import Table, as_text, readers_of
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from garrison.agents.base import Agent
@@ -85,17 +86,15 @@ _OF_CLOUDS = "CLAUDE_CODE_USE_"
 """Beginning of the variables with which the CLI calls the API of another provider, by that one's log-in."""
 
 
-@frozen
-class ClaudeProfile:
+class ClaudeProfile(Value):
     """A Claude agent from the configuration."""
 
     name: str
-    settings: ClaudeSettings = field(default_factory=ClaudeSettings)
+    settings: ClaudeSettings = msgspec.field(default_factory=ClaudeSettings)
     env: tuple[str, ...] = ENVIRONMENT
 
 
-@frozen
-class AcpProfile:
+class AcpProfile(Value):
     """An agent from the configuration that speaks the Agent Client Protocol."""
 
     name: str
@@ -110,8 +109,7 @@ class AcpProfile:
         return self.settings.argv
 
 
-@frozen
-class SessionProfile:
+class SessionProfile(Value):
     """An agent that runs another agent's model as a session."""
 
     name: str

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.result import MAX_BYTES, parse_report
 from garrison.agents.verdict import KEYS, to_report, verdict_problem
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -32,29 +32,25 @@ PHASES = ("planning", "executing", "impl_complete")
 """Phases that are an agent's to report; the later ones are reached by landing."""
 
 
-@frozen
-class ReportRequest:
+class ReportRequest(Value):
     """The agent's result; the last one counts."""
 
     report: AgentReport
 
 
-@frozen
-class NoteRequest:
+class NoteRequest(Value):
     """A note for the agent's successor, added to the earlier ones."""
 
     text: str
 
 
-@frozen
-class PhaseRequest:
+class PhaseRequest(Value):
     """A phase that the agent has reached."""
 
     phase: str
 
 
-@frozen
-class QuestionRequest:
+class QuestionRequest(Value):
     """A question for a person."""
 
     text: str
@@ -62,8 +58,7 @@ class QuestionRequest:
     """Set if the client waits for the answer."""
 
 
-@frozen
-class VerdictRequest:
+class VerdictRequest(Value):
     """A validator's verdict, as report.json has it."""
 
     report: Mapping[str, Any]
@@ -72,8 +67,7 @@ class VerdictRequest:
 Request = ReportRequest | NoteRequest | PhaseRequest | QuestionRequest | VerdictRequest
 
 
-@frozen
-class Reply:
+class Reply(Value):
     """Reply to a request: refused if `error` is not empty."""
 
     error: str = ""

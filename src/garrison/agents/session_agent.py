@@ -18,7 +18,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ from garrison.agents.session_options import SessionOptions, read_options
 from garrison.errors import UsageError
 from garrison.records.json_io import write_json
 from garrison.system import untrusted
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.agents.base import Assignment, Outcome, Work

@@ -7,9 +7,9 @@ this, but only one of a session needs `session_agent`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.tables import Table, as_flag, as_text, matching, setting
 
 SCRIPTED = "scripted"
@@ -20,7 +20,7 @@ def _calls(value: Any) -> int:
     return int(matching(r"\d+", "a number of model calls, 0 or more")(str(value).strip()))
 
 
-@frozen
+@dataclass(frozen=True)
 class SessionOptions:
     """Options of a session agent."""
 

@@ -12,10 +12,10 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.system.terminal_text import clean
 from garrison.tables import setting
 
@@ -66,7 +66,7 @@ def _condition(value: Any) -> str:
     return value
 
 
-@frozen
+@dataclass(frozen=True)
 class SuccessRule:
     """What a program's end and output must be; the default is exit code 0."""
 

@@ -22,8 +22,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from garrison.frozen import frozen
 from garrison.supervise import death_classes
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.records.api_answers import ApiAnswer
@@ -81,8 +81,7 @@ class Rule(StrEnum):
     NEVER = "never"
 
 
-@frozen
-class Backoff:
+class Backoff(Value):
     """Pauses between failures of one class: first × 2ⁿ⁻¹ seconds, at most `cap`."""
 
     first: float
@@ -99,8 +98,7 @@ class Backoff:
         return float(min(self.cap, self.first * 2.0 ** min(failure - 1, 60)))
 
 
-@frozen
-class Handling:
+class Handling(Value):
     """What follows a class of trouble."""
 
     failover: Rule
@@ -326,8 +324,7 @@ _EARLY = 40
 _MAX_LINES, _MAX_LINE, _MAX_OTHERS = 80, 2_000, 3
 
 
-@frozen
-class Witness:
+class Witness(Value):
     """What a program's last words say."""
 
     kind: TroubleKind

@@ -34,9 +34,9 @@ import click
 
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
-from garrison.frozen import frozen
 from garrison.records.names import parse_marker
 from garrison.system.processes import ancestors, is_tmux, life_marker, probe
+from garrison.values import Value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,8 +99,7 @@ class NotPermitted(UsageError):
     """A command that an agent may not give."""
 
 
-@frozen
-class Caller:
+class Caller(Value):
     """The agent, or the job or gate beside it, in which a command runs."""
 
     home: str

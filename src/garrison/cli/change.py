@@ -7,7 +7,6 @@ journals the changed graph and, in the same record, the node that is new.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,7 @@ from garrison.processes.runtime import Runtime
 from garrison.records import signals
 from garrison.records.journal import read_all
 from garrison.records.signals import AddNode, EditNode
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from garrison.records.names import launcher_key
 from garrison.records.store import Store
 from garrison.system.clock import iso
 from garrison.system.terminal_text import clean
+from garrison.values import asdict
 from garrison.views.event_log import Event, EventLog
 from garrison.views.explain import describe
 

@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import align_columns, print_json, print_message
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
-from garrison.frozen import frozen
 from garrison.records.host_service import HostSettings, read_settings
 from garrison.records.hosts import Host, HostState, check_host, list_hosts, read_host, write_host
 from garrison.system.clock import SystemClock, format_age, from_iso
 from garrison.system.terminal_text import clean
+from garrison.values import Value, replace
 
 PROBE_SECONDS = 15.0
 
@@ -150,8 +149,7 @@ def drain_command(name: str, *, undo: bool, home: str | None) -> None:
 # ---------------------------------------------------------------------------------------------------------------- show
 
 
-@frozen
-class Seen:
+class Seen(Value):
     """What was seen of a host now."""
 
     host: Host

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -41,6 +40,7 @@ from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease, 
 from garrison.supervise.observer import Observer, ProcessOrigin
 from garrison.system import processes
 from garrison.system.clock import SystemClock, format_age
+from garrison.values import replace
 
 _ENDINGS = {"crashed": AgentCrashed, "terminated": AgentTerminated}
 STALE_AFTER = 300.0

@@ -16,12 +16,12 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound
-from garrison.frozen import frozen
 from garrison.records import original, signals
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
+from garrison.values import Value, fields_of
 
 STATE_FOLDERS = (".claude/state", "state", ".")
 """Where identities/, hooks/ and merge-queue.json lie below DIR."""
@@ -31,8 +31,7 @@ MAX_BYTES = 1_000_000
 """Size up to which a file is read: the original's are a few kilobytes."""
 
 
-@frozen
-class Imported:
+class Imported(Value):
     """What became of one file or entry."""
 
     what: str
@@ -60,7 +59,7 @@ def import_command(folder: Path, home: str | None, *, as_json: bool) -> None:
         raise NotFound(f"{folder} holds no identities, hooks, signals or merge-queue.json; name the repository "
                        "in which the scripts worked, or the folder that holds `state`")
     if as_json:
-        print_json([vars(result) for result in results])
+        print_json([fields_of(result) for result in results])
     else:
         print_table(("WHAT", "NAME", "RESULT"), [(each.what, each.name, each.result) for each in results], "")
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -25,7 +24,6 @@ from garrison.cli.output import dumps, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import PROJECT_FILE, LaunchConfig, config_path, find_home, trees_root
 from garrison.errors import Refused, UsageError
-from garrison.frozen import frozen
 from garrison.merge.preflight import command_words
 from garrison.merge.queue import MergeQueue
 from garrison.processes.launch_request import read_project
@@ -54,6 +52,7 @@ from garrison.sandbox.summary import summarize_sandbox
 from garrison.system import untrusted
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head
+from garrison.values import Value, asdict, replace
 
 MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
 TEXT_LIMIT = 1 << 18
@@ -68,8 +67,7 @@ UNTIL_GREEN, REVIEW = "fix-until-green", "review-and-fix"
 """Templates of it: for a gate that fails, and for one that passes."""
 
 
-@frozen
-class Choice:
+class Choice(Value):
     """What `init` writes into garrison.toml."""
 
     gate: str | None

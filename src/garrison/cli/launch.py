@@ -39,6 +39,7 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
+from garrison.values import fields_of
 
 STOP_SECONDS = 90.0
 """Seconds that a stop waits for the run's processes."""
@@ -238,7 +239,7 @@ def up(home: str | None, as_json: bool) -> None:
 
     results = resume_all(find_home(home))
     if as_json:
-        click.echo(dumps([vars(result) for result in results]))
+        click.echo(dumps([fields_of(result) for result in results]))
     for result in results:
         if result.state == "started" and not as_json:
             click.echo(result.run)

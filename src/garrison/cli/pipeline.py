@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +49,7 @@ from garrison.records.names import check_run
 from garrison.records.run import RunFiles
 from garrison.session.adapters import NODES
 from garrison.session.graph_reader import TRANSLATED_TYPES, to_session_graph
+from garrison.values import asdict, replace
 from garrison.views.page_view import PASSED_STATUS
 from garrison.views.run_view import RunReader
 

@@ -11,7 +11,6 @@ import contextlib
 import inspect
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,7 @@ from garrison.system.git import Git
 from garrison.system.git.excludes import exclude_in_checkout
 from garrison.system.jobs import read_tail
 from garrison.system.processes import open_verified
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ from garrison.cli.output import print_message
 from garrison.cli.sandbox import settle_mode
 from garrison.config import GuardHooks, trees_root
 from garrison.errors import Refused
-from garrison.frozen import frozen
 from garrison.processes.places import read_hooks_mode
 from garrison.processes.worktree import adopt_commits, collect_what_can_be, remove_worktree, save_side_work
 from garrison.records import atomic
@@ -36,6 +34,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.system.git import Git, excludes, open_repository
 from garrison.system.git.rescues import rescue_stem
 from garrison.system.worktree_files import complete_worktree
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,8 +47,7 @@ _OBEYED = ("config", "config.worktree", "hooks", "info/attributes", "commondir")
 """Parts of a git directory that git obeys; a hook that is new changes the time of its folder."""
 
 
-@frozen
-class PipelineWorktree:
+class PipelineWorktree(Value):
     """Worktree of one run; `name` stands for the run in its paths and refs."""
 
     git: Git

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -21,6 +20,7 @@ from garrison.records.names import quote
 from garrison.records.pull_request import PullRequestState
 from garrison.records.run import LAND_PR, Launch, list_runs
 from garrison.system.terminal_text import clean
+from garrison.values import asdict, replace
 
 
 @click.group(cls=Group)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from garrison.frozen import frozen
 from garrison.system import terminal_text
+from garrison.values import Value
 
 STYLES: Mapping[str, str] = {
     "": "", "head": "1", "dim": "2", "good": "32", "busy": "33", "due": "36", "bad": "1;31",
@@ -18,8 +18,7 @@ STYLES: Mapping[str, str] = {
 GAP = "  "
 
 
-@frozen
-class Span:
+class Span(Value):
     """Clean text in one style."""
 
     text: str

@@ -8,7 +8,6 @@ import sys
 import termios
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -40,6 +39,7 @@ from garrison.records.run import Launch, Task
 from garrison.sandbox.place import Role
 from garrison.system.git import Git
 from garrison.system.processes import MARKER
+from garrison.values import replace
 
 
 @click.command(cls=Command, examples=(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Edge, Graph, Node
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -41,8 +41,7 @@ _NESTED = 2
 """Columns by which an item or line is further in than the item that it belongs to."""
 
 
-@frozen
-class ListedTask:
+class ListedTask(Value):
     """A task of a list."""
 
     text: str

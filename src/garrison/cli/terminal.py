@@ -20,15 +20,14 @@ from typing import TextIO
 
 from garrison.cli.output import INTERRUPTED, trusted_stdout
 from garrison.cli.render import Line, fit, raw, text
-from garrison.frozen import frozen
 from garrison.system.terminal_text import spell_obeyed
+from garrison.values import Value
 
 ENTER = "\x1b[?1049h\x1b[?25l"
 LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
-@frozen
-class Terminal:
+class Terminal(Value):
     """Standard output; `columns` and `rows` are None without a limit."""
 
     interactive: bool

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ from garrison.cli import top_render
 from garrison.cli.render import Line, fit, width
 from garrison.cli.top_render import Picture, Selection, details_text, index_of, picture, selected, visible
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
+from garrison.values import replace
 from garrison.views.top_frame import Frame, FrameReader, Row
 from garrison.views.usage import next_pause
 
@@ -283,7 +283,7 @@ def _ctrl_c_ignored() -> Iterator[None]:
 PAGE = 10
 
 
-@frozen
+@dataclass(frozen=True)
 class Action:
     """A garrison command for the selected row.
 

@@ -7,13 +7,14 @@ own symbol and word; colours only help.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+import msgspec
 
 from garrison.cli.render import Line, Span, fit, raw, span, width, wrapped
 from garrison.cli.status import STYLES as STATUS_STYLES
-from garrison.frozen import frozen
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
+from garrison.values import Value
 from garrison.views.node_view import first_line
 from garrison.views.top_frame import Frame, Row, format_bytes
 
@@ -43,8 +44,7 @@ WAITS = 4
 """What waits for a person that is listed below the table, at most."""
 
 
-@frozen
-class Column:
+class Column(Value):
     """A column of the table; `right`: its values are aligned to the right."""
 
     key: str
@@ -61,8 +61,7 @@ GIVE_WAY = ("phase", "attempt", "starts", "cost", "age", "beat", "memory", "cpu"
 """Columns in the order in which they are left out on a narrow screen; a row's details show them all."""
 
 
-@frozen
-class Selection:
+class Selection(Value):
     """State of the screen: the selected row (its id), the first row shown, the filter, and the text over the table."""
 
     row: str = ""
@@ -78,7 +77,7 @@ class Selection:
     """True if the message reports a failure."""
     title: str = ""
     """Title of the text over the table, '' if there is none."""
-    text: Sequence[str] = field(default_factory=tuple)
+    text: Sequence[str] = msgspec.field(default_factory=tuple)
     scrolled: int = 0
 
 
@@ -122,8 +121,7 @@ def scrolled_to(first: int, index: int, room: int, count: int) -> int:
 # ---- rendering
 
 
-@frozen
-class Picture:
+class Picture(Value):
     """A screen: its lines, the line of the selected row (None: none), and the first row shown."""
 
     lines: list[Line]

@@ -10,7 +10,6 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -40,6 +39,7 @@ from garrison.testing.checker import (
     read_events,
     read_spending,
 )
+from garrison.values import asdict
 from garrison.views.event_log import EventLog
 from garrison.views.usage import call_lines
 

@@ -19,8 +19,8 @@ from garrison.delegation.confirmations import Confirmations
 from garrison.delegation.preferences import Preferences
 from garrison.delegation.specialists import Specialist
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.system import untrusted
+from garrison.values import Value
 
 Run = Callable[[Sequence[str]], Awaitable[str]]
 """Runs `garrison ARGS` or, if the first word is `git`, git in the repository; returns the output."""
@@ -32,8 +32,7 @@ MAX_TRANSCRIPT = 8 << 20
 _TEXT = {"type": "string"}
 
 
-@frozen
-class Command:
+class Command(Value):
     """A tool that runs a command: its words, with {name} for an argument; `optional` arguments add words when given."""
 
     about: str

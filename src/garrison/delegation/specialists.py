@@ -18,21 +18,23 @@ never delegated to.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+import msgspec
+
 from garrison.delegation.models import BUTLER
 from garrison.errors import NotFound, UsageError
-from garrison.frozen import frozen
 from garrison.tables import Table, as_strings, as_text, number, setting
+from garrison.values import Value, replace
 
 FILE = "delegation.toml"
 TIMEOUT = 180.0
 """Default time limit of a specialist, in seconds."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Specialist:
     """One agent of the crew; `tools` are names of `specialist_tools`."""
 
@@ -45,12 +47,11 @@ class Specialist:
     timeout: float = setting(TIMEOUT, number("seconds", 0, above=True))
 
 
-@frozen
-class Crew:
+class Crew(Value):
     """A butler and its specialists, in the order of the file."""
 
     butler: Specialist
-    specialists: dict[str, Specialist] = field(default_factory=dict)
+    specialists: dict[str, Specialist] = msgspec.field(default_factory=dict)
 
     def of_intent(self, intent: str) -> Specialist | None:
         """Return the specialist for an intent; None if there is none."""

@@ -19,7 +19,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from garrison.delegation.models import Interval
-from garrison.frozen import frozen
+from garrison.values import Value
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _NUMBERS = {word: number for number, words in enumerate((
@@ -34,8 +34,7 @@ PARTS = {"morning": (6, 12), "afternoon": (12, 18), "evening": (18, 24), "night"
 """Hours of the day; a night ends on the next day."""
 
 
-@frozen
-class Span:
+class Span(Value):
     """A phrase's place in the text and its interval [start, end)."""
 
     at: int

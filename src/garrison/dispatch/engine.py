@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from garrison.config import read_config
 from garrison.dispatch.keeper_state import read_state
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.records.hosts import read_crew
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from garrison.dispatch.temporal.client import TemporalDispatcher
 
 
-@frozen
-class Engine:
+class Engine(Value):
     """Where a home's attempts are submitted."""
 
     address: str

@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from garrison.errors import RecordError, Refused, UsageError
-from garrison.frozen import frozen
 from garrison.records import record
 from garrison.records.names import check_node, check_run
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.dispatch.records import AttemptId
@@ -34,8 +35,7 @@ MAX_COUNT = 10**12
 _OID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
 
 
-@frozen
-class Job:
+class Job(Value):
     """An attempt as its host gets it."""
 
     home: str
@@ -52,21 +52,21 @@ class Job:
     command: str | None = None
     acceptance: str | None = None
     setup: str | None = None
-    lock_files: list[str] = field(default_factory=list)
+    lock_files: list[str] = msgspec.field(default_factory=list)
     timeout_s: float | None = None
     silence_s: float | None = None
     allow_empty: bool = True
     goal: str = ""
     prd_ref: str = ""
     failover: list[str] | None = None
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
     """Attributes of the node that its agent knows."""
-    words: list[str] = field(default_factory=list)
+    words: list[str] = msgspec.field(default_factory=list)
     """Words besides the statuses that its agent may report."""
-    env: list[str] = field(default_factory=list)
+    env: list[str] = msgspec.field(default_factory=list)
     """Names of variables that its agent gets where the host has them."""
     max_respawn: int = 10
-    author: dict[str, str] = field(default_factory=dict)
+    author: dict[str, str] = msgspec.field(default_factory=dict)
     """Name and e-mail address of the user, for commits."""
 
     def __post_init__(self) -> None:
@@ -79,8 +79,7 @@ class Job:
         return host_run(self.home, self.run_id, self.node, self.attempt, self.offer)
 
 
-@frozen
-class JobProgress:
+class JobProgress(Value):
     """What a host reports with each heartbeat."""
 
     run: str = ""
@@ -118,8 +117,7 @@ class JobStatus(StrEnum):
     """Something beside the work kept it from its end; a successor goes on."""
 
 
-@frozen
-class JobResult:
+class JobResult(Value):
     """Result of a job."""
 
     host: str
@@ -128,11 +126,11 @@ class JobResult:
     failure_kind: str = ""
     head: str = ""
     """Commit with everything that was made."""
-    said: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, Any] = msgspec.field(default_factory=dict)
     """The agent's report."""
     tail: str = ""
     """End of what it printed."""
-    progress: dict[str, Any] = field(default_factory=dict)
+    progress: dict[str, Any] = msgspec.field(default_factory=dict)
     """The last `JobProgress`."""
 
     def __post_init__(self) -> None:
@@ -147,8 +145,7 @@ class MessageKind(StrEnum):
     TELL = "tell"
 
 
-@frozen
-class JobMessage:
+class JobMessage(Value):
     """A message to an agent on a host."""
 
     kind: str

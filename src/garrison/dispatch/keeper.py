@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.system import processes
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

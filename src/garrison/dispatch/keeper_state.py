@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
+import msgspec
+
 from garrison.records import atomic, record
 from garrison.records.hosts import FOLDER
 from garrison.records.life_lock import is_held
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@frozen
-class KeeperState:
+class KeeperState(Value):
     """What the keeper last wrote."""
 
     pid: int = 0
@@ -26,11 +26,11 @@ class KeeperState:
     server_ticks: int = 0
     server: str = ""
     """Why the server does not answer, '' if it does."""
-    tunnels: dict[str, str] = field(default_factory=dict)
+    tunnels: dict[str, str] = msgspec.field(default_factory=dict)
     """Host → since when its tunnel is open; a host without one is not in it."""
-    troubles: dict[str, str] = field(default_factory=dict)
+    troubles: dict[str, str] = msgspec.field(default_factory=dict)
     """Host → why its tunnel is not open."""
-    seen: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, str] = msgspec.field(default_factory=dict)
     """Host → when its tunnel was last open."""
 
 

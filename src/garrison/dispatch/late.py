@@ -7,7 +7,6 @@ cut off has stopped by itself long before.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from garrison.records.late import LateWork, forget_late, list_late, note_late
 from garrison.system.clock import from_iso
 from garrison.system.git import Git
 from garrison.system.git.rescues import rescue_stem
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

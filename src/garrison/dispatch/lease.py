@@ -12,10 +12,9 @@ what such an agent does.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from enum import StrEnum
 
-from garrison.frozen import frozen
+from garrison.values import Value, replace
 
 STOP_SHARE = 0.8
 """Share of the lease after which a worker without answers stops its agent."""
@@ -33,8 +32,7 @@ class Duty(StrEnum):
     """Kill the agent and everything it started, at once: another worker may soon begin."""
 
 
-@frozen
-class HeldLease:
+class HeldLease(Value):
     """Lease of a claim, as its worker counts it."""
 
     seconds: float
@@ -80,8 +78,7 @@ class HeldLease:
         return due if self.stop_at is None else min(due, self.stop_at)
 
 
-@frozen
-class GrantedLease:
+class GrantedLease(Value):
     """Lease of a claim, as the dispatcher counts it."""
 
     seconds: float

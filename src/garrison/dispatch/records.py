@@ -5,12 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.records.names import check_node, check_run
+from garrison.values import Value
 
 
-@frozen
-class AttemptId:
+class AttemptId(Value):
     """Identity of one attempt of a node of a run; a retry or a rework is another attempt."""
 
     run: str
@@ -44,8 +43,7 @@ class AttemptId:
         return cls(run, node, int(number), int(offer or 1))
 
 
-@frozen
-class NodeAttempt:
+class NodeAttempt(Value):
     """An attempt to do, as it is submitted."""
 
     id: AttemptId
@@ -59,8 +57,7 @@ class NodeAttempt:
     """Workers that may claim it one after the other; a worker that completes it is the last."""
 
 
-@frozen
-class Token:
+class Token(Value):
     """Right to act for an attempt: that of one claim. A later claim makes it stale, for ever."""
 
     id: AttemptId
@@ -70,16 +67,14 @@ class Token:
     """What the backend recognises the claim by."""
 
 
-@frozen
-class Claim:
+class Claim(Value):
     """A claimed attempt, with the token to act for it."""
 
     token: Token
     attempt: NodeAttempt
 
 
-@frozen
-class Message:
+class Message(Value):
     """A message to the worker of an attempt; the same `id` sent again is the same message."""
 
     id: str
@@ -96,8 +91,7 @@ class Order(StrEnum):
     """The claim is no longer current: stop at once, nothing more is accepted."""
 
 
-@frozen
-class Answer:
+class Answer(Value):
     """Answer to a heartbeat, with the messages that arrived since the last one."""
 
     order: Order
@@ -111,8 +105,7 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
 
 
-@frozen
-class AttemptResult:
+class AttemptResult(Value):
     """Result of an attempt, given by the worker that holds its current claim."""
 
     outcome: Outcome
@@ -137,8 +130,7 @@ OVER = frozenset({AttemptState.DONE, AttemptState.CANCELLED, AttemptState.LOST})
 """States that no longer change."""
 
 
-@frozen
-class AttemptView:
+class AttemptView(Value):
     """Attempt as the run sees it."""
 
     id: AttemptId

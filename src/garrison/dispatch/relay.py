@@ -19,7 +19,6 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from garrison.dispatch.base import Unreachable
@@ -36,6 +35,7 @@ from garrison.dispatch.records import (
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.records import atomic
 from garrison.system.unix_socket import short_path
+from garrison.values import asdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from garrison.errors import GarrisonError, UsageError
-from garrison.frozen import frozen
 from garrison.records import atomic, names
 from garrison.records.hosts import FOLDER
 from garrison.system.processes import signal_group
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,8 +62,7 @@ class HostUnreachable(GarrisonError):
     """ssh did not bring a command to the host, or no end of it back; whether it ran there is not known."""
 
 
-@frozen
-class Completed:
+class Completed(Value):
     """A command that ended on a host."""
 
     code: int

@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.frozen import frozen
 from garrison.merge import history
 from garrison.merge.queue import MergeQueue, pin_ref
 from garrison.processes.guardian import agent_places
@@ -28,6 +27,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, integration_branch, launcher_key
 from garrison.system import untrusted
 from garrison.system.git.rescues import ARCHIVE, RESCUES, RUNS, rescue_stem
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +40,7 @@ _RECORDS = (("identities", ".json"), ("identities", ".life"), ("identities", ".l
             ("hooks", ".lock"), ("run/plain", ".json"))
 
 
-@frozen
-class CleanupOptions:
+class CleanupOptions(Value):
     """Which saved work is removed, too: archived branches, rescue refs, and those that never landed."""
 
     archives: bool = False

@@ -20,7 +20,6 @@ from pathlib import Path
 from garrison.config import read_config, trees_root
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.errors import GarrisonError, Refused
-from garrison.frozen import frozen
 from garrison.sandbox import escape_attempts
 from garrison.sandbox.collect import collect, git_mounts
 from garrison.sandbox.confine import confine
@@ -37,6 +36,7 @@ from garrison.system.git import Git
 from garrison.system.git.repository import EMAIL, NAME
 from garrison.system.tmux_server import TmuxServer
 from garrison.system.unix_socket import short_path
+from garrison.values import Value
 
 ATTEMPTS = Path(escape_attempts.__file__)
 TOOLS = "tools"
@@ -45,8 +45,7 @@ _MARK = "garrison-doctor-outside"
 _DEADLINE = 60.0
 
 
-@frozen
-class Proof:
+class Proof(Value):
     """Verdicts of all attempts."""
 
     mode: Mode

@@ -26,8 +26,8 @@ from garrison.doctor.fixes import (
     UnregisterWorktree,
 )
 from garrison.errors import Fenced, GarrisonError
-from garrison.frozen import frozen
 from garrison.processes.run_status import run_statuses
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
 
 
-@frozen
-class Check:
+class Check(Value):
     """One row of the doctor's table; an examination may make the findings of several checks."""
 
     name: str

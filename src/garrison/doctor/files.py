@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.agents.config_check import check_config, check_tables
 from garrison.config import read_config
-from garrison.doctor.findings import FileFact, FileState, Finding, Scope, Severity, judge_file
+from garrison.doctor.findings import RESTORE, FileFact, FileState, Finding, Scope, Severity, judge_file
 from garrison.doctor.fixes import CloseHome, RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
 from garrison.doctor.queues import known_queues
 from garrison.errors import NewerSchema, RecordCorrupt, RecordError, UsageError
@@ -115,7 +115,7 @@ def _read_journal(files: RunFiles) -> None:
 
 
 def _try_reading(path: Path, read: Callable[[], object], *, held: bool = False, movable: bool = True,
-                 advice: str = FileFact.advice, fix: Fix | None = None) -> Iterator[FileFact]:
+                 advice: str = RESTORE, fix: Fix | None = None) -> Iterator[FileFact]:
     """Yield what is wrong with a file, by reading it."""
     try:
         read()

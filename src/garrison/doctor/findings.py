@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from garrison.doctor.fixes import (
     QuarantineFile,
     RemoveFolder,
 )
-from garrison.frozen import frozen
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from garrison.system.terminal import Session, Terminal
 
 
-@frozen
-class Scope:
+class Scope(Value):
     """State of a home that is examined; see `examine.examine`."""
 
     runtime: Runtime
@@ -47,8 +45,7 @@ class Severity(StrEnum):
     """Work cannot continue."""
 
 
-@frozen
-class Finding:
+class Finding(Value):
     """One result of a check: with a fix, with advice for a person, or with neither."""
 
     check: str
@@ -88,8 +85,7 @@ class Finding:
 # ---- processes -------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class IdentityFact:
+class IdentityFact(Value):
     """An identity whose record claims a living process."""
 
     identity: Identity
@@ -120,8 +116,7 @@ def judge_identity(fact: IdentityFact) -> Finding | None:
     return Finding("identities", Severity.WARNING, f"{name} is {fact.identity.status} on disk only: {fact.why}", fix)
 
 
-@frozen
-class ProcessFact:
+class ProcessFact(Value):
     """A process that carries a life marker of this home."""
 
     pid: int
@@ -150,8 +145,7 @@ def judge_process(fact: ProcessFact) -> Finding | None:
                    f"{fact.name}#{fact.incarnation}, which is over", EndProcess(fact.marker, fact.pid, fact.ticks))
 
 
-@frozen
-class SessionFact:
+class SessionFact(Value):
     """A session of the home's own terminals."""
 
     terminal: Terminal
@@ -197,8 +191,11 @@ class FileState(StrEnum):
     """A folder whose remover, or maker, was killed."""
 
 
-@frozen
-class FileFact:
+RESTORE = "restore it from a copy; without it the run cannot continue"
+"""Advice about a file that nothing else can replace."""
+
+
+class FileFact(Value):
     """A file that cannot be used."""
 
     path: Path
@@ -208,7 +205,7 @@ class FileFact:
     """True if its owner is alive."""
     movable: bool = True
     """True if its owner can continue without it."""
-    advice: str = "restore it from a copy; without it the run cannot continue"
+    advice: str = RESTORE
     """For a torn file that is not movable."""
     fix: Fix | None = None
     """Fix of a torn file that is rebuilt instead of moved."""
@@ -275,8 +272,7 @@ def judge_file_system(path: Path, kind: str, flock_error: str) -> Finding | None
     return None
 
 
-@frozen
-class MachineFact:
+class MachineFact(Value):
     """Versions of programs ('' if missing, or too old for tmux) and features of the kernel and login manager."""
 
     git: str

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
-from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from garrison.config import trees_root
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.merge import recovery, slots
 from garrison.processes import git_record, run_branch
 from garrison.processes.repair import repair_run
@@ -27,6 +25,7 @@ from garrison.records.quarantine import quarantine
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import kill_tree, processes, untrusted
 from garrison.system.git import abandoned_locks, registrations
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from garrison.system.terminal import Session, Terminal
 
 
-class Fix(ABC):
+class Fix(Value):
     """Fix of one finding, as `garrison doctor --fix` applies it."""
 
     name: ClassVar[str]
@@ -44,7 +43,6 @@ class Fix(ABC):
     description: ClassVar[str]
     """In the table of findings."""
 
-    @abstractmethod
     def apply(self, runtime: Runtime) -> None:
         """Apply the fix.
 
@@ -52,9 +50,9 @@ class Fix(ABC):
             Fenced: another process did it meanwhile.
             GarrisonError, OSError: it failed.
         """
+        raise NotImplementedError
 
 
-@frozen
 class FenceIncarnation(Fix):
     """Fix for an identity whose process is gone."""
 
@@ -68,7 +66,6 @@ class FenceIncarnation(Fix):
             replace_incarnation(runtime.observer, self.identity, "found dead by doctor", runtime.timing.sweep_grace)
 
 
-@frozen
 class EndProcess(Fix):
     """Fix for an orphan."""
 
@@ -84,7 +81,6 @@ class EndProcess(Fix):
             kill_tree.kill_tree(None, self.marker, grace=runtime.timing.sweep_grace)
 
 
-@frozen
 class CloseSession(Fix):
     """Fix for a session that no process will close."""
 
@@ -99,7 +95,6 @@ class CloseSession(Fix):
         self.terminal.shutdown()
 
 
-@frozen
 class RemoveGitLocks(Fix):
     """Fix for a worktree in which no process works."""
 
@@ -113,7 +108,6 @@ class RemoveGitLocks(Fix):
         self.git.clear_locks(self.worktree.path, f"garrison/{self.worktree.run}/{self.worktree.node}")
 
 
-@frozen
 class RemoveAbandonedLocks(Fix):
     """Fix for locks that a killed git left in a repository."""
 
@@ -127,7 +121,6 @@ class RemoveAbandonedLocks(Fix):
         abandoned_locks.remove(self.locks, self.common)
 
 
-@frozen
 class RemoveWorktree(Fix):
     """Fix for a run that is over."""
 
@@ -143,7 +136,6 @@ class RemoveWorktree(Fix):
             save_and_remove(self.git, self.worktree, attempt)
 
 
-@frozen
 class MendRegistration(Fix):
     """Fix for a registration of a worktree with a damaged file."""
 
@@ -161,7 +153,6 @@ class MendRegistration(Fix):
             self.git.run("read-tree", "HEAD", cwd=path)
 
 
-@frozen
 class UnregisterWorktree(Fix):
     """Fix for a worktree that git still lists although its directory is gone."""
 
@@ -176,7 +167,6 @@ class UnregisterWorktree(Fix):
             self.git.remove_worktree(self.path)
 
 
-@frozen
 class RemoveSlots(Fix):
     """Fix for gate slots that no run needs."""
 
@@ -190,7 +180,6 @@ class RemoveSlots(Fix):
         slots.remove_idle_slots(self.git, self.folder)
 
 
-@frozen
 class RestoreGitConfiguration(Fix):
     """Fix for git's configuration and hooks that changed while agents were at work."""
 
@@ -206,7 +195,6 @@ class RestoreGitConfiguration(Fix):
         git_record.restore(self.git, self.folder, git_record.still_changed(self.git, self.folder, self.planted))
 
 
-@frozen
 class QuarantineFile(Fix):
     """Fix for a torn record, or a temporary file of a killed writer."""
 
@@ -229,7 +217,6 @@ class QuarantineFile(Fix):
             quarantine(runtime.home, self.path, runtime.clock.utc())
 
 
-@frozen
 class RepairRun(Fix):
     """Fix for a damaged or lost record of a run."""
 
@@ -246,7 +233,6 @@ class RepairRun(Fix):
         read_all(runtime.files(self.run).journal)  # an error of it remains: nothing was left to rebuild it from
 
 
-@frozen
 class RebuildQueue(Fix):
     """Fix for a merge queue with a damaged journal."""
 
@@ -261,7 +247,6 @@ class RebuildQueue(Fix):
             run_branch.restore_gate_of_runs(runtime, self.queue)
 
 
-@frozen
 class RepairQueue(Fix):
     """Fix for what a dead processor or a kill left of a merge queue."""
 
@@ -274,7 +259,6 @@ class RepairQueue(Fix):
         recovery.repair(self.queue, Path(trees_root()), partial(run_branch.restore_gate_of_runs, runtime))
 
 
-@frozen
 class RemoveFolder(Fix):
     """Fix for a run's folder whose remover, or maker, was killed."""
 
@@ -287,7 +271,6 @@ class RemoveFolder(Fix):
         untrusted.remove_tree(self.path)
 
 
-@frozen
 class CloseHome(Fix):
     """Fix for a home that other users may enter."""
 
@@ -300,7 +283,6 @@ class CloseHome(Fix):
         self.path.chmod(0o700)
 
 
-@frozen
 class RemoveWritePermission(Fix):
     """Fix for a file or folder that any user of the machine may write."""
 
@@ -313,7 +295,6 @@ class RemoveWritePermission(Fix):
         self.path.chmod(stat.S_IMODE(self.path.stat().st_mode) & ~stat.S_IWOTH)
 
 
-@frozen
 class RefuseSignals(Fix):
     """Of signals that no process will read."""
 

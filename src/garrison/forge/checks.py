@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.forge.model import Check, CheckState
 from garrison.forge.protocol import LOG_TAIL
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.forge.model import BaseRules

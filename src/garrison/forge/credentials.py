@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from garrison.forge.errors import Unauthorized
 from garrison.forge.model import ForgeKind, Location
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,8 +42,7 @@ class Token:
         raise TypeError("a token is never stored")
 
 
-@frozen
-class _Variables:
+class _Variables(Value):
     names: tuple[str, ...]
     hosts: tuple[str, ...]
     """Hosts that the variables are for without more ado."""

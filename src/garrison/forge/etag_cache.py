@@ -12,9 +12,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from garrison.errors import RecordError
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.record import decode, encode
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +27,7 @@ LARGEST = 2_000_000
 """Bytes of an answer that are worth keeping."""
 
 
-@frozen
-class CachedAnswer:
+class CachedAnswer(Value):
     """An answer as it was received."""
 
     address: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 
 class ForgeKind(StrEnum):
@@ -19,8 +19,7 @@ class ForgeKind(StrEnum):
     GITEA = "gitea"
 
 
-@frozen
-class Location:
+class Location(Value):
     """A repository on a forge."""
 
     kind: ForgeKind
@@ -45,8 +44,7 @@ class PullState(StrEnum):
     MERGED = "merged"
 
 
-@frozen
-class PullRequest:
+class PullRequest(Value):
     """A pull request, or merge request."""
 
     number: int
@@ -84,8 +82,7 @@ class CheckState(StrEnum):
     """Skipped, neutral, or manual: neither for nor against."""
 
 
-@frozen
-class Check:
+class Check(Value):
     """The newest result of one check (check run, job or commit status) of one commit."""
 
     name: str
@@ -108,8 +105,7 @@ class Verdict(StrEnum):
     DISMISSED = "dismissed"
 
 
-@frozen
-class Review:
+class Review(Value):
     """A review of a pull request; on GitLab, an approval."""
 
     id: str
@@ -130,8 +126,7 @@ class Side(StrEnum):
     NEW = "new"
 
 
-@frozen
-class LineComment:
+class LineComment(Value):
     """A comment on a line, or a reply to one."""
 
     id: str
@@ -153,8 +148,7 @@ class LineComment:
     """The review that it is a part of, if any."""
 
 
-@frozen
-class Comment:
+class Comment(Value):
     """A comment on a pull request or issue as a whole."""
 
     id: str
@@ -164,8 +158,7 @@ class Comment:
     url: str = ""
 
 
-@frozen
-class Issue:
+class Issue(Value):
     """An issue; never a pull request."""
 
     number: int
@@ -200,8 +193,7 @@ class MergeResult(StrEnum):
     """No answer, and reading did not settle it: look again before anything else."""
 
 
-@frozen
-class MergeOutcome:
+class MergeOutcome(Value):
     """What came of a request to merge."""
 
     result: MergeResult
@@ -209,8 +201,7 @@ class MergeOutcome:
     reason: str = ""
 
 
-@frozen
-class BaseRules:
+class BaseRules(Value):
     """Rules of a base branch, and what the token may do with the repository."""
 
     protected: bool
@@ -228,8 +219,7 @@ class BaseRules:
     """True if every conversation has to be resolved before a merge; Gitea has no such rule."""
 
 
-@frozen
-class PullDraft:
+class PullDraft(Value):
     """What a pull request is opened with."""
 
     head: str
@@ -241,8 +231,7 @@ class PullDraft:
     draft: bool = True
 
 
-@frozen
-class PullChange:
+class PullChange(Value):
     """What `update_pull` changes; None stays as it is."""
 
     title: str | None = None

@@ -16,9 +16,9 @@ from garrison.forge.etag_cache import CachedAnswer, EtagCache
 from garrison.forge.model import RequestCount
 from garrison.forge.protocol import DEADLINE, MAX_PAGES, PAGE_SIZE
 from garrison.forge.reading import as_objects
-from garrison.frozen import frozen
 from garrison.system import failpoint
 from garrison.system.terminal_text import clean
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.forge.credentials import Token
@@ -27,8 +27,7 @@ Query = Mapping[str, str]
 Body = Mapping[str, Any]
 
 
-@frozen
-class Request:
+class Request(Value):
     """One request; `path` begins with `/` and is relative to the API."""
 
     method: str
@@ -38,8 +37,7 @@ class Request:
     headers: Mapping[str, str]
 
 
-@frozen
-class Answer:
+class Answer(Value):
     """What came back, whatever its status."""
 
     status: int

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,8 +50,7 @@ _SIZES = ((1, "1 file"), (5, "2–5 files"), (20, "6–20 files"))
 _AGES = ((0, "on the target's tip"), (3, "1–3 commits behind"), (15, "4–15 commits behind"))
 
 
-@frozen
-class Features:
+class Features(Value):
     """What is known of an entry before it is tested."""
 
     agent: str = ""
@@ -80,8 +79,7 @@ def folders_of(files: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found)[:MAX_FOLDERS])
 
 
-@frozen
-class Count:
+class Count(Value):
     """Judged entries with some value, and how many of them were bad, as of judgement number `at`."""
 
     bad: float = 0.0
@@ -99,8 +97,7 @@ class Count:
         return Count(before.bad + bad, before.total + 1.0, now)
 
 
-@frozen
-class Factor:
+class Factor(Value):
     """What one value contributes: the ratio by which it multiplies the odds, from these counts."""
 
     feature: str
@@ -114,8 +111,7 @@ class Factor:
         return f"{self.feature} {self.value}: ×{self.ratio:.2g} ({self.bad:.1f} of {self.total:.1f} rejected)"
 
 
-@frozen
-class Estimate:
+class Estimate(Value):
     """Probability that an entry is bad, and how it came about."""
 
     probability: float

@@ -22,7 +22,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from garrison.errors import GarrisonError, Hindered, UsageError
-from garrison.frozen import frozen
 from garrison.merge import union
 from garrison.merge.config import BATCH_HISTORY
 from garrison.merge.entry import BRANCH_TRAILER, FAST_FORWARD, STRAIGHT, TRAILER
@@ -39,6 +38,7 @@ from garrison.system.git.garbage import GcWatch, is_gc_running
 from garrison.system.git.landable import explain_refusal
 from garrison.system.git.repository import EMAIL, NAME
 from garrison.system.git.signing import SigningFailed, parse_ident
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,8 +52,7 @@ _KEPT_CHAINS = 32
 """Chains on the present tip that are kept in memory."""
 
 
-@frozen
-class CandidateChain:
+class CandidateChain(Value):
     """Batch stacked on the tip `base`: `trees[i]` and `commits[i]` hold the first i entries, those at 0 none."""
 
     base: str
@@ -78,8 +77,7 @@ class CandidateChain:
 
 
 
-@frozen
-class LandingCommits:
+class LandingCommits(Value):
     """Commits of a landing: the target's `new` one, and that of each entry."""
 
     new: str

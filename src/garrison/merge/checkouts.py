@@ -15,10 +15,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from garrison.frozen import frozen
 from garrison.system import failpoint
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import operation_in_progress
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,8 +30,7 @@ _MAX_NAMED = 10
 """Files that one message names."""
 
 
-@frozen
-class Blocked:
+class Blocked(Value):
     """Reason why a checkout cannot be updated now: `files` are in the way, `why` says what to do."""
 
     path: Path

@@ -7,7 +7,6 @@ comes too late is refused with one line. Repeating a command changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
@@ -17,6 +16,7 @@ from garrison.merge.entry import FAILED, WITHDRAWABLE, MergeEntry
 from garrison.merge.queue import STARTED
 from garrison.merge.records import Configured, EntryCancelled, PauseReason, QueuePaused, QueueResumed, StatusChanged
 from garrison.merge.state import Pause
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
@@ -148,7 +148,7 @@ def reconfigure(queue: MergeQueue, **changes: object) -> QueueConfig:
     """
     with queue.locked() as state:
         old = state.config or QueueConfig()
-        new = replace(old, **changes)  # type: ignore[arg-type]
+        new = replace(old, **changes)
         if new == state.config:
             _set_guard(queue, new.guard)
             return new

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.frozen import frozen
 from garrison.merge.entry import STRATEGIES
 from garrison.system.git.signing import Signer
+from garrison.values import Value, asdict, field_names, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,8 +40,7 @@ fi
 """Gives what would land to the hook, as changes that are added and not yet committed, in the slot."""
 
 
-@frozen
-class QueueConfig:
+class QueueConfig(Value):
     """Settings of a queue. `gate` and `setup` are shell lines; without a gate nothing lands unless `no_gate` is set."""
 
     gate: str | None = None
@@ -145,7 +143,7 @@ class QueueConfig:
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> QueueConfig:
         """Read `to_data` back; what an older journal lacks has its default."""
-        stored = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        stored = {name: data[name] for name in field_names(cls) if name in data}
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
                                   for name, value in stored.items()}
         return cls(**{**values, "signer": read_signer(values.get("signer"))})

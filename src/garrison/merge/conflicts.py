@@ -7,14 +7,13 @@ chooses which: `PairConflicts` finds the pairs, and remembers them, as commits n
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import Refused
-from garrison.frozen import frozen
 from garrison.merge import union
 from garrison.merge.entry import FAST_FORWARD
 from garrison.merge.queue import PINS, pin_ref
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -109,8 +108,7 @@ class PairConflicts:
 # ------------------------------------------------------------------------------------------- `merge-queue conflicts`
 
 
-@frozen
-class Conflict:
+class Conflict(Value):
     """A conflict of `entry` with the target or with another entry, in these files."""
 
     entry: str
@@ -123,8 +121,7 @@ class Conflict:
         return ", ".join(self.files) or self.reason
 
 
-@frozen
-class ConflictMatrix:
+class ConflictMatrix(Value):
     """All conflicts of these `entries` at `tip`; those in `gone` were not compared, as their commits are gone."""
 
     target: str

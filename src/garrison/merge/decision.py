@@ -20,10 +20,11 @@ known to be steady, if it is the only suspect left of its own one and another.
 from __future__ import annotations
 
 import math
-from dataclasses import field
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
+import msgspec
+
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -52,20 +53,18 @@ LEAST_BAD, MOST_BAD = 0.002, 0.95
 """Bounds of the probability that an entry is bad."""
 
 
-@frozen
-class Beliefs:
+class Beliefs(Value):
     """Probabilities before any gate run on these entries."""
 
     bad: Mapping[str, float]
     """Entry → that it is bad by itself."""
-    clashes: Mapping[frozenset[str], float] = field(default_factory=dict)
+    clashes: Mapping[frozenset[str], float] = msgspec.field(default_factory=dict)
     """Pair of entries → that they are red together, though each is good."""
     flake: float = 0.0
     """That a run on a good tree is red."""
 
 
-@frozen
-class Waiting:
+class Waiting(Value):
     """Unjudged entry that may be tested now."""
 
     id: str
@@ -77,13 +76,12 @@ class Waiting:
     """Set if enough others have overtaken it."""
 
 
-@frozen
-class Run:
+class Run(Value):
     """Finished gate run. Its `entries` are the members that still wait, in the order in which they were merged."""
 
     entries: tuple[str, ...]
     green: bool
-    suspicion: Mapping[str, float] = field(default_factory=dict)
+    suspicion: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Entry → likelihood ratio of the log if that entry is bad; 1 for one that is not named."""
     lands: bool = False
     """Set if the tested tree is the tip's with just these entries: then it may land."""
@@ -93,16 +91,14 @@ class Run:
     """Set if it is reason to reject its only entry (see `convicts`)."""
 
 
-@frozen
-class RunningSet:
+class RunningSet(Value):
     """Gate run in progress; `entries` and `lands` as in `Run`, but members that were rejected meanwhile stay."""
 
     entries: tuple[str, ...]
     lands: bool = True
 
 
-@frozen
-class Start:
+class Start(Value):
     """Set to test next, the probability that it passes, and why it was chosen, for people."""
 
     entries: tuple[str, ...]
@@ -113,8 +109,7 @@ class Start:
     """Set if it repeats the last red run of one entry alone, on the same tree, even if the target has moved."""
 
 
-@frozen
-class Decision:
+class Decision(Value):
     """What to do now: land a set, or reject an entry, or else cancel runs and start others."""
 
     land: tuple[str, ...] = ()
@@ -153,8 +148,7 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
     return Decision(cancel=tuple(cancel), start=tuple(start))
 
 
-@frozen
-class Trial:
+class Trial(Value):
     """Gate run on a tree: the tip with `entries`."""
 
     entries: tuple[str, ...]
@@ -176,8 +170,7 @@ def convicts(run: Trial, earlier: Sequence[Trial], *, flaky: bool = False) -> bo
 # ------------------------------------------------------------------------------------------------- what the runs tell
 
 
-@frozen
-class _Chain:
+class _Chain(Value):
     """Entries of which prefixes are tested: a red group, or a set under test that began with entries of the pool."""
 
     entries: tuple[str, ...]

@@ -11,16 +11,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from garrison.ends import ChangeKind, Told
-from garrison.frozen import frozen
 from garrison.merge.gate_files import GateFiles, is_same_section
 from garrison.system.git.commits import Change
 from garrison.system.terminal_text import format_size
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -47,8 +48,7 @@ class FindingKind(StrEnum):
     """More new files than the limit."""
 
 
-@frozen
-class ChangedFile:
+class ChangedFile(Value):
     """One file of a change, as it is after it."""
 
     name: str
@@ -59,8 +59,7 @@ class ChangedFile:
     """Its first `HEAD_BYTES`, empty if they are not known."""
 
 
-@frozen
-class Finding:
+class Finding(Value):
     """One file, or all files below one folder (then `name` ends with a slash)."""
 
     kind: FindingKind
@@ -189,27 +188,25 @@ ReadBlobs = Callable[[Iterable[str]], Mapping[str, bytes]]
 """Returns the content of blobs by their names; those that are missing or too large are left out."""
 
 
-@frozen
-class Landed:
+class Landed(Value):
     """Something that landed before, and what it changed."""
 
     commit: str
     changes: Sequence[Change]
 
 
-@frozen
-class Diff:
+class Diff(Value):
     """Work that is to land, as git tells it, and what it is looked at with."""
 
     changes: Sequence[Change]
     """What differs from the commit at which it began."""
     read: ReadBlobs
-    gate: GateFiles = field(default_factory=GateFiles)
+    gate: GateFiles = msgspec.field(default_factory=GateFiles)
     history: Sequence[Change] = ()
     """What its commits changed, one after the other: what one added and another removed lands in the history, too."""
     landed: Sequence[Landed] = ()
     """What landed last before it began, newest first."""
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Bytes of its new blobs."""
     files: tuple[str, ...] = ()
     """Patterns of the files that the node may change; empty: all."""

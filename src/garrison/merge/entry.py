@@ -10,14 +10,14 @@ entries earlier. Entries therefore age with every later entry, and no clock is r
 from __future__ import annotations
 
 import hashlib
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from garrison.ends import ChangeKind, Told
 from garrison.errors import ForbiddenTransition, UsageError
-from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
 from garrison.plugins import Group, offered
+from garrison.records.record import Record
+from garrison.values import Value, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -75,8 +75,7 @@ PLACES = 8
 """Places in the queue that one step of priority is worth."""
 
 
-@frozen
-class MergeEntry:
+class MergeEntry(Record):
     """One branch of one attempt at one node; `seq` is the number of its `enq` record, and the order of the queue."""
 
     id: str
@@ -163,7 +162,7 @@ class MergeEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON; `node_id` repeats `node` for readers that know it by that name."""
-        body: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        body: dict[str, Any] = fields_of(self)
         return {**body, "files": list(self.files), "united": list(self.united),
                 "waits_for": list(self.waits_for), "depends_on": list(self.depends_on), "node_id": self.node,
                 "changes": [change._asdict() for change in self.changes or ()]}
@@ -187,8 +186,7 @@ def check_transition(entry_id: str, old: str, new: str) -> None:
 # -------------------------------------------------------------------------------------------------------------- options
 
 
-@frozen
-class EntryOptions:
+class EntryOptions(Value):
     """Options of an enqueue, None where not given. `depends_on`: ids of entries, or names of nodes. `approval`: hold a
     new entry until a person approves it; also held is one whose predecessor had to be approved."""
 
@@ -213,8 +211,7 @@ class EntryOptions:
 NO_OPTIONS = EntryOptions()
 
 
-@frozen
-class ResolvedOptions:
+class ResolvedOptions(Value):
     """Options as an entry has them."""
 
     priority: int = 0

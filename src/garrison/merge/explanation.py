@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.ends import ChangeKind, Effect
-from garrison.frozen import frozen
 from garrison.merge import records, suspects
 from garrison.merge.records import GateStarted, VerdictGiven
 from garrison.system.terminal_text import spell_name
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +25,7 @@ MAX_FAILING = 3
 """Failing tests of a run that are named."""
 
 
-@frozen
-class GateRunOf:
+class GateRunOf(Value):
     """One gate run on an entry: who was tested with it, and how it ended."""
 
     others: tuple[str, ...]

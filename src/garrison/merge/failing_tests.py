@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from garrison.frozen import frozen
 from garrison.system.terminal_text import clean_lines
+from garrison.values import Value
 
 MAX_NAMES = 20
 """Failing tests that are named."""
@@ -37,8 +37,7 @@ def count_tests(output: str) -> int:
     return sum(counts)
 
 
-@frozen
-class Failures:
+class Failures(Value):
     """What a red run named: failing tests, files, and packages (of Go), each once, in the order of the output."""
 
     tests: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ import os
 import select
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -25,7 +25,6 @@ from urllib.parse import quote
 from garrison.config import Timing, config_path, read_config
 from garrison.ends import RETRY_SECONDS, End, EndKind, Wait, WaitKind
 from garrison.errors import Fenced, GarrisonError, Refused, Shortage
-from garrison.frozen import frozen
 from garrison.merge.attestations import open_attestations
 from garrison.merge.failing_tests import MAX_NAMES, find_failures
 from garrison.merge.gate_files import find_gate_files
@@ -68,6 +67,7 @@ from garrison.system.exit_info import quote_command
 from garrison.system.git import GitError
 from garrison.system.git.excludes import literal_pattern
 from garrison.system.jobs import read_tail
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -139,8 +139,7 @@ _KILL_GRACE = 0.2
 """Seconds between TERM and KILL for what a run left behind."""
 
 
-@frozen
-class Verdict:
+class Verdict(Value):
     """Result of a run, with exit code, a one-line reason, the log and its tail."""
 
     result: Result
@@ -253,7 +252,7 @@ class GateRun:
 
     def _limit(self, stage: str) -> float:
         """Return the time limit of a stage in seconds."""
-        has_own = stage == "setup" and not self.limit_option and self.setup_timeout != Timing.setup_timeout
+        has_own = stage == "setup" and not self.limit_option and self.setup_timeout != Timing().setup_timeout
         return self.setup_timeout if has_own else self.config.timeout
 
     def _is_setup_due(self, commit: str) -> bool:

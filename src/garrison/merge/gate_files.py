@@ -18,7 +18,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 Read = Callable[[str], bytes | None]
 """Returns the content of a file of the target by its path; None if it has none, or one that is too large."""
@@ -40,8 +40,7 @@ class Form(StrEnum):
     MAKE = "make"
 
 
-@frozen
-class Section:
+class Section(Value):
     """Part of a manifest: keys with dots between them, names of ini sections, or targets of make. The last part of a
     key may be a pattern."""
 
@@ -50,8 +49,7 @@ class Section:
     keys: tuple[str, ...]
 
 
-@frozen
-class GateFiles:
+class GateFiles(Value):
     """What a gate consists of. A file that does not exist counts, too: a branch may add it."""
 
     files: frozenset[str] = frozenset()
@@ -439,8 +437,7 @@ _USED = re.compile(r"\$[({]([\w.-]+)[)}]")
 _INCLUDE = re.compile(r"[-s]?include\s+(.*)")
 
 
-@frozen
-class Makefile:
+class Makefile(Value):
     """A makefile as far as it decides what a target does."""
 
     rules: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]

@@ -8,15 +8,14 @@ log of a waiting entry, and the one that explains a pause.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.merge import records
 from garrison.merge.records import Configured, EntryEnqueued, EntryLanded, LandingStarted, SnapshotTaken, VerdictGiven
 from garrison.merge.state import QueueState
 from garrison.records import atomic, journal
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry as Stored
 
 
-@frozen
-class Tested:
+class Tested(Value):
     """Green verdict: its tree, time, gate and log; `seq` is its record's number."""
 
     tree: str
@@ -36,8 +34,7 @@ class Tested:
     log: str
 
 
-@frozen
-class PastLanding:
+class PastLanding(Value):
     """Commit that the target had. Without an `entry`, someone else moved it there."""
 
     at: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -26,8 +26,7 @@ MAX_PASSED = 8
 """Later entries that landed before a waiting one, after which it is passed over no more."""
 
 
-@frozen
-class Place:
+class Place(Value):
     """What the order has to know of a waiting entry."""
 
     id: str

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from garrison.frozen import frozen
 from garrison.records.names import Key
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
@@ -25,8 +25,7 @@ STATUS_SIGNALS = {
 """Status that an entry reaches → signals to send."""
 
 
-@frozen
-class Outcome:
+class Outcome(Value):
     """Fact to signal; `seq` and `at` are its journal record's."""
 
     entry: MergeEntry

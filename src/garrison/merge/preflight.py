@@ -18,14 +18,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 from garrison.errors import ForeignImports, PreflightRed, Refused
-from garrison.frozen import frozen
 from garrison.merge.attestations import open_attestations
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import GateRun, Verdict, gate_marker, list_targets_files
@@ -40,6 +38,7 @@ from garrison.system.environment import child_environment
 from garrison.system.git import Git, GitError, trust
 from garrison.system.git.signing import TRIAL_SECONDS, Signer, SigningFailed, find_signer
 from garrison.system.worktree_files import count_lfs_pointers, describe_unused_lock_files
+from garrison.values import Value, replace
 
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
@@ -54,8 +53,7 @@ _LOOK = 200
 """Milliseconds between two looks at a gate whose wrapper stays, since its command left programs behind."""
 
 
-@frozen
-class PreflightResult:
+class PreflightResult(Value):
     """Green pre-flight: the commit and tree it ran on, its duration and its log."""
 
     commit: str

@@ -19,13 +19,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.ends import RETRY_SECONDS, Wait, WaitKind
 from garrison.errors import ForbiddenTransition, GarrisonError, Hindered
-from garrison.frozen import frozen
 from garrison.merge import batch, checkouts, order, turns
 from garrison.merge.base_check import check_base, choose_retry
 from garrison.merge.candidates import CandidateBuilder, CandidateChain
@@ -57,6 +55,7 @@ from garrison.system import failpoint, hindrance
 from garrison.system.git.garbage import hold_gc, is_gc_running
 from garrison.system.git.repository import GitError
 from garrison.system.git.signing import SigningFailed
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -601,8 +600,7 @@ class MergeProcessor:
         return Progress("paused", names[0] if names else "")
 
 
-@frozen
-class _Outlook:
+class _Outlook(Value):
     """Entries that may be tested on a tip, computed once as long as all it is computed from (`known_by`) is the same.
     """
 

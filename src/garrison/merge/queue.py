@@ -16,7 +16,6 @@ from urllib.parse import quote, unquote
 
 from garrison.ends import Effect, with_effect
 from garrison.errors import Fenced, GarrisonError, NotFound, RecordError, Refused
-from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.entry import (
     FAILED,
@@ -47,6 +46,7 @@ from garrison.system import failpoint
 from garrison.system.clock import Clock, SystemClock, from_iso
 from garrison.system.git import Git
 from garrison.system.git.repository import explain_rights
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -483,8 +483,7 @@ def _refuse_cycle(state: QueueState, depends_on: Sequence[str], key: tuple[str, 
 # ------------------------------------------------------------------------------------------------ the processor's side
 
 
-@frozen
-class Progress:
+class Progress(Value):
     """Result of a processor's step that changed something; step again at once."""
 
     what: str

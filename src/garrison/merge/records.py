@@ -1,6 +1,6 @@
-"""Journal records of a merge queue: one dataclass a kind, and their form on disk, which is frozen. Pure.
+"""Journal records of a merge queue: one class a kind, and their form on disk, which is frozen. Pure.
 
-A field is stored under its own name, or under the one in `stored_as`; fields with their default value are left out.
+Fields with their default value are left out.
 Records about several entries store them, in the order of their batch, as `entries`, and the first also as `entry`.
 `decode` reads what every earlier version wrote. For a kind that it does not know it returns None: such a record is
 skipped.
@@ -8,60 +8,30 @@ skipped.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
 from enum import StrEnum
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
-from garrison.ends import Told, read_told
-from garrison.frozen import frozen
+import msgspec
+
+from garrison.ends import Told
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import STRATEGIES
 from garrison.records import earlier
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
+from garrison.records.record import Record, from_data
+from garrison.values import asdict
 
 Subject = Literal["entry", "base", "preflight"]
 """Subject of a gate run: entries on the tip, the bare tip, or the target before a launch."""
-T = TypeVar("T")
 
 
-def to_data(instance: Any) -> dict[str, Any]:
-    """Return a dataclass instance as JSON, without the fields that have their default."""
-    keys = _keys(type(instance))  # type: ignore[arg-type]
-    return {keys[each.name]: list(value) if isinstance(value, tuple) else value
-            for each in fields(instance) if (value := getattr(instance, each.name)) != each.default}
-
-
-def from_data(kind: type[T], data: dict[str, Any]) -> T:
-    """Read `to_data` back; KeyError if a field without a default is missing."""
-    keys = _keys(kind)  # type: ignore[arg-type]
-    values = {each.name: data[keys[each.name]] for each in fields(kind)  # type: ignore[arg-type]
-              if keys[each.name] in data or each.default is MISSING}
-    if values.get("changes") is not None:
-        values["changes"] = read_told(values["changes"])
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
-
-
-@cache
-def _keys(kind: Hashable) -> dict[str, str]:
-    """Return field → key on disk."""
-    names = {each.name: each.name for each in fields(kind)}  # type: ignore[arg-type]
-    return {**names, **getattr(kind, "stored_as", {})}
-
-
-@frozen
-class QueueRecord:
+class QueueRecord(Record):
     """Record of any kind."""
 
     kind: ClassVar[str]
-    stored_as: ClassVar[dict[str, str]] = {}
-    """Field → key on disk, where they differ."""
 
     def to_data(self) -> dict[str, Any]:
         """Return the record's data as stored."""
-        return to_data(self)
+        return asdict(self)
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
@@ -74,7 +44,6 @@ class QueueRecord:
         return ()
 
 
-@frozen
 class EntryRecord(QueueRecord):
     """Record about one entry."""
 
@@ -86,7 +55,6 @@ class EntryRecord(QueueRecord):
         return (self.entry,)
 
 
-@frozen
 class EntriesRecord(QueueRecord):
     """Record about several entries, in the order of their batch."""
 
@@ -104,7 +72,7 @@ class EntriesRecord(QueueRecord):
 
     def to_data(self) -> dict[str, Any]:
         """Return the record's data as stored."""
-        return {"entry": self.first, **to_data(self)}
+        return {"entry": self.first, **asdict(self)}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
@@ -116,7 +84,6 @@ class EntriesRecord(QueueRecord):
 # ------------------------------------------------------------------------------------------------------------ the queue
 
 
-@frozen
 class Configured(QueueRecord):
     """Configuration that the queue has from now on."""
 
@@ -133,7 +100,6 @@ class Configured(QueueRecord):
         return cls(QueueConfig.from_data(data))
 
 
-@frozen
 class LeaseTaken(QueueRecord):
     """Start of a processor; the record's epoch is its fencing token."""
 
@@ -149,7 +115,6 @@ class PauseReason(StrEnum):
     GATE_BROKEN = "gate_broken"
 
 
-@frozen
 class QueuePaused(EntriesRecord):
     """Pause: nothing is judged until the queue is resumed. `entries` are queued again; `tip` is the target's then.
 
@@ -165,7 +130,6 @@ class QueuePaused(EntriesRecord):
     retry_after: float = 0.0
 
 
-@frozen
 class QueueResumed(QueueRecord):
     """End of a pause."""
 
@@ -173,7 +137,6 @@ class QueueResumed(QueueRecord):
     reason: str
 
 
-@frozen
 class QueueHindered(QueueRecord):
     """Failure that keeps the queue from going on, and is tried again; an empty reason: it goes on."""
 
@@ -181,7 +144,6 @@ class QueueHindered(QueueRecord):
     reason: str = ""
 
 
-@frozen
 class SnapshotTaken(QueueRecord):
     """Whole state of the queue, with which its journal starts again (see `state.snapshot`)."""
 
@@ -201,7 +163,6 @@ class SnapshotTaken(QueueRecord):
 # -------------------------------------------------------------------------------------------------------------- entries
 
 
-@frozen
 class EntryEnqueued(EntryRecord):
     """Enqueue of a branch at a commit."""
 
@@ -235,7 +196,6 @@ class EntryEnqueued(EntryRecord):
                                   **data})
 
 
-@frozen
 class EntryAmended(EntryRecord):
     """Change of an entry's options."""
 
@@ -245,7 +205,6 @@ class EntryAmended(EntryRecord):
     strategy: str
 
 
-@frozen
 class EntryCancelled(EntryRecord):
     """Withdrawal of an entry."""
 
@@ -253,7 +212,6 @@ class EntryCancelled(EntryRecord):
     reason: str = "cancelled"
 
 
-@frozen
 class StatusChanged(EntriesRecord):
     """Change of the status of entries.
 
@@ -286,7 +244,6 @@ class StatusChanged(EntriesRecord):
 # ---------------------------------------------------------------------------------------------------------------- turns
 
 
-@frozen
 class TurnAwaited(EntryRecord):
     """Turn that a queued entry waits for, of `node` in `run`, and the files that both change; no node: none any more.
     """
@@ -297,7 +254,6 @@ class TurnAwaited(EntryRecord):
     files: tuple[str, ...] = ()
 
 
-@frozen
 class TurnRecord(QueueRecord):
     """Record about the turn of a node; one about a turn that is over changes nothing."""
 
@@ -312,7 +268,6 @@ class TurnRecord(QueueRecord):
         return (self.run, self.node)
 
 
-@frozen
 class TurnTimed(TurnRecord):
     """Seconds that a turn has lasted by now."""
 
@@ -320,7 +275,6 @@ class TurnTimed(TurnRecord):
     used: float
 
 
-@frozen
 class TurnSuspended(TurnRecord):
     """Whether a turn's time stands still, since its holder's agent waits for a limit or an outage to pass."""
 
@@ -328,7 +282,6 @@ class TurnSuspended(TurnRecord):
     waits: bool
 
 
-@frozen
 class TurnEnded(TurnRecord):
     """End of a turn before its holder has landed; `end` is a `turns.TurnEnd`."""
 
@@ -339,20 +292,18 @@ class TurnEnded(TurnRecord):
 # ------------------------------------------------------------------------------------------------------------ gate runs
 
 
-@frozen
 class GateStarted(EntriesRecord):
     """Start of a gate run on a commit, for these entries; `number` counts the runs of the first."""
 
     kind = "test"
-    stored_as: ClassVar = {"subject": "of", "key": "command"}
-    subject: Subject
+    subject: Subject = msgspec.field(name="of")
     number: int
     job: str
     """Name of the run's folder."""
     commit: str
     tree: str
     slot: int
-    key: str
+    key: str = msgspec.field(name="command")
     """Key of its verdict (`QueueConfig.verdict_key`)."""
     log: str
     base: str = ""
@@ -361,15 +312,13 @@ class GateStarted(EntriesRecord):
     """Why this set was chosen, for people."""
 
 
-@frozen
 class VerdictGiven(EntriesRecord):
     """End of a gate run, or a verdict reused without one."""
 
     kind = "verdict"
-    stored_as: ClassVar = {"subject": "of", "key": "command"}
-    subject: Subject
+    subject: Subject = msgspec.field(name="of")
     tree: str
-    key: str
+    key: str = msgspec.field(name="command")
     result: str
     reason: str
     log: str
@@ -397,7 +346,6 @@ class VerdictGiven(EntriesRecord):
 # ------------------------------------------------------------------------------------------------------------- landings
 
 
-@frozen
 class LandingStarted(EntriesRecord):
     """Intent to swap the target from `old` to `new`: the last of `commits`, one for each entry, or a merge of it."""
 
@@ -415,21 +363,18 @@ class LandingStarted(EntriesRecord):
                                   "united": [tuple(paths) for paths in data.get("united", ())]})
 
 
-@frozen
 class EntryLanded(EntryRecord):
     """End of an entry: the target has it by `commit`. The last of a landing names checkouts that still show `old`."""
 
     kind = "landed"
-    stored_as: ClassVar = {"stale_checkouts": "owed"}
     commit: str
     old: str
     reason: str = ""
-    stale_checkouts: tuple[str, ...] = ()
+    stale_checkouts: tuple[str, ...] = msgspec.field(default=(), name="owed")
     united: tuple[str, ...] = ()
     """Files of which both sides' lines were kept (see `union`)."""
 
 
-@frozen
 class LandingsUndone(EntriesRecord):
     """Landings that somebody took back: the target, moved to `tip`, has them no more; with `again`, it has after all.
     """
@@ -440,7 +385,6 @@ class LandingsUndone(EntriesRecord):
     again: bool = False
 
 
-@frozen
 class LandingBlocked(EntriesRecord):
     """Landing that was recorded and not done: `files` of an open checkout are in its way."""
 
@@ -450,7 +394,6 @@ class LandingBlocked(EntriesRecord):
     files: tuple[str, ...] = ()
 
 
-@frozen
 class TargetMoved(EntriesRecord):
     """Landing that was recorded and not done: someone else moved the target to `found`."""
 
@@ -461,7 +404,6 @@ class TargetMoved(EntriesRecord):
     found: str = ""
 
 
-@frozen
 class CheckoutUpdated(QueueRecord):
     """Update of an open checkout to `new`; `entry` is the first of its landing, empty if that was over."""
 

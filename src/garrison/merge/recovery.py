@@ -17,12 +17,11 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.ends import Effect, read_told, with_effect
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
-from garrison.frozen import frozen
 from garrison.merge import guard, records
 from garrison.merge.entry import BRANCH_TRAILER, FINAL, TRAILER, WAITING_FOR_APPROVAL, MergeEntry, entry_id
 from garrison.merge.processor import MergeProcessor
@@ -36,6 +35,7 @@ from garrison.records.run import RunFiles, Task, load
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.environment import child_environment
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -63,8 +63,7 @@ _LOG_FORMAT = f"%H%x00%P%x00%ct%x00%s%x00%(trailers:key={TRAILER},valueonly,sepa
 # --------------------------------------------------------------------------------------------------- `garrison doctor`
 
 
-@frozen
-class Problem:
+class Problem(Value):
     """A problem in one line, and whether `repair` can repair it."""
 
     what: str
@@ -87,8 +86,7 @@ def find_problems(queue: MergeQueue) -> Iterator[Problem]:
     yield from (Problem(finding.what, False) for finding in _find_ref_lock(queue))
 
 
-@frozen
-class Finding:
+class Finding(Value):
     """A problem in one line, and whether it was repaired or is left to a person."""
 
     what: str
@@ -242,8 +240,7 @@ class Trace(NamedTuple):
     commit: str = ""
 
 
-@frozen
-class Traces:
+class Traces(Value):
     """Traces outside the journal. `queue` is the queue's directory, `runs` are the existing runs."""
 
     queue: str

@@ -7,10 +7,8 @@ that says what the machine lacks does not count.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from garrison.frozen import frozen
 from garrison.system.exit_info import ENDING_SIGNALS
+from garrison.values import Value, replace
 
 MAX_WEIGHT = 30
 """Weight of all tries after which the failure is judged."""
@@ -23,8 +21,7 @@ TOLD_AFTER = 2
 _KILLED = frozenset(-number for number in ENDING_SIGNALS)
 
 
-@frozen
-class Setback:
+class Setback(Value):
     """Failures of git in a row while the entry `first`, alone or with others, is at work."""
 
     first: str = ""

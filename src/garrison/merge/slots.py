@@ -15,7 +15,7 @@ import json
 import stat
 import tempfile
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from garrison.system.git import Git, GitError
 from garrison.system.git.excludes import literal_pattern
 from garrison.system.git.repository import split
 from garrison.system.processes import is_running, same_boot
+from garrison.values import asdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

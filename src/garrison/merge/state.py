@@ -8,11 +8,10 @@ but for the last, unless a waiting entry depends on them.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
-from garrison.frozen import frozen
 from garrison.merge import records
 from garrison.merge.entry import WAITING_FOR_APPROVAL, MergeEntry, check_transition, order_by_dependencies, rank_entries
 from garrison.merge.outcome_signals import GREEN_SIGNAL, STATUS_SIGNALS, Outcome, make_outcome
@@ -41,11 +40,11 @@ from garrison.merge.records import (
     TurnSuspended,
     TurnTimed,
     VerdictGiven,
-    from_data,
-    to_data,
 )
 from garrison.merge.verdicts import SetRun, VerdictCache
+from garrison.records.record import Record, from_data
 from garrison.system.clock import from_iso, iso
+from garrison.values import Value, asdict, fields_of, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -62,15 +61,13 @@ KEPT_FAILURES = 200
 """Flaky tests, and red trees with the tests that failed on them, that are remembered."""
 
 
-@frozen
 class RunningGate(GateStarted):
     """Gate run without a verdict, started `at` that time."""
 
     at: str = ""
 
 
-@frozen
-class BaseVerdict:
+class BaseVerdict(Value):
     """Verdict on the bare target, which was tested because of `entry`."""
 
     entry: str
@@ -79,8 +76,7 @@ class BaseVerdict:
     log: str
 
 
-@frozen
-class StaleCheckout:
+class StaleCheckout(Value):
     """Open checkout that still shows `old` although its branch is at `new`."""
 
     path: str
@@ -88,8 +84,7 @@ class StaleCheckout:
     new: str
 
 
-@frozen
-class Pause:
+class Pause(Value):
     """Reason why the queue judges nothing now; `tip` was the target's when it began.
 
     `retry_after` seconds after `at`, its beginning, the queue tries again by itself; 0, and no `at`: never.
@@ -132,8 +127,7 @@ class Pause:
         return self.retry_after > 0 and not 0 <= now - from_iso(self.at) < self.retry_after
 
 
-@frozen
-class Turn:
+class Turn(Record):
     """Turn of a node that lost to a moved target (see `turns`); `number` orders the turns by their losses."""
 
     run: str
@@ -482,7 +476,7 @@ def _apply_turn(state: QueueState, record: TurnTimed | TurnSuspended | TurnEnded
 def _apply_gate_started(state: QueueState, record: GateStarted, stored: Stored) -> None:
     state.gates = {job: gate for job, gate in state.gates.items()
                    if (gate.tree, gate.subject) != (record.tree, record.subject)}
-    state.gates[record.job] = RunningGate(**vars(record), at=stored.at)
+    state.gates[record.job] = RunningGate(**fields_of(record), at=stored.at)
 
 
 def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
@@ -644,12 +638,12 @@ def snapshot(state: QueueState) -> SnapshotTaken:
         "base": state.base and asdict(state.base),
         "landing": landing and {"entries": list(landing.entries), "commits": list(landing.commits), "old": landing.old,
                                 "new": landing.new},
-        "turns": [to_data(turn) for turn in state.turns.values()],
+        "turns": [asdict(turn) for turn in state.turns.values()],
         "pause": state.pause and asdict(state.pause), "hindrance": state.hindrance,
         "hindered_at": state.hindered_at,
         "retried_pauses": state.retried_pauses,
         "config": state.config and state.config.to_data(),
-        "entries": [to_data(entry) for entry in entries],
+        "entries": [asdict(entry) for entry in entries],
         "places": [state.positions[entry.id] for entry in entries],
         "tests": [gate.to_data() for gate in state.gates.values()],
         "landings": [[old, new, list(names)] for old, (new, names) in state.landings.items()],
@@ -701,7 +695,7 @@ def _entries_to_keep(state: QueueState) -> list[MergeEntry]:
 def _outcome_data(state: QueueState, outcome: Outcome) -> dict[str, Any]:
     same = state.entries[outcome.entry.id] == outcome.entry
     return {"type": outcome.type, "seq": outcome.seq, "at": outcome.at,
-            "entry": outcome.entry.id if same else to_data(outcome.entry)}
+            "entry": outcome.entry.id if same else asdict(outcome.entry)}
 
 
 def _outcome(state: QueueState, data: dict[str, Any]) -> Outcome:

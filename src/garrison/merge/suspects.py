@@ -11,7 +11,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -42,8 +42,7 @@ _MIN_STEM = 3
 _WORDS = re.compile(r"[^\w$-]+")
 
 
-@frozen
-class _Clues:
+class _Clues(Value):
     """What a log names, in the forms in which it is compared with paths."""
 
     files: _Paths
@@ -54,8 +53,7 @@ class _Clues:
     stems: frozenset[str]
 
 
-@frozen
-class _Paths:
+class _Paths(Value):
     """Names of paths that may be longer than those in the repository (absolute), or shorter (relative to a folder)."""
 
     names: frozenset[str]

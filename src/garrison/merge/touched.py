@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.system.git.bounds import explain_excess
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,8 +20,7 @@ KEPT = 500
 """Entries that are remembered."""
 
 
-@frozen
-class Touched:
+class Touched(Value):
     """Files that an entry changes against its merge base, and how many they are."""
 
     files: tuple[str, ...] = ()

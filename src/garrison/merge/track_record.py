@@ -7,16 +7,17 @@ the base rate, and learns again from the last outcomes. Each outcome is counted 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from garrison.errors import NewerSchema, RecordCorrupt
-from garrison.frozen import frozen
 from garrison.merge.batch import failure_rate
 from garrison.merge.beliefs import FLAKE_WINDOW, Estimate, Features, Model, flake_rate, folders_of
 from garrison.merge.decision import Beliefs
 from garrison.merge.touched import TouchedFiles
 from garrison.records import atomic, record
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +39,11 @@ _JUDGED = {"MERGE_COMPLETE": "landed", "VALIDATION_FAILED": "rejected"}
 """Signal of an outcome that says whether an entry was good → its status then."""
 
 
-@frozen
-class BeliefRecord:
+class BeliefRecord(Value):
     """What is on disk: the model, and the number of the last outcome in it."""
 
     learned: int = 0
-    model: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class TrackRecord:

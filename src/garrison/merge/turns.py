@@ -19,7 +19,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -52,8 +52,7 @@ class TurnEnd(StrEnum):
     """A person withdrew the holder's entry."""
 
 
-@frozen
-class Waits:
+class Waits(Value):
     """Turn that an entry waits for, and the files that both change."""
 
     turn: Turn

@@ -8,13 +8,13 @@ entry by itself: `decision` decides what follows. Everything here is pure.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from garrison.ends import End, EndKind
-from garrison.frozen import frozen
-from garrison.merge.records import from_data
+from garrison.records.record import from_data
 from garrison.system.exit_info import ENDING_SIGNALS, quote_command
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container
@@ -82,8 +82,7 @@ def describe_result(result: str, command: str, end: End, timeout: float, *,
                               timeout=timeout)
 
 
-@frozen
-class RedRun:
+class RedRun(Value):
     """Gate run that was not green: the entries under test, its result, its record's number."""
 
     entries: tuple[str, ...]
@@ -91,8 +90,7 @@ class RedRun:
     seq: int
 
 
-@frozen
-class SetRun:
+class SetRun(Value):
     """Finished gate run on `entries`, merged in this order onto the target's commit `base`."""
 
     entries: tuple[str, ...]
@@ -107,8 +105,7 @@ class SetRun:
     """Commit that was tested."""
 
 
-@frozen
-class BaseRun:
+class BaseRun(Value):
     """Last verdict on the bare tip: its result, its record's number, how many in a row were not green."""
 
     result: str
@@ -116,8 +113,7 @@ class BaseRun:
     failures: int
 
 
-@frozen
-class Evidence:
+class Evidence(Value):
     """Facts about trees, from the journal and the running gates, on which the next step is decided."""
 
     green: Container[str] = ()

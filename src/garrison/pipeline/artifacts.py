@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import NotFound, UsageError
-from garrison.frozen import frozen
 from garrison.records import atomic
+from garrison.values import Value, asdict
 
 THRESHOLD = 100 * 1024
 """Size in bytes above which an artifact is a file."""
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.#/-]{0,127}\Z")
 
 
-@frozen
-class ArtifactInfo:
+class ArtifactInfo(Value):
     """Description of an artifact."""
 
     id: str

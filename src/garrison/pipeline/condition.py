@@ -17,15 +17,15 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.pipeline.grammar import build_grammar
 from garrison.pipeline.outcome import Outcome, normalize_label, normalize_status
 from garrison.pipeline.parse_errors import explain_condition
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -54,7 +54,7 @@ class ConditionSyntax(UsageError):
         super().__init__(f"condition {shown!r:.80}, character {offset + 1}: {message}")
 
 
-@frozen
+@dataclass(frozen=True)
 class Clause:
     """`key op value`, or a lone key (empty `op`). `number`, `label` and `status` are the value in other forms."""
 
@@ -98,8 +98,7 @@ class Clause:
         return to_text(value) == self.value
 
 
-@frozen
-class Not:
+class Not(Value):
     """`! part`."""
 
     part: Tree
@@ -109,8 +108,7 @@ class Not:
         return not self.part.holds(outcome, context)
 
 
-@frozen
-class And:
+class And(Value):
     """`part && part ...`; true without parts."""
 
     parts: tuple[Tree, ...] = ()
@@ -120,8 +118,7 @@ class And:
         return all(part.holds(outcome, context) for part in self.parts)
 
 
-@frozen
-class Or:
+class Or(Value):
     """`part || part ...`; false without parts."""
 
     parts: tuple[Tree, ...] = ()
@@ -134,8 +131,7 @@ class Or:
 Tree = Clause | Not | And | Or
 
 
-@frozen
-class Condition:
+class Condition(Value):
     """A parsed condition: its text and its tree. An empty text and `true` are always true."""
 
     text: str

@@ -10,12 +10,13 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from garrison.frozen import frozen
+import msgspec
+
 from garrison.records import atomic
+from garrison.values import Value
 
 KINDS = (
     "PipelineStarted", "PipelineResumed", "PipelineWaiting", "PipelineFinished", "NodeStarted", "NodeFinished",
@@ -28,15 +29,14 @@ KINDS = (
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
 
-@frozen
-class Event:
+class Event(Value):
     """One event: its kind, run, time (ISO 8601), node if it has one, and other data."""
 
     kind: str
     run: str
     at: str
     node: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def to_data(self) -> dict[str, Any]:
         """Return the event as one flat JSON object."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.pipeline.flow import ROOT, FlowState, Place
 from garrison.pipeline.flow.program import CONDITIONAL, Program
 from garrison.pipeline.graph import Edge, Graph, Node, text
 from garrison.pipeline.outcome import Outcome
+from garrison.values import Value
 
 FULL, TRUNCATE, COMPACT = "full", "truncate", "compact"
 LOW, MEDIUM, HIGH = "summary:low", "summary:medium", "summary:high"
@@ -35,8 +35,7 @@ _ENGINE_KEYS = frozenset({"outcome", "preferred_label", "current_node", "failure
                           "last_stage"})
 
 
-@frozen
-class Carryover:
+class Carryover(Value):
     """Account of the run so far for a codergen node: its fidelity, the thread whose session it shares, the preamble.
 
     `session` is the id of the thread's session, if known; `history` replaces the preamble if that session is lost.
@@ -53,8 +52,7 @@ class Carryover:
     """True if the preamble says what is done, not the goal alone."""
 
 
-@frozen
-class _History:
+class _History(Value):
     """Source of a preamble: the graph's goal, the run's name, the nodes completed by a handler, and the context."""
 
     goal: str

@@ -10,14 +10,13 @@ needs no graph (`OpenGate.to_record`); the library's driver keeps them in files 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.pipeline.graph import Edge, Graph, Node, seconds, text
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
 from garrison.pipeline.questions import KINDS, SINGLE_SELECT, Option, Question, matching_options, options_of
 from garrison.system.clock import iso
+from garrison.values import Value, fields_of, replace
 
 HUMAN, SIGNAL = "human", "signal"
 GATE_KINDS = {"wait.human": HUMAN, "wait.signal": SIGNAL}
@@ -30,8 +29,7 @@ _DEFAULTS = ("human.default_choice", "human_default_choice")
 # ---- gates of a graph ------------------------------------------------------------------------------------------------
 
 
-@frozen
-class Gate:
+class Gate(Value):
     """A node that waits: for an answer to `question`, or for `signal`. `timeout_s` is in seconds."""
 
     node: str
@@ -78,8 +76,7 @@ def gate_of(node: Node, edges: Iterable[Edge]) -> Gate:
 # ---- open gates ------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class OpenGate:
+class OpenGate(Value):
     """A gate that a run has reached at `place` of its flow, and that no answer or signal has closed yet."""
 
     place: str
@@ -100,7 +97,7 @@ class OpenGate:
         """Return the gate as data of a `gate` record of the run's journal."""
         question = self.question
         record = {"place": self.place, "node": question.node, "kind": self.kind, "text": question.text,
-                  "type": question.kind, "options": [vars(option) for option in question.options],
+                  "type": question.kind, "options": [fields_of(option) for option in question.options],
                   "default": question.default, "signal": self.signal, "deadline": self.deadline}
         return {**record, "at": self.at} if self.at else record
 

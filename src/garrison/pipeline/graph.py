@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NoReturn, TypeVar, overload
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
+from garrison.values import replace
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def position(value: str) -> tuple[int, int]:
     return (value.line, value.column) if isinstance(value, Value) else (0, 0)
 
 
-@frozen
+@dataclass(frozen=True)
 class Node:
     """A node; `attrs` holds the defaults in force at its first mention, overridden by its own attributes."""
 
@@ -133,7 +133,7 @@ class Node:
         return str(self.attrs.get("label") or self.id)
 
 
-@frozen
+@dataclass(frozen=True)
 class Edge:
     """An edge; chains and node sets are already expanded."""
 
@@ -161,7 +161,7 @@ class ReadOnly(dict[str, T]):
         return dict, (dict(self),)
 
 
-@frozen
+@dataclass(frozen=True)
 class Graph:
     """A pipeline: `nodes` in the order of their first mention, `edges` in the order of the text."""
 

@@ -10,7 +10,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from garrison.pipeline.handlers.wait import confirm_rerun
 from garrison.pipeline.outcome import Outcome, check_json
 from garrison.pipeline.run_directory import RunDirectory
 from garrison.records import atomic
+from garrison.values import replace
 
 _QUICK_S = 0.005
 """A plain handler that returned within this time is called without a thread the next time; it then blocks the loop."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 GAP, LAYER_GAP = 26.0, 26.0
 """Distances between the places of a layer, and between layers."""
@@ -19,16 +19,14 @@ SWEEPS = 8
 """Times that the layers are ordered and moved by their neighbours, down and up."""
 
 
-@frozen
-class Size:
+class Size(Value):
     """Width and height."""
 
     width: float
     height: float
 
 
-@frozen
-class Link:
+class Link(Value):
     """An edge to lay out; `label` is the size of its label, zero without one."""
 
     source: str
@@ -36,8 +34,7 @@ class Link:
     label: Size = Size(0.0, 0.0)
 
 
-@frozen
-class Box:
+class Box(Value):
     """Place of a node or label; x and y are of its centre."""
 
     x: float
@@ -46,8 +43,7 @@ class Box:
     height: float
 
 
-@frozen
-class Layout:
+class Layout(Value):
     """Places of everything; `lines` and `labels` are in the order of the links."""
 
     nodes: Mapping[str, Box]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from garrison.pipeline.run_directory import (
 from garrison.pipeline.transforms import Transform, installed_transforms, prepare
 from garrison.records import atomic
 from garrison.system.clock import SystemClock
+from garrison.values import replace
 
 ON_RESUME = ("rerun", "ask", "fail")
 """Values of `on_resume`, which says what happens to an interrupted node with `side_effecting=true`."""

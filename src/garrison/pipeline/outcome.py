@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from garrison.errors import UsageError
-from garrison.frozen import frozen
+from garrison.values import Value, fields_of
 
 SUCCESS, PARTIAL, RETRY, FAIL, SKIPPED = "success", "partial_success", "retry", "fail", "skipped"
 
@@ -62,8 +63,7 @@ class Budget(StrEnum):
     """Nothing: somebody stopped it."""
 
 
-@frozen
-class Outcome:
+class Outcome(Value):
     """Result of one attempt at a node. It decides routing, and its updates go into the context.
 
     `status` is one of STATUSES; other spellings are normalized, unknown words raise UsageError. `preferred_label` names
@@ -76,7 +76,7 @@ class Outcome:
     status: str
     preferred_label: str = ""
     suggested_next_ids: tuple[str, ...] = ()
-    context_updates: Mapping[str, Any] = field(default_factory=dict)
+    context_updates: Mapping[str, Any] = msgspec.field(default_factory=dict)
     notes: str = ""
     failure_reason: str = ""
     failure_class: str = ""
@@ -87,10 +87,10 @@ class Outcome:
         if status is None:
             raise UsageError(f"{self.status!r:.60} is not a status; write {', '.join(STATUSES)}")
         if status != self.status:
-            object.__setattr__(self, "status", status)
+            msgspec.structs.force_setattr(self, "status", status)
         if type(self.suggested_next_ids) is not tuple:
             ids = self.suggested_next_ids
-            object.__setattr__(self, "suggested_next_ids", (ids,) if isinstance(ids, str) else tuple(ids))
+            msgspec.structs.force_setattr(self, "suggested_next_ids", (ids,) if isinstance(ids, str) else tuple(ids))
 
     @property
     def failed(self) -> bool:
@@ -129,8 +129,7 @@ class Outcome:
                    data.get("failure_class", ""), data.get("word", ""))
 
 
-@frozen
-class RunResult:
+class RunResult(Value):
     """End of a run: status `success`, `fail` or `waiting`, the reason, and everything that was done.
 
     `completed_nodes` names every visit that ended, in order; `node_outcomes` holds the latest outcome of each node.
@@ -139,10 +138,10 @@ class RunResult:
 
     status: str
     reason: str = ""
-    completed_nodes: list[str] = field(default_factory=list)
-    node_outcomes: dict[str, Outcome] = field(default_factory=dict)
+    completed_nodes: list[str] = msgspec.field(default_factory=list)
+    node_outcomes: dict[str, Outcome] = msgspec.field(default_factory=dict)
     steps: int = 0
-    context: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = msgspec.field(default_factory=dict)
     run: str = ""
     detail: str = ""
     how: str = ""
@@ -150,7 +149,7 @@ class RunResult:
 
     def to_data(self) -> dict[str, Any]:
         """Return the result as JSON values; `node_outcomes` maps a node to its status, or to a word of its own."""
-        return {**self.__dict__, "node_outcomes": {node: outcome.word or outcome.status
+        return {**fields_of(self), "node_outcomes": {node: outcome.word or outcome.status
                                                    for node, outcome in self.node_outcomes.items()}}
 
 

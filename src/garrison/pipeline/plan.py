@@ -15,12 +15,13 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from types import MappingProxyType
 
+import msgspec
+
 from garrison.errors import Refused, UsageError
-from garrison.frozen import frozen
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
@@ -43,6 +44,7 @@ from garrison.pipeline.subpipelines import (
 )
 from garrison.pipeline.transforms import apply_installed, prepare
 from garrison.plugins import Group, offered
+from garrison.values import Value, replace
 
 TASK_HANDLERS = ("codergen", "tool")
 """Handlers whose nodes become tasks of a run."""
@@ -54,7 +56,7 @@ MAX_NAME = 48
 """Characters of a node's name (see records.names)."""
 
 
-@frozen
+@dataclass(frozen=True)
 class PlannedTask:
     """A task as its runner gets it; attributes that the node does not set are None."""
 
@@ -83,8 +85,7 @@ class PlannedTask:
     """File of its pipeline, for messages."""
 
 
-@frozen
-class RunPlan:
+class RunPlan(Value):
     """A graph as a garrison run sees it.
 
     `tasks` are in file order; `predecessors` are those of all nodes, start and exits included; `initial` holds the
@@ -98,7 +99,7 @@ class RunPlan:
     start: str
     exits: tuple[str, ...]
     predecessors: Mapping[str, tuple[str, ...]]
-    initial: Mapping[str, str] = field(default_factory=dict)
+    initial: Mapping[str, str] = msgspec.field(default_factory=dict)
     id: str | None = None
     prd_ref: str | None = None
     base: str | None = None
@@ -114,14 +115,14 @@ class RunPlan:
     """Files whose change makes the set-up run again, as paths in the worktree."""
     program: Program | None = None
     """Compiled graph; None where only the tasks matter."""
-    gates: Mapping[str, Gate] = field(default_factory=dict)
+    gates: Mapping[str, Gate] = msgspec.field(default_factory=dict)
     """Node → its gate."""
-    managers: Mapping[str, Manager] = field(default_factory=dict)
+    managers: Mapping[str, Manager] = msgspec.field(default_factory=dict)
     """Node → its settings as a manager."""
-    children: Mapping[str, RunPlan] = field(default_factory=dict)
+    children: Mapping[str, RunPlan] = msgspec.field(default_factory=dict)
     """Node → the plan of the pipeline it runs. `tasks`, `gates`, `managers` and `predecessors` include those of the
     children, under the names of `subpipelines.inner_name`."""
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Node → the text of the pipeline it runs."""
     graph: Graph | None = None
     """The graph as it is written, before its transforms; None where only the tasks matter."""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM = "single_select", "multi_select", "free_text", "confirm"
 KINDS = (SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM)
@@ -32,8 +32,7 @@ SKIPPED: Final = _Special("skipped")
 """Answer of a person who declines to answer."""
 
 
-@frozen
-class Option:
+class Option(Value):
     """One way to answer: the accelerator key, the label without it, and the node it leads to."""
 
     key: str
@@ -43,8 +42,7 @@ class Option:
     """Label as written on the edge."""
 
 
-@frozen
-class Question:
+class Question(Value):
     """A question to a person; `id` distinguishes the same gate's questions in different visits."""
 
     id: str

@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import untrusted
 from garrison.system.clock import SystemClock
 from garrison.system.failpoint import here
+from garrison.values import asdict, field_names, fields_of
 
 if TYPE_CHECKING:
     from garrison.pipeline.flow.program import Program
@@ -123,12 +124,12 @@ class RunStart:
 
     def to_data(self) -> dict[str, Any]:
         """Return the data of a `begun` record; `initial` is a text of its own, so that it may become a blob."""
-        return {**self.__dict__, "initial": json.dumps(self.initial, ensure_ascii=False)}
+        return {**fields_of(self), "initial": json.dumps(self.initial, ensure_ascii=False)}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> RunStart:
         """Return the start of a `begun` record, ignoring fields of later versions."""
-        stored = {each.name: data[each.name] for each in fields(cls) if each.name in data}
+        stored = {name: data[name] for name in field_names(cls) if name in data}
         return cls(**{**stored, "initial": json.loads(data["initial"])})
 
 

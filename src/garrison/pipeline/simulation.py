@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from garrison.errors import UsageError
@@ -23,6 +22,7 @@ from garrison.pipeline.handlers.wait import wait_human
 from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome
 from garrison.pipeline.questions import AutoApprove, Prepared
 from garrison.pipeline.status_report import from_status_file
+from garrison.values import replace
 
 Report = str | Mapping[str, Any]
 """Report of a simulated attempt: a status word, or the fields of a status report."""

@@ -14,10 +14,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.pipeline.grammar import build_grammar, line_and_column
 from garrison.pipeline.graph import Graph, Node, text
 from garrison.pipeline.parse_errors import explain_stylesheet, unknown_property
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -41,8 +41,7 @@ class StylesheetSyntax(UsageError):
         super().__init__(self.message)
 
 
-@frozen
-class Rule:
+class Rule(Value):
     """One rule: the kind of its selector, the name it selects (empty for `*`), and the properties it sets."""
 
     kind: int

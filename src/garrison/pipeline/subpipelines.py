@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.frozen import frozen
 from garrison.pipeline.condition import Condition, holds, parse_condition
 from garrison.pipeline.graph import Graph, Node, flag, number, seconds, text
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.values import Value
 
 SUBGRAPH, MANAGER = "subgraph", "stack.manager_loop"
 CHILD_FILES = ("stack.child_dotfile", "stack.child_workflow")
@@ -119,8 +119,7 @@ ACTIONS = ("observe", "steer", "wait")
 _STATUS_WORDS: Mapping[str, str] = {"success": "completed", "fail": "failed"}
 
 
-@frozen
-class Manager:
+class Manager(Value):
     """Settings of a manager node; `interval` and `cooldown` in seconds, `prompt` is its message to the child's agents.
 
     With `autostart` it starts its child itself.

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.condition import ALIASES, to_text
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Graph, Node, Value, position, text
 from garrison.pipeline.stylesheet import Stylesheet, defaults, parse_stylesheet
+from garrison.values import replace
 
 Transform = Callable[[Graph], Graph]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.merge.records import TurnEnded, TurnSuspended
@@ -83,37 +83,33 @@ class ActionKind(StrEnum):
     TIDY_UP = "tidy"
 
 
-@frozen
-class ApplySignal:
+class ApplySignal(Value):
     """A signal from the inbox, and the record of what it changes; None if it was applied before."""
 
     posted: PostedSignal
     event: GuardianSignal | RunnerSignal | None = None
 
 
-@frozen
-class SendSignal:
+class SendSignal(Value):
     """A report to the parent; `suffix` distinguishes several of one type and attempt."""
 
     payload: Payload
     suffix: str = ""
 
 
-@frozen
-class ReplaceChild:
+class ReplaceChild(Value):
     """Class of a death that is not a crash (`death_classes.CLASSES`)."""
 
     death_class: str
 
 
-@frozen
-class ParkChild:
+class ParkChild(Value):
     """Duration of a park: a final one is not followed by a probe."""
 
     is_final: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class Action:
     """One thing to do.
 
@@ -137,8 +133,7 @@ class Action:
         return self.payload
 
 
-@frozen
-class Decision:
+class Decision(Value):
     """Actions of one turn, and the latest time of the next one (monotonic seconds; None: at the next event)."""
 
     actions: list[Action]

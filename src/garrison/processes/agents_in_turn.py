@@ -6,7 +6,6 @@ with it: the next one begins with the next agent, in the same worktree, and with
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.agents import failover as policy
@@ -19,6 +18,7 @@ from garrison.records.failover import Failover
 from garrison.records.identity import Identity
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import failpoint
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

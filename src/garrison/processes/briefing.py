@@ -10,7 +10,6 @@ few attempts need them.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +56,7 @@ from garrison.system.exit_info import describe_end
 from garrison.system.git import bounds
 from garrison.system.git.rescues import parse_rescue
 from garrison.system.jobs import read_tail
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.record import decode, encode
 from garrison.records.run import LAND_PR
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +31,7 @@ def wake_file(root: Path) -> Path:
     return forge_folder(root) / "wake"
 
 
-@frozen
-class Wishes:
+class Wishes(Value):
     """What a person wants of a run's pull request (`runs/RUN/forge/wishes.json`)."""
 
     base: str = ""

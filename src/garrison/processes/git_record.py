@@ -11,18 +11,19 @@ import hashlib
 import json
 import shutil
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.merge.guard import is_ours, our_hooks
 from garrison.records import atomic
 from garrison.records.events import Warned
 from garrison.system.git import trust
 from garrison.system.git.configuration import find_git_dirs, read, stamp_of
 from garrison.system.git.neutral import REPOSITORY_SCOPES, find_group
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,12 +43,11 @@ MAX_NAMED = 6
 """Changes that a warning names."""
 
 
-@frozen
-class GitState:
+class GitState(Value):
     """Settings (file → key → values, a line each) and files (path in the git directory → hash)."""
 
-    settings: dict[str, dict[str, str]] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+    files: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def digest(self) -> str:

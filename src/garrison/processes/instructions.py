@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from garrison.agents import prompt
-from garrison.frozen import frozen
 from garrison.system.git import GitError
 from garrison.system.terminal_text import spell_hidden
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -101,14 +102,13 @@ def _in_folder(tree: _Tree, folder: str) -> str:
     return body if len(body) <= MAX_FOLDER else f"{body[:MAX_FOLDER]}\n… (cut)"
 
 
-@frozen
-class _Tree:
+class _Tree(Value):
     """Files of a commit."""
 
     git: Git
     files: Mapping[str, tuple[str, str]]
     """Path → mode and blob."""
-    seen: set[str] = field(default_factory=set)
+    seen: set[str] = msgspec.field(default_factory=set)
     """Blobs that were read: a second file with the same content tells nothing new."""
 
     @classmethod

@@ -21,7 +21,6 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +51,7 @@ from garrison.system.environment import list_withheld
 from garrison.system.git import ABSENT, Git, validate_repository
 from garrison.system.git.repository import key_of
 from garrison.system.git.rescues import RUNS
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,14 +6,15 @@ recorded of earlier launches.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from garrison.config import PROJECT_FILE, PROJECT_TABLES, GuardConfig, LaunchConfig, read_config
-from garrison.frozen import frozen
 from garrison.system import untrusted
 from garrison.tables import Table
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,7 @@ COMMAND = "command"
 """Agent of nodes that name none, where nothing else says so."""
 
 
-@frozen
-class LaunchRequest:
+class LaunchRequest(Value):
     """Options of a launch as a person gave them; None: not given."""
 
     pipeline: Path
@@ -35,10 +35,10 @@ class LaunchRequest:
     pipeline_id: str | None = None
     base: str | None = None
     setup: str | None = None
-    setup_key: list[str] = field(default_factory=list)
+    setup_key: list[str] = msgspec.field(default_factory=list)
     gate: str | None = None
     no_gate: bool = False
-    env: list[str] = field(default_factory=list)
+    env: list[str] = msgspec.field(default_factory=list)
     agent: str | None = None
     max_agents: int | None = None
     max_respawn: int = 10
@@ -56,7 +56,7 @@ class LaunchRequest:
     issue_text: str = ""
     """Issue that the run is taken from (`garrison take`), 0 for none."""
     approve: bool = False
-    gate_from_target: list[str] = field(default_factory=list)
+    gate_from_target: list[str] = msgspec.field(default_factory=list)
     with_hooks: bool = False
     fresh_setup: bool = False
     """Use nothing that is kept of an earlier set-up."""

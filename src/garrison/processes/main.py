@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, UsageError
-from garrison.frozen import frozen
 from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, HINDERED, OF_ATTEMPT, WAKING_SIGNALS, log_line, run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
@@ -33,6 +32,7 @@ from garrison.system.event_loop import EventLoop
 from garrison.system.own_package import begin_again
 from garrison.system.processes import become_subreaper
 from garrison.system.shortage import is_shortage
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,8 +51,7 @@ USAGE = ("usage: python -m garrison.processes.main ROLE --home DIR --run RUN --n
          "One process of a run; `garrison launch` starts a run.")
 
 
-@frozen
-class Options:
+class Options(Value):
     """Command line of a process. Only `spawn.process_argv` and the launch write it, so no parser library is loaded."""
 
     role: str

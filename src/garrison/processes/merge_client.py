@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.ends import Effect, RefusedBy, with_effect
-from garrison.frozen import frozen
 from garrison.merge.entry import HAS_LANDED, EntryOptions
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +37,7 @@ _FAILURE_KINDS = {"conflict": RefusedBy.CONFLICT, "rejected": RefusedBy.GATE}
 _PHASES_WITH_ENTRY = frozenset({"validating", "impl_complete"})
 
 
-@frozen
-class MergeStatus:
+class MergeStatus(Value):
     """Status of a node's entry in the merge journal; `attempt` is the one it was enqueued for."""
 
     attempt: int

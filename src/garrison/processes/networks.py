@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
@@ -12,6 +11,7 @@ from garrison.sandbox.place import Mode, Network, Role
 from garrison.sandbox.probe import held_mode
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.sandbox.rights import read_rights
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

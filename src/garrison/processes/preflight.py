@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ from garrison.agents.failover import parse_failover
 from garrison.agents.limits import describe_limits, small_budgets
 from garrison.config import GuardHooks, trees_root
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
-from garrison.frozen import frozen
 from garrison.merge import hooks
 from garrison.merge.checkouts import find_checkouts
 from garrison.merge.config import QueueConfig, explain_gate_mismatch, read_signer
@@ -73,6 +71,7 @@ from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head, operation_in_progress, split
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux_server import TmuxServer
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -90,8 +89,7 @@ REPORTED_RULES = frozenset({"attribute_unknown", "conditions_not_exhaustive", "s
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
 
 
-@frozen
-class PreparedLaunch:
+class PreparedLaunch(Value):
     """A checked launch: its record, its graph's text and its plan."""
 
     launch: Launch

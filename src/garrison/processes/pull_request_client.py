@@ -11,7 +11,6 @@ import re
 import time
 from collections import Counter, defaultdict
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.config import MergeRule
@@ -43,6 +42,7 @@ from garrison.records.run import REMOTES
 from garrison.system import failpoint
 from garrison.system.git import ABSENT, GitError
 from garrison.system.git.signing import parse_ident
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from enum import StrEnum
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 
 class Relation(StrEnum):
@@ -44,8 +44,7 @@ def hash_words(text: str) -> str:
     return hashlib.sha256(" ".join(text.split()).encode(errors="replace")).hexdigest()[:8]
 
 
-@frozen
-class Check:
+class Check(Value):
     """A check that reported, or is expected to, on one commit."""
 
     name: str
@@ -70,8 +69,7 @@ class Check:
         return self.id
 
 
-@frozen
-class Comment:
+class Comment(Value):
     """A comment on the pull request or on a line of it, or the text of a review; never garrison's own."""
 
     id: str
@@ -104,8 +102,7 @@ class Comment:
         return bool(self.path) or self.requests_changes or self.is_addressed
 
 
-@frozen
-class MergeFacts:
+class MergeFacts(Value):
     """A merge that the forge reports, as the repository sees it."""
 
     commit: str
@@ -118,8 +115,7 @@ class MergeFacts:
     """Commit that was merged, if it is the run's with commits of people on top."""
 
 
-@frozen
-class Facts:
+class Facts(Value):
     """What one look found."""
 
     relation: Relation
@@ -184,8 +180,7 @@ class StepKind(StrEnum):
     """Say why the run failed, and make it a draft again."""
 
 
-@frozen
-class ForgeStep:
+class ForgeStep(Value):
     """One step at the forge."""
 
     kind: StepKind

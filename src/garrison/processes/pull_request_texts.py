@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.quotation import mention, quote
 from garrison.forge.marker import make_marker
-from garrison.frozen import frozen
 from garrison.merge.explanation import describe_change
 from garrison.system.terminal_text import clean_lines, spell_hidden
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +42,7 @@ _HIDDEN = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _DRAFT = re.compile(r"\s*(?:\[?(?:draft|wip)\]?\s*[:\-]?\s+|\[(?:draft|wip)\]|\(draft\)|(?:draft|wip):)", re.IGNORECASE)
 
 
-@frozen
-class NodeSummary:
+class NodeSummary(Value):
     """A node, as the section tells of it."""
 
     node: str
@@ -54,8 +53,7 @@ class NodeSummary:
     """What its agent reported of what it changed and why."""
 
 
-@frozen
-class RunSummary:
+class RunSummary(Value):
     """A run, as title and section tell of it."""
 
     run: str

@@ -16,7 +16,6 @@ owns is left to it. The damaged file goes to `quarantine/`.
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +53,7 @@ from garrison.records.run import LAND_PR, LAND_RUN, Launch, Task
 from garrison.records.signals import InputResponse, NodeComplete, RunnerExited
 from garrison.supervise.incarnation import rebuild_identity
 from garrison.system.git import GitError
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

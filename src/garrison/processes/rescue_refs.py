@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
-from garrison.frozen import frozen
 from garrison.records import earlier
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
@@ -18,6 +17,7 @@ from garrison.sandbox.network import connect_for
 from garrison.system.git import ABSENT, Git, GitError
 from garrison.system.git.rescues import LIVE, REASON, RESCUES, RescueName, parse_rescue
 from garrison.system.worktree_files import complete_worktree
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,8 +29,7 @@ class RescueRepository(NamedTuple):
     bases: Mapping[str, str]
 
 
-@frozen
-class RescuedWork:
+class RescuedWork(Value):
     """Saved work under one rescue ref.
 
     `files` and `size` (bytes) count what the target did not have when the work began there; `landed` says whether the

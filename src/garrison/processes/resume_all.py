@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from garrison.config import find_home
 from garrison.ends import Departure
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
-from garrison.frozen import frozen
 from garrison.processes.launch import judge_launcher, spawn_launcher
 from garrison.processes.loop import log_line
 from garrison.processes.preflight import check_resume
@@ -30,6 +29,7 @@ from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import systemd
 from garrison.system.clock import from_iso
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +52,7 @@ _STATE_WORDS = {"started": "started", "over": "over", "tended": "running", "else
                 "refused": "not resumed"}
 
 
-@frozen
-class ResumeResult:
+class ResumeResult(Value):
     """Result for one run.
 
     `state`: started; over; tended (it has a launcher); elsewhere, stopped, failed (with parked nodes), held (left

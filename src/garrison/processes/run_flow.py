@@ -11,7 +11,6 @@ The node ends with its nested flow, and the nested flow with its node.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.fidelity import carryover_of, incoming_edge, session_updates, upstream_of
@@ -41,6 +40,7 @@ from garrison.pipeline.subpipelines import (
     telemetry_of,
 )
 from garrison.pipeline.transforms import prepare
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,11 +8,10 @@ outcomes, which need no graph.
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.ends import RefusedBy
-from garrison.frozen import frozen
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import VALIDATED, Landing, check_transition, is_unchanged
 from garrison.records.events import (
@@ -44,6 +43,7 @@ from garrison.records.signals import NeedsReview
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -81,8 +81,7 @@ HOLDABLE = frozenset({"pending", "active"})
 """Statuses of a node that a person can park; later the merge queue has its work."""
 
 
-@frozen
-class NodeState:
+class NodeState(Value):
     """State of a node; `commit` is the one that landed for it.
 
     `step` is the step of the flow that the attempt is for (`run_flow.step_id`), '' before its first; `first` is that
@@ -123,8 +122,7 @@ class NodeState:
         return self.status == VALIDATED and not self.is_unchanged
 
 
-@frozen
-class ManagerState:
+class ManagerState(Value):
     """Latest cycle of a manager of the flow, `at` its time (UTC); see `guardian/flow_policy.py`."""
 
     place: str
@@ -140,8 +138,7 @@ DECLINED, TESTED = "declined", "tested"
 """Statuses of a run's landing (`RunLanding`) after the first request."""
 
 
-@frozen
-class RunLanding:
+class RunLanding(Value):
     """Landing of a whole run, at its exit; `status` is '' before the first.
 
     `attempt` counts the requests, `oid` is the tip of the run's branch that was to land, `commit` what it landed as.
@@ -158,8 +155,7 @@ class RunLanding:
     base: str = ""
 
 
-@frozen
-class NodeOutcome:
+class NodeOutcome(Value):
     """A node's latest outcome in the flow, for people; `ends` counts how often the node has ended."""
 
     status: str

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from garrison.ends import SETTLED, Departure
 from garrison.errors import GarrisonError, RecordError
-from garrison.frozen import frozen
 from garrison.merge.queue import QueueReader
 from garrison.processes.run_state import ENDED, RunState, replay_run
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.life_lock import is_held
 from garrison.records.run import list_runs
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
@@ -171,8 +171,7 @@ def read_run_state(runtime: Runtime, run: str) -> RunState:
     return replay_run(read_all(runtime.files(run).journal))
 
 
-@frozen
-class RunStatus:
+class RunStatus(Value):
     """One run as it is now, for what may be removed; a run whose records cannot be read does not count as over."""
 
     run: str

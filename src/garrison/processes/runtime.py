@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from garrison.config import Timing
 from garrison.errors import NotFound, RecordCorrupt
-from garrison.frozen import frozen
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
@@ -17,6 +16,7 @@ from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment, typed_environment
 from garrison.system.process_control import RealProcesses
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from garrison.system.process_control import Processes
 
 
-@frozen
-class Runtime:
+class Runtime(Value, dict=True):
     """Environment of a process: everything outside that it works with."""
 
     home: Path

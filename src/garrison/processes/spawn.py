@@ -6,7 +6,6 @@ Both the parent process and the script of the same name use these functions. `st
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from garrison.system.own_package import module_argv
 from garrison.system.processes import ProcessId
 from garrison.system.terminal import Session, Terminal
 from garrison.system.terminal_choice import choose_terminal
+from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime

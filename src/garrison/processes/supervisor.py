@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.ends import Departure, End
@@ -66,6 +65,7 @@ from garrison.system.exit_info import (
 )
 from garrison.system.own_package import MODULE_MISSING
 from garrison.system.shortage import find_lack
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from pathlib import Path

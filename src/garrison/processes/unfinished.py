@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.ends import Refusal, RefusalKind
@@ -27,6 +26,7 @@ from garrison.sandbox.git_view import GitView
 from garrison.system import untrusted
 from garrison.system.git import bounds
 from garrison.system.git.rescues import rescue_stem
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

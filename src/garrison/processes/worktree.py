@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from garrison.ends import Refusal, RefusalKind
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.merge import slots, union
 from garrison.processes.places import VALIDATOR_SUFFIX, remove_sandbox_folder
 from garrison.records import atomic
@@ -38,6 +37,7 @@ from garrison.system.git import Git, GitError
 from garrison.system.git.repository import split
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_message, rescue_stem
 from garrison.system.worktree_files import complete_worktree, hide_setup_output, setup_key
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -498,8 +498,7 @@ def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:
 _NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validator|left-\d+))?\Z")
 
 
-@frozen
-class OrphanedWorktree:
+class OrphanedWorktree(Value):
     """A worktree left by a run; `what` is tree, validator or directory (no longer a worktree)."""
 
     path: Path

@@ -10,18 +10,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 
-from garrison.frozen import frozen
 from garrison.project.files import ProjectFiles
+from garrison.values import Value, replace
 
 PYTHON, NODE, JAVA = "Python", "Node", "Java"
 WRAPPERS = ("just", "Make")
 """Task runners: what they run is mostly that of the project's language."""
 
 
-@frozen
-class Candidate:
+class Candidate(Value):
     """A command that prepares a fresh worktree and one that tests it.
 
     Candidates of a project are tried in order: the project's own tool first, then what needs less of the machine.
@@ -67,8 +65,7 @@ def join(parts: Sequence[Candidate]) -> Candidate:
                      tuple(name for part in parts for name in part.makes), any(part.is_test for part in parts))
 
 
-@frozen
-class Row:
+class Row(Value):
     """A candidate and the marks that show it.
 
     A mark is a file's name or pattern (`*` matches `/` too); `PATTERN~REGEX` wants a line in it that matches; `A|B` is

@@ -13,11 +13,10 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 
-@frozen
-class ProjectFiles:
+class ProjectFiles(Value):
     """Tracked files of a repository, or of one of its folders."""
 
     paths: frozenset[str]

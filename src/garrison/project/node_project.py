@@ -10,9 +10,9 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
-from garrison.frozen import frozen
 from garrison.project.ecosystems import NODE, Candidate
 from garrison.project.files import ProjectFiles, read_json, strings, table
+from garrison.values import Value
 
 _NO_TEST = re.compile(r"no tests? (specified|yet|available)|^\s*(exit 0|true|:|echo [^&|;]*)\s*$", re.IGNORECASE)
 _TEST_SCRIPTS = ("tests-only", "test-only", "test:only", "tests:only", "test:unit", "test-unit", "unit", "unit-test",
@@ -34,8 +34,7 @@ _BINARIES = re.compile(r"^(npx |node_modules/\.bin/|\./node_modules/\.bin/)")
 NODE_MODULES = ("node_modules",)
 
 
-@frozen
-class _Manager:
+class _Manager(Value):
     """A package manager: how it installs from its lock file, and runs a script."""
 
     program: str

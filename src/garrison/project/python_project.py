@@ -10,11 +10,10 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from garrison.frozen import frozen
 from garrison.project.ecosystems import PYTHON, Candidate
 from garrison.project.files import ProjectFiles, is_python_test, python_literals, read_ini, read_toml, strings, table
+from garrison.values import Value, replace
 
 Version = tuple[int, int]
 VENV = "python3 -m venv .venv && echo '*' > .venv/.gitignore && "
@@ -78,8 +77,7 @@ def _choose_version(project: _Project, versions: Sequence[Version]) -> Version:
 # ------------------------------------------------------------------------------------------------------------- facts
 
 
-@frozen
-class _Project:
+class _Project(Value):
     """What the files of a Python project say."""
 
     files: ProjectFiles

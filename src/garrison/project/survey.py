@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from garrison.frozen import frozen
 from garrison.project import node_project, python_project
 from garrison.project.ecosystems import (
     JAVA,
@@ -19,6 +18,7 @@ from garrison.project.ecosystems import (
 )
 from garrison.project.files import ProjectFiles, is_python_test, read_json, read_toml, table
 from garrison.project.python_project import Version
+from garrison.values import Value
 
 MAX_DEPTH, MAX_NESTED = 3, 12
 """Folders below the top directory in which projects are looked for, and how many are named."""
@@ -33,8 +33,7 @@ _NO_PROJECTS = re.compile(
     r"templates?|examples?|typing-examples|samples?|demos?|bench(marks?)?|dist|build|requirements)(/|$)")
 
 
-@frozen
-class Project:
+class Project(Value):
     """A project in a folder of a repository, '' for its top, with the ways to test it in the order of trial."""
 
     folder: str
@@ -56,8 +55,7 @@ class Project:
         return f"{self.ecosystem} in {self.folder}" if self.folder else self.ecosystem
 
 
-@frozen
-class Survey:
+class Survey(Value):
     """Projects that the gate tests, and the others."""
 
     tested: tuple[Project, ...]

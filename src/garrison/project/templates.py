@@ -10,16 +10,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from garrison.frozen import frozen
 from garrison.records.names import to_name
+from garrison.values import Value
 
 FOLDER = Path(__file__).with_name("templates")
 RESERVED = frozenset({"start", "exit", "digraph", "subgraph", "graph", "node", "edge", "strict"})
 """Names that no module's node may have."""
 
 
-@frozen
-class Template:
+class Template(Value):
     """A pipeline that many projects need."""
 
     name: str

@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from garrison.errors import ForeignImports, PreflightRed
-from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig
 from garrison.merge.failing_tests import find_failing
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
 from garrison.project.ecosystems import Candidate
 from garrison.system.terminal_text import clean_lines
+from garrison.values import Value, replace
 
 SETUP, GATE = "set-up", "gate"
 """What a trial can fail at."""
@@ -42,7 +42,7 @@ _RAN = re.compile(r"\b[1-9]\d* (?:passed|failed|xfailed|skipped)\b|^Ran [1-9]\d*
 _MISSES_MODULE = re.compile(r"No module named|ImportError|Cannot find (module|package)|fixture '\w+' not found")
 
 
-@frozen
+@dataclass(frozen=True)
 class TrialResult:
     """How a trial ended."""
 
@@ -65,16 +65,14 @@ class TrialResult:
     """Whole output of the part that failed, or of a gate that passed."""
 
 
-@frozen
-class Attempt:
+class Attempt(Value):
     """A candidate and the result of its trial."""
 
     candidate: Candidate
     result: TrialResult
 
 
-@frozen
-class Means:
+class Means(Value):
     """What a search for a passing candidate needs of the world."""
 
     try_one: Callable[[Candidate, float], TrialResult]

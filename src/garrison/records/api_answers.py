@@ -11,13 +11,12 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.records.json_io import read_json, write_json
+from garrison.values import Value, asdict
 
 FILE = "answer.json"
 """File of the proxy's folder of an attempt."""
@@ -35,8 +34,7 @@ _PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|[smhd]|$)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-@frozen
-class ApiAnswer:
+class ApiAnswer(Value):
     """The last of an API's answers in a row that are none of success."""
 
     at: float

@@ -20,9 +20,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from garrison.frozen import frozen
 from garrison.records.failover import EARLIER
 from garrison.records.json_io import append_line, read_json, read_lines, write_json
+from garrison.values import Value, fields_of
 
 PRICES_OF = "2026-11-29"
 """Day on which the tables were compared with that of the Claude CLI (2.1.330), and with genai-prices (0.2.3)."""
@@ -88,8 +88,7 @@ CACHED_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
 """Count, among those that are written to the cache, of what stays there for an hour; also below `cache_creation`."""
 
 
-@frozen
-class UsageRecord:
+class UsageRecord(Value):
     """One line of a usage file."""
 
     kind: str
@@ -111,8 +110,7 @@ class UsageRecord:
     """True if the response did not report its tokens."""
 
 
-@frozen
-class Spent:
+class Spent(Value):
     """Sum of usage records."""
 
     usd: float = 0.0
@@ -121,8 +119,7 @@ class Spent:
     output: int = 0
 
 
-@frozen
-class Limits:
+class Limits(Value):
     """Limits in US dollars; None: no limit."""
 
     node: float | None = None
@@ -333,7 +330,7 @@ _MARKS = frozenset({"reported", "estimated"})
 
 def append_usage(path: Path, record: UsageRecord) -> None:
     """Append one record."""
-    append_line(path, {("stretch" if key == "connection" else key): value for key, value in vars(record).items()
+    append_line(path, {("stretch" if key == "connection" else key): value for key, value in fields_of(record).items()
                        if key not in _MARKS or value})
 
 

@@ -1,8 +1,7 @@
 """Records of the run and process journals: one dataclass per kind, and their form on disk.
 
-Writers append `encode(event)` under `event.kind`; readers get the event back from `decode(entry)`. The keys on disk are
-the names of the fields, except for `RENAMED`. A `sparse` field is left out while it has its default; readers fill in
-missing fields and ignore unknown keys.
+Writers append `encode(event)` under `event.kind`; readers get the event back from `decode(entry)`. A field is left out
+while it has its default, unless that is `stated`; readers fill in missing fields and ignore unknown keys.
 
 Which process writes which kinds:
 
@@ -20,25 +19,22 @@ a class each. A signal's id and its effect are one record, so that no crash can 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import MISSING, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args
+
+import msgspec
 
 from garrison.ends import End
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.records import earlier, journal
+from garrison.records.record import Record, from_data, stated
+from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.records.journal import Entry
-
-    R = TypeVar("R")
-
-RENAMED = {"death_class": "class", "sender": "from", "failure_kind": "kind"}
-"""Field → key on disk, where the two differ."""
 
 CRASH = "crash"
 
@@ -55,51 +51,36 @@ class Follows(StrEnum):
     DEATH = "death"
 
 
-def sparse(default: Any = None) -> Any:
-    """Declare a field that is left out of the record while it equals `default`."""
-    if isinstance(default, (list, dict)):
-        return field(default_factory=type(default), metadata={"sparse": True})
-    return field(default=default, metadata={"sparse": True})
-
-
-def nested(of: type) -> Any:
-    """Declare a sparse field that holds a record of that class, or None."""
-    return field(default=None, metadata={"sparse": True, "of": of})
-
-
 # ---- every process ---------------------------------------------------------------------------------------------------
 
 
-@frozen
-class ProcessOpened:
+class ProcessOpened(Record):
     """An incarnation opened the journal; `phase` is a runner's; `resume` and `why` (what became of its predecessor) are
     a launcher's."""
 
     kind: ClassVar[str] = "open"
     incarnation: int
-    pid: int | None = None
-    phase: str = sparse("")
-    resume: bool | None = sparse()
-    why: str = sparse("")
+    pid: int | None = stated(None)
+    phase: str = ""
+    resume: bool | None = None
+    why: str = ""
 
 
 # ---- supervisors, about their children -------------------------------------------------------------------------------
 
 
-@frozen
-class LaunchRecorded:
+class LaunchRecorded(Record):
     """A copy of launch.json and of the graphs, from which a damaged or lost one is restored; once a journal."""
 
     kind: ClassVar[str] = "launch"
     launch: str
     """Text of launch.json."""
     graph: str
-    nested: dict[str, str] = field(default_factory=dict)
+    nested: dict[str, str] = stated({})
     """Name of a nested pipeline → its text."""
 
 
-@frozen
-class DecisionMade:
+class DecisionMade(Record):
     """A restart or cleanup decision, before it is carried out; `basis` holds all its inputs (`supervise.decisions`)."""
 
     kind: ClassVar[str] = "decision"
@@ -108,19 +89,17 @@ class DecisionMade:
     basis: dict[str, Any]
 
 
-@frozen
-class ChildFenced:
+class ChildFenced(Record):
     """An incarnation was declared crashed; `evidence` holds what was observed."""
 
     kind: ClassVar[str] = "fenced"
     full: str
     incarnation: int
     why: str
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = stated({})
 
 
-@frozen
-class ChildSwept:
+class ChildSwept(Record):
     """Remaining processes of a fenced incarnation were killed."""
 
     kind: ClassVar[str] = "swept"
@@ -129,8 +108,7 @@ class ChildSwept:
     pids: list[int]
 
 
-@frozen
-class ChildDied:
+class ChildDied(Record):
     """An incarnation died: recorded once, and counted from here on. `monotonic` is in seconds of the boot `boot_id`."""
 
     kind: ClassVar[str] = "death"
@@ -138,26 +116,25 @@ class ChildDied:
     incarnation: int
     monotonic: float
     boot_id: str
-    attempt: int = 1
-    why: str = ""
-    death_class: str = CRASH
-    until: float = sparse(0.0)
+    attempt: int = stated(1)
+    why: str = stated("")
+    death_class: str = msgspec.field(default_factory=lambda: CRASH, name="class")
+    until: float = 0.0
 
 
-@frozen
-class ChildSpawned:
+class ChildSpawned(Record):
     """An incarnation was started; the time of a half-open probe runs from here. `follows` is what was before it
     (`Follows`), '' in journals of earlier versions."""
 
     kind: ClassVar[str] = "spawn"
     full: str
     incarnation: int
-    attempt: int = 1
-    why: str = ""
-    probe: bool = sparse(default=False)
-    monotonic: float = sparse(0.0)
-    boot_id: str = sparse("")
-    follows: str = sparse("")
+    attempt: int = stated(1)
+    why: str = stated("")
+    probe: bool = False
+    monotonic: float = 0.0
+    boot_id: str = ""
+    follows: str = ""
 
     @property
     def is_respawn(self) -> bool:
@@ -167,33 +144,30 @@ class ChildSpawned:
         return earlier.is_respawn(self.incarnation, self.why)
 
 
-@frozen
-class ChildParked:
+class ChildParked(Record):
     """A name's circuit opened: no successor until the probe is due or a person unparks it."""
 
     kind: ClassVar[str] = "park"
     full: str
-    incarnation: int = 0
-    why: str = ""
-    monotonic: float = 0.0
-    boot_id: str = ""
-    attempt: int = 1
-    probe_at: str = ""
+    incarnation: int = stated(0)
+    why: str = stated("")
+    monotonic: float = stated(0.0)
+    boot_id: str = stated("")
+    attempt: int = stated(1)
+    probe_at: str = stated("")
 
 
-@frozen
-class ProbeHealthy:
+class ProbeHealthy(Record):
     """A probe stayed healthy: the circuit is closed."""
 
     kind: ClassVar[str] = "heal"
     full: str
     incarnation: int
-    why: str = ""
-    attempt: int | None = sparse()
+    why: str = stated("")
+    attempt: int | None = None
 
 
-@frozen
-class SignalRefused:
+class SignalRefused(Record):
     """A signal was moved to `refused/`."""
 
     kind: ClassVar[str] = "refused"
@@ -204,17 +178,15 @@ class SignalRefused:
 # ---- guardian --------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class RunChanged:
+class RunChanged(Record):
     """Change of the run's status: running, stopped, done or failed."""
 
     kind: ClassVar[str] = "run"
     status: str
-    reason: str = ""
+    reason: str = stated("")
 
 
-@frozen
-class NodeChanged:
+class NodeChanged(Record):
     """A node's new status, in an attempt.
 
     `step` is the step of the flow that the attempt is for (None: as before), `failure_kind` says what failed, `steer`
@@ -225,22 +197,21 @@ class NodeChanged:
     kind: ClassVar[str] = "node"
     node: str
     status: str
-    attempt: int = 1
-    reason: str = sparse("")
-    commit: str = sparse("")
-    step: str | None = sparse()
-    failure_kind: str = sparse("")
-    steer: str = sparse("")
-    steered_by: str = sparse("")
-    landing: str = sparse("")
-    changes: list[list[Any]] = sparse([])
+    attempt: int = stated(1)
+    reason: str = ""
+    commit: str = ""
+    step: str | None = None
+    failure_kind: str = msgspec.field(default="", name="kind")
+    steer: str = ""
+    steered_by: str = ""
+    landing: str = ""
+    changes: list[list[Any]] = msgspec.field(default_factory=list)
     """What a person should know of what landed (`ends.Told`)."""
-    escalated: str = sparse("")
+    escalated: str = ""
     """Of a new attempt: the agent that does it in place of the node's own, since that one's work was refused."""
 
 
-@frozen
-class FlowAdvanced:
+class FlowAdvanced(Record):
     """An event of the flow (`pipeline.flow.events`): `body` is that event as data.
 
     `node` is the node of its place, `took` the pipeline signal that it used up.
@@ -248,8 +219,8 @@ class FlowAdvanced:
 
     kind: ClassVar[str] = "flow"
     body: dict[str, Any]
-    node: str = ""
-    took: str = ""
+    node: str = stated("")
+    took: str = stated("")
 
     @property
     def event(self) -> str:
@@ -262,19 +233,17 @@ class FlowAdvanced:
         return str(self.body.get("place_id", ""))
 
 
-@frozen
-class GateChanged:
+class GateChanged(Record):
     """A gate was opened, or closed with its place; `body` is the open gate (see `pipeline.gates`)."""
 
     kind: ClassVar[str] = "gate"
     place: str
     node: str
-    closed: bool = False
-    body: dict[str, Any] = field(default_factory=dict)
+    closed: bool = stated(False)
+    body: dict[str, Any] = stated({})
 
 
-@frozen
-class ManagerCycled:
+class ManagerCycled(Record):
     """A manager observed its child pipeline for the `cycle`-th time, or ended with it (`closed`).
 
     `steer` is its instruction for the next agent there, `steered` the last cycle in which it gave one.
@@ -283,32 +252,30 @@ class ManagerCycled:
     kind: ClassVar[str] = "manager"
     place: str
     node: str
-    cycle: int = 0
-    steer: str = ""
-    steered: int | None = None
-    closed: bool = sparse(default=False)
+    cycle: int = stated(0)
+    steer: str = stated("")
+    steered: int | None = stated(None)
+    closed: bool = False
 
 
-@frozen
-class LandingChanged:
+class LandingChanged(Record):
     """A step of the landing of the whole run, at its exit: `requested` (its branch is at `oid`), `tested` (as `commit`,
     for a pull request), `landed` (as `commit`), `no change`, `declined` (by the answer of a gate), `refused` (`flow`
     sends the run back) or `failed`."""
 
     kind: ClassVar[str] = "landing"
     status: str
-    attempt: int = 1
-    oid: str = sparse("")
-    commit: str = sparse("")
-    reason: str = sparse("")
-    failure_kind: str = sparse("")
-    flow: FlowAdvanced | None = nested(FlowAdvanced)
-    base: str = sparse("")
+    attempt: int = stated(1)
+    oid: str = ""
+    commit: str = ""
+    reason: str = ""
+    failure_kind: str = msgspec.field(default="", name="kind")
+    flow: FlowAdvanced | None = None
+    base: str = ""
     """Commit of the pull request's base that the branch is tested with; '' without a pull request."""
 
 
-@frozen
-class PullRequestChanged:
+class PullRequestChanged(Record):
     """A step of the run's pull request (`records.pull_request`); empty fields stay as they were.
 
     `taken` are the ids of checks and comments for which `flow` sends the run back to `node`.
@@ -316,20 +283,19 @@ class PullRequestChanged:
 
     kind: ClassVar[str] = "pull_request"
     state: str
-    number: int = sparse(0)
-    url: str = sparse("")
-    head: str = sparse("")
-    ready: str = sparse("")
-    auto: str = sparse("")
-    reason: str = sparse("")
-    node: str = sparse("")
-    taken: list[str] = sparse([])
-    flow: FlowAdvanced | None = nested(FlowAdvanced)
-    told: str = sparse("")
+    number: int = 0
+    url: str = ""
+    head: str = ""
+    ready: str = ""
+    auto: str = ""
+    reason: str = ""
+    node: str = ""
+    taken: list[str] = msgspec.field(default_factory=list)
+    flow: FlowAdvanced | None = None
+    told: str = ""
 
 
-@frozen
-class ForeignMove:
+class ForeignMove(Record):
     """The target was moved from `old` to `new`, and no merge queue did it; `at_work` are the nodes at work then.
 
     `subject` is that of the new commit, with its author; `rewritten`: the target no longer has the old commit.
@@ -339,9 +305,9 @@ class ForeignMove:
     branch: str
     old: str
     new: str
-    at_work: list[str] = sparse([])
-    subject: str = sparse("")
-    rewritten: bool = sparse(default=False)
+    at_work: list[str] = msgspec.field(default_factory=list)
+    subject: str = ""
+    rewritten: bool = False
 
     def describe(self) -> str:
         """Return the warning."""
@@ -361,8 +327,7 @@ class GitChanges(TypedDict, total=False):
     """Path in the git directory → hash; '' if it is gone."""
 
 
-@frozen
-class Warned:
+class Warned(Record):
     """A change of what the run depends on, of which a person is warned; `at_work` are the nodes at work then.
 
     `about` is `git` (its configuration or hooks) or `gate` (the queue's settings). `state` is what it became, so that
@@ -372,9 +337,9 @@ class Warned:
     kind: ClassVar[str] = "warning"
     about: str
     text: str
-    at_work: list[str] = sparse([])
-    state: str = sparse("")
-    changes: GitChanges = sparse({})
+    at_work: list[str] = msgspec.field(default_factory=list)
+    state: str = ""
+    changes: GitChanges = msgspec.field(default_factory=GitChanges)
 
     def describe(self) -> str:
         """Return the warning."""
@@ -383,14 +348,13 @@ class Warned:
         return f"while {', '.join(self.at_work)} {'was' if len(self.at_work) == 1 else 'were'} at work, {self.text}"
 
 
-@frozen
-class NodeCancelled:
+class NodeCancelled(Record):
     """A node was cancelled: its runner was sent a signal that the work is no longer needed."""
 
     kind: ClassVar[str] = "cancel"
     node: str
-    attempt: int = 1
-    why: str = ""
+    attempt: int = stated(1)
+    why: str = stated("")
 
 
 MACHINE = "machine"
@@ -399,14 +363,13 @@ REPAIR = "repair"
 """`NoteWritten.who` of a note about a journal that was rebuilt, which waits for no person either."""
 
 
-@frozen
-class NoteWritten:
+class NoteWritten(Record):
     """Something waits for a person: `who` waits, `text` says for what; `approval`: for their approval."""
 
     kind: ClassVar[str] = "note"
     who: str
     text: str
-    approval: bool | None = sparse()
+    approval: bool | None = None
     """None in journals of earlier versions."""
 
     @property
@@ -415,75 +378,70 @@ class NoteWritten:
         return earlier.is_for_approval(self.text) if self.approval is None else self.approval
 
 
-@frozen
-class Question:
+class Question(Record):
     """An agent's open question."""
 
     id: str
     text: str
 
 
-@frozen
-class StuckAgent:
+class StuckAgent(Record):
     """A node's agent that its runner parked: its last incarnation, and when a probe is due (UTC)."""
 
     why: str
-    probe_at: str = ""
-    life: int = 0
+    probe_at: str = stated("")
+    life: int = stated(0)
 
 
-@frozen
-class PipelineSignal:
+class PipelineSignal(Record):
     """A signal by name, for a gate of the pipeline."""
 
     name: str
-    value: Any = True
+    value: Any = stated(True)
 
 
-@frozen
-class GuardianSignal:
+class GuardianSignal(Record):
     """A signal that the guardian applied, with all its effects."""
 
     kind: ClassVar[str] = "signal"
     id: str
     type: str
-    node: str | None = None
-    attempt: int = 0
-    sender: str = ""
-    incarnation: int | None = None
-    why: str = sparse("")
-    departure: str = sparse("")
+    node: str | None = stated(None)
+    attempt: int = stated(0)
+    sender: str = msgspec.field(default_factory=lambda: "", name="from")
+    incarnation: int | None = stated(None)
+    why: str = ""
+    departure: str = ""
     """How the orchestrator whose death it reports ended by itself (`Departure`)."""
-    effect: NodeChanged | None = nested(NodeChanged)
-    question: Question | None = nested(Question)
-    answer: str = sparse("")
+    effect: NodeChanged | None = None
+    question: Question | None = None
+    answer: str = ""
     """The id of the question that was answered."""
-    stuck: StuckAgent | None = nested(StuckAgent)
-    unstuck: int | None = sparse()
+    stuck: StuckAgent | None = None
+    unstuck: int | None = None
     """The last incarnation of the node's agent that is no longer parked."""
-    hold: str | None = sparse()
+    hold: str | None = None
     """Node or `processor` that a person parked, with `text` as the reason."""
-    text: str = sparse("")
-    unhold: str | None = sparse()
-    lives: dict[str, int] = sparse({})
+    text: str = ""
+    unhold: str | None = None
+    lives: dict[str, int] = msgspec.field(default_factory=dict)
     """Full name → stopped incarnation that may have a successor."""
-    flow: FlowAdvanced | None = nested(FlowAdvanced)
-    heard: PipelineSignal | None = nested(PipelineSignal)
-    budget: int | None = sparse()
+    flow: FlowAdvanced | None = None
+    heard: PipelineSignal | None = None
+    budget: int | None = None
     """Steps that the flow may take from the next resume on."""
-    resume: dict[str, int] | None = sparse()
+    resume: dict[str, int] | None = None
     """As `lives`, in a run that is resumed."""
-    run: str | None = sparse()
+    run: str | None = None
     """The run's new status."""
-    graph: str = sparse("")
+    graph: str = ""
     """Text of the run's graph from here on: a person added a node or edited one."""
-    unparked: list[str] = sparse([])
-    stop: bool = field(default=False, metadata={"transient": True})
+    unparked: list[str] = msgspec.field(default_factory=list)
+    stop: bool = False
     """True to stop the run; on disk the `run` record that follows says so."""
 
 
-@frozen
-class Snapshot:
+class Snapshot(Record):
     """A compacted journal's first record: the state of all before it."""
 
     kind: ClassVar[str] = "snapshot"
@@ -493,86 +451,79 @@ class Snapshot:
 # ---- launcher --------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class LauncherSignal:
+class LauncherSignal(Record):
     """A signal that the launcher applied."""
 
     kind: ClassVar[str] = "signal"
     id: str
     type: str
-    payload: dict[str, Any] = field(default_factory=dict)
+    payload: dict[str, Any] = stated({})
 
 
-@frozen
-class NotificationSent:
+class NotificationSent(Record):
     """The person's notify command was run for this `key`."""
 
     kind: ClassVar[str] = "told"
     key: str
-    event: str = ""
-    text: str = ""
+    event: str = stated("")
+    text: str = stated("")
 
 
-@frozen
-class GuardianUnparked:
+class GuardianUnparked(Record):
     """A person resumed a run whose guardian was parked: its deaths no longer count."""
 
     kind: ClassVar[str] = "lift"
     full: str
-    why: str = ""
+    why: str = stated("")
 
 
-@frozen
-class LauncherDetached:
+class LauncherDetached(Record):
     """The terminal is gone; the run continues."""
 
     kind: ClassVar[str] = "detached"
 
 
-@frozen
-class LauncherEnded:
+class LauncherEnded(Record):
     """The launcher ended with the run."""
 
     kind: ClassVar[str] = "end"
     status: str
-    reason: str = ""
+    reason: str = stated("")
 
 
 # ---- runner ----------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class RunnerSignal:
+class RunnerSignal(Record):
     """A signal that a runner applied, with all its effects."""
 
     kind: ClassVar[str] = "signal"
     id: str
     type: str
-    attempt: int = 0
-    kill: int = sparse(0)
+    attempt: int = stated(0)
+    kill: int = 0
     """The orchestrator's incarnation to kill."""
-    cancel: str = sparse("")
+    cancel: str = ""
     """Why the node was cancelled."""
-    forward: str = sparse("")
+    forward: str = ""
     """Direction in which a question (`up`) or an answer (`down`) was passed on."""
-    unpark: bool = sparse(default=False)
-    text: str = sparse("")
+    unpark: bool = False
+    text: str = ""
     """Content of a user's signal."""
 
 
-@frozen
-class FactRecorded:
+class FactRecorded(Record):
     """A fact about an attempt that its next runner must know; `failure_kind` belongs to the fact `failed`."""
 
     kind: ClassVar[str] = "fact"
     name: str
     value: str | int
     attempt: int
-    failure_kind: str = ""
-    code: int | None = sparse()
+    failure_kind: str = msgspec.field(default_factory=lambda: "", name="kind")
+    code: int | None = None
     """Exit code of a job that failed; None if nothing tells it, and in journals of earlier versions."""
-    timed_out: bool = sparse(default=False)
-    said: str = sparse("")
+    timed_out: bool = False
+    said: str = ""
     """Why a validator refused the work, in its own words."""
 
     @property
@@ -581,18 +532,16 @@ class FactRecorded:
         return End(self.code, self.timed_out) if self.code is not None or self.timed_out else None
 
 
-@frozen
-class JobStarted:
+class JobStarted(Record):
     """A set-up, an acceptance command or a validation was started."""
 
     kind: ClassVar[str] = "job"
     name: str
-    command: str = ""
-    attempt: int = 1
+    command: str = stated("")
+    attempt: int = stated(1)
 
 
-@frozen
-class WorkSaved:
+class WorkSaved(Record):
     """The content of a worktree was saved under a rescue ref."""
 
     kind: ClassVar[str] = "rescue"
@@ -603,16 +552,14 @@ class WorkSaved:
 # ---- merge processor -------------------------------------------------------------------------------------------------
 
 
-@frozen
-class QueueTaken:
+class QueueTaken(Record):
     """The processor took the merge queue, with this epoch."""
 
     kind: ClassVar[str] = "took"
     epoch: int
 
 
-@frozen
-class QueueStepDone:
+class QueueStepDone(Record):
     """One step of the merge processor."""
 
     kind: ClassVar[str] = "step"
@@ -635,12 +582,18 @@ def encode(event: Event) -> dict[str, Any]:
     """Return the `data` of an event's journal record."""
     match event:
         case FlowAdvanced():
-            return {**event.body, **_present(node=event.node, took=event.took)}
+            return _encode_flow(event)
         case GateChanged():
-            return {**event.body, "place": event.place, "node": event.node, **_present(closed=event.closed)}
+            closed = {"closed": True} if event.closed else {}
+            return {**event.body, "place": event.place, "node": event.node, **closed}
         case Snapshot():
             return event.state
-    return _encode_fields(event)
+        case GuardianSignal(stop=True):
+            return encode(replace(event, stop=False))
+    data = asdict(event)
+    if flow := getattr(event, "flow", None):
+        data["flow"] = _encode_flow(flow)
+    return data
 
 
 def read_attempt(path: Path, attempt: int) -> list[tuple[str, Event | None]]:
@@ -665,10 +618,17 @@ def decode_data(kind: str, data: Mapping[str, Any]) -> Event | None:
             return GateChanged(data["place"], data["node"], bool(data.get("closed")), body)
         case "snapshot":
             return Snapshot(dict(data))
-        case "signal":
-            return _decode_signal(data)
-    cls = _CLASSES.get(kind)
-    return None if cls is None else _decode_fields(cls, data)
+    cls = _class_of_signal(data) if kind == "signal" else _CLASSES.get(kind)
+    if cls is None:
+        return None
+    if data.get("flow"):
+        data = {**data, "flow": _decode_flow(data["flow"])}
+    return from_data(cls, data)
+
+
+def _encode_flow(event: FlowAdvanced) -> dict[str, Any]:
+    named = {"node": event.node, "took": event.took}
+    return {**event.body, **{name: value for name, value in named.items() if value}}
 
 
 def _decode_flow(data: Mapping[str, Any]) -> FlowAdvanced:
@@ -676,60 +636,6 @@ def _decode_flow(data: Mapping[str, Any]) -> FlowAdvanced:
     return FlowAdvanced(body, data.get("node", ""), data.get("took", ""))
 
 
-def _decode_signal(data: Mapping[str, Any]) -> Event:
-    """Decode a record of kind `signal`; a key that only one process writes tells whose it is."""
-    if "payload" in data:
-        return _decode_fields(LauncherSignal, data)
-    if "node" in data:
-        return _decode_fields(GuardianSignal, data)
-    return _decode_fields(RunnerSignal, data)
-
-
-def _present(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value}
-
-
-class _Field(NamedTuple):
-    """Form of a field on disk."""
-
-    name: str
-    key: str
-    is_sparse: bool
-    default: Any
-    of: type[Any] | None
-
-
-def _stored_fields(cls: type[Any]) -> tuple[_Field, ...]:
-    stored = []
-    for field_ in fields(cls):
-        if not field_.metadata.get("transient"):
-            default = field_.default_factory() if field_.default_factory is not MISSING else field_.default
-            stored.append(_Field(field_.name, RENAMED.get(field_.name, field_.name),
-                                 bool(field_.metadata.get("sparse")), default, field_.metadata.get("of")))
-    return tuple(stored)
-
-
-_FIELDS = {cls: _stored_fields(cls) for cls in (*get_args(Event), Question, StuckAgent, PipelineSignal)}
-
-
-def _encode_fields(event: Any) -> dict[str, Any]:
-    data = {}
-    for stored in _FIELDS[type(event)]:
-        value = getattr(event, stored.name)
-        if not (stored.is_sparse and value == stored.default):
-            data[stored.key] = encode(value) if stored.of is not None else value
-    return data
-
-
-def _decode_fields(cls: type[R], data: Mapping[str, Any]) -> R:
-    values = {}
-    for stored in _FIELDS[cls]:
-        if stored.key not in data:
-            if stored.default is MISSING:
-                raise ValueError(f"a journal record of {cls.__name__} has no {stored.key!r}")
-            continue
-        value = data[stored.key]
-        if stored.of is not None and value is not None:
-            value = _decode_flow(value) if stored.of is FlowAdvanced else _decode_fields(stored.of, value)
-        values[stored.name] = value
-    return cls(**values)
+def _class_of_signal(data: Mapping[str, Any]) -> type[Event]:
+    """Return the class of a record of kind `signal`; a key that only one process writes tells whose it is."""
+    return LauncherSignal if "payload" in data else GuardianSignal if "node" in data else RunnerSignal

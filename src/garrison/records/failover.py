@@ -7,12 +7,11 @@ earlier agents' sessions left is kept in `earlier/N` of the attempt's folder.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.json_io import append_lines, read_lines
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,8 +27,7 @@ _KEYS = {"previous": "from", "agent": "to"}
 """Field → its key in the file, where they differ."""
 
 
-@frozen
-class Failover:
+class Failover(Value):
     """A change from one agent to another; a line of `failover.jsonl`."""
 
     at: float

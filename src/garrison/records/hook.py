@@ -6,15 +6,13 @@ continues. Each process moves only its own hook.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import Any
+
+import msgspec
 
 from garrison.errors import ForbiddenTransition, UsageError
-from garrison.frozen import frozen
 from garrison.records.names import Key
-
-if TYPE_CHECKING:
-    from typing import Any
+from garrison.values import Value, replace
 
 PHASES: dict[str, frozenset[str]] = {
     "planning": frozenset({"executing"}),
@@ -26,8 +24,7 @@ PHASES: dict[str, frozenset[str]] = {
 """Phase → the phases that may follow. Back to `executing` is rework; the same phase is no change."""
 
 
-@frozen
-class Hook:
+class Hook(Value):
     """Work phase of one name in one run, with what a successor needs to continue."""
 
     hook_id: str
@@ -38,7 +35,7 @@ class Hook:
     updated_at: str
     phase: str = "planning"
     incarnation: int = 1
-    phase_history: list[dict[str, Any]] = field(default_factory=list)
+    phase_history: list[dict[str, Any]] = msgspec.field(default_factory=list)
     last_committed_node: str | None = None
     resumption_instructions: str | None = None
     predecessor_hook_id: str | None = None

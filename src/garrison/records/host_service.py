@@ -5,13 +5,14 @@ added the host; `host/queues`, written by launches; `host/status.json`, written 
 from __future__ import annotations
 
 import re
-from dataclasses import field
 from pathlib import Path
 
+import msgspec
+
 from garrison.errors import NotFound, UsageError
-from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records.hosts import HostState, check_host, check_label
+from garrison.values import Value
 
 FOLDER = "host"
 SET = "set:"
@@ -20,8 +21,7 @@ MAX_SETS = 200
 """Sets of hosts that a service remembers."""
 
 
-@frozen
-class HostSettings:
+class HostSettings(Value):
     """What the service of a host is to do."""
 
     name: str
@@ -30,7 +30,7 @@ class HostSettings:
     """Of the Temporal server, as this host reaches it."""
     namespace: str = "default"
     slots: int = 2
-    labels: list[str] = field(default_factory=list)
+    labels: list[str] = msgspec.field(default_factory=list)
     state: str = HostState.READY
 
     def __post_init__(self) -> None:
@@ -46,8 +46,7 @@ class HostSettings:
         return [host_queue(self.name), *(label_queue(label) for label in self.labels), ANY_QUEUE, *sets]
 
 
-@frozen
-class HostStatus:
+class HostStatus(Value):
     """What the service of a host does."""
 
     pid: int
@@ -62,7 +61,7 @@ class HostStatus:
     """Why it does not answer."""
     slots: int = 0
     state: str = HostState.READY
-    working: list[str] = field(default_factory=list)
+    working: list[str] = msgspec.field(default_factory=list)
     """Attempts in work, as run/node/number."""
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
+
 from garrison.errors import NotFound, RecordCorrupt, RecordError, UsageError
-from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records.names import quote
+from garrison.values import Value
 
 FOLDER = "hosts"
 _HOST = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
@@ -31,8 +32,7 @@ class HostState(StrEnum):
     """It finishes what it has, and takes nothing new."""
 
 
-@frozen
-class Host:
+class Host(Value):
     """A machine that does the work of nodes."""
 
     name: str
@@ -40,7 +40,7 @@ class Host:
     """Destination for the user's ssh, as typed: alias, or user@host; '' is this machine itself, without ssh."""
     slots: int = 2
     """Attempts that it works on at once."""
-    labels: list[str] = field(default_factory=list)
+    labels: list[str] = msgspec.field(default_factory=list)
     state: str = HostState.READY
     home: str = ""
     """Absolute path of garrison's home on the host."""

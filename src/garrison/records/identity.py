@@ -6,18 +6,16 @@ incarnations and ends them by force; a living process changes its own record, fe
 
 from __future__ import annotations
 
-from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import Any
+
+import msgspec
 
 from garrison.ends import Departure
 from garrison.errors import ForbiddenTransition
-from garrison.frozen import frozen
 from garrison.records import earlier
 from garrison.records.names import Key
 from garrison.records.record import is_timestamp
-
-if TYPE_CHECKING:
-    from typing import Any
+from garrison.values import Value, replace
 
 STATUSES: dict[str, frozenset[str]] = {
     "starting": frozenset({"active", "crashed", "terminated", "starting"}),
@@ -36,8 +34,7 @@ ALIVE = frozenset({"starting", "active", "held"})
 """Statuses that claim a living process; `supervise.verdict` decides whether there is one."""
 
 
-@frozen
-class Identity:
+class Identity(Value):
     """One name in one run. Times are ISO 8601 UTC; `tmux` holds socket, session and pane ids of an orchestrator."""
 
     agent_id: str
@@ -64,7 +61,7 @@ class Identity:
     exit: int | str | None = None
     predecessor_id: str | None = None
     respawns: int = 0
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

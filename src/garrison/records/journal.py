@@ -20,18 +20,16 @@ import hashlib
 import json
 import os
 import zlib
-from dataclasses import replace
 from json.encoder import encode_basestring as _quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.record import SCHEMA
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
 
 
 SNAPSHOT_EVERY = 10_000
@@ -44,8 +42,7 @@ lost."""
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-@frozen
-class Entry:
+class Entry(Value):
     """One journal record, as read: with its blobs in `data`."""
 
     seq: int

@@ -9,16 +9,15 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from garrison.errors import RecordError
-from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records.hosts import FOLDER
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@frozen
-class LateWork:
+class LateWork(Value):
     """An offer that a run has given up."""
 
     id: str

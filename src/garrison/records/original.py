@@ -11,10 +11,10 @@ import hashlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from garrison.frozen import frozen
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import Identity
 from garrison.records.signals import TYPES, Signal
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,7 @@ TERMINAL = "terminal"
 """The original's name of the launcher as a recipient."""
 
 
-@frozen
-class QueuedBranch:
+class QueuedBranch(Value):
     """An entry of the original's merge queue; `is_open` if it has not landed and not failed."""
 
     node: str

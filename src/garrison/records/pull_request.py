@@ -6,11 +6,12 @@ last, which comments a node was sent back for, and what a person was told.
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 
+import msgspec
+
 from garrison.errors import ForbiddenTransition
-from garrison.frozen import frozen
+from garrison.values import Value
 
 
 class PullRequestState(StrEnum):
@@ -62,8 +63,7 @@ NO_AUTO = NOT_READY = "none"
 """In a record, what takes back `auto` or `ready`: an empty field stays as it was."""
 
 
-@frozen
-class PullRequest:
+class PullRequest(Value):
     """What the journal says about a run's pull request; `state` is '' before the first step."""
 
     state: str = ""
@@ -78,13 +78,13 @@ class PullRequest:
     reason: str = ""
     since: str = ""
     """Time of the last change of state, UTC."""
-    taken: dict[str, int] = field(default_factory=dict)
+    taken: dict[str, int] = msgspec.field(default_factory=dict)
     """Id of a check or comment that a node was sent back for → the landing's attempt at that time."""
-    returns: dict[str, int] = field(default_factory=dict)
+    returns: dict[str, int] = msgspec.field(default_factory=dict)
     """Node → number of times it was sent back since a person resumed the run."""
-    owners: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, str] = msgspec.field(default_factory=dict)
     """Key of a comment → the node that was sent back for it."""
-    heads: dict[str, str] = field(default_factory=dict)
+    heads: dict[str, str] = msgspec.field(default_factory=dict)
     """Key of a comment → the head at that time."""
     told: str = ""
     """The failure of the run that was told at the forge last."""

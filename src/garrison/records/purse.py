@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.costs import OUTSIDE, UsageCache, UsageLog, now, total, total_of_day, usage_files
 from garrison.records.reservations import LEAST, ROUNDING, Shortfall
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@frozen
-class Allowance:
+class Allowance(Value):
     """Limits outside runs in US dollars; None: no limit."""
 
     task: float | None = None

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from garrison.errors import RecordError
-from garrison.frozen import frozen
 from garrison.records import atomic, record
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +32,7 @@ class RemotePhase(StrEnum):
     """The offer is over: it has a result, its host was lost, or it was stopped."""
 
 
-@frozen
-class RemoteWorkState:
+class RemoteWorkState(Value):
     """State of the latest offer of an attempt."""
 
     offer: int = 1

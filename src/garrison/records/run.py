@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import suppress
-from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from garrison.errors import NewerSchema, RecordCorrupt
-from garrison.frozen import frozen
 from garrison.records import atomic, earlier, record
 from garrison.records.names import integration_branch
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     T = TypeVar("T")
 
@@ -33,8 +34,7 @@ REMOTES = "refs/garrison/remote"
 """Refs that remote branches are fetched to: `<REMOTES>/<remote>/<branch>`."""
 
 
-@frozen
-class Launch:
+class Launch(Value):
     """Options of a launched run; no secrets, only the names of variables that pass through."""
 
     run_id: str
@@ -45,12 +45,12 @@ class Launch:
     trees: str
     base_oid: str = ""
     setup: str | None = None
-    lock_files: list[str] = field(default_factory=list)
+    lock_files: list[str] = msgspec.field(default_factory=list)
     """Files whose content decides when set-up runs again; empty: the common ones."""
     gate: str | None = None
     no_gate: bool = False
-    env: list[str] = field(default_factory=list)
-    held_back: list[str] = field(default_factory=list)
+    env: list[str] = msgspec.field(default_factory=list)
+    held_back: list[str] = msgspec.field(default_factory=list)
     """Names of the launcher's variables that its children do not get; shown when a command is not found."""
     agent: str = "command"
     max_agents: int = 2
@@ -58,7 +58,7 @@ class Launch:
     max_rework: int = 2
     terminal: str = "auto"
     path: str = ""
-    locale: dict[str, str] = field(default_factory=dict)
+    locale: dict[str, str] = msgspec.field(default_factory=dict)
     graph_source: str = ""
     graph_hash: str = ""
     """Hash of the graph's text as the run keeps it, and of nested pipelines; empty in older runs."""
@@ -74,7 +74,7 @@ class Launch:
     """Gate of the run's own branch, if nodes do not land on `base`; None: they merge into it untested."""
     approve: bool = False
     """True if a person has to approve the work of every node before it lands."""
-    gate_from_target: list[str] = field(default_factory=list)
+    gate_from_target: list[str] = msgspec.field(default_factory=list)
     """Patterns of files that the gate sees as the target has them."""
     hooks: str = ""
     """Hash of the user's reference-transaction hook that is asked before each landing; '' if none is."""
@@ -92,11 +92,11 @@ class Launch:
     """What tells its title and text at that time from others; '' in older runs."""
     sandbox_mode: str = ""
     """Mode that GARRISON_SANDBOX stated at the launch, '' for none: cron resumes the run without that variable."""
-    sandbox_modes: list[str] = field(default_factory=list)
+    sandbox_modes: list[str] = msgspec.field(default_factory=list)
     """Modes that hold; empty in older runs."""
     sandbox_gaps: bool | None = None
     """True if anything is not held; None in older runs."""
-    hosts: list[str] = field(default_factory=list)
+    hosts: list[str] = msgspec.field(default_factory=list)
     """Where nodes are done that do not say it themselves: names of hosts, or one label; empty: on this machine."""
     claimed_for: str = ""
     """Attempt of another home's run that this run does as a host, '' for none: only who has the claim continues it."""
@@ -106,13 +106,13 @@ class Launch:
     """True if the repository's own pre-commit hook is part of the gate."""
     committer: str = ""
     """Who commits what lands, `Name <address>`; '' if git knows no name, and in older runs: garrison itself."""
-    signer: dict[str, Any] = field(default_factory=dict)
+    signer: dict[str, Any] = msgspec.field(default_factory=dict)
     """How what lands is signed, as the merge queue records it; empty: not at all."""
     holds_id: bool = False
     """True if its home made the ref that holds its id in the repository; False in older runs."""
     tick: str = ""
     """File with the list of tasks that it was begun from, and in which it ticks at its end what has landed, or ''."""
-    programs: list[str] = field(default_factory=list)
+    programs: list[str] = msgspec.field(default_factory=list)
     """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
     waited for, since an update puts it back."""
 
@@ -155,14 +155,13 @@ class Launch:
         return f"{REMOTES}/{self.remote}/{self.base}" if self.remote else f"refs/heads/{self.base}"
 
 
-@frozen
-class RunSandbox:
+class RunSandbox(Value):
     """Sandbox of a run since it was last resumed, where that is not the one it was launched with."""
 
     sandbox: str
     """As in `Launch`, like the others."""
     sandbox_mode: str
-    sandbox_modes: list[str] = field(default_factory=list)
+    sandbox_modes: list[str] = msgspec.field(default_factory=list)
     sandbox_gaps: bool | None = None
 
 
@@ -170,8 +169,7 @@ CONTINUE = "continue"
 """`Task.rework` of the attempt after a lost one: it begins at the branch, or at a later snapshot of the work."""
 
 
-@frozen
-class Task:
+class Task(Value):
     """One attempt at one node: everything that its runner and orchestrator need to know."""
 
     run_id: str
@@ -196,8 +194,8 @@ class Task:
     branch, conflict markers are left for the agent)."""
     rework_reason: str = ""
     """Why the attempt before this one failed; empty in the first."""
-    attributes: dict[str, Any] = field(default_factory=dict)
-    context: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
+    context: dict[str, Any] = msgspec.field(default_factory=dict)
     """Pipeline context at the start of this attempt, in a run whose graph has one."""
     preamble: str = ""
     """Summary of the run so far, unless a session remembers it; the prompt begins with it."""
@@ -209,11 +207,11 @@ class Task:
     """Words besides the statuses that its agent may report since edges ask for them; None (older runs): any."""
     step: str = ""
     """Step of the flow that the attempt is for (`run_flow.step_id`); empty in older runs."""
-    ways: list[str] = field(default_factory=list)
+    ways: list[str] = msgspec.field(default_factory=list)
     """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
     failover: list[str] | None = None
     """Agents that go on when its agent cannot, in this order; None: the agent's profile says."""
-    landed: list[dict[str, str]] = field(default_factory=list)
+    landed: list[dict[str, str]] = msgspec.field(default_factory=list)
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
     hosts: str = ""
     """Where it is done (`records.placement`), '' for this machine."""
@@ -233,8 +231,7 @@ class Task:
         return replace(self, setup=None, acceptance=None, silence_s=None, timeout_s=None, attributes=attributes)
 
 
-@frozen
-class Result:
+class Result(Value):
     """Result of an attempt, as its orchestrator writes it; ignored unless run, node and attempt are the current
     ones."""
 
@@ -248,13 +245,13 @@ class Result:
     exit_code: int | None = None
     head: str | None = None
     tail: str = ""
-    said: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, Any] = msgspec.field(default_factory=dict)
     """The agent's report for the pipeline (see `agents.result`)."""
     session: str = ""
     """Session id of the agent, for later nodes of its thread."""
     failure_kind: str = ""
     """One of `ends.RefusedBy`, or ''."""
-    refusal: dict[str, object] = field(default_factory=dict)
+    refusal: dict[str, object] = msgspec.field(default_factory=dict)
     """Why the work of an agent that reported success is refused (`ends.Refusal`), beside the reason in words."""
 
     def __post_init__(self) -> None:
@@ -288,8 +285,7 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@frozen
-class RunnerState:
+class RunnerState(Value):
     """Runner state for users' scripts; `status` follows the process."""
 
     runner_pid: int | None

@@ -24,14 +24,15 @@ from __future__ import annotations
 import errno
 import json
 import re
-from dataclasses import field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from garrison.errors import RecordCorrupt, RecordError, UsageError
-from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records.names import Key
+from garrison.values import Value, fields_of, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -88,8 +89,7 @@ def describe_own(signal: Signal) -> str:
     return " ".join(text.split())[:MAX_OWN_TEXT]
 
 
-@frozen
-class Signal:
+class Signal(Value):
     """One message; `source` is {role, name, incarnation}, `target` {role, name}; `attempt` 0 means not of a node."""
 
     id: str
@@ -100,7 +100,7 @@ class Signal:
     timestamp: str
     node_id: str | None = None
     attempt: int = 0
-    payload: dict[str, Any] = field(default_factory=dict)
+    payload: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not is_type(self.signal_type):
@@ -117,8 +117,7 @@ class Signal:
         return Key(self.source["role"], self.source["name"], self.run_id)
 
 
-@frozen
-class PostedSignal:
+class PostedSignal(Value):
     """A file in an inbox, with its signal, or the reason why it cannot be read."""
 
     path: Path
@@ -244,7 +243,7 @@ KEYS = {"node": "node_id", "failure_kind": "kind", "last_incarnation": "life", "
 """Field → key on disk, where the two differ."""
 
 
-class Payload:
+class Payload(Value):
     """Content of a signal of `type`; guidance has an `action`, too."""
 
     type: ClassVar[str] = "GUIDANCE"
@@ -253,12 +252,12 @@ class Payload:
     def to_data(self) -> dict[str, Any]:
         """Return the payload's JSON."""
         data = {"action": self.action} if self.action else {}
-        return data | {KEYS.get(name, name): value for name, value in vars(self).items() if value not in ("", None)}
+        return data | {KEYS.get(name, name): value for name, value in fields_of(self).items()
+                       if value not in ("", None)}
 
 
 # reports, upward
 
-@frozen
 class NodeComplete(Payload):
     """The node's acceptance is green; `landing` is `no change` if there is nothing to land."""
 
@@ -268,7 +267,6 @@ class NodeComplete(Payload):
     landing: str = ""
 
 
-@frozen
 class MergeReady(Payload):
     """The node's branch is in the merge queue."""
 
@@ -277,7 +275,6 @@ class MergeReady(Payload):
     branch: str
 
 
-@frozen
 class NeedsReview(Payload):
     """The node's branch is in the merge queue, and a person has to approve it before it lands."""
 
@@ -286,7 +283,6 @@ class NeedsReview(Payload):
     branch: str
 
 
-@frozen
 class RunnerExited(Payload):
     """A runner has ended: its node is `done` or `failed`; `failure_kind` says what failed, `rescue` names the saved
     work."""
@@ -300,7 +296,6 @@ class RunnerExited(Payload):
     rescue: str = ""
 
 
-@frozen
 class OrchestratorHung(Payload):
     """The node's orchestrator hangs and is replaced."""
 
@@ -310,7 +305,6 @@ class OrchestratorHung(Payload):
     evidence: dict[str, Any] | None = None
 
 
-@frozen
 class OrchestratorParked(Payload):
     """The node's orchestrator is parked, or no longer is; a probe is due at `probe_at` (UTC)."""
 
@@ -323,7 +317,6 @@ class OrchestratorParked(Payload):
     probe_at: str = ""
 
 
-@frozen
 class OrchestratorCrashed(Payload):
     """An incarnation of the node's orchestrator died, or ended without a result; `departure` says how that ended."""
 
@@ -333,7 +326,6 @@ class OrchestratorCrashed(Payload):
     departure: str = ""
 
 
-@frozen
 class NeedsInput(Payload):
     """An agent asks a person."""
 
@@ -342,7 +334,6 @@ class NeedsInput(Payload):
     question_id: str
 
 
-@frozen
 class AgentRegistered(Payload):
     """An incarnation was registered by hand."""
 
@@ -350,7 +341,6 @@ class AgentRegistered(Payload):
     incarnation: int
 
 
-@frozen
 class AgentCrashed(Payload):
     """An incarnation was recorded by hand as crashed."""
 
@@ -359,7 +349,6 @@ class AgentCrashed(Payload):
     why: str = ""
 
 
-@frozen
 class AgentTerminated(Payload):
     """An incarnation was recorded by hand as terminated."""
 
@@ -368,7 +357,6 @@ class AgentTerminated(Payload):
     why: str = ""
 
 
-@frozen
 class Escalation(Payload):
     """A name was parked; a probe is due at `probe_at` (UTC), if at all."""
 
@@ -378,7 +366,6 @@ class Escalation(Payload):
     probe_at: str = ""
 
 
-@frozen
 class Violation(Payload):
     """Somebody changed what no agent may change, such as git's hooks, while `nodes` were at work."""
 
@@ -387,7 +374,6 @@ class Violation(Payload):
     nodes: tuple[str, ...] = ()
 
 
-@frozen
 class PipelineComplete(Payload):
     """The run is over: done or failed."""
 
@@ -398,7 +384,6 @@ class PipelineComplete(Payload):
 
 # requests, downward
 
-@frozen
 class InputResponse(Payload):
     """A person's answer to an agent's question, or to a gate: then `question_id` is its place."""
 
@@ -407,7 +392,6 @@ class InputResponse(Payload):
     text: str
 
 
-@frozen
 class KillOrchestrator(Payload):
     """Kill this incarnation of the node's orchestrator; None: the living one."""
 
@@ -415,7 +399,6 @@ class KillOrchestrator(Payload):
     incarnation: int | None = None
 
 
-@frozen
 class StopRun(Payload):
     """Stop the run gracefully; with `hurry` kill what does not stop at once."""
 
@@ -423,7 +406,6 @@ class StopRun(Payload):
     hurry: bool | None = None
 
 
-@frozen
 class ResumeRun(Payload):
     """Resume the run; with `retry_failed` the flow also returns to the node at which it failed, or to `nodes` alone."""
 
@@ -438,7 +420,6 @@ def resume_id(run: str, incarnation: int) -> str:
     return f"{run}-resume-{incarnation}"
 
 
-@frozen
 class ParkNode(Payload):
     """Park a node (or `processor`) until a person unparks it."""
 
@@ -447,7 +428,6 @@ class ParkNode(Payload):
     text: str = ""
 
 
-@frozen
 class UnparkNode(Payload):
     """Unpark a node (or `processor`); without `who`, the recipient's own child."""
 
@@ -455,7 +435,6 @@ class UnparkNode(Payload):
     who: str = ""
 
 
-@frozen
 class RetryNode(Payload):
     """Try a failed node of a running run again."""
 
@@ -463,7 +442,6 @@ class RetryNode(Payload):
     who: str
 
 
-@frozen
 class CancelNode(Payload):
     """End the node's work, which is no longer needed."""
 
@@ -471,7 +449,6 @@ class CancelNode(Payload):
     text: str = ""
 
 
-@frozen
 class SendPipelineSignal(Payload):
     """A signal by name, for a gate of the pipeline."""
 
@@ -480,7 +457,6 @@ class SendPipelineSignal(Payload):
     value: Any = True
 
 
-@frozen
 class AddNode(Payload):
     """Add a task to the run's graph, after the node `after` ('': as the graph begins), with these attributes."""
 
@@ -490,7 +466,6 @@ class AddNode(Payload):
     after: str = ""
 
 
-@frozen
 class EditNode(Payload):
     """Change these attributes of a task that has not begun."""
 
@@ -499,7 +474,6 @@ class EditNode(Payload):
     attributes: dict[str, str]
 
 
-@frozen
 class SetBudget(Payload):
     """Allow the flow so many steps from the next resume on."""
 

@@ -22,7 +22,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Hindered
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.sandbox.git_view import (
     MERGE_HEADS,
@@ -39,6 +38,7 @@ from garrison.system import failpoint, untrusted
 from garrison.system.git import Git, GitError, bounds
 from garrison.system.git.commits import OID
 from garrison.system.git.garbage import hold_gc, is_gc_running
+from garrison.values import Value
 
 _TRIES = 5
 """Imports of what a `git gc` took again before its ref was there."""
@@ -60,8 +60,7 @@ _PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 
 
-@frozen
-class Collected:
+class Collected(Value):
     """Result of a collection."""
 
     is_changed: bool = False
@@ -72,8 +71,7 @@ class Collected:
     """Commit to be saved because no ref of the repository holds it."""
 
 
-@frozen
-class OpenWork:
+class OpenWork(Value):
     """State of a worktree that no commit has: an operation of git that was begun and not concluded."""
 
     operation: str = ""
@@ -84,8 +82,7 @@ class OpenWork:
     """Files that the index has in conflict."""
 
 
-@frozen
-class PrivateState:
+class PrivateState(Value):
     """Checkout of a view; every value is a well-formed object name, but nothing more is known of it."""
 
     head: str
@@ -573,8 +570,7 @@ def _import_commits(view: GitView, state: ViewState, tips: Sequence[str]) -> lis
     return [oid for oid in new if oid not in missing]
 
 
-@frozen
-class SideWork:
+class SideWork(Value):
     """Commits that an agent left beside its branch; `ref` is `refs/stash` or a branch."""
 
     ref: str

@@ -10,10 +10,8 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.sandbox import bubblewrap, file_system, landlock, private_files
 from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
@@ -23,6 +21,7 @@ from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.user_git_config import copy_settings
 from garrison.system import seccomp
+from garrison.values import Value, replace
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of the package `garrison`."""
@@ -33,8 +32,7 @@ _NOT_INSIDE = ("TMPDIR", "XDG_RUNTIME_DIR")
 """Variables that name folders which do not exist inside."""
 
 
-@frozen
-class Confined:
+class Confined(Value):
     """A wrapped command."""
 
     argv: tuple[str, ...]

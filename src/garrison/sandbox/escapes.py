@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from garrison.frozen import frozen
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode, Network
 from garrison.system import seccomp
+from garrison.values import Value
 
 _BOTH = frozenset({Mode.BUBBLEWRAP, Mode.LANDLOCK})
 _ONLY_BUBBLEWRAP = frozenset({Mode.BUBBLEWRAP})
@@ -25,8 +25,7 @@ class Verdict(StrEnum):
     ESCAPED = "ESCAPED"
 
 
-@frozen
-class Escape:
+class Escape(Value):
     """Something that a confined process tries; `key` names it in `escape_attempts.py`."""
 
     key: str

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Refused
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.sandbox.place import Place
@@ -92,8 +92,7 @@ class Step(StrEnum):
     HIDE_FILE = "hide file"
 
 
-@frozen
-class FileSystemStep:
+class FileSystemStep(Value):
     """One step; `source` is a path outside, or what a link names."""
 
     step: Step
@@ -101,8 +100,7 @@ class FileSystemStep:
     source: str = ""
 
 
-@frozen
-class Surroundings:
+class Surroundings(Value):
     """Toolchains that the user's environment names, and folders that must not be shown by chance."""
 
     user_home: Path

@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Network, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -24,7 +24,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ from garrison.sandbox.place import Mount
 from garrison.system import untrusted
 from garrison.system.git import bounds, excludes
 from garrison.system.git.commits import OID
+from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

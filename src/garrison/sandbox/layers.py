@@ -31,9 +31,9 @@ from pathlib import Path
 
 from garrison.config import homes_list
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.system import processes, untrusted
+from garrison.values import Value
 
 CACHES = {"pip": ".cache/pip", "uv": ".cache/uv", "npm": ".npm/_cacache", "pnpm": ".local/share/pnpm/store",
           "yarn": ".cache/yarn", "cargo": ".cargo/registry", "go": "go/pkg/mod"}
@@ -50,8 +50,7 @@ class Way(StrEnum):
     COPY = "copy"
 
 
-@frozen
-class Layer:
+class Layer(Value):
     """Folders to be laid under a folder."""
 
     upper: Path
@@ -175,8 +174,7 @@ def copy_tree(source: Path, target: Path, way: Way = Way.COPY) -> None:
 # ---- which way -------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class Means:
+class Means(Value):
     """Way of layers on one file system, and why it is not the overlay."""
 
     way: Way

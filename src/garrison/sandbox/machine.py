@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 
-@frozen
-class Machine:
+class Machine(Value):
     """Abilities of this machine to confine this user's processes."""
 
     bubblewrap: str = ""

@@ -10,11 +10,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.sandbox.file_system import SYSTEM, is_within
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.sandbox.place import Rights

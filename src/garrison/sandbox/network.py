@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 from garrison.config import read_config
 from garrison.errors import GarrisonError, Refused
-from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox import net_namespace
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
@@ -37,6 +36,7 @@ from garrison.sandbox.proxy.registration import ApiAccess, Registration
 from garrison.sandbox.rights import read_rights
 from garrison.system.git.submodules import connect_as_user
 from garrison.tables import as_amount, or_none
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from garrison.system.event_loop import EventLoop
@@ -52,8 +52,7 @@ _NO_PROXY = ("no_proxy", "NO_PROXY")
 _LOCAL = "localhost,127.0.0.1,::1"
 
 
-@frozen
-class NetworkUser:
+class NetworkUser(Value):
     """User of a network: the node and attempt that its calls and refused hosts are counted for."""
 
     home: Path

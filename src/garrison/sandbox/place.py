@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
-from garrison.frozen import frozen
+import msgspec
+
+from garrison.values import Value
 
 
 class Role(StrEnum):
@@ -56,8 +57,7 @@ DEFAULT_HOSTS = "default"
 """Word in `hosts` that stands for the hosts that are allowed without a setting."""
 
 
-@frozen
-class Rights:
+class Rights(Value):
     """Rights of a confined tree, as config.toml states them."""
 
     mode: Mode = DEFAULT_MODE
@@ -76,8 +76,7 @@ class Rights:
     """True if an agent's git keeps the addresses and credential helpers to push with."""
 
 
-@frozen
-class Mount:
+class Mount(Value):
     """A file or folder of the machine that is shown inside at `target`."""
 
     source: Path
@@ -85,8 +84,7 @@ class Mount:
     writable: bool = False
 
 
-@frozen
-class Place:
+class Place(Value):
     """All that one confined process tree is given."""
 
     role: Role
@@ -95,7 +93,7 @@ class Place:
     """Worktree outside."""
     private: Path
     """garrison's folder for this tree. The tree may write its `tmp` and `home` there, and nothing else."""
-    mounts: tuple[Mount, ...] = field(default=())
+    mounts: tuple[Mount, ...] = msgspec.field(default=())
     """Git view, exchange folder, agent socket and so on; a later mount lies over an earlier one."""
     worktree_writable: bool = True
     under_home: tuple[Path, ...] = ()

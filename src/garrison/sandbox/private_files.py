@@ -18,13 +18,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from garrison.config import homes_list
-from garrison.frozen import frozen
 from garrison.records import atomic
+from garrison.values import Value, asdict
 
 FILE = "private-files.json"
 """File beside the list of homes: folder → what was found in it."""
@@ -53,8 +53,7 @@ _PROGRAM_FOLDERS = frozenset({"bin", "sbin", "shims", "libexec"})
 _ALL = 0o444
 
 
-@frozen
-class Found:
+class Found(Value):
     """What a walk of a folder has found."""
 
     changed: int

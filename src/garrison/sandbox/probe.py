@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from garrison.sandbox.bubblewrap import NAMESPACES, PROGRAM
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode
 from garrison.system import landlock, processes
+from garrison.values import asdict
 
 if TYPE_CHECKING:
     from garrison.sandbox.place import Place

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.records.json_io import read_json, write_json
 from garrison.sandbox.place import DEFAULT_HOSTS
+from garrison.values import Value, asdict
 
 REFUSED = "refused.json"
 """File of the refused hosts, in a folder that the proxy keeps for one tree."""
@@ -42,8 +42,7 @@ class RefusedHost:
         return asdict(self)
 
 
-@frozen
-class HostSettings:
+class HostSettings(Value):
     """The hosts that may be reached, and the file that states them."""
 
     path: Path = Path("config.toml")

@@ -18,13 +18,12 @@ A more specific table replaces a key of a more general one. `GARRISON_SANDBOX` r
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.config import ConfigFile, read_config
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.sandbox.place import (
     AUTO_VARIABLE,
     DEFAULT_HOSTS,
@@ -38,6 +37,7 @@ from garrison.sandbox.place import (
 )
 from garrison.sandbox.proxy.hosts import parse_rules
 from garrison.tables import as_flag, as_strings, member, setting
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ def _paths(value: Any) -> tuple[str, ...]:
     return paths
 
 
-@frozen
+@dataclass(frozen=True)
 class SandboxConfig:
     """The table `[sandbox]`, and its tables for one role each; a profile has the same keys but for `mode`."""
 

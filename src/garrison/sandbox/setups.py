@@ -30,12 +30,10 @@ import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from garrison.config import read_config
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.sandbox.confine import MOUNT_POINTS
@@ -46,6 +44,7 @@ from garrison.sandbox.user_git_config import NAME as GIT_CONFIG
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git
 from garrison.system.git.excludes import literal_pattern
+from garrison.values import Value, asdict, replace
 
 STORE = "setups"
 """Folder of a repository's worktrees with what is kept."""
@@ -61,8 +60,7 @@ _MAX_NAMED = 1 << 20
 DAY = 86400.0
 
 
-@frozen
-class SetupLayer:
+class SetupLayer(Value):
     """What one set-up left."""
 
     folder: str
@@ -101,8 +99,7 @@ class SetupLayer:
         return Path(self.folder) / _TREE
 
 
-@frozen
-class Limits:
+class Limits(Value):
     """What is kept of set-ups: `[setup]` of config.toml."""
 
     days: float = 14.0

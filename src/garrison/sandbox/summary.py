@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from garrison.ends import NOT_FOUND, End, EndKind
 from garrison.errors import Refused
-from garrison.frozen import frozen
 from garrison.sandbox.named_files import named_programs
 from garrison.sandbox.place import Mode, Network, Role
 from garrison.sandbox.probe import choose_mode, describe_mode, machine
 from garrison.sandbox.rights import read_rights
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +27,7 @@ NAMES = {Role.SETUP: "set-up", Role.ACCEPTANCE: "acceptance", Role.GATE: "the ga
 _LISTS = ("read", "write", "hide")
 
 
-@frozen
-class Summary:
+class Summary(Value):
     """Modes that hold for some agents and roles."""
 
     words: str

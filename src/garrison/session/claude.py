@@ -16,7 +16,6 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from garrison.agents.graph.graph import claude
 from garrison.agents.graph.model import Event, Node
 from garrison.session.adapters import ToolDispatcher
 from garrison.session.memory import Memory
+from garrison.values import replace
 
 SYSTEM = ("You are the voice of a session that garrison keeps. You are given what the session knows and the "
           "conversation so far, and answer its last message. In a heartbeat there is no message: you act of your own "

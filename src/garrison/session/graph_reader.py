@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from garrison.errors import UsageError
 from garrison.pipeline.graph import Edge, Graph, Node, flag
 from garrison.pipeline.lint.context_keys import SESSION_STATE, WRITTEN
 from garrison.pipeline.parser import parse
 from garrison.session.adapters import NODES
+from garrison.values import replace
 
 ACTIONS: Mapping[str, str] = {
     "session_memory.recall": "memory_recall", "session_memory.update": "memory_update",

@@ -13,7 +13,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.json_io import append_line
 from garrison.records.life_lock import LifeLock
@@ -31,6 +30,7 @@ from garrison.session.graph_reader import adapters_of, read_session_graph
 from garrison.session.nodes import SessionNodes
 from garrison.session.state import SessionState
 from garrison.session.trust import Tier, find_tier, read_tiers
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from typing import Self
@@ -48,8 +48,7 @@ class RunFailed(GarrisonError):
     """A turn or heartbeat failed; the state is as it was before."""
 
 
-@frozen
-class TurnResult:
+class TurnResult(Value):
     """Answer to a message, with the number of tool calls and the run's final context."""
 
     response: str
@@ -59,8 +58,7 @@ class TurnResult:
     steps: int = 0
 
 
-@frozen
-class HeartbeatResult:
+class HeartbeatResult(Value):
     """Result of a heartbeat: its mode, its actions, the number of model calls."""
 
     cognitive_mode: str

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from garrison.errors import UsageError
+from garrison.values import asdict
 
 MODES = ("reflection", "goal_pursuit", "plan_execution", "consolidation")
 ROLES = ("user", "assistant", "tool", "system")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.tables import Table, as_flag, as_strings, number, setting
 
 
-@frozen
+@dataclass(frozen=True)
 class Tier:
     """One trust tier; see trust.toml for the fields."""
 

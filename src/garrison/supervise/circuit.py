@@ -7,14 +7,11 @@ with the same state. A person's `unpark` and `--resume` close the circuit too, a
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from garrison.frozen import frozen
 from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
+from garrison.values import Value, replace
 
 
-@frozen
-class Circuit:
+class Circuit(Value):
     """Circuit breaker of one name; times are monotonic seconds of the boot `boot_id`."""
 
     state: str = "closed"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@frozen
-class Ruling:
+class Ruling(Value):
     """Meaning of a class of deaths: whether it `counts` against window and total, and what `follows`."""
 
     counts: bool

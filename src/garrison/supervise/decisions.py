@@ -8,10 +8,9 @@ and an explanation that is not the reason shows.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
 from garrison.records.events import Follows
 from garrison.records.identity import Identity
 from garrison.records.record import from_dict, to_dict
@@ -20,6 +19,7 @@ from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.hang_detector import judge_recorded
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, Verdict, judge
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +31,7 @@ START_RECHECK = 0.5
 time, its deadline passes), and it has no record of its own yet whose process the kernel could report."""
 
 
-@frozen
-class ChildState:
+class ChildState(Value):
     """A supervised process as it is now; identity and verdict are None if it was never started."""
 
     identity: Identity | None = None
@@ -67,8 +66,7 @@ class ChildState:
         return self.identity is not None and self.attempt < attempt
 
 
-@frozen
-class DecisionInputs:
+class DecisionInputs(Value):
     """All inputs of a decision; with them it can be made again (`replay`)."""
 
     rule: str
@@ -81,7 +79,7 @@ class DecisionInputs:
     circuit: Circuit = CLOSED
 
 
-@frozen
+@dataclass(frozen=True)
 class RestartDecision:
     """A decision about one process, with its reason and inputs.
 
@@ -221,8 +219,7 @@ up, and probes early."""
 _SOURCE = "a journaled decision"
 
 
-@frozen
-class Replay:
+class Replay(Value):
     """A decision made again from its journaled inputs."""
 
     verdict: Verdict | None

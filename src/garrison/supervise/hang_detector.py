@@ -8,10 +8,11 @@ evidence.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
+import msgspec
+
+from garrison.values import Value, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -27,12 +28,11 @@ SPINNING_TIMEOUTS = 4.0
 """Timeouts without a heartbeat that a computing process is allowed: a long turn is no hang, but an endless one is."""
 
 
-@frozen
-class Evidence:
+class Evidence(Value):
     """Observations of one incarnation at one moment; times in seconds, plain data."""
 
     incarnation: int
-    ages: dict[str, float] = field(default_factory=dict)
+    ages: dict[str, float] = msgspec.field(default_factory=dict)
     """Kind of evidence → watched seconds since the last of it."""
     state: str = ""
     """State letter of the process in /proc (T: stopped, D: blocked in the kernel, R: running); '' unknown."""
@@ -54,8 +54,7 @@ class Evidence:
     """Seconds this incarnation was watched."""
 
 
-@frozen
-class Hang:
+class Hang(Value):
     """A process that is alive but does nothing: the rule that fired, and a sentence."""
 
     rule: str
@@ -164,7 +163,7 @@ def latest_evidence(ages: dict[str, float]) -> tuple[str, float] | None:
 def encode_evidence(evidence: Evidence, hang: Hang | None, timeout: float,
                     silence: float | None = None) -> dict[str, Any]:
     """Return the evidence as JSON values, with the limits it was compared with and the rule that fired."""
-    body = {**evidence.__dict__, "ages": {kind: round(age, 3) for kind, age in evidence.ages.items()},
+    body = {**fields_of(evidence), "ages": {kind: round(age, 3) for kind, age in evidence.ages.items()},
             "watched": round(evidence.watched, 3), "tool_left": round(evidence.tool_left, 3)}
     return {**body, "timeout": timeout, "silence": silence, "rule": hang.rule if hang else ""}
 

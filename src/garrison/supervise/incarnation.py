@@ -29,12 +29,12 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.ends import Departure
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, LockLost, RecordCorrupt, RecordError, Refused
-from garrison.frozen import frozen
 from garrison.records.hook import Hook, advance_phase, continue_hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.life_lock import LifeLock
@@ -45,6 +45,7 @@ from garrison.system.clock import from_iso, iso
 from garrison.system.disk_space import retry_until_space
 from garrison.system.processes import ProcessId
 from garrison.system.shortage import is_shortage
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,8 +79,7 @@ def new_id() -> str:
 # ---- lease (pure) ----------------------------------------------------------------------------------------------------
 
 
-@frozen
-class SpawnRequest:
+class SpawnRequest(Value):
     """A process to start: its name, its parent and where it works."""
 
     key: Key
@@ -87,7 +87,7 @@ class SpawnRequest:
     worktree: str | None = None
     branch: str | None = None
     session_id: str = ""
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     journal_incarnation: int = 0
     """Highest incarnation in the spawner's journal; a lost record must not start one twice."""
 

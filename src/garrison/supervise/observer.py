@@ -9,10 +9,8 @@ every few seconds below a working orchestrator. `judge_now` serves callers that 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from garrison.frozen import frozen
 from garrison.records import life_lock
 from garrison.records.identity import Identity
 from garrison.records.names import format_marker
@@ -20,6 +18,7 @@ from garrison.supervise.hang_detector import Evidence, EvidenceTimes, WatchClock
 from garrison.supervise.verdict import Observation, Verdict, is_spawn_due, is_start_overdue, judge, stale_reason
 from garrison.system.clock import from_iso, iso
 from garrison.system.processes import TICKS_PER_SECOND
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from garrison.system.processes import ProcessId
 
 
-@frozen
-class ProcessOrigin:
+class ProcessOrigin(Value):
     """A process as records name it: its pid with start ticks, and where it runs."""
 
     pid: int
@@ -216,8 +214,7 @@ class AgentEvidence(Protocol):
         ...
 
 
-@frozen
-class Inspection:
+class Inspection(Value):
     """A verdict on one process, with its evidence as JSON values; None if none was gathered."""
 
     verdict: Verdict
@@ -316,8 +313,7 @@ def _may_walk_worktree(watched: _Watched, limit: float, at: float) -> bool:
     return is_due
 
 
-@frozen
-class _Tree:
+class _Tree(Value):
     """Processes of one incarnation at one moment; CPU in clock ticks."""
 
     state: str

@@ -10,13 +10,12 @@ used-up window parks the name (`circuit.py`), a used-up total fails the attempt.
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from garrison.frozen import frozen
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.death_classes import CRASH, MEMORY, ruling
 from garrison.system.shortage import retry_pause
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from garrison.records.events import ChildDied
 
 
-@frozen
-class Policy:
+class Policy(Value):
     """Limits of restarts; times in seconds."""
 
     window: float = 600.0
@@ -66,8 +64,7 @@ class Policy:
         return circuit.since + self.healthy
 
 
-@frozen
-class Death:
+class Death(Value):
     """One death of a name; `monotonic` is in seconds of the boot `boot_id`, `kind` its class."""
 
     incarnation: int
@@ -94,8 +91,7 @@ class Death:
         return ruling(self.kind).weight
 
 
-@frozen
-class PolicyOutcome:
+class PolicyOutcome(Value):
     """Outcome of the policy; `why` names the rule that applied.
 
     `kind` is start (not before `at`, monotonic seconds), park (the window is used up, or a person must act first),

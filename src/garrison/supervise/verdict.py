@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.records.identity import Identity
@@ -18,8 +18,7 @@ LINGER_SECONDS = 5.0
 """Seconds after a graceful end in which the life lock must be released: the successor waits for it."""
 
 
-@frozen
-class Observation:
+class Observation(Value):
     """Facts about one identity at one moment; host, boot and pid namespace are the observer's."""
 
     host: str
@@ -43,8 +42,7 @@ class Observation:
     """State letter of the process with that pid (T: stopped); '' unknown."""
 
 
-@frozen
-class Verdict:
+class Verdict(Value):
     """A judgement with its reason.
 
     `state` is alive, starting, elsewhere (alive where its process is not visible), dead, lapsed (a failed start), hung

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
-from garrison.frozen import frozen
+from garrison.values import Value, replace
 
 AGENT_BYTES = 512 << 20
 """Estimated memory of one agent with its tools."""
@@ -24,8 +23,7 @@ RECOVERY = 60.0
 """Seconds without a shortage after which one more agent may work."""
 
 
-@frozen
-class AgentLimit:
+class AgentLimit(Value):
     """Number of agents that may work at once: lowered while the machine is short of room, raised again one by one.
 
     It stops no agent; only no other is started while more work than it allows.

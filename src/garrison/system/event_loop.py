@@ -21,9 +21,9 @@ from typing import Self
 import inotify_simple
 from inotify_simple import INotify, flags
 
-from garrison.frozen import frozen
 from garrison.system import processes
 from garrison.system.processes import ProcessId
+from garrison.values import Value
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
 """Signals that wake a process by default."""
@@ -34,8 +34,7 @@ _FILE_MASK = flags.MODIFY | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF |
 """A file replaced by renaming another over it shows as ATTRIB (it loses its last link)."""
 
 
-@frozen
-class Wakeup:
+class Wakeup(Value):
     """Reason why `wait` returned; all empty: the time was up. `signals` are in order of arrival, with repetitions."""
 
     signals: tuple[int, ...] = ()

@@ -17,7 +17,7 @@ from errno import EACCES, EAGAIN, EDQUOT, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, E
 from typing import TYPE_CHECKING
 
 from garrison.errors import Hindered
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,8 +32,7 @@ class Course(StrEnum):
     FAIL = "fail"
 
 
-@frozen
-class Hindrance:
+class Hindrance(Value):
     """One class of answers: how git words it in a line that begins with `fatal:` or `error:`, and its errors."""
 
     name: str

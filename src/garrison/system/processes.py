@@ -19,9 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from garrison.errors import GarrisonError, Shortage
-from garrison.frozen import frozen
 from garrison.system.shortage import is_shortage
+from garrison.values import Value
 
 if TYPE_CHECKING:
     import socket
@@ -47,8 +49,7 @@ class ProcessId:
     ticks: int
 
 
-@frozen
-class ProcessInfo:
+class ProcessInfo(Value):
     """Fields of /proc/PID/stat."""
 
     pid: int
@@ -68,8 +69,7 @@ class ProcessInfo:
         return ProcessId(self.pid, self.ticks)
 
 
-@frozen
-class ProcessRow:
+class ProcessRow(Value):
     """A living process as `kill_tree.select_targets` sees it; `marker` is its incarnation, None if it has none."""
 
     pid: int
@@ -85,8 +85,7 @@ class ProcessRow:
         return ProcessId(self.pid, self.ticks)
 
 
-@frozen
-class Host:
+class Host(Value):
     """Scope of a pid: pids compare only within the same host, boot and pid namespace."""
 
     host: str
@@ -349,8 +348,7 @@ _WNOTHREAD = 0x20000000
 """Flag of wait: no children of other threads (`waitpid(2)`, `__WNOTHREAD`)."""
 
 
-@frozen
-class Child:
+class Child(Value):
     """A process we started; `pidfd` is ours to close (-1: none) and becomes readable when it ends."""
 
     pid: int
@@ -366,7 +364,7 @@ class Child:
         """Close the pidfd; the process is not touched."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
-            object.__setattr__(self, "pidfd", -1)
+            msgspec.structs.force_setattr(self, "pidfd", -1)
 
 
 _codes: dict[int, tuple[int, int]] = {}

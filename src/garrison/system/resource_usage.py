@@ -11,12 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 import psutil
 
-from garrison.frozen import frozen
 from garrison.system.processes import ProcessId, life_marker
+from garrison.values import Value, replace
 
 RESOLUTION = 0.01
 """Seconds of CPU time that the kernel counts in."""
@@ -28,8 +27,7 @@ MEMORY_READS = 16
 """Processes per sample whose private memory is read again, beside all that were never read."""
 
 
-@frozen
-class ProcessSample:
+class ProcessSample(Value):
     """One process in one sample; `cpu` is its own time, `waited` that of the children it collected, in seconds."""
 
     pid: int
@@ -49,8 +47,7 @@ class ProcessSample:
         return ProcessId(self.pid, self.ticks)
 
 
-@frozen
-class Usage:
+class Usage(Value):
     """Use of a tree: `cpu` in percent of one core (None before the second sample), `memory` in bytes."""
 
     cpu: float | None
@@ -61,8 +58,7 @@ class Usage:
 NO_USAGE = Usage(None, 0, 0)
 
 
-@frozen
-class Machine:
+class Machine(Value):
     """Load of the machine over 1, 5 and 15 minutes, its cores, and its memory in bytes."""
 
     load: tuple[float, float, float]

@@ -11,9 +11,9 @@ import errno
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Shortage
-from garrison.frozen import frozen
 from garrison.system import own_package
 from garrison.system.capacity import available_memory
+from garrison.values import Value
 
 ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS})
 """Errors of fork, exec and open for lack of processes, memory or descriptors."""
@@ -62,8 +62,7 @@ def find_shortage(processes: int = MIN_PROCESSES, proc: Path = Path("/proc"),
     return ""
 
 
-@frozen
-class Lack:
+class Lack(Value):
     """What the start of a process lacks."""
 
     what: str

@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +29,7 @@ START_TIMEOUT = 100.0
 """Seconds that starting a unit may take; the call returns when the launcher is ready."""
 
 
-@frozen
-class Manager:
+class Manager(Value):
     """A user manager that can be called: its runtime directory and the programs that call it."""
 
     runtime: str

@@ -13,17 +13,17 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.frozen import frozen
 from garrison.system import jobs, kill_tree, processes
 from garrison.system.processes import MARKER, ProcessId
+from garrison.values import asdict
 
 
-@frozen
+@dataclass(frozen=True)
 class Session:
     """One open session, as stored in a record (`dataclasses.asdict` ↔ `Session(**…)`).
 

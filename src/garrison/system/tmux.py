@@ -33,12 +33,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.frozen import frozen
 from garrison.system import kill_tree, processes
 from garrison.system.jobs import read_tail
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 from garrison.system.tmux_server import TmuxServer
+from garrison.values import Value
 
 if TYPE_CHECKING:
     import libtmux
@@ -61,8 +61,7 @@ _READ_AND_EXECUTE = ("import json,os,sys; p=sys.argv[1]; a,e=json.load(open(p));
                      "os.execvpe(a[0],a,e)")
 
 
-@frozen
-class _Pane:
+class _Pane(Value):
     """One line of `_LISTED`."""
 
     session_id: str

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from garrison.errors import Refused
-from garrison.frozen import frozen
 from garrison.system.terminal import Session
 from garrison.system.tmux import TmuxTerminal
+from garrison.values import Value
 
 BLOCK = 1 << 16
 """Most bytes of one read."""
@@ -36,16 +36,14 @@ _NAMES = {"A": "Up", "B": "Down", "C": "Right", "D": "Left", "H": "Home", "F": "
 _BUFFER = "garrison-paste"
 
 
-@frozen
-class Size:
+class Size(Value):
     """Columns and rows of a screen."""
 
     columns: int
     rows: int
 
 
-@frozen
-class Keys:
+class Keys(Value):
     """Part of what was typed: a text as it is, keys by name, or a paste."""
 
     text: str = ""

@@ -13,22 +13,20 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.testing.model_apis import MESSAGES, ModelApi
 from garrison.testing.request import Request
 from garrison.testing.script import Answer
 from garrison.testing.turn import MANY_BYTES, Fault, Turn, text
+from garrison.values import Value, replace
 
 _POSITION = {"before": 0, "headers": 1, "stream": 5}
 _END = b"0\r\n\r\n"
 
 
-@frozen
-class Plan:
+class Plan(Value):
     """Parts to send, and where sending pauses (a hang) or ends with a reset."""
 
     parts: tuple[bytes, ...]

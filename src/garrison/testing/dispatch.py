@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from garrison.dispatch.base import StaleToken, Unreachable
@@ -18,6 +18,7 @@ from garrison.dispatch.records import (
     Outcome,
     Token,
 )
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.dispatch.records import AttemptId, AttemptResult, NodeAttempt

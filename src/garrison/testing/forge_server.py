@@ -32,6 +32,7 @@ from garrison.testing.forge_gitea import GiteaRoutes
 from garrison.testing.forge_github import GitHubRoutes
 from garrison.testing.forge_gitlab import GitLabRoutes
 from garrison.testing.forge_state import OWN_TOKEN, ForgeState, Problem
+from garrison.values import fields_of
 
 FAULTS = (
     "502-before",
@@ -331,7 +332,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _control(self, path: str, content: bytes) -> None:
         if path == "/control/plant":
             self.server.forge.plant(**json.loads(content))
-        body = json.dumps([vars(each) for each in self.server.forge.requests]).encode()
+        body = json.dumps([fields_of(each) for each in self.server.forge.requests]).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -7,9 +7,11 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+from garrison.values import asdict
 
 T = TypeVar("T")
 OWN_TOKEN, OWN_LOGIN = "double-token-of-garrison", "garrison-bot"

@@ -8,10 +8,10 @@ In a file, a conversation names one with `misbehaves`. Each takes its `turns` wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from garrison.testing.request import Request
 from garrison.testing.turn import Turn, say, use
+from garrison.values import replace
 
 Player = Callable[[Request], Turn]
 Words = Turn | str

@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.testing import chat_api, gemini_api, responses_api, wire
 from garrison.testing.turn import Turn
+from garrison.values import Value
 
 
-@frozen
-class ModelApi:
+class ModelApi(Value):
     """One API: where it is called, how its requests are read, and how it writes."""
 
     name: str

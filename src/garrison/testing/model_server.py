@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from garrison.testing.model_apis import ModelApi, find_api
 from garrison.testing.request import Request
 from garrison.testing.script import Answer, Player, Script, load_script, parse_script
 from garrison.testing.turn import ScriptError, Usage
+from garrison.values import asdict, field_names
 
 _SECRET = {"x-api-key", "x-goog-api-key", "authorization", "cookie", "proxy-authorization"}
 _COUNT, _RELEASE = re.compile(r"/v1/messages/count_tokens|/v1beta/models/[^/]+:countTokens"), "/release"
@@ -111,7 +112,7 @@ class ModelServer:
     def tokens(self) -> Usage:
         """Return the sum of the tokens that whole answers have counted."""
         counted = [record.usage for record in self.messages if record.usage and record.outcome == "sent"]
-        return Usage(*(sum(usage[name] for usage in counted) for name in Usage.__dataclass_fields__))
+        return Usage(*(sum(usage[name] for usage in counted) for name in field_names(Usage)))
 
     def wait_for(self, calls: int, seconds: float = 30.0) -> list[Record]:
         """Wait until the model has been called `calls` times, and return the calls; TimeoutError after `seconds`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from garrison.system.kill_tree import select_targets
 from garrison.system.processes import MARKER, Child, Host, ProcessId, ProcessInfo, ProcessRow
+from garrison.values import replace
 
 
 class MemoryProcesses:

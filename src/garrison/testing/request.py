@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 _CLI_TEXTS = ("<system-reminder>", "[Request interrupted by user", "[Your previous response had no visible output",
                "[structured-output-enforce]", "Output token limit hit.", "Your response above was stopped by",
@@ -17,8 +17,7 @@ _CLI_TEXTS = ("<system-reminder>", "[Request interrupted by user", "[Your previo
 """Beginnings of the texts that the CLIs of agents themselves add to user messages."""
 
 
-@frozen
-class Request:
+class Request(Value):
     """One `POST /v1/messages`."""
 
     number: int

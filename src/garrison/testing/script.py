@@ -14,24 +14,22 @@ import runpy
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from garrison.frozen import frozen
 from garrison.testing import misbehaviour
 from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, KINDS, Block, Fault, ScriptError, Turn, Usage, say, text, thinking, use
+from garrison.values import Value, field_names, replace
 
 Player = Callable[[Request], "Turn | Fault | str"]
 """Script in Python: returns the answer; a string is text."""
 FIELDS = ("prompt", "system", "result", "model", "key", "tool")
 
 
-@frozen
-class Answer:
+class Answer(Value):
     """Answer to a request, and the part of the script that it comes from."""
 
     turn: Turn
@@ -40,8 +38,7 @@ class Answer:
     step: int = 0
 
 
-@frozen
-class Conversation:
+class Conversation(Value):
     """Turns for the requests that match `when`: field of `FIELDS` → regular expression."""
 
     name: str
@@ -197,7 +194,7 @@ def _turn(given: Any, where: str) -> Turn:
         faults = _repeat_last(faults, where)
     options = {name: given[name] for name in ("stop", "model", "piece", "delay") if name in given}
     usage = given.get("usage", {})
-    check_keys(usage, set(Usage.__dataclass_fields__), f"{where}, usage")
+    check_keys(usage, set(field_names(Usage)), f"{where}, usage")
     try:
         return Turn(tuple(blocks), usage=Usage(**usage), faults=tuple(faults), **options)
     except ScriptError as error:

@@ -7,11 +7,12 @@ values raise `ScriptError` when they are created. `script` reads both from YAML 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
 
+import msgspec
+
 from garrison.errors import UsageError
-from garrison.frozen import frozen
+from garrison.values import Value
 
 Block = dict[str, Any]
 """Content block of an assistant message in the Messages API's form; a tool's `id` is added when it is sent."""
@@ -53,8 +54,7 @@ class ScriptError(UsageError):
     """The script is invalid; the message names the place and what is valid."""
 
 
-@frozen
-class Usage:
+class Usage(Value):
     """Tokens of one answer."""
 
     input: int = 1000
@@ -67,8 +67,7 @@ class Usage:
             raise ScriptError(f"usage needs whole numbers, not {self}")
 
 
-@frozen
-class Fault:
+class Fault(Value):
     """One failure: a kind of `KINDS` and its value."""
 
     kind: str
@@ -79,7 +78,7 @@ class Fault:
     retry_after: float | None = None
     type: str = ""
     message: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -104,8 +103,7 @@ class Fault:
         return {"type": self.type or default, "message": self.message or f"a scripted {self.kind} ({self.value})"}
 
 
-@frozen
-class Turn:
+class Turn(Value):
     """One assistant message."""
 
     blocks: tuple[Block, ...] = ()

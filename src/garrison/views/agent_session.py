@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from garrison.agents import registry
 from garrison.errors import NotFound, RecordError, Refused
-from garrison.frozen import frozen
 from garrison.records import run as run_records
 from garrison.records.failover import present_agent, read_failovers
 from garrison.records.identity import KEYBOARD, Identity
@@ -16,10 +15,10 @@ from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
 from garrison.system.terminal import Session, Terminal
 from garrison.system.terminal_choice import choose_terminal
+from garrison.values import Value
 
 
-@frozen
-class AgentSession:
+class AgentSession(Value):
     """Living session of an orchestrator."""
 
     key: Key

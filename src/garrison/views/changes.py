@@ -7,12 +7,12 @@ included), while the work waits, after it has landed, and after it was refused, 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from garrison.errors import GarrisonError, NotFound
-from garrison.frozen import frozen
 from garrison.merge.explanation import describe_change
 from garrison.processes.run_branch import node_queue
 from garrison.records import run as run_records
@@ -23,6 +23,7 @@ from garrison.records.run import Result, Task, read_result
 from garrison.system.git import GitError
 from garrison.system.terminal_text import clean_lines, spell_hidden
 from garrison.system.untrusted import read_end
+from garrison.values import Value, asdict
 from garrison.views.conflicts import ConflictedFile, read_conflicts
 from garrison.views.diff import FILES, FileChange, changed_files, totals
 
@@ -47,8 +48,7 @@ _SNAPSHOT_SECONDS = 15.0
 """Time limit of reading what a working agent has not committed."""
 
 
-@frozen
-class CommitLine:
+class CommitLine(Value):
     """One commit, its words spelled out."""
 
     oid: str
@@ -57,8 +57,7 @@ class CommitLine:
     at: str
 
 
-@frozen
-class Check:
+class Check(Value):
     """A command that judged the work: `what` is acceptance, validator or gate."""
 
     what: str
@@ -72,16 +71,14 @@ class Check:
     """Path of all of it."""
 
 
-@frozen
-class Artefact:
+class Artefact(Value):
     """A file that an attempt left in its folder."""
 
     name: str
     bytes: int
 
 
-@frozen
-class Change:
+class Change(Value):
     """Range of commits of one attempt: what differs between `base` and `head` is its work."""
 
     run: str
@@ -102,8 +99,7 @@ class Change:
         return self.head != self.commit
 
 
-@frozen
-class Changes:
+class Changes(Value):
     """Change of an attempt with everything by which a person judges it."""
 
     change: Change
@@ -118,7 +114,7 @@ class Changes:
     folder: str
     reason: str = ""
     """Why it has not landed, as its queue says."""
-    attempts: Sequence[int] = field(default_factory=list)
+    attempts: Sequence[int] = msgspec.field(default_factory=list)
     """Attempts at the node, oldest first."""
 
     def to_json(self, begin: int = 0) -> dict[str, Any]:

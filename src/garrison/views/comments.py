@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.quotation import mention, path_name
 from garrison.errors import NotFound, UsageError
-from garrison.frozen import frozen
+from garrison.values import Value
 from garrison.views.diff import changed_files, read_line
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ QUOTED = 200
 """Characters of a line that are quoted."""
 
 
-@frozen
-class Comment:
+class Comment(Value):
     """A comment on a line of the newer file, or with a negative number on one of the older file."""
 
     path: str

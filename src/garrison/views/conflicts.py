@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from garrison.frozen import frozen
 from garrison.system.git import GitError
 from garrison.system.terminal_text import spell_name
+from garrison.values import Value, asdict
 from garrison.views.diff import BIG_FILE, SECONDS, show_line
 
 if TYPE_CHECKING:
@@ -24,8 +23,7 @@ AROUND = 2
 _BEGIN, _BASE, _MIDDLE, _END = "<<<<<<<", "|||||||", "=======", ">>>>>>>"
 
 
-@frozen
-class ConflictLine:
+class ConflictLine(Value):
     """One line: `side` is `ours` (the target's), `theirs` (the node's), `both`, or `marker`."""
 
     side: str
@@ -34,8 +32,7 @@ class ConflictLine:
     text: str
 
 
-@frozen
-class ConflictedFile:
+class ConflictedFile(Value):
     """A file that git could not merge, with its conflicts."""
 
     path: str

@@ -7,13 +7,12 @@ proportion, so that the last sums are those of `garrison cost`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.records import costs
 from garrison.records.costs import UsageRecord
 from garrison.system.clock import from_iso
+from garrison.values import Value, asdict
 
 STEPS = 60
 """Times at which sums are given."""
@@ -24,8 +23,7 @@ UNKNOWN = "unknown"
 """Model of a cost that no call names."""
 
 
-@frozen
-class Payment:
+class Payment(Value):
     """One call of a model, or another cost of a session."""
 
     at: float
@@ -34,8 +32,7 @@ class Payment:
     usd: float
 
 
-@frozen
-class CostSeries:
+class CostSeries(Value):
     """Sums in US dollars at `times`, by node and by model; the last ones are the totals."""
 
     times: Sequence[float] = ()

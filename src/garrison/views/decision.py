@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.pipeline.node_status import shown
 from garrison.processes.run_branch import node_queue
 from garrison.processes.run_plan import read_plan
 from garrison.processes.run_state import replay_run
 from garrison.records import journal
 from garrison.system.terminal_text import spell_hidden
+from garrison.values import Value, asdict
 from garrison.views.changes import change_of_entry
 from garrison.views.diff import changed_files, totals
 from garrison.views.usage import CostReader
@@ -33,8 +32,7 @@ REASON_CHARACTERS = 300
 """Longest reason of an outcome."""
 
 
-@frozen
-class Outcome:
+class Outcome(Value):
     """Last outcome of a node before the gate. `files` is None for one whose change git does not have."""
 
     node: str
@@ -47,8 +45,7 @@ class Outcome:
     usd: float | None = None
 
 
-@frozen
-class Decision:
+class Decision(Value):
     """What is decided at a gate."""
 
     outcomes: list[Outcome]

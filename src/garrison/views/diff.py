@@ -8,13 +8,12 @@ browser would act upon or hide are spelled out. A file that is too large, or not
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
-from garrison.frozen import frozen
 from garrison.system.git import GitError
 from garrison.system.terminal_text import spell_hidden, spell_name
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,8 +41,7 @@ _SUBMODULE, _LINK = "160000", "120000"
 _STATUS = {"A": "added", "D": "deleted", "M": "modified", "R": "renamed", "C": "copied", "T": "changed its type"}
 
 
-@frozen
-class FileChange:
+class FileChange(Value):
     """One changed file. `path` is as git has it, with `\\xNN` for what is not UTF-8."""
 
     path: str
@@ -63,8 +61,7 @@ class FileChange:
         return {**asdict(self), "path": spell_name(self.path), "old_path": spell_name(self.old_path)}
 
 
-@frozen
-class Line:
+class Line(Value):
     """One line of a diff: `kind` is ` `, `+`, `-` or `@` (the beginning of a hunk)."""
 
     kind: str
@@ -80,8 +77,7 @@ class Line:
         return [self.kind, self.old, self.new, self.text, self.more]
 
 
-@frozen
-class FileDiff:
+class FileDiff(Value):
     """Some lines of one file's diff; `next` is where the following ones begin, None after the last."""
 
     file: FileChange

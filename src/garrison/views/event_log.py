@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError
-from garrison.frozen import frozen
 from garrison.merge.queue import target_of_folder
 from garrison.records import atomic
 from garrison.records import run as run_records
@@ -24,6 +23,7 @@ from garrison.records.journal import Reader, archived_number, archived_parts, re
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.system.clock import from_iso
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -39,8 +39,7 @@ CLOCK_MARGIN = 86400.0
 is older than the run by more than that holds none of its records and is not read: a queue serves a home for years."""
 
 
-@frozen
-class Event:
+class Event(Value):
     """One journal record, with its writer and its subject."""
 
     at: str
@@ -61,8 +60,7 @@ class Event:
     with numbers of its own."""
 
 
-@frozen
-class Record:
+class Record(Value, dict=True):
     """One journal record as it is stored; `journal` as in `Event`, `queue` the folder of a merge queue (else '')."""
 
     journal: str

@@ -7,12 +7,12 @@ decide otherwise, the line says so. Events that do not concern the subject are l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, field, replace
 from typing import Any
+
+import msgspec
 
 from garrison.ends import read_told
 from garrison.errors import RecordError
-from garrison.frozen import frozen
 from garrison.merge.explanation import describe_changes, describe_union
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, shown
@@ -42,12 +42,12 @@ from garrison.supervise.decisions import DecisionInputs, decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
 from garrison.system.git.rescues import parse_rescue
+from garrison.values import Value, asdict, replace
 from garrison.views.event_log import QUEUE, Event
 from garrison.views.node_view import first_line
 
 
-@frozen
-class Line:
+class Line(Value):
     """One line of an explanation; `observed` and `rule` are printed below it."""
 
     at: str
@@ -61,7 +61,7 @@ class Line:
     rule: str = ""
     same: bool | None = None
     """True if replaying the decision from its observations gives the same result; None without a decision."""
-    basis: dict[str, Any] = field(default_factory=dict)
+    basis: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `why --json` prints it."""
@@ -303,8 +303,7 @@ _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 """Kind of a merge queue's record → its words."""
 
 
-@frozen
-class _Verdict:
+class _Verdict(Value):
     """A gate's verdict on a tree, how often it was the same in a row, and the index of its line."""
 
     facts: tuple[str, str, str, str]

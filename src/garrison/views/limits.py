@@ -7,13 +7,14 @@ settings, or the queue's configuration.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, fields
 from typing import Any
 
+import msgspec
+
 from garrison.config import Timing
-from garrison.frozen import frozen
 from garrison.records.run import Launch
 from garrison.supervise.restart import Death, Policy, weigh_deaths, weigh_recent
+from garrison.values import Value, field_names
 
 TIMEOUTS = {
     "setup_timeout": "set-up of a worktree",
@@ -30,15 +31,14 @@ TIMEOUTS = {
 """Field of `Timing` → what it bounds; the others are intervals, not limits."""
 
 
-@frozen
-class Used:
+class Used(Value):
     """Use of a run's limits. `deaths` are those of the current attempt, by full name; `now` is monotonic, on `boot_id`.
     """
 
-    deaths: Mapping[str, Sequence[Death]] = field(default_factory=dict)
-    attempts: Mapping[str, int] = field(default_factory=dict)
+    deaths: Mapping[str, Sequence[Death]] = msgspec.field(default_factory=dict)
+    attempts: Mapping[str, int] = msgspec.field(default_factory=dict)
     working: int = 0
-    timeouts: Mapping[str, float] = field(default_factory=dict)
+    timeouts: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Node → its own timeout in seconds."""
     no_rework: Sequence[str] = ()
     """Nodes with rework=none."""
@@ -48,8 +48,7 @@ class Used:
     boot_id: str = ""
 
 
-@frozen
-class Limit:
+class Limit(Value):
     """One limit: how much of `unit` is allowed at `level`, how much is used by name, and what sets the limit."""
 
     level: str
@@ -93,12 +92,12 @@ def _nested_limits(launch: Launch, policy: Policy, used: Used) -> Iterator[Limit
 def _timeouts(timing: Timing, used: Used) -> Iterator[Limit]:
     for node, seconds in used.timeouts.items():
         yield _timeout(f"agent of {node}", seconds, "timeout= in the graph")
-    for field_ in fields(timing):
-        if field_.name in TIMEOUTS:
-            seconds = getattr(timing, field_.name)
-            if field_.name == "gate_timeout" and used.gate_timeout is not None:
+    for name in field_names(Timing):
+        if name in TIMEOUTS:
+            seconds = getattr(timing, name)
+            if name == "gate_timeout" and used.gate_timeout is not None:
                 seconds = used.gate_timeout
-            yield _timeout(TIMEOUTS[field_.name], seconds, f"GARRISON_{field_.name.upper()}")
+            yield _timeout(TIMEOUTS[name], seconds, f"GARRISON_{name.upper()}")
 
 
 def _timeout(text: str, seconds: float, set_by: str) -> Limit:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from garrison.agents.outages import Outage, read_outage
 from garrison.config import config_path
 from garrison.ends import Effect, with_effect
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.merge.explanation import describe_changes
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, is_unchanged
@@ -44,6 +42,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.system import disk_space
 from garrison.system.clock import from_iso
 from garrison.system.terminal_text import shorten
+from garrison.values import Value, asdict, fields_of
 from garrison.views.limits import Used
 from garrison.views.process_view import AgentEvidence, ProcessView, agent_evidence
 from garrison.views.remote import describe_remote, hosts_cut_off
@@ -59,8 +58,7 @@ if TYPE_CHECKING:
     from garrison.views.run_model import RunModel
 
 
-@frozen
-class Parking:
+class Parking(Value):
     """Why a node is parked, and when a probe will try it again."""
 
     by: str
@@ -71,8 +69,7 @@ class Parking:
     """None where no probe will come."""
 
 
-@frozen
-class NodeView:
+class NodeView(Value):
     """One node at one moment."""
 
     node: str
@@ -116,7 +113,7 @@ class NodeView:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
-        return {"node": self.node, **vars(self.journaled), "status": self.state, "place": self.place,
+        return {"node": self.node, **fields_of(self.journaled), "status": self.state, "place": self.place,
                 "doing": self.doing, "parked": asdict(self.parking) if self.parking else None, "asks": self.asks,
                 "phase": self.phase, "agent_phase": self.agent_phase,
                 "signs": self.signs.to_json() if self.signs else None, "attempts": self.attempts,
@@ -127,8 +124,7 @@ class NodeView:
                 **({"failovers": [each.to_json() for each in self.failovers]} if self.failovers else {})}
 
 
-@frozen
-class FailedNode:
+class FailedNode(Value):
     """Why a node failed, the end of its log, and its attempt's folder."""
 
     node: str
@@ -142,8 +138,7 @@ class FailedNode:
         return asdict(self)
 
 
-@frozen
-class QueueEntryView:
+class QueueEntryView(Value):
     """An unfinished merge entry of the run; `position` counts those of other runs too, from 1."""
 
     position: int
@@ -474,8 +469,7 @@ _LONG = 300
 """Characters of a reason that one line shows."""
 
 
-@frozen
-class NodeFacts:
+class NodeFacts(Value):
     """Facts about one node that decide its words. Incarnations are 0 before the first."""
 
     status: str

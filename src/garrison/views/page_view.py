@@ -15,7 +15,6 @@ from typing import Any
 
 from garrison.config import NotifyConfig
 from garrison.ends import WaitKind
-from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import target_of_folder
 from garrison.merge.turns import describe_wait
@@ -36,6 +35,7 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system.resource_usage import NO_USAGE, Usage
 from garrison.system.terminal_text import clean
+from garrison.values import Value
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 from garrison.views.flow_trace import FlowTrace
 from garrison.views.node_view import place_of, refused_hosts, shared_outages
@@ -69,8 +69,7 @@ NO_WORK: Mapping[str, WorkInProgress] = {}
 # ---- observing
 
 
-@frozen
-class Observation:
+class Observation(Value):
     """State of a run that no journal holds: its processes, and for each node its activity and cost. JSON data,
     except `view`, from which the rest is derived.
     """
@@ -178,8 +177,7 @@ def run_line(view: RunView, costs: RunCosts) -> dict[str, Any]:
 # ---- the page's model
 
 
-@frozen
-class GraphNode:
+class GraphNode(Value):
     """A node as the run's graph describes it."""
 
     label: str = ""
@@ -195,7 +193,7 @@ class PageModel:
     graph: Mapping[str, GraphNode] = field(default_factory=dict)
     adhoc: bool = False
     trace: FlowTrace | None = None
-    notify_on: tuple[str, ...] = NotifyConfig.on
+    notify_on: tuple[str, ...] = NotifyConfig().on
     """Events of which the page notifies, as `[notify]` lists them."""
     timeline: list[dict[str, Any]] = field(default_factory=list)
     signals: list[dict[str, Any]] = field(default_factory=list)

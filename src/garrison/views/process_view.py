@@ -7,15 +7,16 @@ monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from garrison.ends import Departure
-from garrison.frozen import frozen
 from garrison.records.names import format_marker
 from garrison.supervise.hang_detector import latest_evidence
 from garrison.supervise.verdict import judge
 from garrison.system.clock import format_age, from_iso
+from garrison.values import Value, asdict, fields_of
 
 if TYPE_CHECKING:
     from garrison.processes.agent_activity import AgentActivity
@@ -26,8 +27,7 @@ SILENT_SECONDS = 60.0
 """Seconds without evidence of activity after which `status` mentions it."""
 
 
-@frozen
-class ProcessView:
+class ProcessView(Value):
     """One process of a run: launcher, guardian, processor, runner or orchestrator."""
 
     agent: str
@@ -64,7 +64,7 @@ class ProcessView:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
-        return {name: value for name, value in vars(self).items() if name != "departure"}
+        return {name: value for name, value in fields_of(self).items() if name != "departure"}
 
 
 def observe_process(observer: Observer, identity: Identity, phase: str) -> ProcessView:
@@ -81,11 +81,10 @@ def observe_process(observer: Observer, identity: Identity, phase: str) -> Proce
         identity.reason or verdict.why, identity.departure)
 
 
-@frozen
-class AgentEvidence:
+class AgentEvidence(Value):
     """Latest evidence of activity of a node's agent."""
 
-    ages_s: dict[str, float] = field(default_factory=dict)
+    ages_s: dict[str, float] = msgspec.field(default_factory=dict)
     """Kind of evidence → seconds ago."""
     last: dict[str, Any] | None = None
     """The latest of them, {kind, age_s}."""

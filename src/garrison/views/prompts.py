@@ -14,7 +14,6 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import for_node
 from garrison.agents.prompt import estimate_tokens
 from garrison.errors import NotFound
-from garrison.frozen import frozen
 from garrison.processes.briefing import Briefer
 from garrison.processes.guardian import flow_policy
 from garrison.processes.run_plan import build_task, replay_with_plan
@@ -24,6 +23,7 @@ from garrison.records import run as run_records
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.run import Task
 from garrison.system.git import Git
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 SYSTEM = "system prompt, added to the program's own"
 
 
-@frozen
-class Part:
+class Part(Value):
     """One text that the agent got, or would get: `what` it is, and about how many tokens it has."""
 
     what: str
@@ -49,8 +48,7 @@ class Part:
         return {"what": self.what, "text": self.text, "tokens": self.tokens}
 
 
-@frozen
-class AttemptPrompts:
+class AttemptPrompts(Value):
     """Everything that an attempt's agent was told, in order; `sent` is False if it has not begun."""
 
     run: str

@@ -5,15 +5,16 @@ What it shows is read by `changes.py`, as the page shows it; here is which entry
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from garrison.errors import NotFound, Refused
-from garrison.frozen import frozen
 from garrison.processes.run_branch import node_queue
 from garrison.records.run import read_result
 from garrison.system.terminal_text import spell_hidden
+from garrison.values import Value, asdict
 from garrison.views.changes import SHORT, read_changes
 from garrison.views.diff import SECONDS, SUMMARISE_BIG_FILES, totals
 
@@ -32,8 +33,7 @@ DIFF_CHARACTERS = 4 << 20
 """Longest diff; `git diff` shows more."""
 
 
-@frozen
-class Review:
+class Review(Value):
     """Work of one attempt as a person judges it."""
 
     run: str
@@ -55,16 +55,16 @@ class Review:
     stat: str
     diff: str
     """Its changes; a character that a terminal acts upon or hides is spelled out as `‹U+001B›`."""
-    evidence: list[str] = field(default_factory=list)
-    files: list[dict[str, Any]] = field(default_factory=list)
+    evidence: list[str] = msgspec.field(default_factory=list)
+    files: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Changed files with their added and removed lines (`views/diff.py`), the first `diff.FILES`."""
     file_count: int = 0
     added: int = 0
     removed: int = 0
-    conflicts: list[dict[str, Any]] = field(default_factory=list)
-    checks: list[dict[str, Any]] = field(default_factory=list)
+    conflicts: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    checks: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Acceptance and gate: command, result, exit code, end of the output."""
-    artefacts: list[dict[str, Any]] = field(default_factory=list)
+    artefacts: list[dict[str, Any]] = msgspec.field(default_factory=list)
     uncommitted: bool = False
     """Set if the agent still works, and not all of it is committed."""
 

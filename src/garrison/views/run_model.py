@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.merge.entry import HAS_LANDED, MergeEntry
 from garrison.merge.state import QueueState
 from garrison.pipeline.node_status import ACTIVE, IMPL_COMPLETE, VALIDATED
@@ -28,6 +27,7 @@ from garrison.records.events import (
 from garrison.records.names import INTEGRATION, Key, integration_branch
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso
+from garrison.values import Value
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 
 LATEST = 50
@@ -36,8 +36,7 @@ CANNOT_REPLAY = (GarrisonError, LookupError, TypeError, ValueError)
 """Errors that replaying a record of another version or a damaged journal may raise."""
 
 
-@frozen
-class Lifecycle:
+class Lifecycle(Value):
     """One death, respawn or parking of a process; (kind, agent, incarnation) identifies it."""
 
     at: str

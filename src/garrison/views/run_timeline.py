@@ -8,12 +8,13 @@ view. Times are seconds since the epoch. `RunTimeline` is what `garrison timelin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heappop, heappush
 from typing import Any
 
-from garrison.frozen import frozen
+import msgspec
+
 from garrison.merge import records as queue_records
 from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven
 from garrison.pipeline.gates import SIGNAL
@@ -25,6 +26,7 @@ from garrison.records.events import ChildDied, ChildSpawned, GuardianSignal
 from garrison.records.names import Key
 from garrison.supervise.death_classes import ruling
 from garrison.system.clock import from_iso
+from garrison.values import Value, asdict, replace
 from garrison.views.cost_series import NO_COSTS, CostSeries
 from garrison.views.event_log import NODE_ROLES, QUEUE, RUNNER, Record
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
@@ -75,8 +77,7 @@ FOR_PEOPLE = (SpanKind.ASKS, SpanKind.APPROVAL, SpanKind.PARKED)
 """Kinds of spans in which a node waits for a person."""
 
 
-@frozen
-class Span:
+class Span(Value):
     """One activity of a node; `end` is None while it lasts."""
 
     kind: SpanKind
@@ -90,8 +91,7 @@ class Span:
         return max(0.0, (now if self.end is None else self.end) - self.begin)
 
 
-@frozen
-class Mark:
+class Mark(Value):
     """One moment of a node."""
 
     kind: MarkKind
@@ -100,8 +100,7 @@ class Mark:
     text: str = ""
 
 
-@frozen
-class Lane:
+class Lane(Value):
     """One node: its spans, which do not overlap, and its marks, both in their order."""
 
     node: str
@@ -118,8 +117,7 @@ class Lane:
         return spent
 
 
-@frozen
-class GateRun:
+class GateRun(Value):
     """One run of the merge queue's gate for this run; `result` is '' while it lasts."""
 
     begin: float
@@ -128,8 +126,7 @@ class GateRun:
     result: str = ""
 
 
-@frozen
-class QueueFigures:
+class QueueFigures(Value):
     """Throughput of the merge queue for this run; None where there is nothing to measure."""
 
     landed: int = 0
@@ -145,8 +142,7 @@ class QueueFigures:
     landings: Sequence[float] = ()
 
 
-@frozen
-class Estimate:
+class Estimate(Value):
     """Estimate of the rest: how long the nodes that are not over need, without waits for people."""
 
     seconds: float
@@ -156,8 +152,7 @@ class Estimate:
     """Finished nodes from whose times it was made."""
 
 
-@frozen
-class RunTimeline:
+class RunTimeline(Value):
     """Timeline of one run at one moment."""
 
     run: str
@@ -167,7 +162,7 @@ class RunTimeline:
     """Now, or when it ended or was interrupted."""
     is_over: bool
     lanes: Sequence[Lane]
-    queue: QueueFigures = field(default_factory=QueueFigures)
+    queue: QueueFigures = msgspec.field(default_factory=QueueFigures)
     estimate: Estimate | None = None
     costs: CostSeries = NO_COSTS
 

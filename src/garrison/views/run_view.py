@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from garrison.ends import Wait
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import RunPlan
@@ -43,6 +43,7 @@ from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
 from garrison.system.clock import from_iso
 from garrison.system.shortage import find_lack
+from garrison.values import Value, asdict
 from garrison.views.event_log import GUARDIAN, EventLog, Record
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
@@ -63,8 +64,7 @@ PROBLEMS = 20
 """Listed records that cannot be shown, the latest."""
 
 
-@frozen
-class RunDetails:
+class RunDetails(Value):
     """Details of a run that is shown in full."""
 
     nodes: list[NodeView]
@@ -86,8 +86,7 @@ class RunDetails:
                 "limits": [limit.to_json() for limit in self.limits], "usd": rounded(self.cost[0])}
 
 
-@frozen
-class RunLandingView:
+class RunLandingView(Value):
     """Landing of a run whose nodes land on a branch of its own; `land` is `run`, or `none` for one that stays there."""
 
     land: str
@@ -104,8 +103,7 @@ class RunLandingView:
         return asdict(self)
 
 
-@frozen
-class RunView:
+class RunView(Value):
     """One run at one moment; `details` is None where only its line is shown."""
 
     run_id: str
@@ -129,7 +127,7 @@ class RunView:
     processes: list[ProcessView]
     deaths: int
     folder: str
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = msgspec.field(default_factory=list)
     lands: RunLandingView | None = None
     """Its landing as a whole; None if its nodes land by themselves."""
     branch: str = ""
@@ -146,7 +144,7 @@ class RunView:
     """True if anything is not held."""
     waits: Sequence[Wait] = ()
     """Everything in it that waits for a person."""
-    asking: Mapping[str, int] = field(default_factory=dict)
+    asking: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Place → those of its nodes that wait for a person's answer or approval."""
     ended_at: str = ""
     """Time of its guardian's last record; '' if there is none."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,11 @@ from garrison.config import (
     trees_root,
 )
 from garrison.ends import ChangeKind
-from garrison.frozen import frozen
 from garrison.processes.launch_request import read_project_file
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.rights import SandboxConfig, rights_of, rights_tables
 from garrison.tables import Table, is_secret, readers_of
+from garrison.values import Value, field_names
 
 DEFAULT = "default"
 """Origin of a value that nobody has set."""
@@ -36,8 +35,7 @@ HIDDEN = "(hidden)"
 """Shown instead of a value that is a secret, or of a variable that looks like one."""
 
 
-@frozen
-class Setting:
+class Setting(Value):
     """One value; `origin` is a file with its line, an environment variable, or `default`."""
 
     key: str
@@ -72,9 +70,9 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> 
         yield from _rights(config, role, "", environ)
     yield from _profiles(config, environ)
     timing = Timing.read(environ)
-    for declared in fields(Timing):
-        variable = f"GARRISON_{declared.name.upper()}"
-        yield Setting(f"timing.{declared.name}", getattr(timing, declared.name),
+    for name in field_names(Timing):
+        variable = f"GARRISON_{name.upper()}"
+        yield Setting(f"timing.{name}", getattr(timing, name),
                       variable if variable in environ else DEFAULT)
 
 

@@ -7,7 +7,6 @@ which follows when a node could have started.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from garrison.records import run as run_records
 from garrison.records.json_io import read_lines
 from garrison.records.run import Launch, RunFiles
 from garrison.supervise.death_classes import RATE_LIMIT
+from garrison.values import replace
 from garrison.views.cost_series import CostSeries, cost_series, payments
 from garrison.views.event_log import EventLog
 from garrison.views.run_timeline import RunTimeline, Span, SpanKind, TimelineModel

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from garrison.ends import Wait, WaitKind
-from garrison.frozen import frozen
 from garrison.system import resource_usage
 from garrison.system.clock import format_age
 from garrison.system.resource_usage import NO_USAGE, Machine, Usage
+from garrison.values import Value
 from garrison.views.event_log import NODE_ROLES
 from garrison.views.node_view import NodeView, QueueEntryView
 from garrison.views.process_view import ProcessView
@@ -27,8 +27,7 @@ ASKING = "asking"
 """Place of a node whose agent, gate or work waits for a person."""
 
 
-@frozen
-class ProcessRow:
+class ProcessRow(Value):
     """One of the two processes of a node, for its details."""
 
     state: str
@@ -46,8 +45,7 @@ class ProcessRow:
                 "age_s": self.age_s, "beat_s": self.beat_s, **_usage_json(self.used), "why": self.why}
 
 
-@frozen
-class Row:
+class Row(Value):
     """One row: a run, one of its processes, or one of its nodes (`kind`)."""
 
     run: str
@@ -102,8 +100,7 @@ class Row:
         return [(name, text) for name, text in fields if text]
 
 
-@frozen
-class Frame:
+class Frame(Value):
     """Contents of one screen."""
 
     home: str

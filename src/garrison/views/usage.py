@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from garrison.agents.base import VALIDATOR
 from garrison.agents.registry import validator_agent
 from garrison.agents.session_agent import ORDER
-from garrison.frozen import frozen
 from garrison.records import costs
 from garrison.records.failover import agent_at, read_failovers
 from garrison.records.json_io import read_json
@@ -25,6 +25,7 @@ from garrison.sandbox.proxy.ledger import LIMITS
 from garrison.system import resource_usage
 from garrison.system.clock import from_iso
 from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
+from garrison.values import Value, fields_of
 
 COST_INTERVAL = 5.0
 """Seconds between two reads of the usage files."""
@@ -74,8 +75,7 @@ def next_pause(interval: float, cost: float) -> float:
 # ---- costs
 
 
-@frozen
-class RunCosts:
+class RunCosts(Value):
     """Costs of one run's sessions by node, and the limits on them."""
 
     nodes: Mapping[str, costs.Spent]
@@ -111,15 +111,14 @@ class RunCosts:
 NO_RUN_COSTS = RunCosts({}, {}, 0.0)
 
 
-@frozen
-class Costs:
+class Costs(Value):
     """Costs of a home's sessions and the limits on them, by (run, node)."""
 
-    nodes: Mapping[tuple[str, str], costs.Spent] = field(default_factory=dict)
-    limits: Mapping[tuple[str, str], costs.Limits] = field(default_factory=dict)
+    nodes: Mapping[tuple[str, str], costs.Spent] = msgspec.field(default_factory=dict)
+    limits: Mapping[tuple[str, str], costs.Limits] = msgspec.field(default_factory=dict)
     today: float = 0.0
     """US dollars, of the whole home."""
-    windows: Mapping[str, str] = field(default_factory=dict)
+    windows: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Run → what its subscription has left."""
 
     def of_run(self, run: str) -> RunCosts:
@@ -244,7 +243,7 @@ def call_lines(home: Path, run: str) -> Iterator[dict[str, Any]]:
     """Yield each call and each total of a run's sessions, with the limits that applied to it, for the checker of runs
     (`garrison.testing.checker.spending`)."""
     for _, node, path in costs.usage_files(home, run):
-        limits = {name: usd for name, usd in vars(read_limits(path.parent) or costs.NO_LIMITS).items()
+        limits = {name: usd for name, usd in fields_of(read_limits(path.parent) or costs.NO_LIMITS).items()
                   if usd is not None and name != "turns"}
         for call in costs.read_usage(path):
             yield {"node": node, "attempt": path.parent.parent.name, "session": call.session, "kind": call.kind,

@@ -11,12 +11,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
@@ -24,6 +23,7 @@ from garrison.records.store import Store
 from garrison.system.git import Git, excludes
 from garrison.system.terminal_text import clean_lines
 from garrison.system.untrusted import read_end
+from garrison.values import Value, asdict
 from garrison.views.node_view import NodeView
 from garrison.views.run_timeline import median
 
@@ -43,8 +43,7 @@ _STAT = re.compile(r"(\d+) files? changed(?:, (\d+) insertions?\(\+\))?(?:, (\d+
 _DECORATION = "→←✗─… \t"
 
 
-@frozen
-class ChangedSoFar:
+class ChangedSoFar(Value):
     """Tracked files that an agent has changed since its branch began, committed or not, and the number of new ones."""
 
     files: int
@@ -53,16 +52,14 @@ class ChangedSoFar:
     new: int
 
 
-@frozen
-class UsualTime:
+class UsualTime(Value):
     """Seconds that a node usually works, and of what that is the median."""
 
     seconds: float
     of: str
 
 
-@frozen
-class WorkInProgress:
+class WorkInProgress(Value):
     """Progress of one agent."""
 
     line: str = ""

@@ -23,8 +23,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from garrison.errors import RecordUnreadable
-from garrison.frozen import frozen
 from garrison.records import atomic
+from garrison.values import Value
 
 READ, WRITE = "read", "write"
 QUERY = "token"
@@ -65,8 +65,7 @@ class PassKind(StrEnum):
     SESSION = "s"
 
 
-@frozen
-class Pass:
+class Pass(Value):
     """Access of one browser for a limited time; times are in seconds since the epoch."""
 
     kind: PassKind
@@ -85,8 +84,7 @@ def _signature(text: str, token: str) -> str:
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-@frozen
-class Rules:
+class Rules(Value):
     """Access rules of a server: the origins of its page, and its tokens by scope."""
 
     origins: frozenset[str]
@@ -139,8 +137,7 @@ class Rules:
 _PASS_PARTS = ("kind", "scope", "login", "expires")
 
 
-@frozen
-class Refusal:
+class Refusal(Value):
     """Refusal of a request: an HTTP status, and one line that says what to do."""
 
     status: int

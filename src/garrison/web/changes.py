@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
-from garrison.frozen import frozen
 from garrison.processes.run_branch import node_queue
 from garrison.processes.runtime import Runtime
 from garrison.system.terminal_text import spell_hidden
 from garrison.system.untrusted import read_end
+from garrison.values import Value
 from garrison.views.changes import Change, find_change, read_changes
 from garrison.views.decision import Decision, read_decision
 from garrison.views.diff import FileChange, changed_files, file_at, read_diff
@@ -22,8 +22,7 @@ ARTEFACT_BYTES = 64 << 10
 """Bytes shown of one file of an attempt: its end."""
 
 
-@frozen
-class Listed:
+class Listed(Value):
     """A change that was shown, with its files."""
 
     change: Change

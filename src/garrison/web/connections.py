@@ -17,7 +17,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from garrison.errors import Refused
-from garrison.frozen import frozen
+from garrison.values import Value
 
 FILES = 4096
 """Open files that the server asks for; by default a process may open 1024."""
@@ -48,8 +48,7 @@ class Overloaded(Refused):
     """The server has no room for a request now; HTTP status 503."""
 
 
-@frozen
-class Capacity:
+class Capacity(Value):
     """Most open files, connections, connections of strangers at any time, and event streams of runs."""
 
     files: int

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import NotFound, UsageError
-from garrison.frozen import frozen
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
+from garrison.values import Value
 from garrison.views.event_log import QUEUE
 from garrison.web.run_stream import FollowedRun
 
@@ -37,8 +37,7 @@ class Kind(StrEnum):
     QUEUE = "queue"
 
 
-@frozen
-class Wanted:
+class Wanted(Value):
     """One page: `limit` entries before or after a cursor; without either the latest. `query`: words they contain."""
 
     before: str | None = None

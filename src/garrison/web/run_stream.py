@@ -40,7 +40,7 @@ def _notify_on(home: Path) -> tuple[str, ...]:
     try:
         return read_config(home).notify().on
     except UsageError:
-        return NotifyConfig.on
+        return NotifyConfig().on
 
 
 class FollowedRun:

@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 
 from garrison.errors import Refused, UsageError
-from garrison.frozen import frozen
+from garrison.values import Value
 from garrison.web import access
 from garrison.web.chat import OpenButler, claude_butler
 from garrison.web.connections import CAPACITY, HEAD_SECONDS, Capacity, Connection, capacity_of, raise_file_limit
@@ -38,8 +38,7 @@ SHUTDOWN_SECONDS = 3
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@frozen
-class Endpoint:
+class Endpoint(Value):
     """Address to listen on.
 
     `names`: further host names of the server, or origins of a reverse proxy; `tls`: certificate and key.

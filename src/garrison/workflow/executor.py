@@ -13,7 +13,6 @@ may have any name; the label is the step's name. How a step ends:
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import logging
 import os
@@ -22,9 +21,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.pipeline.graph import Edge, Graph, Node
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome
+from garrison.values import Value, asdict, replace
 from garrison.workflow import validation
 from garrison.workflow.advice import advice
 from garrison.workflow.errors import (
@@ -53,8 +52,7 @@ MIN_SECRET = 4
 _FINISHED = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED})
 
 
-@frozen
-class Progress:
+class Progress(Value):
     """A step started or ended: `done` of `total` steps have finished."""
 
     step: str
@@ -67,7 +65,7 @@ class Progress:
 
     def to_data(self) -> dict[str, Any]:
         """Return it as JSON data."""
-        return {**dataclasses.asdict(self), "status": self.status.value, "elapsed": round(self.elapsed, 3)}
+        return {**asdict(self), "status": self.status.value, "elapsed": round(self.elapsed, 3)}
 
 
 class WorkflowExecutor:
@@ -135,8 +133,8 @@ class _Execution:
         return step.retry_count if limit is None else min(step.retry_count, limit)
 
     def _cap_retries(self) -> Workflow:
-        return dataclasses.replace(self.workflow, steps=[
-            dataclasses.replace(step, retry_count=self._retries(step)) for step in self.workflow.steps])
+        return replace(self.workflow, steps=[
+            replace(step, retry_count=self._retries(step)) for step in self.workflow.steps])
 
     def _result(self, result: Any) -> WorkflowResult:
         self._restore(result.context, result.node_outcomes)

@@ -16,13 +16,15 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from garrison.frozen import frozen
+import msgspec
+
 from garrison.spelling import nearest
+from garrison.values import Value, replace
 from garrison.workflow.errors import AgentError, ToolNotFoundError, WorkflowValidationError
 
 if TYPE_CHECKING:
@@ -40,14 +42,13 @@ class McpError(AgentError):
     """An MCP server could not be used, or its tool failed."""
 
 
-@frozen
-class ServerSpec:
+class ServerSpec(Value):
     """Address of a server: a command for stdio, or a URL. `env` adds variables to a minimal environment."""
 
     name: str
     command: tuple[str, ...] = ()
     url: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = msgspec.field(default_factory=dict)
     cwd: str | None = None
 
     def below(self, worktree: Path) -> ServerSpec:

@@ -5,12 +5,13 @@ Field names are the seed's. Arguments and results of steps are JSON data, so tha
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 from garrison.spelling import nearest
+from garrison.values import asdict
 from garrison.workflow.errors import Place, WorkflowValidationError
 
 

@@ -16,8 +16,11 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from garrison.errors import GarrisonError
 from garrison.pipeline.outcome import check_json
+from garrison.values import fields_of
 from garrison.workflow.errors import AgentError, UnserializableResult
 
 MAX_THREADS = 64
@@ -57,8 +60,8 @@ def _to_plain(value: Any) -> Any:
     """Convert models, dataclasses and tuples to mappings and lists, at any depth."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        return {name: _to_plain(item) for name, item in fields_of(value).items()}
     if isinstance(value, Mapping):
         return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

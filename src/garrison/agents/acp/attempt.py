@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from garrison.agents.acp import prompts
 from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob
@@ -30,6 +29,7 @@ from garrison.records import atomic
 from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine
 from garrison.system.own_package import LONG_PATIENCE, module_argv
+from garrison.values import replace
 
 CONNECTION = module_argv("garrison.agents.acp.connection", LONG_PATIENCE)
 MCP_SERVER = (sys.executable, "-P", "-m", "garrison.agents.mcp_server")

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
 from acp import PROTOCOL_VERSION, RequestError, text_block
 from acp.core import ClientSideConnection
 from acp.schema import (
@@ -33,8 +34,8 @@ from acp.schema import (
 from garrison.agents.acp.permissions import Option
 from garrison.agents.acp.transport import MAX_LINE, AgentTransport, Breach
 from garrison.agents.claude.stream import cut
-from garrison.frozen import frozen
 from garrison.system.processes import die_with_parent
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.agents.claude.stream import Event
@@ -86,18 +87,17 @@ class Silence(Exception):
     """Raised when nothing was received for too long."""
 
 
-@frozen
-class McpServer:
+class McpServer(Value):
     """An MCP server that the agent is to start, or to call at its `url`."""
 
     name: str
     command: str = ""
     arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     url: str = ""
     transport: str = "http"
     """How it is called at its url: `http` or `sse`."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class Listener(Protocol):

@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +53,7 @@ from garrison.ends import End, EndKind
 from garrison.records.json_io import read_json, write_json
 from garrison.system.newest_entry import ContentWatch
 from garrison.system.processes import die_with_parent
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.agents.claude.stream import Event

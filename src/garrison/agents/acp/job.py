@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import WORKER
-from garrison.frozen import frozen
+from garrison.values import Value, fields_of
 
 MAX_LOST_SESSIONS = 5
 """Sessions that an attempt may lose because its agent does not continue them."""
 
 
-@frozen
-class AcpJob:
+class AcpJob(Value):
     """One connection: the session to begin or resume, and its prompt."""
 
     home: str
@@ -41,7 +41,7 @@ class AcpJob:
     mcp_environment: Mapping[str, str]
     words: tuple[str, ...] | None
     """Words that edges of the node ask for, as `result.parse_report` takes them."""
-    settings: AcpSettings = field(default_factory=AcpSettings)
+    settings: AcpSettings = msgspec.field(default_factory=AcpSettings)
     role: str = WORKER
     """WORKER or VALIDATOR: selects what it reports."""
     inside: str = ""
@@ -54,7 +54,7 @@ class AcpJob:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of order.json."""
-        return {**vars(self), "settings": acp_settings.to_json(self.settings)}
+        return {**fields_of(self), "settings": acp_settings.to_json(self.settings)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> AcpJob:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from garrison.agents.acp.settings import ANYTHING
-from garrison.frozen import frozen
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.agents.acp.settings import AcpSettings
@@ -32,8 +32,7 @@ class Ruling(StrEnum):
     ASK = "ask"
 
 
-@frozen
-class Option:
+class Option(Value):
     """One answer that the agent offers; `kind` is allow_once, allow_always, reject_once or reject_always."""
 
     id: str

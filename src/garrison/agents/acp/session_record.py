@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from garrison.frozen import frozen
 from garrison.records.json_io import read_json, write_json
+from garrison.values import Value, fields_of
 
 
-@frozen
-class SessionRecord:
+class SessionRecord(Value):
     """Current session of an attempt, with counts of its earlier ones."""
 
     id: str
@@ -35,4 +34,4 @@ class SessionRecord:
 
     def write(self, path: Path) -> None:
         """Write the record, as other agents' sessions have it."""
-        write_json(path, {**vars(self), "past": ""})
+        write_json(path, {**fields_of(self), "past": ""})

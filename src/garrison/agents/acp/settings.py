@@ -10,14 +10,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 from garrison.agents.claude import extensions
 from garrison.agents.claude.settings import LIMITS, values_of
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
-from garrison.frozen import frozen
 from garrison.tables import Nested, Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
+from garrison.values import fields_of, replace
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 """Kinds of tool calls for which an agent may ask leave."""
@@ -63,7 +63,7 @@ def _kinds(value: Any) -> tuple[str, ...]:
     return words
 
 
-@frozen
+@dataclass(frozen=True)
 class AcpSettings:
     """Settings of one ACP agent; None for the agent's own default."""
 
@@ -121,8 +121,8 @@ def read_only(profile: AcpSettings, *, can_run: bool = False) -> AcpSettings:
 
 def to_json(settings: AcpSettings) -> dict[str, Any]:
     """Return the settings for order.json."""
-    return {**vars(settings), "argv": list(settings.argv), "allow": list(settings.allow), "deny": list(settings.deny),
-            "takeover": list(settings.takeover), "set": dict(settings.set),
+    return {**fields_of(settings), "argv": list(settings.argv), "allow": list(settings.allow),
+            "deny": list(settings.deny), "takeover": list(settings.takeover), "set": dict(settings.set),
             "mcp_servers": {name: dict(server) for name, server in settings.mcp_servers.items()}}
 
 

@@ -14,7 +14,6 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +29,7 @@ from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 from garrison.system.jobs import Job, read_tail
 from garrison.system.own_package import LONG_PATIENCE, module_argv
+from garrison.values import replace
 
 CONNECTION = module_argv("garrison.agents.claude.connection", LONG_PATIENCE)
 BUILT_IN = "claude"

@@ -35,20 +35,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from garrison.agents.base import MESSAGES, WAITING, WORKER
 from garrison.agents.claude import policy
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
-from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.costs import read_usage
 from garrison.records.json_io import append_line, read_json, read_lines
 from garrison.records.reservations import SESSION_LOCK
+from garrison.values import Value, fields_of
 
 
 class AttemptFiles:
@@ -118,7 +119,7 @@ class AttemptFiles:
 
     def add_ending(self, ending: Ending) -> None:
         """Record how a connection ended."""
-        append_line(self.endings, vars(ending))
+        append_line(self.endings, fields_of(ending))
 
 
 _KEYS = {"incarnation": "life", "worktree": "tree", "system_prompt": "system", "role": "part",
@@ -126,8 +127,7 @@ _KEYS = {"incarnation": "life", "worktree": "tree", "system_prompt": "system", "
 """Field → its key in the file, where they differ."""
 
 
-@frozen
-class ConnectionJob:
+class ConnectionJob(Value):
     """One connection: the session to begin or resume, and its first message."""
 
     home: str
@@ -143,7 +143,7 @@ class ConnectionJob:
     prompt: str
     system_prompt: str
     """Appended to the CLI's own."""
-    settings: ClaudeSettings = field(default_factory=ClaudeSettings)
+    settings: ClaudeSettings = msgspec.field(default_factory=ClaudeSettings)
     role: str = WORKER
     """WORKER or VALIDATOR: selects garrison's tools."""
     parent_session: str = ""
@@ -155,10 +155,10 @@ class ConnectionJob:
     inside: str = ""
     """Path of the worktree in the CLI's sandbox; '' for the path outside."""
 
-    folders: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Folder of the repository → its instructions, which the session gets once it looks into it."""
 
-    repository: Mapping[str, str] = field(default_factory=dict)
+    repository: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Files of the repository's `.claude/`, and its `.mcp.json`, where the profile takes them: path → text."""
 
     outages: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class ConnectionJob:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of order.json."""
-        body = {_KEYS.get(name, name): value for name, value in vars(self).items()}
+        body = {_KEYS.get(name, name): value for name, value in fields_of(self).items()}
         return {**body, "settings": claude_settings.to_json(self.settings)}
 
     @classmethod

@@ -14,7 +14,6 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Mount
 from garrison.system import processes, untrusted
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.agents.claude.settings import ClaudeSettings

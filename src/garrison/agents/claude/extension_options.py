@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from garrison.agents.claude.extensions import EVENTS, cli_settings, tool_of
 from garrison.agents.claude.tools import SERVER
-from garrison.frozen import frozen
 from garrison.records import atomic
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,12 +49,11 @@ def extension_options(settings: ClaudeSettings, config: str, repository: Mapping
         "settings": json.dumps(own) if own else None}
 
 
-@frozen
-class RepositoryOptions:
+class RepositoryOptions(Value):
     """What a repository's own `.claude/` and `.mcp.json` add."""
 
-    servers: Mapping[str, Any] = field(default_factory=dict)
-    hooks: Mapping[str, list[Any]] = field(default_factory=dict)
+    servers: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    hooks: Mapping[str, list[Any]] = msgspec.field(default_factory=dict)
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()

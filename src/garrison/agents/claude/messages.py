@@ -16,10 +16,10 @@ from typing import Any
 
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.quotation import path_name
-from garrison.frozen import frozen
 from garrison.records.failover import session_holders
 from garrison.records.json_io import encode, read_json, read_lines, write_json
 from garrison.system import untrusted
+from garrison.values import Value
 
 HEADING = "The person in charge of this run tells you:"
 
@@ -33,8 +33,7 @@ def post(files: AttemptFiles, text: str, at: str) -> None:
     untrusted.append(files.folder, files.messages.name, encode({"at": at, "text": text}) + b"\n")
 
 
-@frozen
-class Told:
+class Told(Value):
     """Messages that a session has not got."""
 
     said: tuple[str, ...]

@@ -8,21 +8,19 @@ was killed ends the orchestrator's incarnation, and its runner's restart policy 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 
 from garrison.agents.base import Trouble
 from garrison.agents.claude import failures
 from garrison.agents.trouble import LIMITS, MAX_WAIT, TABLE, TRANSIENT, Backoff, TroubleKind
-from garrison.frozen import frozen
+from garrison.values import Value, replace
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
 """Endings that are not failures: the agent reported, asked a person, ended its turn without a report, or was stopped;
 or a person worked in its place."""
 
 
-@frozen
-class Ending:
+class Ending(Value):
     """End of one connection; a line of `endings.jsonl`."""
 
     kind: str
@@ -66,8 +64,7 @@ class Prompt(StrEnum):
     LOOP = "loop"
 
 
-@frozen
-class Decision:
+class Decision(Value):
     """CONNECT with a prompt, WAIT until a time, ASK the open question, PARK until a person has acted, or FINISH."""
 
     step: Step

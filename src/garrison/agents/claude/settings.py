@@ -7,12 +7,11 @@ begins.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 from garrison.agents.claude import extensions
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
-from garrison.frozen import frozen
 from garrison.tables import (
     Nested,
     Table,
@@ -28,6 +27,7 @@ from garrison.tables import (
     readers_of,
     setting,
 )
+from garrison.values import fields_of, replace
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")
 """Default tools of an agent, in addition to garrison's own."""
@@ -56,7 +56,7 @@ def _mode(value: Any) -> str:
     return one_of(*MODES)(value)
 
 
-@frozen
+@dataclass(frozen=True)
 class ClaudeSettings:
     """Settings of one session; money in US dollars, times in seconds, None for the default."""
 
@@ -175,7 +175,7 @@ def without_variables(settings: ClaudeSettings, names: Collection[str]) -> Claud
 
 def to_json(settings: ClaudeSettings) -> dict[str, Any]:
     """Return the settings for order.json."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(settings).items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields_of(settings).items()}
 
 
 def from_json(values: Mapping[str, Any]) -> ClaudeSettings:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 from garrison.agents.claude import cli_process, policy, prompts, questions, transcripts
 from garrison.agents.claude.policy import Ending
 from garrison.errors import NotFound, Refused
-from garrison.frozen import frozen
 from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import processes, untrusted
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +36,7 @@ _SUSPEND_TIMEOUT = 30.0
 """Seconds for the session to be suspended."""
 
 
-@frozen
-class Person:
+class Person(Value):
     """Process of a takeover; pid 0 while it has not recorded itself."""
 
     pid: int = 0

@@ -10,9 +10,9 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import REPORTED, SILENT
 from garrison.agents.outages import read_outage
 from garrison.agents.trouble import TABLE, TRANSIENT
-from garrison.frozen import frozen
 from garrison.records.failover import session_holders
 from garrison.system import untrusted
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +24,7 @@ _WORDS: Mapping[str, str] = {**{kind: each.words for kind, each in TABLE.items()
 """Ending of a connection that is trouble → its words."""
 
 
-@frozen
-class Wait:
+class Wait(Value):
     """What the agent of an attempt waits for without help."""
 
     what: str

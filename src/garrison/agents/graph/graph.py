@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
@@ -32,6 +31,7 @@ from garrison.agents.graph.model import (
 from garrison.agents.graph.session_manager import START_TIMEOUT, AgentSessionManager, Listener
 from garrison.errors import NewerSchema, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.records import atomic
+from garrison.values import asdict
 
 if TYPE_CHECKING:
     from typing import Self

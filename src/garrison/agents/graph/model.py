@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, UsageError
-from garrison.frozen import frozen
+from garrison.values import Value
 
 MAX_NAME = 200
 """Characters of a node's id or a control type."""
@@ -117,7 +119,7 @@ class Node:
         self.status = new
 
 
-@frozen
+@dataclass(frozen=True)
 class Edge:
     """Connection of two nodes: `source` directs `target` if directed; otherwise they are peers."""
 
@@ -128,8 +130,7 @@ class Edge:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
-@frozen
-class Message:
+class Message(Value):
     """Message of one agent to another; `reply_to` is the number of the message it answers."""
 
     number: int
@@ -138,7 +139,7 @@ class Message:
     content: str
     at: str
     reply_to: int | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.content
@@ -154,14 +155,13 @@ def check_name(what: str, name: object) -> str:
 Event = Mapping[str, Any]
 
 
-@frozen
-class SessionSpec:
+class SessionSpec(Value):
     """Agent to start: the node's id, its effective prompt, its model (None: the default), its metadata."""
 
     node_id: str
     system_prompt: str
     model: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
     resume: str | None = None
     """Id of the session that this one continues; None: a new one."""
 

@@ -16,7 +16,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from garrison.dispatch.records import AttemptId, AttemptResult, AttemptState, Message, NodeAttempt, Outcome
-    from garrison.frozen import frozen
+    from garrison.values import Value
 
 WORKFLOW, ATTEMPT, DELIVERY = "garrison.node-attempt", "garrison.attempt", "garrison.delivery"
 CLAIMED, SEND, CANCEL = "claimed", "send", "cancel"
@@ -24,24 +24,21 @@ LONGEST_ATTEMPT = timedelta(days=365)
 """Temporal wants a limit; the lease is what ends an attempt."""
 
 
-@frozen
-class Offer:
+class Offer(Value):
     """An attempt, and the task queue that offers it."""
 
     attempt: NodeAttempt
     task_queue: str
 
 
-@frozen
-class Claimed:
+class Claimed(Value):
     """A worker's note that it has the attempt, and where it hears of messages."""
 
     claim: int
     inbox: str
 
 
-@frozen
-class Delivery:
+class Delivery(Value):
     """A message for the worker of a claim; None: cancel it."""
 
     attempt: AttemptId
@@ -49,8 +46,7 @@ class Delivery:
     message: Message | None
 
 
-@frozen
-class Ended:
+class Ended(Value):
     """End of an attempt."""
 
     state: AttemptState

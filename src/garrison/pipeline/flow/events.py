@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.pipeline.outcome import Outcome
+from garrison.values import Value, fields_of
 
 
-@frozen
-class Finished:
+class Finished(Value):
     """An attempt at a place in flight ended.
 
     Without an outcome the handler returned nothing: a success if the node has auto_status, else a failure. `attempt`
@@ -27,8 +26,7 @@ class Finished:
     attempt: int = 0
 
 
-@frozen
-class Restarted:
+class Restarted(Value):
     """An attempt was lost without an outcome (its process died); the place continues with the next attempt.
 
     This does not count as a retry.
@@ -38,15 +36,13 @@ class Restarted:
     reason: str = ""
 
 
-@frozen
-class Suspended:
+class Suspended(Value):
     """Everything in flight waits for a person or a signal, and the driver exits; the run is `waiting`."""
 
     reason: str = ""
 
 
-@frozen
-class Resumed:
+class Resumed(Value):
     """A run that waited, or that a budget or a person stopped, continues.
 
     `max_steps` replaces the budget (of a running run, too). `again` also resumes a run that failed at a node: that node
@@ -58,23 +54,20 @@ class Resumed:
     nodes: Sequence[str] | None = None
 
 
-@frozen
-class SentBack:
+class SentBack(Value):
     """Refusal of the landing of a run at its exit; the run returns to the node `to` (`machine.node_to_return_to`)."""
 
     to: str
     reason: str = ""
 
 
-@frozen
-class TimedOut:
+class TimedOut(Value):
     """A run reached max_pipeline_duration; it can be resumed."""
 
     detail: str = ""
 
 
-@frozen
-class Aborted:
+class Aborted(Value):
     """A person or the driver stopped the run; it can be resumed."""
 
     detail: str = ""
@@ -95,7 +88,7 @@ def event_to_data(event: Event) -> dict[str, Any]:
         return {"event": "finished", "place_id": event.place_id, "outcome": event.outcome.to_data(),
                 "attempt": event.attempt}
     data: dict[str, Any] = {"event": _KIND_NAMES[type(event)]}
-    for key, value in vars(event).items():
+    for key, value in fields_of(event).items():
         if isinstance(value, Outcome):
             data[key] = value.to_data()
         elif value is not None and value is not False and value != "":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from garrison.errors import ForbiddenTransition, Refused
@@ -31,6 +30,7 @@ from garrison.pipeline.flow.state import (
 from garrison.pipeline.node_status import FAILED as NODE_FAILED
 from garrison.pipeline.node_status import IMPL_COMPLETE, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Budget, Outcome
+from garrison.values import replace
 
 _DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
 """Statuses in the graph for which a node is not run."""

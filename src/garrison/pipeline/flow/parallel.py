@@ -21,13 +21,13 @@ in it have their own retries and delays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, FanOut, Route, Unit
 from garrison.pipeline.flow.routing import choose
 from garrison.pipeline.flow.state import ROOT, BranchResult, Fan, Move, Place, Turn
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
+from garrison.values import replace
 
 RESULTS = "parallel.results"
 

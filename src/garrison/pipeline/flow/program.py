@@ -14,11 +14,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import NamedTuple
 
+import msgspec
+
 from garrison.errors import GarrisonError, Refused
-from garrison.frozen import frozen
 from garrison.pipeline.condition import (
     And,
     Clause,
@@ -46,6 +46,7 @@ from garrison.pipeline.graph import (
 )
 from garrison.pipeline.node_status import STATUS_WORDS, normalize
 from garrison.pipeline.outcome import FAIL, SUCCESS, normalize_label
+from garrison.values import Value, replace
 
 START, EXIT, CONDITIONAL, PARALLEL, FAN_IN = "start", "exit", "conditional", "parallel", "parallel.fan_in"
 HUMAN = "wait.human"
@@ -60,8 +61,7 @@ JOIN_POLICIES = ("wait_all", "all_success", "first_success", "k_of_n", "quorum")
 ERROR_POLICIES = ("continue", "fail_fast", "ignore")
 
 
-@frozen
-class Route:
+class Route(Value):
     """A compiled edge: `index` is its position in `Graph.edges`, `label` is normalized."""
 
     index: int
@@ -74,14 +74,13 @@ class Route:
     into_conditional: bool = False
     branch: bool = True
     """True if it opens a branch where it leaves a parallel."""
-    attrs: Mapping[str, str] = field(default_factory=dict)
+    attrs: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.source} -> {self.target}"
 
 
-@frozen
-class FanOut:
+class FanOut(Value):
     """Settings of a `parallel`: its join, its policies, and how many branches run at once."""
 
     join: str
@@ -103,8 +102,7 @@ class FanOut:
         return branches // 2 + 1 if self.quorum is None else max(1, math.ceil(self.quorum * branches - 1e-9))
 
 
-@frozen
-class Unit:
+class Unit(Value):
     """A compiled node. `conditional` and `plain` are its edges in the order in which they are tried."""
 
     id: str
@@ -139,8 +137,7 @@ class Unit:
         return tuple(sorted((*self.conditional, *self.plain), key=lambda route: route.index))
 
 
-@frozen
-class Program:
+class Program(Value):
     """A compiled graph. `attrs` are the graph's attributes as context keys; `max_seconds` limits wall-clock time."""
 
     graph: Graph
@@ -155,7 +152,7 @@ class Program:
     retry_targets: tuple[str, ...] = ()
     max_steps: int = MAX_STEPS
     max_seconds: float | None = None
-    initial: Mapping[str, str] = field(default_factory=dict)
+    initial: Mapping[str, str] = msgspec.field(default_factory=dict)
     digest: str = ""
 
     def reachable(self, node: str, *, backwards: bool = False, within: Container[str] | None = None) -> set[str]:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 
 from garrison.errors import Refused
-from garrison.frozen import frozen
 from garrison.pipeline.graph import flag, number, text
+from garrison.values import Value, replace
 
 CAP_S = 60.0
 
 
-@frozen
-class RetryPolicy:
+class RetryPolicy(Value):
     """At most `attempts` attempts; `first_s` x `factor` ** (n - 1) seconds before the nth retry, at most 60.
 
     With `jitter` a delay is multiplied by 0.5 to 1.5.

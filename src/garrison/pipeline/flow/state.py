@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypedDict
 
 from garrison.errors import ForbiddenTransition
 from garrison.pipeline.flow.program import Program, Route, Unit
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCESS, Budget, Outcome
+from garrison.values import asdict, replace
 
 RUNNING, WAITING, DONE, FAILED = "running", "waiting", "done", "failed"
 

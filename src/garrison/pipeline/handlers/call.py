@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.pipeline.outcome import (
     DETERMINISTIC,
     FAIL,
@@ -30,6 +29,7 @@ from garrison.pipeline.outcome import (
 )
 from garrison.pipeline.status_report import from_status_file, word_outcome
 from garrison.pipeline.transforms import expand_context
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.pipeline.artifacts import Artifacts
@@ -43,8 +43,7 @@ MAX_DEPTH = 8
 """Levels of pipelines within pipelines."""
 
 
-@frozen
-class Waiting:
+class Waiting(Value):
     """A handler's "not yet": the node stays in flight, and the run may be suspended and resumed."""
 
     reason: str

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from garrison.pipeline.handlers.call import (
 from garrison.pipeline.outcome import RESPONSE_CHARS, SUCCESS, Outcome
 from garrison.sandbox.place import EXCHANGE
 from garrison.system import untrusted
+from garrison.values import replace
 
 STATUS_FILE = "said.json"
 """File of the exchange in which an agent or a tool reports its outcome; GARRISON_STATUS_FILE has its path."""

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,6 +36,7 @@ from garrison.pipeline.subpipelines import (
     telemetry_of,
 )
 from garrison.records import atomic
+from garrison.values import replace
 
 
 async def subgraph(call: Call) -> Outcome | Waiting:

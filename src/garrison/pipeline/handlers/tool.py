@@ -15,7 +15,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +37,7 @@ from garrison.system.jobs import Job, read_tail
 from garrison.system.kill_tree import kill_tree
 from garrison.system.processes import ProcessId
 from garrison.system.shortage import retry_pause
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.pipeline.flow import Place

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from dataclasses import replace
 
 from garrison.pipeline.gate_files import GateFiles, first_asked_at
 from garrison.pipeline.gates import answer_timed_out, answered, gate_of, signal_timed_out, without_options
@@ -22,6 +21,7 @@ from garrison.pipeline.handlers.call import Call, Waiting, failed, in_thread
 from garrison.pipeline.outcome import SKIPPED as SKIPPED_STATUS
 from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import SKIPPED, TIMEOUT, Answerer, Option, Question, matching_options
+from garrison.values import replace
 
 POLL_S = 0.2
 """Seconds between two checks for an answer or a signal while other nodes are at work."""

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
-from garrison.frozen import frozen
 from garrison.pipeline.condition import (
     Clause,
     Condition,
@@ -25,6 +24,7 @@ from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condit
 from garrison.pipeline.outcome import FAIL, STATUS_WORDS, SUCCESS, Outcome, normalize_label
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.spelling import is_slip, nearest
+from garrison.values import Value
 
 MAX_CASES = 256
 """Combinations that are tried for one node."""
@@ -227,8 +227,7 @@ def _is_unconditional(view: View, edge: Edge) -> bool:
 # ---- cases -----------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class _Case:
+class _Case(Value):
     """One way a node may end: its outcome and the context. `named` holds the values that conditions name."""
 
     outcome: Outcome

@@ -6,15 +6,16 @@ A view computes what several rules need at most once and in linear time, so that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, field
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
-from garrison.frozen import frozen
+import msgspec
+
 from garrison.pipeline.condition import Condition, ConditionSyntax, parse_condition
 from garrison.pipeline.graph import Edge, Graph, Node, is_known_handler, one_line, text
 from garrison.pipeline.outcome import normalize_label
+from garrison.values import Value, asdict
 
 ERROR, WARNING = "error", "warning"
 
@@ -22,8 +23,7 @@ RETRY_TARGETS = ("retry_target", "fallback_retry_target")
 """Attributes of a node or graph that name a node to go back to."""
 
 
-@frozen
-class Finding:
+class Finding(Value):
     """One problem: the rule, its position (line 0: none), and a fix."""
 
     rule: str
@@ -43,8 +43,7 @@ class Finding:
         return asdict(self)
 
 
-@frozen
-class Problem:
+class Problem(Value):
     """A problem as a rule yields it; the table of rules adds its name and severity."""
 
     message: str
@@ -66,12 +65,11 @@ class Problem:
         )
 
 
-@frozen
-class View:
+class View(Value, dict=True):
     """A graph as rules see it; `registered` are this installation's handlers besides those of the dialect."""
 
     graph: Graph
-    registered: frozenset[str] = field(default_factory=frozenset)
+    registered: frozenset[str] = msgspec.field(default_factory=frozenset)
 
     def has_handler(self, handler: str) -> bool:
         """Return whether this installation runs nodes of that handler."""

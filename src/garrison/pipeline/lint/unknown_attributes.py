@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from garrison.frozen import frozen
 from garrison.pipeline.graph import Edge, Node, is_known_handler, position, text
 from garrison.pipeline.lint.findings import Problem, View
 from garrison.pipeline.lint.known_attributes import (
@@ -25,6 +24,7 @@ from garrison.pipeline.lint.known_attributes import (
     Level,
 )
 from garrison.spelling import nearest
+from garrison.values import Value
 
 DESCRIPTIONS = frozenset({"goal", "inputs", "vars", "namespaces"})
 """Attributes of a graph that on a node merely describe it."""
@@ -32,8 +32,7 @@ DESCRIPTIONS = frozenset({"goal", "inputs", "vars", "namespaces"})
 _USED = re.compile(r"\b(graph|node)\.([A-Za-z_][\w.-]*)", re.ASCII)
 
 
-@frozen
-class _Unknown:
+class _Unknown(Value):
     """An attribute that has no effect, where it is first written."""
 
     level: Level

@@ -12,16 +12,18 @@ it is given back when the node no longer works. Nothing at work is stopped if th
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.config import config_path, read_config
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records import run as run_records
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -30,16 +32,15 @@ if TYPE_CHECKING:
     from garrison.records.store import Store
 
 
-@frozen
-class RunPlaces:
+class RunPlaces(Value):
     """Places of one run, as its guardian last recorded them."""
 
     run_id: str
     guardian: str
     """Name of its guardian's role."""
-    nodes: list[str] = field(default_factory=list)
+    nodes: list[str] = msgspec.field(default_factory=list)
     """Nodes with a place."""
-    waiting: list[str] = field(default_factory=list)
+    waiting: list[str] = msgspec.field(default_factory=list)
     """Nodes that wait for one."""
     since: float = 0.0
     """When they began to wait, in seconds since 1970."""

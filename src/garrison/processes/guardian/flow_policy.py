@@ -15,7 +15,6 @@ event, so that a guardian may die between any two records:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.result import to_pipeline_outcome
@@ -30,6 +29,7 @@ from garrison.processes.run_flow import step_id
 from garrison.records.events import FlowAdvanced, GateChanged, ManagerCycled, NodeChanged, PipelineSignal
 from garrison.records.signals import Payload, SendPipelineSignal, SetBudget
 from garrison.system.clock import from_iso
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

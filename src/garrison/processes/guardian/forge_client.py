@@ -8,7 +8,6 @@ webhook) makes it look at once.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.config import read_config
@@ -20,6 +19,7 @@ from garrison.processes.run_state import NOT_LANDED, REQUESTED, TESTED
 from garrison.records import atomic
 from garrison.records.json_io import read_json
 from garrison.system.clock import iso
+from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
     from pathlib import Path

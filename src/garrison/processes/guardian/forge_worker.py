@@ -12,13 +12,12 @@ import queue
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.processes.pull_request_facts import CheckResult, Facts, StepKind
 from garrison.system.git import GitError
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +39,7 @@ REFUSED_SECONDS = 300.0
 """Seconds after which a step that the forge refused is tried again, if nothing changed before."""
 
 
-@frozen
-class Answer:
+class Answer(Value):
     """Result of a job."""
 
     facts: Facts | None = None
@@ -55,8 +53,7 @@ class Answer:
     """Requests of this worker so far."""
 
 
-@frozen
-class ForgeCount:
+class ForgeCount(Value):
     """Requests to the forge in a run, its looks, and when it looks again; `runs/RUN/forge.json`."""
 
     sent: int = 0

@@ -8,11 +8,9 @@ other it is put between its predecessor and what comes next.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Edge, Node, text
 from garrison.pipeline.outcome import PARTIAL, SUCCESS
@@ -22,6 +20,7 @@ from garrison.processes.run_plan import replan
 from garrison.records.events import NodeChanged
 from garrison.records.signals import AddNode
 from garrison.spelling import nearest
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +35,7 @@ CHANGEABLE = ("prompt", "label", "agent", "budget")
 """Attributes of a task that a person can set; what runs outside the sandbox, such as commands, is the launch's."""
 
 
-@frozen
-class ChangedGraph:
+class ChangedGraph(Value):
     """Text of the graph after a change, and the record of the node that it adds, None without one."""
 
     text: str

@@ -7,16 +7,15 @@ after a probe or when a person unparks it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.ends import Departure
-from garrison.frozen import frozen
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.view import UNFINISHED
 from garrison.processes.run_state import HOLDABLE
 from garrison.records.signals import ParkNode, Payload, ResumeRun, StopRun, UnparkNode
 from garrison.system.terminal_text import shorten
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -68,8 +67,7 @@ def stopped_runners(view: GuardianView, nodes: Collection[str]) -> dict[str, int
 # ---- who is parked, and why ------------------------------------------------------------------------------------------
 
 
-@frozen
-class Parked:
+class Parked(Value):
     """Reason why the restart policy parked a name; `probe_at` is in UTC, '' if only a person can unpark it."""
 
     why: str

@@ -14,7 +14,6 @@ The rules apply in this order, and the first with anything to do decides the tur
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.ends import KEPT, RefusedBy
@@ -67,6 +66,7 @@ from garrison.supervise.decisions import (
     describe_graceful_end,
 )
 from garrison.supervise.restart import Policy
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan

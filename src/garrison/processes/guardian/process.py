@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -82,6 +81,7 @@ from garrison.system.capacity import AgentLimit
 from garrison.system.clock import iso
 from garrison.system.shortage import LONGEST_PAUSE, find_lack
 from garrison.system.terminal_choice import end_lost_server
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from dataclasses import field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.agents.quotation import mention, path_name, quote
 from garrison.config import MergeRule, PullRequestOptions
-from garrison.frozen import frozen
 from garrison.pipeline.flow import SentBack, event_to_data
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.pull_request_facts import (
@@ -32,6 +32,7 @@ from garrison.processes.pull_request_texts import write_failure, write_reply
 from garrison.processes.run_state import LANDED, NOT_LANDED, REQUESTED, TESTED, describe_next
 from garrison.records.events import FlowAdvanced, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import NO_AUTO, NOT_READY, PullRequestState
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +49,7 @@ LAG_SECONDS = 5.0
 """Seconds for which a forge may answer with what was there before a change."""
 
 
-@frozen
-class PullRequestView:
+class PullRequestView(Value):
     """What a guardian knows about its pull request in one turn."""
 
     tip: str
@@ -73,7 +73,7 @@ class PullRequestView:
     """Seconds for which looks have found the same checks on the same head."""
     pause: str = ""
     """Why the gate cannot test: it is red on the base alone; '' if it can."""
-    replies: Mapping[str, str] = field(default_factory=dict)
+    replies: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Key of a comment → what the agent that worked on it answers."""
     done: ForgeStep | None = None
     """The step that was taken last."""
@@ -87,8 +87,7 @@ _S = PullRequestState
 _OPEN = tuple(each for each in PullRequestState if each not in (_S.MERGED, _S.CLOSED, _S.REWORKING))
 
 
-@frozen
-class Turn:
+class Turn(Value):
     """Journal and facts of one turn."""
 
     state: RunState
@@ -148,8 +147,7 @@ class Turn:
             status, self.state.landing.attempt, commit=commit, reason=why))]
 
 
-@frozen
-class Row:
+class Row(Value):
     """A row of the state machine."""
 
     when: str

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.ends import RefusedBy
 from garrison.errors import ForbiddenTransition, GarrisonError
-from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.outcome import FAIL, RETRY
 from garrison.pipeline.plan import first_status
@@ -26,6 +26,7 @@ from garrison.processes.run_flow import step_id
 from garrison.processes.run_state import LANDED, NodeState, RunState, replay_run
 from garrison.records.events import FlowAdvanced, GuardianSignal, NodeChanged, RunChanged, decode
 from garrison.system.clock import from_iso
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,8 +43,7 @@ _MOST_STEPS = 10_000
 """Steps of a flow that are caught up at once, at most."""
 
 
-@frozen
-class AttemptEvidence:
+class AttemptEvidence(Value):
     """Evidence of one attempt at a node; `step` is '' in runs of older releases."""
 
     attempt: int
@@ -69,23 +69,22 @@ class AttemptEvidence:
         return not self.has_succeeded and self.report is not None and self.report.status == "failed"
 
 
-@frozen
-class RunEvidence:
+class RunEvidence(Value):
     """Evidence of a run beside its journal."""
 
-    attempts: Mapping[str, Sequence[AttemptEvidence]] = field(default_factory=dict)
+    attempts: Mapping[str, Sequence[AttemptEvidence]] = msgspec.field(default_factory=dict)
     """Node → its attempts, in order."""
-    answers: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Place of a gate → a person's answer that was received."""
     applied: frozenset[str] = frozenset()
     """Ids of the signals that were applied."""
-    incarnations: Mapping[str, int] = field(default_factory=dict)
+    incarnations: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Full name of a runner or the processor → its latest incarnation."""
     ended: str = ""
     """Status with which the last guardian ended; '' if it did not end gracefully."""
     landed: LandingChanged | None = None
     """The landing of the whole run, as the target's queue shows it."""
-    finished: Mapping[tuple[str, int], FlowAdvanced] = field(default_factory=dict)
+    finished: Mapping[tuple[str, int], FlowAdvanced] = msgspec.field(default_factory=dict)
     """Place and attempt of a step → the readable record that ended it (`find_finished_steps`)."""
 
 

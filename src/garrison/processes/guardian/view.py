@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from garrison.ends import Departure
-from garrison.frozen import frozen
 from garrison.processes.run_state import STOPPED_BY_PERSON
 from garrison.records.identity import Identity
 from garrison.supervise.decisions import ChildState
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,8 +29,7 @@ FINISHED = frozenset({Departure.DONE, Departure.FAILED})
 """Reasons of a runner that ended by itself, after it had reported the outcome of its node."""
 
 
-@frozen
-class LandingView:
+class LandingView(Value):
     """Observations about the landing of a whole run, once its flow has ended."""
 
     tip: str
@@ -44,18 +44,17 @@ class LandingView:
     """Why the target's queue is paused until its target moves, such as a gate that is red there; '' if it is not."""
 
 
-@frozen
-class GuardianView:
+class GuardianView(Value):
     """Observations of a guardian in one turn."""
 
     run: str
     now: float
     boot_id: str
-    inbox: list[PostedSignal] = field(default_factory=list)
-    runners: dict[str, ChildState] = field(default_factory=dict)
-    processor: ChildState = field(default_factory=ChildState)
-    merges: dict[str, MergeStatus] = field(default_factory=dict)
-    strays: dict[str, ChildState] = field(default_factory=dict)
+    inbox: list[PostedSignal] = msgspec.field(default_factory=list)
+    runners: dict[str, ChildState] = msgspec.field(default_factory=dict)
+    processor: ChildState = msgspec.field(default_factory=ChildState)
+    merges: dict[str, MergeStatus] = msgspec.field(default_factory=dict)
+    strays: dict[str, ChildState] = msgspec.field(default_factory=dict)
     """Living processes without a parent to stop them, in a run that stops or ends; a node's orchestrator by the node,
     also if a person parked that node, all others by their full names."""
     stopping: bool = False
@@ -64,13 +63,13 @@ class GuardianView:
     stop_reason: str = STOPPED_BY_PERSON
     wall: float = 0.0
     """Seconds since 1970."""
-    results: dict[str, Result | None] = field(default_factory=dict)
+    results: dict[str, Result | None] = msgspec.field(default_factory=dict)
     """The results of nodes that have landed or failed."""
     landing: LandingView | None = None
     """None while the flow goes on, and in a run that does not land as a whole."""
     pull_request: PullRequestView | None = None
     """None as `landing`, and in a run without one."""
-    turns: dict[str, Turn] = field(default_factory=dict)
+    turns: dict[str, Turn] = msgspec.field(default_factory=dict)
     """Nodes that lost to a moved target and have their turn in the merge queue."""
     outages: frozenset[str] = frozenset()
     """Nodes whose agent waits for a limit or an outage to pass."""

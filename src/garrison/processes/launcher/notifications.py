@@ -28,12 +28,12 @@ import time
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.processes.loop import HINDERED, log_line, read_hindrance
 from garrison.records import atomic, log_retention
 from garrison.system.clock import from_iso
 from garrison.system.jobs import Job
 from garrison.system.terminal_text import clean
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -58,8 +58,7 @@ _MAX_TEXT = 500
 """Characters of a text from outside in one notification."""
 
 
-@frozen
-class Delivery:
+class Delivery(Value):
     """One way to send a notification: its name in `[notify]`, and the program."""
 
     name: str
@@ -68,8 +67,7 @@ class Delivery:
     """First line of its input, before the notification."""
 
 
-@frozen
-class Notification:
+class Notification(Value):
     """One thing to notify about, once per `key`."""
 
     key: str
@@ -78,8 +76,7 @@ class Notification:
     node: str = ""
 
 
-@frozen
-class AgentWait:
+class AgentWait(Value):
     """A long wait of a node's agent: a limit or an outage, which ends by itself."""
 
     node: str

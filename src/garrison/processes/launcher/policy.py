@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from garrison.ends import SETTLED
-from garrison.frozen import frozen
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.run_state import ENDED
 from garrison.records.events import (
@@ -29,6 +30,7 @@ from garrison.supervise.decisions import (
     describe_graceful_end,
 )
 from garrison.supervise.restart import Death, Policy
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -113,14 +115,13 @@ _APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {
 }
 
 
-@frozen
-class LauncherView:
+class LauncherView(Value):
     """Observations of a launcher in one turn."""
 
     now: float
     boot_id: str
     run_status: str = "new"
-    guardian: ChildState = field(default_factory=ChildState)
+    guardian: ChildState = msgspec.field(default_factory=ChildState)
     deaths: Sequence[Death] = ()
     circuit: Circuit = CLOSED
     inbox: Sequence[PostedSignal] = ()

@@ -10,7 +10,6 @@ import contextlib
 import json
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +50,7 @@ from garrison.records.events import (
 )
 from garrison.records.json_io import encode
 from garrison.system.terminal_text import clean, shorten, width, wrap
+from garrison.values import asdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -194,7 +194,7 @@ def _read_turn(home: Path) -> float:
         return read_config(home).merge().turn
     except GarrisonError as error:
         log_line(str(error))
-        return MergeConfig.turn
+        return MergeConfig().turn
 
 
 class Processor:

@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +72,7 @@ from garrison.system.jobs import read_tail
 from garrison.system.processes import probe
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.terminal_text import clean_lines
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

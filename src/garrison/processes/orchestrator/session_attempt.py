@@ -27,7 +27,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -53,6 +52,7 @@ from garrison.session.scripted import Script
 from garrison.session.trust import Tier, read_tiers, require_working_tier
 from garrison.system import processes
 from garrison.system.terminal_text import clean_lines
+from garrison.values import replace
 from garrison.workflow.builtin_tools import Toolbox
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import LAND_NONE
 from garrison.system.git import Git
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

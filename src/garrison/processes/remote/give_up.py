@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.dispatch.records import AttemptId
 from garrison.records.late import LateWork, note_late
 from garrison.records.remote import RemotePhase, look_remote, write_remote
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime

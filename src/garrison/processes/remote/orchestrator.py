@@ -6,7 +6,6 @@ Nothing of the agent is decided here: its sandbox, network, keys, socket and fai
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.ends import Departure
@@ -16,6 +15,7 @@ from garrison.processes.orchestrator.process import Orchestrator
 from garrison.processes.remote.remote_work import RemoteWork
 from garrison.supervise.death_classes import HOST
 from garrison.system import failpoint
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from pathlib import Path

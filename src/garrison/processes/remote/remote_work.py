@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import registry
@@ -61,6 +60,7 @@ from garrison.records import atomic, costs, placement
 from garrison.records.hosts import list_hosts, read_host
 from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote, read_remote, write_remote
 from garrison.system.terminal_text import clean_lines
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,6 @@ import shutil
 import signal
 import sys
 import threading
-from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from garrison.dispatch.base import Unreachable
 from garrison.dispatch.claimed_work import MachinePace, work_on
 from garrison.dispatch.records import AttemptId, Claim, NodeAttempt, Token
 from garrison.errors import GarrisonError, RecordError, Refused
-from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records.host_service import (
     FOLDER,
@@ -37,6 +35,7 @@ from garrison.records.host_service import (
 )
 from garrison.records.hosts import Host, HostState
 from garrison.records.life_lock import LifeLock
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,8 +72,7 @@ STATUS_SECONDS = 5.0
 """Longest time between two writes of the status."""
 
 
-@frozen
-class ClaimNote:
+class ClaimNote(Value):
     """Record of a claim in work, `host/claims/….json`: what the next service needs to kill what this one left."""
 
     id: str

@@ -12,7 +12,6 @@ import shlex
 import subprocess
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +23,12 @@ from garrison.dispatch.ssh import Completed, HostAccess, HostUnreachable
 from garrison.dispatch.temporal.server import find_program
 from garrison.dispatch.tunnel import CONTROL, host_python
 from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.frozen import frozen
 from garrison.processes.remote import unpack, wheels
 from garrison.records import record
 from garrison.records.host_service import settings_path
 from garrison.records.hosts import FOLDER as HOSTS
 from garrison.records.hosts import Host, host_path, list_hosts, read_crew, read_host, write_host
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,8 +129,7 @@ for port in range(first, min(first + 200, 65536)):
 """
 
 
-@frozen
-class HostFacts:
+class HostFacts(Value):
     """What a host is like."""
 
     home: str

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from garrison.dispatch.job import (
@@ -36,6 +35,7 @@ from garrison.processes.remote.host_run import HostRun, begin_folder
 from garrison.processes.remote.kill_run import KILL_SECONDS, kill_run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
+from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,7 +27,6 @@ from garrison.agents.failover import START
 from garrison.agents.reports import ValidatorReports
 from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError, Shortage
-from garrison.frozen import frozen
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.loop import log_line
 from garrison.processes.networks import open_network
@@ -55,6 +53,7 @@ from garrison.system.exit_info import describe_failure, quote_command
 from garrison.system.jobs import Job, read_tail
 from garrison.system.processes import ProcessId
 from garrison.system.worktree_files import setup_key
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from garrison.agents.channel import Channel
@@ -97,8 +96,7 @@ class JobFact(NamedTuple):
     """Why a validator refused the work, in its own words."""
 
 
-@frozen
-class Undecided:
+class Undecided(Value):
     """Ends of a validation without a verdict."""
 
     sessions: int = 0

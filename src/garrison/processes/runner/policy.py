@@ -21,12 +21,13 @@ the reason. A runner that stops ends its job and its orchestrator and keeps the 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from garrison.agents.result import NOTHING_TO_DO
 from garrison.ends import Departure, Effect, RefusedBy, read_told, with_effect
-from garrison.frozen import frozen
 from garrison.merge.entry import HAS_LANDED
 from garrison.merge.explanation import describe_refused
 from garrison.pipeline.node_status import Landing
@@ -68,6 +69,7 @@ from garrison.supervise.decisions import (
 from garrison.supervise.restart import Death, Policy
 from garrison.system.clock import iso
 from garrison.system.terminal_text import shorten
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -208,8 +210,7 @@ _APPLY: Mapping[type[Any], Callable[[RunnerFacts, Any, int], None]] = {
 # ---- observations ----------------------------------------------------------------------------------------------------
 
 
-@frozen
-class RunnerView:
+class RunnerView(Value):
     """Observations of a runner in one turn."""
 
     task: Task
@@ -217,7 +218,7 @@ class RunnerView:
     now: float
     boot_id: str
     inbox: Sequence[PostedSignal] = ()
-    orchestrator: ChildState = field(default_factory=ChildState)
+    orchestrator: ChildState = msgspec.field(default_factory=ChildState)
     result: Result | None = None
     merge: MergeStatus | None = None
     merge_reported: bool = True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -57,6 +56,7 @@ from garrison.supervise.restart import Policy
 from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.system.terminal_choice import choose_terminal, end_lost_server
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

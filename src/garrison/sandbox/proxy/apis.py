@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from garrison.frozen import frozen
+from garrison.values import Value
 
 
 class ApiName(StrEnum):
@@ -24,8 +24,7 @@ class ApiName(StrEnum):
     GOOGLE = "google"
 
 
-@frozen
-class KeyVariable:
+class KeyVariable(Value):
     """A variable that holds a key, and the header in which the API expects it."""
 
     name: str
@@ -36,8 +35,7 @@ class KeyVariable:
     """Beginning of the value that the variable has inside; programs check the shape of a key."""
 
 
-@frozen
-class Route:
+class Route(Value):
     """Calls that are admitted."""
 
     methods: frozenset[str]
@@ -47,8 +45,7 @@ class Route:
     """True if the answer reports tokens that are paid for."""
 
 
-@frozen
-class Api:
+class Api(Value):
     """One model API."""
 
     name: ApiName

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused
@@ -23,6 +23,7 @@ from garrison.sandbox.proxy import registration
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
 from garrison.system import peer, processes
 from garrison.system.environment import child_environment
+from garrison.values import replace
 
 START_DEADLINE = 10.0
 """Seconds for a proxy to start and to serve a listener."""

@@ -12,10 +12,10 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.records.costs import CACHE_WRITE, CACHE_WRITE_HOUR, estimate
 from garrison.records.reservations import FLOOR
 from garrison.sandbox.proxy.apis import ApiName
+from garrison.values import Value
 
 DEFAULT_OUTPUT = 32_000
 """Tokens that an answer may have if the request does not say."""
@@ -40,8 +40,7 @@ _DEARER = frozenset({"service_tier", "serviceTier", "speed", "inference_geo"})
 """Keys of a request by which the same tokens cost more."""
 
 
-@frozen
-class Demand:
+class Demand(Value):
     """What one call may cost."""
 
     model: str = ""

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.sandbox.place import DEFAULT_HOSTS
+from garrison.values import Value
 
 MODEL_HOSTS = (
     "api.anthropic.com", "platform.claude.com", "console.anthropic.com", "claude.ai",
@@ -46,8 +46,7 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-@frozen
-class HostRule:
+class HostRule(Value):
     """One entry of the allow-list."""
 
     name: str

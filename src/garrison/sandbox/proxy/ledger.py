@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from garrison.records import api_answers, atomic, costs
@@ -20,6 +20,7 @@ from garrison.sandbox.proxy.demand import NOTHING, WINDOW, Demand
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.token_counts import CallCounts
 from garrison.sandbox.refused_hosts import REFUSED, RefusedHost, read_refused, write_refused
+from garrison.values import asdict, replace
 
 USAGE, LIMITS = "usage.jsonl", "limits.json"
 """Files of a registration's folder."""

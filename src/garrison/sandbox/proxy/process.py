@@ -18,7 +18,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from garrison.sandbox.proxy import registration
@@ -29,6 +29,7 @@ from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration
 from garrison.sandbox.proxy.relay import MAX_CONNECTIONS, Access, Patience, Relay
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
 from garrison.system import processes
+from garrison.values import replace
 
 LINGER = 1.0
 """Seconds without a user after which it ends."""

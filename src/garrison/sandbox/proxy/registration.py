@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.system.unix_socket import short_path
+from garrison.values import Value, asdict
 
 MAX_MESSAGE = 128 << 10
 SOCKET, LOCK = "proxy.sock", "proxy.lock"
 """Files of a run's folder."""
 
 
-@frozen
-class ApiAccess:
+class ApiAccess(Value):
     """Access to one model API with the user's key."""
 
     api: ApiName
@@ -38,8 +36,7 @@ class ApiAccess:
         return f"ApiAccess({self.api}, {self.url})"
 
 
-@frozen
-class Registration:
+class Registration(Value):
     """One listener: whose connections come through it, and what they may do."""
 
     run: str

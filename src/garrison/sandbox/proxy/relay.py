@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import h11
 
-from garrison.frozen import frozen
 from garrison.records.api_answers import read_error_text
 from garrison.records.reservations import Grant
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
@@ -43,6 +42,7 @@ from garrison.sandbox.proxy.upstream import (
     open_api,
     open_checked,
 )
+from garrison.values import Value
 
 MAX_HEAD = 32 << 10
 """Bytes of a request's or a response's head."""
@@ -70,8 +70,7 @@ _OF_BODY = frozenset({b"content-length", b"content-encoding"})
 """Headers of a body that a call loses with it."""
 
 
-@frozen
-class Patience:
+class Patience(Value):
     """Longest waits, in seconds."""
 
     head: float = 15.0

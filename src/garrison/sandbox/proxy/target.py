@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from urllib.parse import unquote
 
-from garrison.frozen import frozen
 from garrison.sandbox.proxy.apis import Api, Route, find_api
 from garrison.sandbox.proxy.hosts import normalize_host
+from garrison.values import Value
 
 Headers = Sequence[tuple[bytes, bytes]]
 """Names in lower case, and values."""
@@ -39,8 +39,7 @@ class Form(StrEnum):
     API = "api"
 
 
-@frozen
-class Target:
+class Target(Value):
     """Destination of a request: a host and port, or a call of a model API."""
 
     form: Form

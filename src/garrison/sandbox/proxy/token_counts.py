@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from garrison.frozen import frozen
 from garrison.records.api_answers import read_error
 from garrison.records.costs import CACHED_FOR_AN_HOUR
 from garrison.sandbox.proxy.apis import ApiName
+from garrison.values import Value
 
 MAX_BODY = 4 << 20
 """Bytes of a response, or of one event of a stream, that are read for its counts; a longer one is estimated."""
@@ -30,8 +30,7 @@ _FAILED = frozenset({"error", "response.failed"})
 """Types of the parts with which a stream tells that it has failed."""
 
 
-@frozen
-class CallCounts:
+class CallCounts(Value):
     """Tokens of one call."""
 
     model: str

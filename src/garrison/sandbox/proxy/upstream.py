@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from garrison.errors import UsageError
-from garrison.frozen import frozen
 from garrison.sandbox.proxy.hosts import HostRule, entry_for, may_be_private, parse_address, permitted_addresses
+from garrison.values import Value
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for one address, for a name look-up, and for the user's own proxy to answer."""
@@ -41,8 +41,7 @@ class UpstreamFailed(Exception):
     """A host that cannot be reached, with the reason."""
 
 
-@frozen
-class UserProxy:
+class UserProxy(Value):
     """The proxy through which the user's programs reach a scheme's hosts."""
 
     host: str

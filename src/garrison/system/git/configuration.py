@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from garrison.frozen import frozen
 from garrison.system.git import trust
 from garrison.system.git.neutral import (
     ALWAYS,
@@ -28,6 +27,7 @@ from garrison.system.git.neutral import (
     neutralise,
     to_variables,
 )
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,8 +48,7 @@ class GitDirs(NamedTuple):
     common: Path
 
 
-@frozen
-class Configuration:
+class Configuration(Value):
     """Settings of a repository, in the order in which git reads them, with the files that they come from."""
 
     settings: tuple[Setting, ...] = ()

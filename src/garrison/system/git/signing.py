@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.frozen import frozen
 from garrison.system.processes import signal_group
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +38,7 @@ class SigningFailed(GarrisonError):
     """A signature that could not be made without a person; the text says why."""
 
 
-@frozen
-class Signer:
+class Signer(Value):
     """Key and program with which landings are signed, and the variables that lead to the key."""
 
     format: str

@@ -240,7 +240,8 @@ def test_a_rate_limit_is_a_waiting_state_on_every_surface(place: Place) -> None:
             "page": lambda: asyncio.run(page(place)),
         }
         missing = [name for name, read in surfaces.items() if "rate limited until" not in " ".join(read().split())]
-        assert missing == [] and asked == len(there.server.requests)
+        assert (missing, {name: surfaces[name]() for name in missing}) == ([], {})
+        assert asked == len(there.server.requests)
         place.command("stop", "r1")
         assert place.finish(run.child) == 130
 

@@ -25,7 +25,7 @@ from garrison.pipeline.node_status import Landing
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.processes.launcher.progress import shorten_reason
 from garrison.processes.run_state import describe_next
-from garrison.processes.run_status import Status
+from garrison.processes.run_status import FINAL, Status
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
@@ -90,7 +90,9 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
     about = nodes[:1] or ([each.node for each in shown] if len(shown) == 1 and not names else [])  # the run is its task
     node = next((each for each in shown if each.node in about), None)
     earlier = {} if everything or node is None else explain.earlier_attempts(events, node.node)
-    show(cut(tell_run(view, nodes) if node is None else tell_node(view, node, earlier), here.columns), here)
+    of_run = view.lands.reason if view.lands and not nodes and view.status not in FINAL else ""
+    told = tell_run(view, nodes) if node is None else tell_node(view, node, earlier, of_run)
+    show(cut(told, here.columns), here)
     for problem in view.problems:
         print_message(problem)
     return 0
@@ -156,8 +158,12 @@ def state_words(place: str, doing: str) -> str:
     return doing if doing.startswith(place) else f"{place}: {doing}" if doing else place
 
 
-def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str]) -> list[str]:
-    """Return what became of a node and its `earlier` attempts, how it is now, and what to do, in five lines. Pure."""
+def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str], of_run: str = "") -> list[str]:
+    """Return what became of a node and its `earlier` attempts, how it is now, and what to do, in five lines. Pure.
+
+    Args:
+        of_run: what its run waits for, where that has no other node.
+    """
     facts = [f"attempt {number} did not land: {shorten_reason(reason) or 'no reason was recorded'}"
              for number, reason in earlier.items()]
     facts += [*changed_agents([node]), *(f"network: {line}" for line in name_refused([node]))]
@@ -174,7 +180,8 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str]) -> list
             node.place == "failed" and view.status == Status.FAILED and not view.adhoc) else _step_of_run(view)
     if step and node.place == "failed" and (permission := permission_hint([node])):
         step = f"{step}; {permission}"
-    return [*facts, f"now: {node.node} is {doing}", f"next: {step or 'nothing to do'}"]
+    waits = f"; {first_line(of_run)}" if of_run else ""
+    return [*facts, f"now: {node.node} is {doing}{waits}", f"next: {step or 'nothing to do'}"]
 
 
 def tell_run(view: RunView, names: Sequence[str] = ()) -> list[str]:

@@ -1,4 +1,4 @@
-"""Records of the run and process journals: one dataclass per kind, and their form on disk.
+"""Records of the run and process journals: one class per kind, and their form on disk.
 
 Writers append `encode(event)` under `event.kind`; readers get the event back from `decode(entry)`. A field is left out
 while it has its default, unless that is `stated`; readers fill in missing fields and ignore unknown keys.

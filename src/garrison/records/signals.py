@@ -14,7 +14,7 @@ A signal, followed through the code:
    (`acknowledge`); after a crash in between, the id in the journal shows that it was applied. A refused one goes to
    `refused/`, with the reason in a file beside it (`refuse`).
 
-Payloads: one dataclass per meaning. `to_data` returns what a sender writes (empty fields are left out). A person may
+Payloads: one class per meaning. `to_data` returns what a sender writes (empty fields are left out). A person may
 write a signal file by hand, so `parse` is lenient: missing values become empty ones, numbers are converted. Signals of
 the merge queue carry plain dictionaries.
 """

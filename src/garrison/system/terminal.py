@@ -25,7 +25,7 @@ from garrison.values import asdict
 
 @dataclass(frozen=True)
 class Session:
-    """One open session, as stored in a record (`dataclasses.asdict` ↔ `Session(**…)`).
+    """One open session, as stored in a record (`asdict` ↔ `Session(**…)`).
 
     With tmux, `pid` is a hint, since the program registers its own; `ticks` is the start time of that process. `server`
     is the tmux server's pid and start time, because each server counts ids from zero; for a plain process it is the

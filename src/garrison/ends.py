@@ -217,6 +217,10 @@ class ChangeKind(StrEnum):
     """Its agent says that not all is done, and the node does not allow that (`allow_partial`)."""
 
 
+UNREADABLE_GUARD = "unreadable_guard"
+"""`Told.kind` of work that the defaults judged, since `[guard]` could not be read; no setting tells it alone."""
+
+
 class Effect(StrEnum):
     """What happens to a change of some kind."""
 
@@ -231,7 +235,7 @@ class Told(NamedTuple):
     """Something about the work that is to land, as records hold it."""
 
     kind: str
-    """A `ChangeKind`, or one that a later version knows."""
+    """A `ChangeKind`, UNREADABLE_GUARD, or one that a later version knows."""
     effect: str
     number: int
     """Files in question."""

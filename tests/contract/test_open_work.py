@@ -10,8 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from garrison.ends import Refusal, RefusalKind, from_fields, to_fields
+from garrison.ends import Effect, Refusal, RefusalKind, from_fields, to_fields
+from garrison.merge.explanation import describe_change
 from garrison.processes.briefing import Briefer
+from garrison.processes.diff_check import inspect_branch
 from garrison.processes.unfinished import WorkInspector, describe
 from garrison.processes.worktree import BEGUN, CONFLICTS, MERGED, Worktree
 from garrison.records.run import Task
@@ -145,6 +147,21 @@ def test_a_merge_that_the_attempt_began_with_is_concluded_unless_markers_are_lef
                "git commit -qam y; git merge own")
     refusal = scene.inspect()
     assert refusal is not None and refusal.operation == "merge", "another one is the agent's own"
+
+
+@pytest.mark.parametrize("home", [None, "[guard]\n", "[guard\n"])
+def test_work_waits_for_a_person_while_the_settings_that_judge_it_cannot_be_read(tmp_path: Path, home: str | None,
+                                                                                  ) -> None:
+    scene = Scene(tmp_path, is_confined=False)
+    scene.work("echo x > notes.txt; git add .; git commit -qm x")
+    if home is not None:
+        (tmp_path / "home").mkdir(exist_ok=True)
+        (tmp_path / "home/config.toml").write_text(home)
+    launch = SimpleNamespace(onto="main", repo=str(scene.repo), base_ref="main", claimed_for="")
+    task = Task("run", "node", 1, allow_empty=False)
+    told = inspect_branch(scene.git, tmp_path / "home", launch, task, BRANCH, ["true"], {}).changes  # type: ignore[arg-type]
+    assert [each.effect for each in told] == ([Effect.ASK] if home == "[guard\n" else [])
+    assert not told or "[guard] cannot be read: " in describe_change(told[0])
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())

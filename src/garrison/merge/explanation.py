@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.ends import ChangeKind, Effect
+from garrison.ends import UNREADABLE_GUARD, ChangeKind, Effect
 from garrison.merge import records, suspects
 from garrison.merge.records import GateStarted, VerdictGiven
 from garrison.system.terminal_text import spell_name
@@ -60,7 +60,8 @@ _CHANGES: Mapping[str, str] = {
     ChangeKind.SIZE: "has files that hardly belong in a history",
     ChangeKind.NESTED: "has nested repositories without .gitmodules", ChangeKind.REVERTS: "undoes what landed as",
     ChangeKind.OUTSIDE: "changes files that its node's files= does not name",
-    ChangeKind.PARTIAL: "is only a part of the task"}
+    ChangeKind.PARTIAL: "is only a part of the task",
+    UNREADABLE_GUARD: "was looked at by the defaults, since [guard] cannot be read"}
 _REMEDIES: Mapping[str, str] = {
     ChangeKind.SECRETS: "leave them out of every commit, or, if it is none, name the file in `[guard] allow`",
     ChangeKind.SIZE: "leave them out of every commit, or name them in `[guard] allow`",

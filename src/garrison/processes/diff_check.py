@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.config import PROJECT_FILE, GuardConfig, read_config
-from garrison.ends import ChangeKind, Effect, Told
+from garrison.ends import UNREADABLE_GUARD, ChangeKind, Effect, Told
 from garrison.errors import UsageError
 from garrison.merge.diff_guard import MAX_READ, Diff, inspect_diff, is_test, parse_log
 from garrison.merge.gate_files import MAKEFILES, find_gate_files
@@ -71,7 +71,7 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     tests = {oid for change in changes if is_test(change.name) for oid in (change.blob, change.old_blob)}
     blobs.read([*(change.blob for change in (*changes, *done)), *tests, settings,
                 *(f"{target}:{name}" for name in _named_in(command))])
-    limits = _limits(home, launch, blobs.read_one(settings))
+    limits, unreadable = _limits(home, launch, blobs.read_one(settings))
     landed = _read_log(git, f"-{_LANDINGS}", "--first-parent", "-m", base)[0] if changes else []
     gate = find_gate_files(command, lambda name: blobs.read_one(f"{target}:{name}"))
     found = inspect_diff(Diff(changes, blobs.read, gate, done, landed, blobs.sizes, task.may_change), limits)
@@ -80,6 +80,8 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
         allows = flag(task.attributes, "allow_partial")
         effect = Effect.TELL if allows else limits.effect(ChangeKind.PARTIAL)
         found = [*found, Told(ChangeKind.PARTIAL.value, effect.value, 1, (words,) if words else ())]
+    if unreadable:
+        found = [*found, Told(UNREADABLE_GUARD, Effect.ASK.value, 1, (unreadable,))]
     if unread := blobs.unread + is_cut:
         found = _with_unread(found, limits, unread)
     return Inspected(tip, tuple(found))
@@ -94,14 +96,17 @@ def _named_in(command: str) -> Iterable[str]:
                     if not word.startswith(("/", "-")) and ("/" in word or "." in word) and "\n" not in word)
 
 
-def _limits(home: Path, launch: Launch, project: bytes | None) -> GuardConfig:
-    """Return the settings; a garrison.toml that the target does not have yet is the person's own, in the checkout."""
+def _limits(home: Path, launch: Launch, project: bytes | None) -> tuple[GuardConfig, str]:
+    """Return the settings, and why they are only the defaults: they were well-formed at the launch.
+
+    A garrison.toml that the target does not have yet is the person's own, in the checkout.
+    """
     try:
         if project is None:
-            return read_guard(home, Path(launch.repo))
-        return read_config(home).guard().with_project(parse_project_file(PROJECT_FILE, project).below("guard"))
-    except (UsageError, untrusted.UnsafeFile):  # it was well-formed at the launch
-        return GuardConfig()
+            return read_guard(home, Path(launch.repo)), ""
+        return read_config(home).guard().with_project(parse_project_file(PROJECT_FILE, project).below("guard")), ""
+    except (UsageError, untrusted.UnsafeFile) as error:
+        return GuardConfig(), str(error)
 
 
 def _with_unread(found: Sequence[Told], limits: GuardConfig, count: int) -> list[Told]:

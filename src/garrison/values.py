@@ -8,6 +8,7 @@ changes is kept in those.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, TypeVar, cast, dataclass_transform
 
 import msgspec
@@ -35,10 +36,12 @@ def asdict(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", msgspec.to_builtins(value, enc_hook=_plain))
 
 
-def _plain(value: object) -> str:
-    """Return the text of a subclass of `str`, which msgspec does not take for one."""
+def _plain(value: object) -> str | dict[object, object]:
+    """Return what msgspec does not take for a text or a mapping as one."""
     if isinstance(value, str):
         return str.__str__(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     raise NotImplementedError(f"a {type(value).__name__} is no JSON value")
 
 

@@ -15,12 +15,14 @@ import pytest
 
 from acp_support import BLOCK, Stage, agent_argv
 from garrison.agents.acp.attempt import AcpAgent
-from garrison.agents.acp.settings import AcpSettings, from_json, from_profile, read_only, to_json
+from garrison.agents.acp.settings import AcpSettings, from_profile, read_only
 from garrison.agents.base import Outcome
 from garrison.agents.claude import messages
 from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json, read_lines
+from garrison.records.record import from_data
 from garrison.tables import Table
+from garrison.values import asdict
 from support import is_gone, wait_for
 
 HANDED_OVER = "Another session worked on this task and could not be continued"
@@ -84,7 +86,7 @@ def test_it_gets_the_further_mcp_servers_of_its_profile_unless_it_only_judges(st
     assert stage.finish(stage.start(AcpAgent("double", settings))).status == "success"
     shown = (stage.attempt / "output.log").read_text()
     assert 'look: "said this"' in shown and '"url": "http://127.0.0.1:9/mcp"' in shown and '"X-Key"' in shown
-    assert from_json(to_json(settings)) == settings and not read_only(settings).mcp_servers
+    assert from_data(AcpSettings, asdict(settings)) == settings and not read_only(settings).mcp_servers
     stage.next_attempt(2)
     stage.play(turn)
     refused = stage.start(AcpAgent("double", settings))

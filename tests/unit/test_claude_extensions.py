@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.claude import settings
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.extensions import cli_settings, patterns
 from garrison.agents.claude.messages import post, take
@@ -17,7 +16,9 @@ from garrison.agents.claude.questions import read_json, save_answer
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
 from garrison.agents.claude.tools import report_result
 from garrison.errors import UsageError
+from garrison.records.record import from_data
 from garrison.tables import Table
+from garrison.values import asdict
 
 
 @pytest.mark.parametrize(("text", "found"), [
@@ -54,7 +55,7 @@ def test_extensions_survive_the_job_and_leave_a_validator() -> None:
         "mcp_servers": {"notes": server}, "allowed_tools": ["Read", "mcp__notes"],
         "hooks": {"Stop": [{"command": "true"}]}, "thinking": 2000}))
     made = for_node(made, "n", {"disallowed_tools": "Bash(git push:*)", "attribution": "false"})
-    assert settings.from_json(settings.to_json(made)) == made
+    assert from_data(ClaudeSettings, asdict(made)) == made
     assert (made.disallowed_tools, made.attribution) == (("Bash(git push:*)",), False)
     assert read_only(made).mcp_servers == {}
     assert cli_settings(made.hooks, attribution=False)["hooks"] == {

@@ -14,8 +14,10 @@ from garrison.agents.config_check import check_config
 from garrison.agents.limits import limits_in_words, small_budgets
 from garrison.errors import UsageError
 from garrison.records.costs import Limits
+from garrison.records.record import from_data
 from garrison.sandbox.network import lowest_limits
 from garrison.tables import Table
+from garrison.values import asdict
 
 
 def test_the_node_wins_over_the_profile():
@@ -98,8 +100,8 @@ def test_a_validator_reads_only():
 def test_a_job_survives_its_file_with_the_keys_of_version_0_1():
     order = ConnectionJob("/h", "r", "n", 2, 3, "/t", "/f", "id", True, "say", "system",
                           ClaudeSettings(tools=("Read",), set={"A": "b"}), "validator")
-    assert ConnectionJob.from_json(json.loads(json.dumps(order.to_json()))) == order
-    assert set(order.to_json()) - {"config", "inside", "folders", "repository", "outages"} == {
+    assert from_data(ConnectionJob, json.loads(json.dumps(asdict(order)))) == order
+    assert set(asdict(order)) - {"config", "inside", "folders", "repository", "outages"} == {
         "home", "run", "node", "attempt", "life", "tree", "folder", "session", "resume", "prompt", "system", "settings",
         "part", "past", "attempts"}, "as version 0.1 has it"
 

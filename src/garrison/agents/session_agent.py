@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude import prompts
-from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_sandbox import session_config, session_place
@@ -34,7 +33,7 @@ from garrison.agents.session_options import SessionOptions, read_options
 from garrison.errors import UsageError
 from garrison.records.json_io import write_json
 from garrison.system import untrusted
-from garrison.values import replace
+from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
     from garrison.agents.base import Assignment, Outcome, Work
@@ -66,7 +65,7 @@ class SessionAgent(CommandAgent):
             "goal": task.label, "tier": options.tier, "initiative": options.initiative,
             "notes": str(assignment.notes), "turn_graph": _read_graph(assignment.worktree, options.turn_graph),
             "heartbeat_graph": _read_graph(assignment.worktree, options.heartbeat_graph),
-            "settings": claude_settings.to_json(settings) if settings is not None else None,
+            "settings": asdict(settings) if settings is not None else None,
             "config": session_config(assignment.place, assignment.environment, files) if settings is not None else "",
             "system": prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else ""})
         # Its program writes the result that the session's model reported by a tool.

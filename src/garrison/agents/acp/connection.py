@@ -51,6 +51,7 @@ from garrison.agents.reports import RESULT
 from garrison.agents.trouble import OUTAGES
 from garrison.ends import End, EndKind
 from garrison.records.json_io import read_json, write_json
+from garrison.records.record import from_data
 from garrison.system.newest_entry import ContentWatch
 from garrison.system.processes import die_with_parent
 from garrison.values import replace
@@ -424,7 +425,7 @@ def main(argv: list[str] | None = None) -> int:
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     logging.disable(logging.CRITICAL)  # the library would print every malformed message with a traceback
     die_with_parent()
-    job = AcpJob.from_json(read_json(path))
+    job = from_data(AcpJob, read_json(path))
     return run_to_ending(AttemptFiles(job.attempt_folder), lambda: _run(job))
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import WORKER
-from garrison.values import Value, fields_of
+from garrison.values import Value
 
 MAX_LOST_SESSIONS = 5
 """Sessions that an attempt may lose because its agent does not continue them."""
@@ -51,15 +49,3 @@ class AcpJob(Value):
     def attempt_folder(self) -> Path:
         """Return the folder of the attempt as a path."""
         return Path(self.folder)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of order.json."""
-        return {**fields_of(self), "settings": acp_settings.to_json(self.settings)}
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> AcpJob:
-        """Invert `to_json`."""
-        words = body["words"]
-        return cls(**{**body, "program": tuple(body["program"]), "mcp": tuple(body["mcp"]),
-                      "words": None if words is None else tuple(words),
-                      "settings": acp_settings.from_json(body["settings"])})

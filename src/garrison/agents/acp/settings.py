@@ -17,7 +17,7 @@ from garrison.agents.claude import extensions
 from garrison.agents.claude.settings import LIMITS, values_of
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.tables import Nested, Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
-from garrison.values import fields_of, replace
+from garrison.values import replace
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 """Kinds of tool calls for which an agent may ask leave."""
@@ -117,16 +117,3 @@ def read_only(profile: AcpSettings, *, can_run: bool = False) -> AcpSettings:
     may = (*READING, *((RUNNING,) if can_run else ()))
     return replace(profile, allow=may, mcp_servers={}, deny=tuple({*profile.deny, *(kind for kind in KINDS
                                                                      if kind not in (*may, "other"))}))
-
-
-def to_json(settings: AcpSettings) -> dict[str, Any]:
-    """Return the settings for order.json."""
-    return {**fields_of(settings), "argv": list(settings.argv), "allow": list(settings.allow),
-            "deny": list(settings.deny), "takeover": list(settings.takeover), "set": dict(settings.set),
-            "mcp_servers": {name: dict(server) for name, server in settings.mcp_servers.items()}}
-
-
-def from_json(values: Mapping[str, Any]) -> AcpSettings:
-    """Invert `to_json`."""
-    return AcpSettings(**{**values, **{name: tuple(values.get(name, ())) for name in (
-        "argv", "allow", "deny", "takeover")}})

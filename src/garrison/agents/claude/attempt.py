@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Outcome, Question, Trouble, Work
 from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, prompts, questions, takeover
@@ -29,7 +29,7 @@ from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 from garrison.system.jobs import Job, read_tail
 from garrison.system.own_package import LONG_PATIENCE, module_argv
-from garrison.values import replace
+from garrison.values import asdict, replace
 
 CONNECTION = module_argv("garrison.agents.claude.connection", LONG_PATIENCE)
 BUILT_IN = "claude"
@@ -230,9 +230,6 @@ class SessionJob(Protocol):
     def incarnation(self) -> int:
         """Return the orchestrator's incarnation."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of order.json."""
-
 
 class ConnectedAttempt(SuspendableAttempt):
     """An attempt's session whose programs are connections: processes that record their own ending."""
@@ -254,7 +251,7 @@ class ConnectedAttempt(SuspendableAttempt):
         """Record a connection's order and its prompt, and start it; `variables` are set for it alone."""
         self.files.add_prompt(decision.prompt.value, job.prompt, system_prompt, incarnation=job.incarnation,
                               at=self._wall())
-        write_json(self.files.order, job.to_json())
+        write_json(self.files.order, asdict(job))
         assignment = self.assignment
         self._connection = ConnectionProcess(Job.start(
             [*self._argv, str(self.files.order)], env={**assignment.environment, **(variables or {})},

@@ -36,13 +36,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from garrison.agents.base import MESSAGES, WAITING, WORKER
 from garrison.agents.claude import policy
-from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.records import atomic
@@ -122,11 +120,6 @@ class AttemptFiles:
         append_line(self.endings, fields_of(ending))
 
 
-_KEYS = {"incarnation": "life", "worktree": "tree", "system_prompt": "system", "role": "part",
-         "parent_session": "past"}
-"""Field → its key in the file, where they differ."""
-
-
 class ConnectionJob(Value):
     """One connection: the session to begin or resume, and its first message."""
 
@@ -134,19 +127,19 @@ class ConnectionJob(Value):
     run: str
     node: str
     attempt: int
-    incarnation: int
-    worktree: str
+    incarnation: int = msgspec.field(name="life")
+    worktree: str = msgspec.field(name="tree")
     folder: str
     """Folder of the attempt."""
     session: str
     resume: bool
     prompt: str
-    system_prompt: str
+    system_prompt: str = msgspec.field(name="system")
     """Appended to the CLI's own."""
     settings: ClaudeSettings = msgspec.field(default_factory=ClaudeSettings)
-    role: str = WORKER
+    role: str = msgspec.field(default=WORKER, name="part")
     """WORKER or VALIDATOR: selects garrison's tools."""
-    parent_session: str = ""
+    parent_session: str = msgspec.field(default="", name="past")
     """Session of an earlier node that this one continues as a session of its own."""
     attempts: str = ""
     """Folder below which the parent session's transcript was kept."""
@@ -173,16 +166,3 @@ class ConnectionJob(Value):
     def attempt_folder(self) -> Path:
         """Return the folder of the attempt as a path."""
         return Path(self.folder)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of order.json."""
-        body = {_KEYS.get(name, name): value for name, value in fields_of(self).items()}
-        return {**body, "settings": claude_settings.to_json(self.settings)}
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> ConnectionJob:
-        """Invert `to_json`."""
-        names = {key: name for name, key in _KEYS.items()}
-        values = {names.get(key, key): value for key, value in body.items()}
-        values["outages"] = tuple(values.get("outages", ()))
-        return cls(**{**values, "settings": claude_settings.from_json(values["settings"])})

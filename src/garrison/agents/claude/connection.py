@@ -56,6 +56,7 @@ from garrison.agents.trouble import OUTAGES
 from garrison.ends import End, EndKind
 from garrison.records import costs
 from garrison.records.json_io import read_json
+from garrison.records.record import from_data
 from garrison.records.reservations import Reservation
 from garrison.sandbox.place import EXCHANGE
 from garrison.system.newest_entry import ContentWatch
@@ -368,7 +369,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the connection of a job; exit 0 once its ending is on disk."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     die_with_parent()
-    job = ConnectionJob.from_json(read_json(path))
+    job = from_data(ConnectionJob, read_json(path))
     return run_to_ending(AttemptFiles(job.attempt_folder), lambda: _run(job))
 
 

@@ -27,7 +27,7 @@ from garrison.tables import (
     readers_of,
     setting,
 )
-from garrison.values import fields_of, replace
+from garrison.values import replace
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")
 """Default tools of an agent, in addition to garrison's own."""
@@ -171,14 +171,3 @@ def read_only(profile: ClaudeSettings, *, can_run: bool = False) -> ClaudeSettin
 def without_variables(settings: ClaudeSettings, names: Collection[str]) -> ClaudeSettings:
     """Return the settings without the variables with these names."""
     return replace(settings, set={name: value for name, value in settings.set.items() if name not in names})
-
-
-def to_json(settings: ClaudeSettings) -> dict[str, Any]:
-    """Return the settings for order.json."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields_of(settings).items()}
-
-
-def from_json(values: Mapping[str, Any]) -> ClaudeSettings:
-    """Invert `to_json`."""
-    read: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return ClaudeSettings(**read)

@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from garrison.agents import scripted
 from garrison.agents.base import Function
-from garrison.agents.claude import cli_process, failures, messages, policy, prompts, questions, settings, tools
+from garrison.agents.claude import cli_process, failures, messages, policy, prompts, questions, tools
 from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.claude.stream import render
 from garrison.agents.graph import session_manager
 from garrison.agents.graph.model import AgentFailure
@@ -43,6 +44,7 @@ from garrison.errors import GarrisonError
 from garrison.records import atomic, costs
 from garrison.records.json_io import read_json, write_json
 from garrison.records.life_lock import LifeLock
+from garrison.records.record import from_data
 from garrison.records.reservations import Reservation
 from garrison.session import Initiative, Session, SessionState
 from garrison.session.adapters import ToolDispatcher, plain_adapters
@@ -124,7 +126,7 @@ class SessionProgram:
         self.files.make()
         tier = require_working_tier(self.order["tier"], read_tiers())
         self.tier: Tier = replace(tier, tools=(*tier.tools, *self._own_tools()))
-        self.settings = settings.from_json(self.order["settings"]) if self.order["settings"] else None
+        self.settings = from_data(ClaudeSettings, self.order["settings"]) if self.order["settings"] else None
         self._usage_log = costs.UsageLog(self.files.usage, uuid.uuid4().hex)
         self._suspended: asyncio.Future[policy.Ending]
         self._answered = False

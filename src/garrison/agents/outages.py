@@ -33,6 +33,7 @@ from garrison.records.api_answers import FILE as ANSWER
 from garrison.records.api_answers import NETWORK
 from garrison.records.json_io import read_json, write_json
 from garrison.records.life_lock import LifeLock
+from garrison.records.record import from_data
 from garrison.system.terminal_text import shorten
 from garrison.values import Value, asdict, replace
 
@@ -239,8 +240,8 @@ class SharedOutages:
 def read_outage(path: Path) -> Outage | None:
     """Return the outage in a file, None if there is none."""
     try:
-        return Outage(**body) if (body := read_json(path)) else None
-    except TypeError:
+        return from_data(Outage, body) if (body := read_json(path)) else None
+    except ValueError:
         return None
 
 

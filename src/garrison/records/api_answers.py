@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.records.json_io import read_json, write_json
+from garrison.records.record import from_data
 from garrison.values import Value, asdict
 
 FILE = "answer.json"
@@ -78,8 +79,8 @@ def record_success(folder: Path) -> None:
 def read_answer(folder: Path, since: float = 0.0) -> ApiAnswer | None:
     """Return the last answer in the proxy's folder, if it is none of success and came at `since` or later."""
     try:
-        answer = ApiAnswer(**(read_json(folder / FILE) or {}))
-    except TypeError:
+        answer = from_data(ApiAnswer, read_json(folder / FILE) or {})
+    except ValueError:
         return None
     return answer if answer.at >= since else None
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from garrison.records import atomic
 from garrison.records.json_io import append_lines, read_lines
+from garrison.records.record import from_data
 from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
@@ -23,17 +26,14 @@ _SESSION_FOLDERS = ("claude", "session", "stream")
 _DONE = "agent"
 """File that an earlier agent's folder has once everything is there; it holds the agent's name."""
 
-_KEYS = {"previous": "from", "agent": "to"}
-"""Field → its key in the file, where they differ."""
-
 
 class Failover(Value):
     """A change from one agent to another; a line of `failover.jsonl`."""
 
     at: float
     """Seconds since 1970."""
-    previous: str
-    agent: str
+    previous: str = msgspec.field(name="from")
+    agent: str = msgspec.field(name="to")
     """The agent that goes on."""
     kind: str = ""
     """Class of the failure that ended the work of `previous`."""
@@ -49,7 +49,7 @@ class Failover(Value):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the file and `status --json` have it."""
-        return {_KEYS.get(name, name): value for name, value in asdict(self).items()}
+        return asdict(self)
 
     @property
     def cause(self) -> str:
@@ -60,7 +60,7 @@ class Failover(Value):
 
 def read_failovers(attempt: Path) -> list[Failover]:
     """Return the failovers of an attempt, oldest first; a torn line, before which no agent started, is skipped."""
-    return [_from_json(body) for body in read_lines(attempt / FILE) if isinstance(body, dict)]
+    return [from_data(Failover, body) for body in read_lines(attempt / FILE) if isinstance(body, dict)]
 
 
 def add_failover(attempt: Path, failover: Failover) -> None:
@@ -99,8 +99,3 @@ def session_holders(attempt: Path) -> Iterator[Path]:
     names = sorted((name for name in atomic.list_names(attempt / EARLIER) if name.isdecimal()), key=int)
     yield from (attempt / EARLIER / name for name in names)
     yield attempt
-
-
-def _from_json(body: dict[str, Any]) -> Failover:
-    names = {key: name for name, key in _KEYS.items()}
-    return Failover(**{names.get(key, key): value for key, value in body.items()})

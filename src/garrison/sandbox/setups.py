@@ -36,6 +36,7 @@ from garrison.config import read_config
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
+from garrison.records.record import from_data
 from garrison.sandbox.confine import MOUNT_POINTS
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.layers import CACHE_LAYERS, copy_tree, forget_written, is_removed
@@ -204,11 +205,8 @@ def encode(layer: SetupLayer) -> bytes:
 
 
 def decode(data: bytes) -> SetupLayer:
-    """Invert `encode`; ValueError, TypeError or KeyError for anything else."""
-    body = json.loads(data)
-    return SetupLayer(str(body["folder"]), str(body["digest"]), str(body["command"]), tuple(body["made"]),
-                      tuple(body["shown"]), tuple(body["changed"]), float(body["created"]), float(body["seconds"]),
-                      int(body["size"]), bool(body["kept"]), str(body["commit"]))
+    """Invert `encode`; ValueError for anything else."""
+    return from_data(SetupLayer, json.loads(data))
 
 
 # ---- under a worktree ------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from garrison.errors import UsageError
-from garrison.values import asdict
+from garrison.records.record import from_data
+from garrison.values import asdict, field_names
 
 MODES = ("reflection", "goal_pursuit", "plan_execution", "consolidation")
 ROLES = ("user", "assistant", "tool", "system")
@@ -45,15 +46,13 @@ class SessionState:
     @classmethod
     def from_data(cls, data: Any) -> SessionState:
         """Return the state that `to_data` wrote; UsageError names what is wrong."""
+        odd = data.keys() - {*field_names(cls)} if isinstance(data, dict) else {}
+        if odd:
+            raise UsageError(f"not the state of a session: it has no field {min(odd)!r:.60}")
         try:
-            state = cls(**data)
-        except TypeError as error:
+            state = from_data(cls, data)
+        except ValueError as error:
             raise UsageError(f"not the state of a session: {error}") from error
-        kinds = {"session_id": str, "agent_id": str, "trust_tier": str, "turn_count": int, "messages": list,
-                 "working_memory": dict, "goals": list, "cognitive_mode": str, "heartbeat_count": int}
-        for name, kind in kinds.items():
-            if not isinstance(getattr(state, name), kind):
-                raise UsageError(f"not the state of a session: {name} is not of type {kind.__name__}")
         if any(message.get("role") not in ROLES for message in state.messages):
             raise UsageError(f"not the state of a session: a message's role is one of {', '.join(ROLES)}")
         return state

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
-from typing import Any
 
 from garrison.records.costs import NO_LIMITS, Limits
+from garrison.records.record import from_data
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.system.unix_socket import short_path
 from garrison.values import Value, asdict
@@ -62,12 +62,7 @@ class Registration(Value):
     @classmethod
     def decode(cls, data: bytes) -> Registration:
         """Invert `encode`; ValueError if it is no registration."""
-        try:
-            body: dict[str, Any] = json.loads(data)
-            apis = tuple(ApiAccess(**{**access, "api": ApiName(access["api"])}) for access in body["apis"])
-            return cls(**{**body, "hosts": tuple(body["hosts"]), "apis": apis, "limits": Limits(**body["limits"])})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a registration: {error}") from error
+        return from_data(cls, json.loads(data))
 
 
 def connect(folder: Path) -> socket.socket:

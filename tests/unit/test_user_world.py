@@ -39,6 +39,7 @@ ONLY = {
     "e2e/test_damage.py": {"GARRISON_HOME": "a home in the state/ of a checkout, which `git clean` removes"},
     "e2e/test_demo.py": {"GARRISON_HOME": "that the demonstration does not use the user's home"},
     "e2e/test_installed.py": {"GARRISON_HOME": "that the timer's unit names the home of its user"},
+    "claude/test_sessions.py": {"GARRISON_SANDBOX": "without a proxy, a session counts what it costs by itself"},
     "e2e/test_sandbox.py": {"GARRISON_SANDBOX": "that a run remembers the mode it was launched with"},
     "integration/test_gate_from_target.py": {"GARRISON_SANDBOX": "in every mode"},
     "integration/test_workflow_runs.py": {"GARRISON_SANDBOX": "what --sandbox sets in this process is put back"},
@@ -50,6 +51,7 @@ ONLY = {
 """File → name → why this test sets it."""
 
 NO_SANDBOX = {
+    "claude/test_sessions.py": "without a proxy, a session counts what it costs by itself",
     "e2e/test_agent_authority.py": "what an agent without a sandbox may do",
     "e2e/test_forged_results.py": "an agent without a sandbox forges and kills",
     "e2e/test_planted_configuration.py": "an agent without a sandbox plants and pushes",

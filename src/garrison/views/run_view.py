@@ -43,7 +43,7 @@ from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
 from garrison.system.clock import from_iso
 from garrison.system.shortage import find_lack
-from garrison.values import Value, asdict
+from garrison.values import Value, asdict, fields_of
 from garrison.views.event_log import GUARDIAN, EventLog, Record
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
@@ -196,8 +196,8 @@ class RunView(Value):
             "total": self.total, "counts": dict(self.counts), "pipeline_id": self.pipeline_id, "repo": self.repo,
             "base": self.base, "lands": self.lands.to_json() if self.lands else None, "adhoc": self.adhoc,
             "created_at": self.created_at, "age_s": self.age_s,
-            "hint": self.hint, "foreign_moves": [asdict(move) for move in self.foreign_moves],
-            "warnings": [asdict(warning) for warning in self.warnings],
+            "hint": self.hint, "foreign_moves": [fields_of(move) for move in self.foreign_moves],
+            "warnings": [fields_of(warning) for warning in self.warnings],
             "layers": [process.to_json() for process in self.processes], "deaths": self.deaths,
             "sandbox": self.sandbox, "folder": self.folder, **(self.details.to_json() if self.details else {}),
             "problems": self.problems}

@@ -50,7 +50,7 @@ from garrison.records.events import (
 )
 from garrison.records.json_io import encode
 from garrison.system.terminal_text import clean, shorten, width, wrap
-from garrison.values import asdict
+from garrison.values import asdict, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,8 +103,8 @@ class Progress:
         """Show how the run ended, what has `landed`, and last the one command that helps, after the `closing`."""
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
-                                    "foreign_moves": [asdict(move) for move in state.foreign_moves],
-                                    "warnings": [asdict(warning) for warning in state.warnings],
+                                    "foreign_moves": [fields_of(move) for move in state.foreign_moves],
+                                    "warnings": [fields_of(warning) for warning in state.warnings],
                                     "landing": asdict(state.landing) if state.landing.status else None,
                                     "nodes": {name: {**asdict(node), "status": shown(node.status, node.landing)}
                                               for name, node in state.nodes.items()}}))
@@ -157,8 +157,11 @@ def how_to_push(state: RunState, launch: Launch) -> str:
         push = describe_push(state, launch.land, launch.base, repository.remotes(), elsewhere)
         behind = repository.behind_upstream(launch.base) if push else None
         place = f" in {elsewhere}" if elsewhere else ""
-        return push if behind is None else (f"{launch.base} lacks {behind[1]} of {behind[0]}: `git pull --no-rebase`"
-                                            f"{place} merges it, then {push}")
+        if behind is None:
+            return push
+        upstream, count = behind
+        return (f"{launch.base} lacks {count} commit{'s' * (count != 1)} of {upstream}: `git pull --no-rebase`{place} "
+                f"merges it, then {push}")
     except (GarrisonError, OSError):  # the run is over and told; a repository that has gone takes only this hint along
         return ""
 

@@ -33,6 +33,8 @@ def test_a_death_during_a_tool_call_is_resumed_with_its_history(scene, who):
     scene.players["a"] = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))
     child = scene.launch(scene.graph(a=""))
     wait_for("the tool runs", lambda: sleepers(place))
+    wait_for("its call is in the transcript, which the CLI writes in its own time", lambda: any(
+        "I write a." in path.read_text() for path in place.folder.rglob("projects/**/*.jsonl")))
     old = sleepers(place)
     if who == "orchestrator":
         place.kill("orchestrator-a")

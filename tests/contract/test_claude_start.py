@@ -54,7 +54,7 @@ def test_a_cli_that_hangs_at_its_start_is_shown_within_seconds_and_then_given_up
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_watch, "_HUNG", 4.0)
     shown: list[str] = []
-    error = start("sleep 300; exit 1", tmp_path, StartWatch(shown.append))
+    error = start("exec sleep 300", tmp_path, StartWatch(shown.append))
     assert isinstance(error, Silence)
     assert str(error).startswith("since its start the CLI has neither answered nor done anything for ")
     assert shown[0].endswith("s ago, has not answered and does nothing")

@@ -114,6 +114,12 @@ def test_what_lies_below_a_system_folder_and_is_secret_is_emptied_before_the_wor
     assert targets(steps, Step.EMPTY) == ["/opt/trees", "/run"]
     assert [str(step.target) for step in steps][-1] == "/opt/trees/node"
 
+    home, kept = "/opt/u", "/opt/u/.local/state/garrison"
+    machine = Paths(["/opt", home, "/opt/u/.local", kept, "/opt/x"], private=["/opt/u/.local", "/opt/x"])
+    steps = build(PLACE, Surroundings(Path(home), (), secret=(Path(kept),)), machine)
+    assert targets(steps, Step.HIDE_FOLDER) == ["/opt/x"], "nothing could be mounted in a hidden folder of the home"
+    assert targets(steps, Step.EMPTY) == [kept, home, "/run"]
+
 
 def test_the_places_own_lies_over_settings_and_hiding_over_all() -> None:
     rights = Rights(Mode.BUBBLEWRAP, read=(Path("/data"),), write=(Path("/cache"), Path("/missing")),

@@ -6,7 +6,7 @@ other worktrees, garrison's home, the user's checkout and home folder, sockets i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -121,9 +121,9 @@ def home_inside(user_home: Path) -> Path:
 def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[FileSystemStep]:
     """Return the steps that build the file system inside, in order: a later one lies over an earlier one."""
     home = home_inside(around.user_home)
-    steps = list(_system(machine))
+    denied = _denied(around, machine)
     # Empty and writable, not hidden: the worktree and the git view are mounted below.
-    steps += [FileSystemStep(Step.EMPTY, path) for path in _denied(around, machine)]
+    steps = [*_system(machine, denied), *(FileSystemStep(Step.EMPTY, path) for path in denied)]
     # /var/tmp is no link to /tmp: a home or checkout below it has to be at its own path, without links.
     steps += [FileSystemStep(Step.EMPTY, Path("/run")), *_resolver(machine),
               FileSystemStep(Step.LINK, Path("/var/run"), "/run"),
@@ -199,14 +199,16 @@ def _below(folder: Path) -> str:
     return f"{folder}/" if folder.name else "/"
 
 
-def _system(machine: MachinePaths) -> Iterator[FileSystemStep]:
+def _system(machine: MachinePaths, denied: Sequence[Path]) -> Iterator[FileSystemStep]:
     for path in map(Path, SYSTEM):
         target = machine.link(path)
         if target and not is_within(path, Path("/run")):
             yield FileSystemStep(Step.LINK, path, target)
         elif machine.exists(path):
             yield FileSystemStep(Step.READ, path, str(path))
-    private = [path for folder in map(Path, PRIVATE_IN) for path in machine.private_below(folder, is_system=True)]
+    # What is private in a home below /opt is empty with it; hidden first, nothing could be mounted in there.
+    private = [path for folder in map(Path, PRIVATE_IN) for path in machine.private_below(folder, is_system=True)
+               if not any(is_within(path, each) for each in denied)]
     yield from _hidden(_by_depth([*map(Path, NOT_FOR_ALL), *private]), machine)
 
 

@@ -72,6 +72,8 @@ def test_everything_promised_happens(demo_place):
     check_rework(inside)
     check_deaths(inside)
     assert "NOT SHOWN" not in output_of(demo_place)
+    for log in inside.home.glob("runs/demo/nodes/*/*/output.log"):
+        assert "not seen in time" not in log.read_text(errors="replace"), f"{log} waited in vain"
     assert not inside.living_processes()
     assert not [path for path in folder.rglob("*") if path.is_socket()]
     assert not list(inside.trees.rglob("*.py")), "a worktree or a slot is left"

@@ -78,7 +78,7 @@ class Project:
     def land(self, task: str) -> None:
         """Merge a branch into main as garrison does."""
         self.git("switch", "--quiet", "main")
-        self.git("merge", "--quiet", "--no-ff", "-m", f"Merge garrison/r1/{task} into main", task)
+        self.git("merge", "--quiet", "--no-ff", "-m", f"A task\n\nGarrison-Node: {task}\nGarrison-Run: r1", task)
 
     def gate(self, plan: RunPlan) -> subprocess.CompletedProcess[str]:
         return self.run(str(plan.gate))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 OPTIONS = {
     "--until-begun": ("refs/heads/garrison/{run}/{node}", "has begun"),
-    "--until-landed": ("main^{{/Merge garrison/{run}/{node} into }}", "has landed"),
+    "--until-landed": ("main^{{/Garrison-Node: {node}}}", "has landed"),
 }
 """Option → what git can resolve from then on, and in words."""
 PATIENCE = 60.0

@@ -19,8 +19,8 @@ def append(file: str, number: int) -> str:
 
 
 @pytest.mark.parametrize(("file", "number", "most"), [
-    ("CHANGELOG.md", 6, 6), ("log.txt", 6, 11), pytest.param("CHANGELOG.md", 20, 20, marks=pytest.mark.slow),
-    pytest.param("log.txt", 20, 39, marks=pytest.mark.slow)])
+    ("CHANGELOG.md", 6, 6), *(pytest.param(*each, marks=pytest.mark.slow) for each in (
+        ("log.txt", 6, 11), ("CHANGELOG.md", 20, 20), ("log.txt", 20, 39)))])
 def test_nodes_that_append_a_line_to_one_file_all_land(place: Place, file: str, number: int, most: int) -> None:
     """With a changelog each agent runs once; in any other file each but one runs twice at most."""
     (place.repo / file).write_text("# Log\n\n- old\n")
@@ -46,7 +46,8 @@ def changes(name: str, before: str = "true", again: str = "true") -> Node:
                 f'sed -i "5s/.*/& {name}/" notes.txt')
 
 
-@pytest.mark.parametrize("end", ["parked", "asks", "fails", "killed"])
+@pytest.mark.parametrize("end", ["fails", "killed", *(pytest.param(each, marks=pytest.mark.slow)
+                                                     for each in ("parked", "asks"))])
 def test_the_next_goes_on_when_the_loser_of_a_conflict_does_not_land(place: Place, end: str) -> None:
     """b loses to a and has its turn; c waits for it, until b is parked, asks, fails or lands after a kill."""
     ask = f"test $GARRISON_ATTEMPT = 3 || {shlex.join(PROGRAM)} ask-person 'Which colour?'"

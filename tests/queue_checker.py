@@ -24,6 +24,8 @@ from queue_journal import FINAL, Record, fold, read_journal
 
 PROXY_SECONDS = 15.0
 """Seconds in which a proxy notices that nobody uses it any more, on a loaded machine."""
+OF_PROXY = {"layers", "proxy.lock"}
+"""What the proxy of a gate without a run leaves beside its jobs."""
 PINS = "refs/garrison/mq/"
 TRAILERS = "%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
 
@@ -439,8 +441,8 @@ class _Checker:
             return
         for path in self._locks():
             yield f"left: {path}"
-        for job in (self.folder / "tests").glob("*.[0-9]*"):  # beside them lies what a proxy of theirs has left
-            yield f"left: the job {job.name}"
+        for job in {path.name for path in (self.folder / "tests").glob("*")} - OF_PROXY:
+            yield f"left: the job {job}"
         own = {str(self.case.repo.resolve()), *(str(Path(path).resolve()) for path in self.case.trees)}
         slots = 0
         for line in git(self.case.repo, "worktree", "list", "--porcelain").splitlines():

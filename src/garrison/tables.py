@@ -179,7 +179,6 @@ class Table(Value):
                 read[each.name] = self.value(key, reader, None, is_secret=bool(each.metadata.get(_SECRET)))
         return record(**read) if base is None else replace(base, **read)
 
-
     def text_with(self, keys: Sequence[str], value: str) -> str | None:
         """Return the whole file with a key set to a text, and all else as it is; None if its form does not allow it."""
         *above, key = keys

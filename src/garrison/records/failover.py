@@ -7,7 +7,7 @@ earlier agents' sessions left is kept in `earlier/N` of the attempt's folder.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -47,10 +47,6 @@ class Failover(Value):
         """Return it in one line."""
         return f"{self.previous} cannot go on ({self.cause}); {self.agent} does"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as the file and `status --json` have it."""
-        return asdict(self)
-
     @property
     def cause(self) -> str:
         """Return why the earlier agent could not go on."""
@@ -65,7 +61,7 @@ def read_failovers(attempt: Path) -> list[Failover]:
 
 def add_failover(attempt: Path, failover: Failover) -> None:
     """Record a failover durably."""
-    append_lines(attempt / FILE, [failover.to_json()], durable=True)
+    append_lines(attempt / FILE, [asdict(failover)], durable=True)
 
 
 def present_agent(first: str, failovers: Sequence[Failover]) -> str:

@@ -195,7 +195,7 @@ def lock_of(store: Path, digest: str) -> LifeLock | None:
 def _read(path: Path) -> SetupLayer | None:
     try:
         return decode(path.read_bytes())
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         return None
 
 

@@ -121,7 +121,7 @@ class NodeView(Value):
                 "refused_hosts": [host.to_json() for host in self.refused_hosts],
                 **({"unreported": True} if self.unreported else {}),
                 **({"outage": asdict(self.outage)} if self.outage else {}),
-                **({"failovers": [each.to_json() for each in self.failovers]} if self.failovers else {})}
+                **({"failovers": [asdict(each) for each in self.failovers]} if self.failovers else {})}
 
 
 class FailedNode(Value):

@@ -157,7 +157,6 @@ def _seconds(name: str, text: str) -> float:
 
 
 def checkout() -> Path | None:
-    """Return the source checkout that garrison runs from, if any."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() and (root / "scripts").is_dir() else None
 
@@ -233,12 +232,10 @@ class AgentConfig(Value):
 
     @property
     def where(self) -> str:
-        """Return file, line and table, for error messages."""
         return f"{self.table.place()}: {self.table.name}"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the keys that depend on its kind, as the file has them."""
         return {key: value for key, value in self.table.values.items()
                 if key not in (*PROFILE_KEYS, *PROFILE_RIGHTS) and not key.startswith("x_")}
 
@@ -423,7 +420,6 @@ class LaunchConfig:
         return replace(read, sources={key: table.file for key in LAUNCH_KEYS if key in table.values})
 
     def over(self, other: LaunchConfig) -> LaunchConfig:
-        """Return it with the values of `other` for what it does not set."""
         chosen = {key: getattr(self if key in self.sources else other, key) for key in LAUNCH_KEYS}
         return LaunchConfig(**chosen, sources={**other.sources, **self.sources})
 
@@ -479,7 +475,6 @@ class GuardConfig:
     """Those that are stated."""
 
     def effect(self, kind: ChangeKind) -> Effect:
-        """Return what happens to a change of that kind."""
         return self.effects.get(kind, DEFAULT_EFFECTS[kind])
 
     def with_project(self, table: Table) -> GuardConfig:
@@ -546,7 +541,6 @@ class ConfigFile(Value):
 
 
 def config_path(home: Path) -> Path:
-    """Return the path of a home's configuration."""
     return home / "config.toml"
 
 

@@ -244,12 +244,10 @@ class Told(NamedTuple):
 
 
 def with_effect(changes: Iterable[Told] | None, effect: Effect) -> list[Told]:
-    """Return those of the changes that have an effect."""
     return [each for each in changes or () if each.effect == effect]
 
 
 def read_told(items: Iterable[Sequence[Any]]) -> tuple[Told, ...]:
-    """Return what a record holds of a change, as JSON has it."""
     return tuple(Told(str(kind), str(effect), int(number), tuple(map(str, names)))
                  for kind, effect, number, names in items)
 
@@ -299,13 +297,11 @@ class Refusal(Value):
 
     @property
     def failure_kind(self) -> RefusedBy:
-        """Return the kind of failure that decides what follows."""
         return {RefusalKind.IGNORED: RefusedBy.NO_CHANGE, RefusalKind.GUARD: RefusedBy.GUARD,
                 RefusalKind.HOOK: RefusedBy.HOOK}.get(self.kind, RefusedBy.UNFINISHED)
 
 
 def to_fields(refusal: Refusal | None) -> dict[str, object]:
-    """Return the fields of a refusal that are set, for a record."""
     return {} if refusal is None else {name: value for name, value in asdict(refusal).items() if value}
 
 

@@ -58,7 +58,6 @@ def is_slip(name: str, known: str) -> bool:
 
 
 def _is_within(shorter: str, longer: str) -> bool:
-    """Return whether the letters of one word follow each other in another one."""
     letters = iter(longer)
     return all(letter in letters for letter in shorter)
 

@@ -69,7 +69,6 @@ def settings_by_key(keys: Iterable[Word], read: Reader[T]) -> Mapping[Word, T]:
 
 
 def is_secret(record: type[Any], key: str) -> bool:
-    """Return whether the value of a key may hold a secret."""
     return any(each.name == key and each.metadata.get(_SECRET) for each in fields(record))
 
 
@@ -105,7 +104,6 @@ class Table(Value):
 
     @property
     def name(self) -> str:
-        """Return its name as a file has it, '' for the file itself."""
         return f"[{'.'.join(self.keys)}]" if self.keys else ""
 
     def below(self, *keys: str) -> Table:
@@ -294,18 +292,15 @@ def one_of(*words: str) -> Reader[str]:
 
 
 def member(words: type[Word]) -> Reader[Word]:
-    """Return the reader of a word of an enumeration."""
     read = one_of(*words)
     return lambda value: words(read(value))
 
 
 def number(what: str, low: float, high: float = 1e9, *, above: bool = False) -> Reader[float]:
-    """Return the reader of a number from `low` to `high`, or above `low`."""
     return lambda value: float(_bounded(value, (int, float), what, low, high, above))
 
 
 def whole(low: int, high: int = 10**9, what: str = "a whole number") -> Reader[int]:
-    """Return the reader of a whole number."""
     return lambda value: int(_bounded(value, (int,), what, low - (low == 1), high, low == 1))
 
 

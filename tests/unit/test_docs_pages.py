@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,20 @@ def test_no_page_shows_a_configuration_that_is_not_found() -> None:
     assert {each.id.rpartition("-")[0] for each in SHOWN if each.id} == {
         "agents.md", "claude.md", "delegation.md", "how-it-works.md", "how-to.md", "network.md", "scale-out.md",
         "security.md", "supervision.md"}
+
+
+def _without_docstring(tree: ast.AST) -> Iterator[str]:
+    """Yield each public class, and each public function of more than three lines, that has no docstring."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
+            continue
+        is_short = not isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.body[0].lineno < 3
+        if not is_short and ast.get_docstring(node) is None:
+            yield f"{node.name}, line {node.lineno}"
+        if isinstance(node, ast.ClassDef):
+            yield from _without_docstring(node)
+
+
+def test_each_public_class_and_function_of_more_than_three_lines_has_a_docstring() -> None:
+    assert not {f"{path.relative_to(ROOT)}: {name}" for top in ("src", "scripts") for path in (ROOT / top).rglob("*.py")
+                for name in _without_docstring(ast.parse(path.read_text(encoding="utf-8")))}

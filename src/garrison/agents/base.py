@@ -58,7 +58,6 @@ WORKER, VALIDATOR = "worker", "validator"
 
 
 def look_nowhere() -> Progress:
-    """Return that nothing is known of a worktree."""
     from garrison.agents.briefing import NO_PROGRESS  # 15 records that a guardian, which imports this, never makes
 
     return NO_PROGRESS
@@ -149,12 +148,10 @@ class Assignment(Value):
 
     @property
     def diff_file(self) -> Path:
-        """Return the file with the whole change that a validator judges."""
         return self.folder / "change.diff"
 
     @property
     def output(self) -> Path:
-        """Return the log of everything the agent prints."""
         return self.folder / "output.log"
 
     @property
@@ -178,7 +175,6 @@ class Assignment(Value):
         return self.exchange / RESULT
 
     def read_notes(self) -> str:
-        """Return the end of the agent's notes, '' for none."""
         return read_notes(self.folder)
 
     def mounts(self) -> tuple[Mount, ...]:
@@ -285,17 +281,14 @@ class Work(Protocol):
 
     @property
     def session(self) -> str | None:
-        """Return the id of a session that a successor can resume."""
         return None
 
     @property
     def phase(self) -> str | None:
-        """Return the phase that the agent itself reported."""
         return None
 
     @property
     def question(self) -> Question | None:
-        """Return the question that it waits for a person to answer."""
         return None
 
     @property
@@ -310,7 +303,6 @@ class Work(Protocol):
 
     @property
     def watched_files(self) -> tuple[Path, ...]:
-        """Return files whose change should wake the loop."""
         return ()
 
     def answer(self, question: str, text: str) -> None:

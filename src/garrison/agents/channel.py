@@ -98,7 +98,6 @@ class Channel:
         self._arm()
 
     def fileno(self) -> int:
-        """Return the one descriptor that is readable when `poll` has something to do."""
         return self._epoll.fileno()
 
     def wake_at(self) -> float | None:

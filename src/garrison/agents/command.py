@@ -133,7 +133,6 @@ class CommandAgent:
         return self.profile.argv == SHELL.argv and not self.profile.has_own_input
 
     def programs(self, command: str | None) -> list[str]:
-        """Return the programs that it may run for a node with that `command`."""
         return programs_of(self.profile.argv, command)
 
     def not_run(self, assignment: Assignment) -> CommandWork:
@@ -142,7 +141,6 @@ class CommandAgent:
         return CommandWork(EndedJob(End(NOT_FOUND)), assignment, self.profile, what)
 
     def describe(self, command: str | None) -> str:
-        """Return its program, or the node's `command`, as a reason names it."""
         return f"command {quote_command(command or '')}" if "{command}" in self.profile.argv else f"agent {self.name}"
 
     def _open_stream(self, assignment: Assignment) -> ProgramStream | None:
@@ -256,7 +254,6 @@ class EndedJob:
         self.result = result
 
     def poll(self, _now: float) -> End:
-        """Return its result."""
         return self.result
 
     def kill(self, _now: float | None = None) -> None:
@@ -386,22 +383,18 @@ class CommandWork(Work):
 
     @property
     def session(self) -> str | None:
-        """Return the id of the session that its stream told."""
         return (self._stream.told.session or None) if self._stream is not None else None
 
     @property
     def has_keyboard(self) -> bool:
-        """Return whether what a person types reaches the program."""
         return self._terminal is not None and self._terminal.is_shown
 
     @property
     def watched_files(self) -> tuple[Path, ...]:
-        """Return its stream."""
         return (self._stream.files.lines,) if self._stream is not None and self._read_next is None else ()
 
     @property
     def last_words(self) -> str:
-        """Return the end of what it printed, one line for each."""
         return read_tail(self._assignment.output, _MAX_LAST, _MAX_LAST_BYTES, self._printed)
 
     @property
@@ -442,7 +435,6 @@ def programs_of(argv: Sequence[str], command: str | None) -> list[str]:
 
 
 def find_programs(words: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Return those of the words that are programs on the PATH now, each once."""
     return [word for word in sorted(set(words)) if shutil.which(word, path=environment.get("PATH", os.defpath))]
 
 

@@ -73,7 +73,6 @@ class Run(Work, Protocol):
 
     @property
     def last_words(self) -> str:
-        """Return the end of what it printed."""
         ...
 
     @property
@@ -91,7 +90,6 @@ class Program(Protocol):
         ...
 
     def programs(self, command: str | None) -> list[str]:
-        """Return the programs that it may run for a node with that `command`."""
         ...
 
     def run(self, assignment: Assignment, now: float) -> Run:
@@ -99,7 +97,6 @@ class Program(Protocol):
         ...
 
     def not_run(self, assignment: Assignment) -> Run:
-        """Return the run of a program that is not there."""
         ...
 
 
@@ -226,7 +223,6 @@ class CommandAttempt(SuspendableAttempt):
         return f"{seen[0]} cannot be run now ({clean(last)[:120]})" if is_broken and is_early else ""
 
     def _seen(self) -> list[str]:
-        """Return the programs of this attempt that the launch saw."""
         return [word for word in self._agent.programs(self.assignment.task.command) if word in self.assignment.programs]
 
     def _missing(self) -> str:
@@ -260,18 +256,15 @@ class CommandAttempt(SuspendableAttempt):
 
     @property
     def session(self) -> str | None:
-        """Return the id of the session that its stream told."""
         return self._ran.session if self._ran is not None else None
 
     @property
     def has_keyboard(self) -> bool:
-        """Return whether what a person types reaches the program."""
         return self._ran is not None and (self.program is not None or self.outcome is not None) \
             and self._ran.has_keyboard
 
     @property
     def watched_files(self) -> tuple[Path, ...]:
-        """Return its stream."""
         return self._ran.watched_files if self._ran is not None and self.program is not None else ()
 
     def process(self) -> tuple[int, int] | None:

@@ -93,7 +93,6 @@ class CommandProfile:
 
     @property
     def has_own_input(self) -> bool:
-        """Return whether its program's standard streams are not those of every command."""
         return self.tty or bool(self.stdin or self.stream)
 
     @property
@@ -130,5 +129,4 @@ def from_profile(table: Table, env: tuple[str, ...]) -> CommandProfile:
 
 
 def read_limits(table: Table) -> Limits:
-    """Return the limits on what an agent's calls may cost."""
     return Limits(*(table.value(key, LIMIT_READERS[key], None) for key in LIMITS))

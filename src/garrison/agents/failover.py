@@ -54,7 +54,6 @@ def find_trouble(end: End, output: str) -> Trouble | None:
 
 
 def order(first: str, others: Iterable[str]) -> tuple[str, ...]:
-    """Return the agents of an attempt in their order, each once."""
     return tuple(dict.fromkeys((first, *others)))
 
 

@@ -151,7 +151,6 @@ class SharedOutages:
 
     @property
     def is_trying(self) -> bool:
-        """Return whether this agent's present program is the trial."""
         return self._lock is not None
 
     def find(self) -> tuple[Path, Outage] | None:

@@ -57,12 +57,10 @@ class PluginAgent:
 
     @property
     def program(self) -> str:
-        """Return the program that it runs, '' if it names none."""
         return str(getattr(self._agent, "program", "") or "")
 
     @property
     def reporting(self) -> Reporting:
-        """Return how it reports how its task ended."""
         told = getattr(self._agent, "reporting", Reporting.EXIT_CODE)
         return told if isinstance(told, Reporting) else Reporting.EXIT_CODE
 

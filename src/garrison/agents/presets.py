@@ -76,7 +76,6 @@ class Preset(Value):
 
     @property
     def program(self) -> str:
-        """Return its program."""
         return self.argv[0]
 
     def find(self, path: str | None = None) -> str | None:
@@ -108,7 +107,6 @@ class Preset(Value):
         return "\n".join([f"[agents.{self.name}]", *lines, *(table if self.set else ())])
 
     def to_json(self, environ: Mapping[str, str]) -> dict[str, Any]:
-        """Return it as `garrison agents presets --json` prints it."""
         return {"name": self.name, "kind": self.kind, "program": self.program,
                 "installed": self.find(environ.get("PATH")), "package": self.package, "env": list(self.env),
                 "access": self.access(environ), "seen": self.seen, "profile": self.profile()}

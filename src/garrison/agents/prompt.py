@@ -96,7 +96,6 @@ def for_host(task: Task, briefing: Briefing) -> str:
 
 
 def join(parts: Iterable[str]) -> str:
-    """Return parts of a prompt, with an empty line between two."""
     return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
 
 
@@ -153,7 +152,6 @@ def in_place(text: str, goal: str, preamble: str, reason: str, steering: str = "
 
 
 def without_run_so_far(task: Task, text: str) -> str:
-    """Return a prompt without the section about the run so far."""
     section = run_so_far(task)
     return text.replace(f"\n\n{section}", "", 1) if section else text
 
@@ -202,13 +200,11 @@ def _conditions(task: Task, briefing: Briefing) -> str:
 
 
 def _nothing(reporting: Reporting) -> str:
-    """Return what an agent does that finds nothing to change."""
     return "end with an exit code other than 0 and say why" if reporting is Reporting.EXIT_CODE else \
         "report `nothing_to_do` with the lines that prove it"
 
 
 def code(command: str) -> str:
-    """Return a command as code, whole."""
     text = command.strip()
     return f"`{text}`" if "\n" not in text and "`" not in text else f"\n\n````sh\n{text}\n````"
 
@@ -242,7 +238,6 @@ def _files(names: Sequence[str]) -> str:
 
 
 def lands(landing: Landing) -> str:
-    """Return what becomes of the branch, and what its agent leaves to others."""
     what = "stays as you leave it, for a person" if not landing.target else "is tested and merged when you are done"
     return (f"Your branch {what}: do not push or switch branches, and merge or rebase only where this task asks for "
             "it.")
@@ -457,7 +452,6 @@ def _criteria(criteria: Sequence[Criterion]) -> str:
 
 
 def instructions(files: str, target: str, text: str) -> str:
-    """Return the repository's own instructions as part of a system prompt, '' for none."""
     return fill("instructions.md", files=files, target=target, text=text).strip() if text else ""
 
 

@@ -105,7 +105,6 @@ class AcpProfile(Value):
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Return its program's words."""
         return self.settings.argv
 
 
@@ -457,13 +456,11 @@ def reporter_of(name: str, home: Path) -> str:
 
 
 def has_terminal(name: str, home: Path) -> bool:
-    """Return whether an agent's program gets a terminal of its own."""
     model = _model_profile(find_profile(name, home), home)
     return isinstance(model, CommandProfile) and model.tty
 
 
 def excluded_by(name: str, home: Path) -> tuple[str, ...]:
-    """Return the patterns of files that an agent leaves and that are not committed."""
     model = _model_profile(find_profile(name, home), home)
     return model.exclude if isinstance(model, CommandProfile) else ()
 

@@ -96,7 +96,6 @@ class AgentReports:
 
     @property
     def question(self) -> Question | None:
-        """Return the question that a person has to answer first."""
         return next((Question(id_, text) for id_, text in self._open.items()), None)
 
     def answer(self, question: str, text: str) -> bool:

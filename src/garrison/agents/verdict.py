@@ -23,6 +23,5 @@ def verdict_problem(arguments: Mapping[str, Any]) -> str:
 
 
 def to_report(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a verdict that counts in the form of report.json."""
     return {"status": "success" if arguments["verdict"] == "pass" else "failure",
             "summary": str(arguments["reason"]), "criteria": arguments["criteria"]}

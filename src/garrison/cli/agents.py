@@ -209,7 +209,6 @@ def _guardian(store: Store, run: str) -> Key:
 
 
 def _has_pending_park(store: Store, run: str, target: str) -> bool:
-    """Return whether the inbox of a dead guardian holds a request to park `target`."""
     payloads = [posted.signal.payload for posted in signals.list_pending(store.home, _guardian(store, run))
                 if posted.signal]
     return any(payload.get("action") == "park" and payload.get("who") == target for payload in payloads)

@@ -119,7 +119,6 @@ def edit(node: str, words: tuple[str, ...], prompt: str | None, file: Path | Non
 
 
 def _attributes(task: str, agent: str | None, budget: str | None) -> dict[str, str]:
-    """Return the attributes of a node that are given."""
     given = {"prompt": task, "label": task_label(task), "agent": agent, "budget": budget}
     return {key: value for key, value in given.items() if value}
 

@@ -117,7 +117,6 @@ def _select_runs(runtime: Runtime, run: str | None, older_than: float, *, force:
 
 
 def _objection(status: RunStatus) -> str:
-    """Return why a run is not removed, and what removes it all the same."""
     return status.objection + ("" if status.living else f"; to remove it anyway: --run {status.run} --force")
 
 

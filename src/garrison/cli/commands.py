@@ -118,7 +118,6 @@ class Group(click.Group):
         self.hints = hints or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the command names in the order of definition."""
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -159,7 +158,6 @@ class LazyGroup(Group):
         self.table = {name: row for section in sections.values() for name, row in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the command names in the table's order."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -67,5 +67,4 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
 
 
 def how_to_follow(run: str) -> str:
-    """Return the commands that a person needs for a run in the background."""
     return f"`garrison status {run} --watch` shows it, `garrison stop {run}` stops it"

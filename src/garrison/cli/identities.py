@@ -177,7 +177,6 @@ def readable_identities(store: Store) -> list[Identity]:
 
 
 def show(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any]:
-    """Return one identity."""
     store = resolve.open_store(home)
     identity = store.get(Identity, resolve.find_key(store, Identity, role, name, run))
     return to_json(resolve.observer_of(store), identity)

@@ -292,7 +292,6 @@ def next_steps(choice: Choice, result: TrialResult | None, pipeline: str | None,
 
 
 def _makes(found: Survey, choice: Choice) -> list[str]:
-    """Return what the chosen set-up and gate leave in a worktree."""
     return list(dict.fromkeys(
         name for project in found.tested for way in project.candidates if way.in_folder(project.folder).gate in (
             choice.gate or "") for name in way.in_folder(project.folder).makes))
@@ -310,7 +309,6 @@ def _to_data(found: Survey) -> dict[str, object]:
 
 
 def untried(plan: Survey, path: str) -> Candidate:
-    """Return the first way of each project whose programs are on a PATH."""
     projects = plan.tested if plan.tested[0].folder else plan.tested[:1]
     return join([next((way for way in project.candidates if not missing_programs(way, path)), project.candidates[0])
                  .in_folder(project.folder) for project in projects])

@@ -104,7 +104,6 @@ def _node_log(store: Store, run: str, node: str, attempt: int | None, process: s
 
 
 def _is_on_host(store: Store, run: str, node: str, attempt: int | None) -> bool:
-    """Return whether a host does, or did, an attempt of a node."""
     state = look_remote(_node_log(store, run, node, attempt, None).parent)
     return state is not None and (bool(state.host) or state.phase != RemotePhase.ENDED)
 

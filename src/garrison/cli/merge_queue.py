@@ -84,7 +84,6 @@ def _key_here() -> str:
 
 
 def queues_to_data(queues: list[QueueReader]) -> dict[str, Any]:
-    """Return the queues as `{"entries", "queues", "last_updated"}`."""
     return {"entries": [entry.to_dict() for queue in queues for entry in queue.state.entries.values()],
             "queues": [_queue_to_data(queue) for queue in queues],
             "last_updated": max((queue.state.updated_at for queue in queues if queue.state.updated_at), default=None)}

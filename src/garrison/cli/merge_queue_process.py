@@ -57,7 +57,6 @@ class NoEntry(dict[str, Any]):
     """
 
     def __missing__(self, key: str) -> str:
-        """Return ''."""
         return ""
 
 
@@ -172,7 +171,6 @@ def _watch(processing: ManualProcessing) -> Iterator[dict[str, Any]]:
 
 
 def is_verdict(result: dict[str, Any]) -> bool:
-    """Return whether a result is the final outcome of an entry."""
     return result["entry"] is not None and (result["success"] or result["entry"]["status"] in FAILED)
 
 

@@ -95,7 +95,6 @@ def modules_of(files: ProjectFiles) -> list[str]:
 
 
 def _folders(inside: str, code: list[str]) -> list[str]:
-    """Return the directories right below `inside` that have source files."""
     parts = [path.removeprefix(inside).split("/") for path in code if path.startswith(inside)]
     return sorted({inside + part[0] for part in parts if len(part) > 1 and not part[0].startswith(_HIDDEN)})
 

@@ -32,12 +32,10 @@ class TerminalStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Return that of the terminal."""
         return self.trusted.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """Return how what its encoding lacks is written."""
         return self.trusted.errors
 
     @property
@@ -59,15 +57,12 @@ class TerminalStream(io.TextIOBase):
         self.trusted.flush()
 
     def writable(self) -> bool:
-        """Return that it can be written."""
         return True
 
     def fileno(self) -> int:
-        """Return the terminal's descriptor."""
         return self.trusted.fileno()
 
     def isatty(self) -> bool:
-        """Return that it is a terminal."""
         return True
 
 
@@ -110,7 +105,6 @@ def ask(prompt: str = "", terminal: BinaryIO | None = None) -> str:
 
 
 def trusted_stdout() -> TextIO:
-    """Return standard output for garrison's own control of the terminal."""
     return sys.stdout.trusted if isinstance(sys.stdout, TerminalStream) else sys.stdout
 
 

@@ -73,12 +73,10 @@ class Use(StrEnum):
 
     @property
     def command(self) -> str:
-        """Return the name of what runs the graph, for messages."""
         return {Use.LAUNCH: "garrison launch", Use.RUN: "garrison pipeline run", Use.SESSION: "a session"}[self]
 
     @property
     def rule(self) -> str:
-        """Return the rule that a finding names if the use is refused."""
         return f"accepted_by_{self}"
 
 
@@ -180,7 +178,6 @@ def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str
 
 
 def _refused(use: Use, refusal: str) -> Finding:
-    """Return a refusal as a finding, at its position."""
     if isinstance(refusal, Located):
         return Finding(use.rule, ERROR, refusal.message, line=refusal.line, column=refusal.column)
     return Finding(use.rule, ERROR, refusal)
@@ -437,7 +434,6 @@ def print_engine_status(run: str, home: str | None, *, dot: bool = False, as_jso
 
 
 def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
-    """Return node → outcome, `active` for nodes in flight."""
     checkpoint = read_checkpoint(folder) or {"node_outcomes": {}, "in_flight": ()}
     return dict(checkpoint["node_outcomes"]) | {place["node"]: "active" for place in checkpoint["in_flight"]}
 

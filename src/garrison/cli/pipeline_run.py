@@ -218,7 +218,6 @@ class _Workplace:
 
     @property
     def repository(self) -> str:
-        """Return the checkout of the worktree, '' without one."""
         return "" if self.worktree is None else str(self.worktree.git.root)
 
     def open(self, folder: Path, directory: Path, *, in_place: bool) -> None:
@@ -270,7 +269,6 @@ class _Workplace:
 
     @property
     def branch(self) -> str:
-        """Return the branch with the result, '' if there is none."""
         return self.worktree.branch if self.worktree is not None and self.worktree.has_result() else ""
 
     def _say(self, text: str) -> None:

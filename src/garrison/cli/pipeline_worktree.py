@@ -58,7 +58,6 @@ class PipelineWorktree(Value):
 
     @property
     def path(self) -> Path:
-        """Return the worktree."""
         return self.trees / self.name
 
     @property
@@ -117,7 +116,6 @@ class PipelineWorktree(Value):
         return [note for note in notes if note]
 
     def has_result(self) -> bool:
-        """Return whether the branch has a commit that the checkout lacks."""
         tip = self.git.branch_tip(self.branch)
         return tip is not None and not self.git.is_ancestor(tip, "HEAD")
 

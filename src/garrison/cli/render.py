@@ -35,12 +35,10 @@ def span(value: object, style: str = "") -> Span:
 
 
 def raw(text: str, style: str = "") -> Line:
-    """Return a line of one text that is our own, or cleaned already."""
     return [Span(text, style)]
 
 
 def width(line: Line) -> int:
-    """Return the number of columns that a line takes."""
     return sum(terminal_text.width(part.text) for part in line)
 
 

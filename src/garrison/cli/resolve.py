@@ -113,7 +113,6 @@ def is_living(store: Store, key: Key) -> bool:
 
 
 def current_run(environ: Mapping[str, str] | None = None) -> str:
-    """Return the run this process belongs to, '' for none."""
     environ = os.environ if environ is None else environ
     return environ.get("GARRISON_RUN") or _own_marker(environ)[1]
 
@@ -210,13 +209,11 @@ def resumable_run(store: Store, *, retry_failed: bool = False) -> str:
 
 
 def is_of_this_folder(repository: str) -> bool:
-    """Return whether the current directory is in a run's repository."""
     here = Path.cwd()
     return bool(repository) and Path(repository) in (here, *here.parents)
 
 
 def is_elsewhere(repository: str) -> bool:
-    """Return whether the current directory is in another repository than a run's."""
     here = Path.cwd()
     return not is_of_this_folder(repository) and any((folder / ".git").exists() for folder in (here, *here.parents))
 
@@ -300,7 +297,6 @@ def describe_over(node: str, run: str, status: str) -> str:
 
 
 def is_node_worked_on(store: Store, key: Key) -> bool:
-    """Return whether the runner or the agent of a node is alive."""
     return is_living(store, key) or is_living(store, Key("orchestrator", key.name, key.run))
 
 
@@ -310,7 +306,6 @@ def is_launched(home: Path, run: str) -> bool:
 
 
 def is_run_supervised(store: Store, run: str) -> bool:
-    """Return whether a launcher or guardian of the run is alive."""
     return any(key.run == run and key.role in ("launch", "guardian") and is_living(store, key)
                for key in store.keys(Identity))
 

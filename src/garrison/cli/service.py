@@ -93,7 +93,6 @@ def stated_home(home: str | None, environ: Mapping[str, str]) -> Path | None:
 
 
 def units_folder(environ: Mapping[str, str]) -> Path:
-    """Return where the user's units are."""
     config = environ.get("XDG_CONFIG_HOME")
     return (Path(config) if config else Path.home() / ".config") / "systemd/user"
 

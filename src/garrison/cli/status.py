@@ -365,7 +365,6 @@ def _last(view: RunView, columns: int | None, most: int | None) -> list[Line]:
 
 
 def summary(view: RunView) -> str:
-    """Return a run in one sentence."""
     reason = f"; {first_line(view.reason)}" if view.reason else ""
     return f"run {view.run_id}: {view.status}, {view.progress}{reason}"
 
@@ -429,7 +428,6 @@ def _restarts(node: NodeView) -> str:
 
 
 def _needs_attention(process: ProcessView) -> bool:
-    """Return whether a process neither works nor has ended as it should."""
     is_well = process.verdict in ("alive", "starting", "ended") and not process.stopped
     return not is_well or process.status in ("parked", "held")
 
@@ -453,14 +451,12 @@ def _failure(view: RunView, node: FailedNode, columns: int | None) -> Iterator[L
 
 
 def render_limits(rows: Sequence[Limit], columns: int | None) -> list[Line]:
-    """Return the table of the nested limits and the timeouts."""
     cells = [(span(row.level, "head"), span(format_duration(row.limit) if row.unit == "seconds" else str(row.limit)),
               span(_used(row.used)), span(row.set_by, "dim"), span(row.text)) for row in rows]
     return table(LIMITS, cells, columns)
 
 
 def _used(used: Mapping[str, float], most: int = 2) -> str:
-    """Return who has used how much, the largest first."""
     ordered = sorted(used.items(), key=lambda item: (-item[1], item[0]))
     largest = ", ".join(f"{name.partition('@')[0]} {count:g}" for name, count in ordered[:most])
     return largest + (f", {len(ordered) - most} more" if len(ordered) > most else "")

@@ -58,7 +58,6 @@ class ListedTask(Value):
 
     @property
     def title(self) -> str:
-        """Return its first line."""
         return self.text.partition("\n")[0]
 
 

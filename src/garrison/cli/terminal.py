@@ -47,7 +47,6 @@ def terminal_of(isatty: bool, environ: Mapping[str, str], size: tuple[int, int])
 
 
 def stdout_terminal() -> Terminal:
-    """Return the current terminal of this process."""
     size = shutil.get_terminal_size()
     return terminal_of(sys.stdout.isatty(), os.environ, (size.columns, size.lines))
 

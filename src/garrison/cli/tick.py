@@ -155,7 +155,6 @@ def _tracked_name(queue: MergeQueue, path: Path) -> str:
 
 
 def _is_edited(queue: MergeQueue, name: str) -> bool:
-    """Return whether the checkout of the target has the file otherwise than its commit."""
     tree = next((tree.path for tree in queue.git.worktrees() if tree.branch == queue.target), None)
     return tree is not None and (tree / name).is_relative_to(queue.repo) and bool(queue.git.run(
         "status", "--porcelain", "--", f":(literal){name}", cwd=tree).out)

@@ -37,7 +37,6 @@ COSTS = 8
 
 
 def words_of(kind: SpanKind) -> str:
-    """Return the words for a kind of span."""
     return WORDS.get(kind, str(kind))
 
 

@@ -36,7 +36,6 @@ _DARK = ("text{fill:#e6e9e7}.soft{fill:#a5aca8}.paper{fill:#1b1e1d}.line{stroke:
 
 
 def to_svg(made: RunTimeline) -> str:
-    """Return the document as text."""
     return _Drawing(made).text()
 
 

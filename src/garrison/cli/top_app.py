@@ -61,7 +61,6 @@ class Screenful(Widget):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of the screen."""
         line, marked = _line(self.shown, y)
         return strip(line, self.size.width, marked=marked)
 
@@ -96,7 +95,6 @@ class Top(App[None]):
         """Why the last refresh failed, '' if it did not."""
 
     def compose(self) -> ComposeResult:
-        """Return the only widget."""
         yield Screenful()
 
     def on_mount(self) -> None:
@@ -248,7 +246,6 @@ class Top(App[None]):
         self.refresh(layout=True)
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment of our own commands."""
         return {**os.environ, "GARRISON_HOME": str(self.reader.home)}
 
 

@@ -403,7 +403,6 @@ def text_lines(selection: Selection, columns: int) -> list[Line]:
 
 
 def details_text(row: Row) -> list[str]:
-    """Return all that is known of a row, as lines."""
     return [f"{name:<10} {terminal_text.clean(text)}" for name, text in row.details()]
 
 

@@ -124,7 +124,6 @@ def _resolve(store: Store, name: str | None, run: str | None) -> tuple[str, list
 
 
 def _is_run(store: Store, name: str) -> bool:
-    """Return whether `name` is a run, and no node of any."""
     runs = run_records.list_runs(store.home)
     return name in runs and not any(name in nodes_of(store.home, run) for run in runs)
 

@@ -95,7 +95,6 @@ def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
 
 
 def is_session(home: Path, name: str) -> bool:
-    """Return whether a workflow session of that name can be resumed."""
     return (home / "workflows" / f"{name}.json").is_file() and os.sep not in name
 
 

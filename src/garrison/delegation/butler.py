@@ -110,7 +110,6 @@ class AgentOrchestrator:
 
     @property
     def proposals(self) -> tuple[Proposal, ...]:
-        """Return the commands that wait for the person's word."""
         return self.conversation.entries[-1].proposals if self.conversation.entries else ()
 
     def get_conversation_history(self) -> list[Entry]:

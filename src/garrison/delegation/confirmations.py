@@ -53,12 +53,10 @@ class Confirmations:
 
 
 def agrees(message: str) -> bool:
-    """Return whether a message agrees to what was proposed, and says nothing else."""
     return _plain(message) in AGREEMENT
 
 
 def declines(message: str) -> bool:
-    """Return whether a message drops what was proposed, and says nothing else."""
     return _plain(message) in REFUSAL
 
 
@@ -67,6 +65,5 @@ def _plain(message: str) -> str:
 
 
 def request(proposals: Sequence[Proposal]) -> str:
-    """Return the question that the butler's answer ends with."""
     commands = "\n".join(f"    {proposal}" for proposal in proposals)
     return f"\n\nNothing has been changed yet. Shall I run this? Answer `yes`; any other answer drops it.\n{commands}"

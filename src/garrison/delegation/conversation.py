@@ -41,7 +41,6 @@ class Conversation:
         self.entries.append(entry)
 
     def turns(self) -> tuple[Turn, ...]:
-        """Return the entries as turns for a context."""
         return tuple(Turn(role=entry.role, content=entry.content) for entry in self.entries)
 
 

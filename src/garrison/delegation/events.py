@@ -37,7 +37,6 @@ class Event(Model):
     """Commands that wait for the person's word, on the text that asks for it."""
 
     def as_sse(self) -> str:
-        """Return it as a server-sent event with its id."""
         return f"id: {self.id}\ndata: {self.model_dump_json(by_alias=True, exclude_none=True)}\n\n"
 
 
@@ -56,7 +55,6 @@ class EventSequence:
 
     @property
     def at_work(self) -> list[str]:
-        """Return the specialists that were delegated to and have not completed."""
         return sorted(self._open)
 
     def event(self, kind: str, at: datetime, **fields: Any) -> Event:

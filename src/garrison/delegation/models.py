@@ -30,7 +30,6 @@ class Model(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON data, without empty fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -58,7 +58,6 @@ def _conversation(history: Sequence[Turn]) -> str:
 
 
 def retry_prompt(error: str) -> str:
-    """Return the prompt after a classification that could not be parsed."""
     return f"CLASSIFY. That could not be parsed: {error}\nAnswer again, with the JSON object alone."
 
 

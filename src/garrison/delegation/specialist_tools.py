@@ -158,5 +158,4 @@ def _fill(word: str, given: Mapping[str, Any]) -> str:
 
 
 def truncate(text: str) -> str:
-    """Return the text, cut with a note if it is too long."""
     return text if len(text) <= MAX_ANSWER else f"{text[:MAX_ANSWER]}\n… {len(text) - MAX_ANSWER} characters left out"

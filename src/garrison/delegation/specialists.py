@@ -59,7 +59,6 @@ class Crew(Value):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of all agents, the butler first."""
         return (BUTLER, *self.specialists)
 
 

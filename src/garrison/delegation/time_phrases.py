@@ -44,12 +44,10 @@ class Span(Value):
 
 
 def shift(moment: datetime, delta: timedelta) -> datetime:
-    """Return the moment plus `delta` of elapsed time, also across a clock change."""
     return (moment.astimezone(UTC) + delta).astimezone(moment.tzinfo)
 
 
 def midnight(moment: datetime, days: int = 0) -> datetime:
-    """Return the start of the moment's day, or of the day `days` later."""
     return datetime.combine(moment.date() + timedelta(days=days), time(), moment.tzinfo)
 
 
@@ -326,5 +324,4 @@ def local_zone() -> tzinfo | None:
 
 
 def local_now() -> datetime:
-    """Return now, with a fixed offset if the time zone's name cannot be determined."""
     return datetime.now(UTC).astimezone(local_zone())

@@ -47,7 +47,6 @@ class Work(Protocol):
         ...
 
     def progress(self) -> str:
-        """Return what the next heartbeat reports."""
         ...
 
     def deliver(self, message: Message) -> None:

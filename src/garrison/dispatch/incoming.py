@@ -18,6 +18,5 @@ NAMESPACE = "refs/garrison/incoming"
 
 
 def incoming_ref(host: str, token: Token) -> str:
-    """Return the ref of what a claim's worker has made."""
     return (f"{NAMESPACE}/{check_host(host)}/{token.id.run}/{token.id.node}/"
             f"{token.id.number}-{token.claim}")

@@ -75,7 +75,6 @@ class Job(Value):
 
     @property
     def host_run(self) -> str:
-        """Return the id of the run that does it on a host."""
         return host_run(self.home, self.run_id, self.node, self.attempt, self.offer)
 
 
@@ -194,7 +193,6 @@ def base_ref(id_: AttemptId) -> str:
 
 
 def result_ref(id_: AttemptId) -> str:
-    """Return the ref of a host's clone with the result of an attempt."""
     return f"refs/garrison/result/{id_.run}/{id_.node}/{id_.number}"
 
 

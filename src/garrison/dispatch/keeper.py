@@ -61,7 +61,6 @@ PASSED_ON = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "KRB5CCNAME", "XDG_CONFIG_HOME", "X
 
 
 def host_settings(home: Path, host: Host) -> HostSettings:
-    """Return what the service of a host is to do."""
     config = read_config(home).hosts()
     return HostSettings(host.name, read_crew(home), host.address, config.namespace, host.slots, list(host.labels),
                         host.state)

@@ -35,7 +35,6 @@ class KeeperState(Value):
 
 
 def keeper_folder(home: Path) -> Path:
-    """Return the folder of the keeper."""
     return home / FOLDER / "keeper"
 
 
@@ -52,7 +51,6 @@ def read_state(home: Path) -> KeeperState:
 
 
 def is_running(home: Path) -> bool:
-    """Return whether a keeper serves the home."""
     return is_held(lock_path(home))
 
 

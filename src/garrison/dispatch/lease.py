@@ -48,11 +48,9 @@ class HeldLease(Value):
 
     @property
     def answer_timeout(self) -> float:
-        """Return for how long to wait for the answer to a heartbeat."""
         return BEAT_SHARE * self.seconds
 
     def note_sent(self, at: float) -> HeldLease:
-        """Return the lease after a heartbeat was sent."""
         return replace(self, sent=at)
 
     def note_answer(self, sent_at: float) -> HeldLease:
@@ -61,7 +59,6 @@ class HeldLease(Value):
         return replace(self, answered=sent_at if self.answered is None else max(self.answered, sent_at))
 
     def may_work(self, now: float) -> bool:
-        """Return whether the agent may run now."""
         return self.stop_at is not None and now < self.stop_at
 
     def decide(self, now: float) -> Duty:
@@ -73,7 +70,6 @@ class HeldLease(Value):
         return Duty.WAIT
 
     def next_wake(self) -> float:
-        """Return when to decide again at the latest."""
         due = -1.0 if self.sent is None else self.sent + BEAT_SHARE * self.seconds
         return due if self.stop_at is None else min(due, self.stop_at)
 
@@ -87,15 +83,12 @@ class GrantedLease(Value):
 
     @property
     def ends_at(self) -> float:
-        """Return when the claim ends without another heartbeat."""
         return self.received + self.seconds
 
     def renewed(self, at: float) -> GrantedLease:
-        """Return the lease after a heartbeat that arrived at `at`."""
         return replace(self, received=max(self.received, at))
 
     def is_over(self, now: float) -> bool:
-        """Return whether another worker may claim the attempt."""
         return now >= self.ends_at
 
 

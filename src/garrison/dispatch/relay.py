@@ -57,7 +57,6 @@ UNREACHABLE, REFUSED = "unreachable", "refused"
 
 
 def socket_path(home: Path) -> Path:
-    """Return the path of the socket of a home's relay."""
     return home / "hosts" / "keeper.sock"
 
 
@@ -65,7 +64,6 @@ def socket_path(home: Path) -> Path:
 
 
 def view_to_json(view: AttemptView) -> dict[str, Any]:
-    """Return an attempt's state as a JSON object."""
     return {**asdict(view), "id": str(view.id)}
 
 
@@ -80,7 +78,6 @@ def view_from_json(body: Mapping[str, Any]) -> AttemptView:
 
 
 def attempt_to_json(attempt: NodeAttempt) -> dict[str, Any]:
-    """Return an attempt as a JSON object."""
     return {**asdict(attempt), "id": str(attempt.id)}
 
 
@@ -135,7 +132,6 @@ class Relay:
 
     @property
     def connections(self) -> int:
-        """Return how many connections are served."""
         return len(self._connections)
 
     def _accept(self) -> None:
@@ -347,7 +343,6 @@ class Following:
         connection.setblocking(False)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when there is a new state."""
         return self._connection.fileno()
 
     def take(self) -> AttemptView | None:

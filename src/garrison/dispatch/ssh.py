@@ -71,12 +71,10 @@ class Completed(Value):
 
     @property
     def text(self) -> str:
-        """Return what it printed, without blanks around it."""
         return self.out.decode(errors="replace").strip()
 
     @property
     def last_error(self) -> str:
-        """Return the last line of its standard error, '' if there is none."""
         lines = self.err.decode(errors="replace").split("\n")
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
@@ -112,7 +110,6 @@ class HostAccess:
 
     @classmethod
     def of(cls, home: Path, host: Host) -> HostAccess:
-        """Return the way from a home to one of its hosts."""
         return cls(host.ssh, atomic.make_directory(home / FOLDER / "ssh") if host.ssh else None)
 
     # ---- commands
@@ -153,7 +150,6 @@ class HostAccess:
         return subprocess.Popen(self.command_line(argv, tty=tty), stdin=stdin, stdout=stdout, stderr=stderr)
 
     def command_line(self, argv: Sequence[str], *, tty: bool = False) -> list[str]:
-        """Return the command of this machine that runs `argv` on the host."""
         if not self.ssh:
             return list(argv)
         return self._ssh(f"exec {shlex.join(argv)}", tty=tty)
@@ -172,7 +168,6 @@ class HostAccess:
 
     @property
     def place(self) -> str:
-        """Return what to call the host in a message."""
         return self.ssh or "this machine"
 
     def explain(self, err: bytes) -> str:

@@ -35,7 +35,6 @@ class TransferFailed(GarrisonError):
 
 
 def clone_path(host_home: str, repository: str) -> str:
-    """Return the path of a host's clone of a repository."""
     return f"{host_home}/{CLONES}/{repository}"
 
 

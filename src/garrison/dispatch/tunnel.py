@@ -92,5 +92,4 @@ class Tunnel:
 
 
 def host_python(host: Host) -> str:
-    """Return the Python of garrison's environment on a host."""
     return f"{host.command.rpartition('/')[0]}/python"

@@ -75,7 +75,6 @@ class CleanupPlan:
         return self.status.run
 
     def body(self) -> dict[str, Any]:
-        """Return the plan as JSON."""
         return {"run": self.run, "status": self.status.status, "files": [str(path) for path in self.files],
                 "trees": [str(worktree.path) for worktree in self.worktrees], "archived": self.branches,
                 "refs": self.refs, "kept": self.kept, "rescued": self.rescued, "note": self.note, "done": self.done}

@@ -55,7 +55,6 @@ class Proof(Value):
 
     @property
     def escaped(self) -> list[Escape]:
-        """Return the escapes that the mode promises to refuse, and did not."""
         return [escape for escape, verdict in self.verdicts if verdict is Verdict.ESCAPED]
 
 
@@ -149,7 +148,6 @@ class _Work:
         self._before, self._tip = self._files(), self.git.branch_tip("main")
 
     def mounts(self, rights: Rights) -> tuple[Mount, ...]:
-        """Return what an agent sees of the repository."""
         return () if self.common is None else git_mounts(self.git, self.worktree, rights, Role.AGENT)
 
     def _files(self) -> dict[str, str]:

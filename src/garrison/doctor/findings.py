@@ -58,7 +58,6 @@ class Finding(Value):
 
     @property
     def wrong(self) -> bool:
-        """Return whether a problem remains."""
         return self.severity is not Severity.NOTE and self.outcome != "fixed"
 
     @property
@@ -72,13 +71,11 @@ class Finding(Value):
         return self.fix.name if self.fix else ""
 
     def body(self) -> dict[str, Any]:
-        """Return the finding as JSON."""
         return {"check": self.check, "severity": self.severity, "finding": self.text, "remedy": self.remedy,
                 "would": self.fix.description if self.fix else self.advice, "outcome": self.outcome,
                 "wrong": self.wrong}
 
     def fixed(self, outcome: str = "fixed") -> Finding:
-        """Return the finding with the outcome of its fix."""
         return replace(self, outcome=outcome)
 
 

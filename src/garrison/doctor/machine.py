@@ -95,7 +95,6 @@ def examine_plugins(scope: Scope) -> Iterator[Finding]:
 
 
 def _nearest_existing(path: Path) -> Path:
-    """Return `path`, or the nearest directory above it that exists."""
     return next(candidate for candidate in (path, *path.parents) if candidate.exists())
 
 

@@ -55,7 +55,6 @@ def _candidates(home: Path) -> Iterator[Path]:
 
 
 def _is_used(path: Path) -> bool:
-    """Return whether a process holds an entry."""
     return path.is_dir() and any(is_held(path / lock) for lock in LOCKS)
 
 

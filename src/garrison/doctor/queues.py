@@ -60,6 +60,5 @@ def known_queues(runtime: Runtime, repo: Path | None) -> dict[Path, MergeQueue]:
 
 
 def _repository_of(journal: Path) -> Path | None:
-    """Return the repository that the entries of a queue name."""
     entries = QueueReader(journal.parent).refresh().entries.values()
     return next((Path(entry.repo) for entry in entries if entry.repo), None)

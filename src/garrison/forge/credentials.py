@@ -32,7 +32,6 @@ class Token:
         self._value = value
 
     def reveal(self) -> str:
-        """Return the secret, for a header or git's environment only."""
         return self._value
 
     def __repr__(self) -> str:

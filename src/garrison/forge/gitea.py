@@ -74,7 +74,6 @@ class Gitea:
         self._session.is_anew = anew
 
     def read_login(self) -> str:
-        """Return the user of the token."""
         return text(as_object(self._session.get("/user")), "login")
 
     def can_write(self, login: str) -> bool:
@@ -93,7 +92,6 @@ class Gitea:
         return choose_pull([each for each in found if each.head == head and not each.from_fork], marker)
 
     def read_pull(self, number: int) -> PullRequest:
-        """Return a pull request by number."""
         return _pull(as_object(self._session.get(f"{self._root}/pulls/{number}")))
 
     def open_pull(self, draft: PullDraft, marker: str) -> PullRequest:
@@ -268,7 +266,6 @@ class Gitea:
             return True
 
     def list_comments(self, number: int, *, pull: bool) -> list[Comment]:
-        """Return the comments on a pull request or issue as a whole."""
         path = f"{self._root}/issues/{number}/comments"
         return [_comment(each) for each in self._session.get_pages(path, size=_SIZE)]
 
@@ -297,7 +294,6 @@ class Gitea:
         return sorted((each for each in found if not label or label in each.labels), key=lambda each: each.number)
 
     def closing_words(self, issue: int) -> str:
-        """Return the line that links and closes an issue."""
         return f"Closes #{issue}"
 
     def read_branch(self, branch: str) -> str:

@@ -118,7 +118,6 @@ def fetch_elsewhere(address: str, timeout: float) -> Answer:
 
 
 def api_address(location: Location) -> str:
-    """Return the base of the REST API."""
     if location.host == "github.com" or location.host.endswith(".ghe.com"):
         return f"https://api.{location.host}"
     return f"{location.scheme}://{location.host}/api/v3"
@@ -142,7 +141,6 @@ class GitHub:
         self._session.is_anew = anew
 
     def read_login(self) -> str:
-        """Return the user of the token."""
         return text(as_object(self._session.get("/user")), "login")
 
     def can_write(self, login: str) -> bool:
@@ -162,7 +160,6 @@ class GitHub:
                                 if each.head == head and not each.from_fork], marker)
 
     def read_pull(self, number: int) -> PullRequest:
-        """Return a pull request by number."""
         return self._pull(as_object(self._session.get(f"{self._root}/pulls/{number}")))
 
     def open_pull(self, draft: PullDraft, marker: str) -> PullRequest:
@@ -259,7 +256,6 @@ class GitHub:
                 self._graphql(_DEQUEUE, {"id": text(body, "node_id")})
 
     def is_merge_scheduled(self, number: int) -> bool | None:
-        """Return whether auto-merge is on, or the merge queue has it."""
         return self.read_pull(number).auto_merge or self._is_in_queue(number)
 
     def _is_in_queue(self, number: int) -> bool:
@@ -332,7 +328,6 @@ class GitHub:
             return True
 
     def list_comments(self, number: int, *, pull: bool) -> list[Comment]:
-        """Return the comments on a pull request or issue as a whole."""
         return [_comment(each) for each in self._session.get_pages(f"{self._root}/issues/{number}/comments")]
 
     def comment(self, number: int, text: str, marker: str, *, pull: bool) -> Comment:
@@ -358,7 +353,6 @@ class GitHub:
                 if each.get("pull_request") is None]
 
     def closing_words(self, issue: int) -> str:
-        """Return the line that links and closes an issue."""
         return f"Closes #{issue}"
 
     def read_branch(self, branch: str) -> str:

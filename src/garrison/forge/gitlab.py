@@ -104,11 +104,9 @@ class GitLab:
         self._session.is_anew = anew
 
     def read_login(self) -> str:
-        """Return the user of the token."""
         return text(as_object(self._session.get("/user")), "username")
 
     def can_write(self, login: str) -> bool:
-        """Return whether a user may push."""
         members = self._session.get_pages(f"{self._root}/members/all", {"query": login}, pages=2)
         return any(text(each, "username") == login and (optional_number(each, "access_level") or 0) >= _DEVELOPER
                    for each in members)
@@ -122,7 +120,6 @@ class GitLab:
                                marker)
 
     def read_pull(self, number: int) -> PullRequest:
-        """Return a merge request by number."""
         return _pull(as_object(self._session.get(f"{self._root}/merge_requests/{number}")))
 
     def open_pull(self, draft: PullDraft, marker: str) -> PullRequest:
@@ -211,7 +208,6 @@ class GitLab:
                                     f"{self._root}/merge_requests/{number}/cancel_merge_when_pipeline_succeeds")
 
     def is_merge_scheduled(self, number: int) -> bool | None:
-        """Return whether auto-merge is on."""
         return self.read_pull(number).auto_merge
 
     def list_checks(self, commit: str) -> list[Check]:
@@ -266,7 +262,6 @@ class GitLab:
                       key=lambda each: each[0])
 
     def list_line_comments(self, number: int) -> list[LineComment]:
-        """Return the notes of discussions on lines."""
         return [_line_comment(note, text(thread, "id"))
                 for thread in self._session.get_pages(f"{self._root}/merge_requests/{number}/discussions")
                 for note in objects(thread, "notes") if note.get("position") is not None and not flag(note, "system")]
@@ -291,7 +286,6 @@ class GitLab:
         return True
 
     def list_comments(self, number: int, *, pull: bool) -> list[Comment]:
-        """Return the notes on a merge request or issue as a whole."""
         return [_comment(each) for each in self._session.get_pages(self._notes(number, pull),
                                                                    {"sort": "asc", "order_by": "created_at"})
                 if not flag(each, "system") and each.get("position") is None]
@@ -308,7 +302,6 @@ class GitLab:
         return f"{self._root}/{'merge_requests' if pull else 'issues'}/{number}/notes"
 
     def read_issue(self, number: int) -> Issue:
-        """Return an issue by number."""
         return _issue(as_object(self._session.get(f"{self._root}/issues/{number}")))
 
     def list_issues(self, *, label: str = "", assignee: str = "") -> list[Issue]:
@@ -318,7 +311,6 @@ class GitLab:
         return [_issue(each) for each in self._session.get_pages(f"{self._root}/issues", query)]
 
     def closing_words(self, issue: int) -> str:
-        """Return the line that links and closes an issue."""
         return f"Closes #{issue}"
 
     def read_branch(self, branch: str) -> str:

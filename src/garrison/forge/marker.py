@@ -22,7 +22,6 @@ def make_marker(*parts: str) -> str:
 
 
 def attach(body: str, marker: str) -> str:
-    """Return `body` with its marker as the last line, once."""
     return body if has_marker(body, marker) else f"{body.rstrip()}\n\n{marker}"
 
 
@@ -32,7 +31,6 @@ def is_marked(body: str) -> bool:
 
 
 def without_marker(body: str) -> str:
-    """Return what garrison wrote as a reader sees it."""
     return "\n".join(line for line in body.splitlines() if not _is_marker(line)).strip()
 
 

@@ -32,7 +32,6 @@ class Location(Value):
 
     @property
     def path(self) -> str:
-        """Return `owner/name`."""
         return f"{self.owner}/{self.name}"
 
 

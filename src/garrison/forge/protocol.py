@@ -68,7 +68,6 @@ class Forge(Protocol):
         ...
 
     def read_pull(self, number: int) -> PullRequest:
-        """Return a pull request by number."""
         ...
 
     def open_pull(self, draft: PullDraft, marker: str) -> PullRequest:
@@ -166,5 +165,4 @@ class Forge(Protocol):
         ...
 
     def read_rules(self, base: str) -> BaseRules:
-        """Return the rules of a base branch and the token's rights."""
         ...

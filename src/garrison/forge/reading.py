@@ -9,14 +9,12 @@ from garrison.forge.errors import Unreachable
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Return a JSON object."""
     if not isinstance(value, dict):
         raise Unreachable(f"the forge sent {type(value).__name__} instead of an object")
     return value
 
 
 def as_objects(value: Any) -> list[dict[str, Any]]:
-    """Return a list of JSON objects."""
     if not isinstance(value, list):
         raise Unreachable(f"the forge sent {type(value).__name__} instead of a list")
     return [as_object(each) for each in value]
@@ -43,7 +41,6 @@ def optional_number(body: dict[str, Any], *path: str) -> int | None:
 
 
 def flag(body: dict[str, Any], *path: str) -> bool:
-    """Return whether there is `true` below `path`."""
     return _below(body, path) is True
 
 

@@ -115,7 +115,6 @@ class Session:
         return found
 
     def get_text(self, path: str) -> str:
-        """Return a resource that is not JSON, such as a log."""
         return self._send(Request("GET", path, {}, None, {})).content.decode(errors="replace")
 
     def write(self, method: str, path: str, body: Body | None = None, query: Query | None = None) -> Any:

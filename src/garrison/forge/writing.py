@@ -70,7 +70,6 @@ def choose_pull(pulls: list[PullRequest], marker: str) -> PullRequest | None:
 
 
 def find_marked(comments: list[Comment], marker: str) -> Comment | None:
-    """Return the comment that has `marker`."""
     return next((each for each in comments if has_marker(each.text, marker)), None)
 
 

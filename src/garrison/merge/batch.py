@@ -39,7 +39,6 @@ def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int =
 
 
 def failure_rate(rejections: Sequence[bool]) -> float:
-    """Return the share of bad entries to expect, from those judged lately."""
     recent = rejections[-JUDGED_WINDOW:]
     return (sum(recent) + _ASSUMED_BAD) / (len(recent) + _ASSUMED_ENTRIES)
 

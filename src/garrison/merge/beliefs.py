@@ -74,7 +74,6 @@ def _bucket(number: int, bounds: Sequence[tuple[int, str]], beyond: str) -> str:
 
 
 def folders_of(files: Iterable[str]) -> tuple[str, ...]:
-    """Return the folders of files, two levels deep, `.` for the top."""
     found = {"/".join(path.split("/")[:-1][:2])[:100] or "." for path in files}
     return tuple(sorted(found)[:MAX_FOLDERS])
 
@@ -87,12 +86,10 @@ class Count(Value):
     at: int = 0
 
     def as_of(self, now: int) -> Count:
-        """Return it decayed to judgement number `now`."""
         weight = 0.5 ** ((now - self.at) / HALF_LIFE)
         return Count(self.bad * weight, self.total * weight, now)
 
     def after(self, now: int, *, bad: bool) -> Count:
-        """Return it with one more judgement."""
         before = self.as_of(now)
         return Count(before.bad + bad, before.total + 1.0, now)
 
@@ -107,7 +104,6 @@ class Factor(Value):
     total: float
 
     def describe(self) -> str:
-        """Return one line for people."""
         return f"{self.feature} {self.value}: ×{self.ratio:.2g} ({self.bad:.1f} of {self.total:.1f} rejected)"
 
 
@@ -133,7 +129,6 @@ class Model:
 
     @property
     def base(self) -> float:
-        """Return the share of bad entries to expect of any."""
         count = self._count(_BASE)
         return (count.bad + PRIOR_BAD) / (count.total + PRIOR_ENTRIES)
 
@@ -189,7 +184,6 @@ class Model:
     # --- on disk ----------------------------------------------------------------------------------------------------
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {"judged": self.judged, "losses": self.losses,
                 "counts": {name: [count.bad, count.total, count.at] for name, count in self.counts.items()}}
 

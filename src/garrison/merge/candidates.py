@@ -65,7 +65,6 @@ class CandidateChain(Value):
     """Of each entry the files of which both sides' lines were kept (see `union`)."""
 
     def prefix(self, entries: Sequence[MergeEntry]) -> CandidateChain:
-        """Return the chain of its first entries, as these are now."""
         return CandidateChain(self.base, tuple(entries), self.trees[:len(entries) + 1],
                               self.commits[:len(entries) + 1], self.exact, self.united[:len(entries)])
 

@@ -89,7 +89,6 @@ def rehearse(git: Git, target: str, old: str, new: str) -> Blocked | None:
 
 
 def find_stale(git: Git, target: str, moved: list[Path]) -> list[Path]:
-    """Return the checkouts of `target`, except those `moved`, that still show an older commit."""
     paths = [path for path in find_checkouts(git, target)[0] if path not in moved]
     return [path for path in paths if not Checkout(git, path).is_current()]
 
@@ -209,7 +208,6 @@ class Checkout:
     # --- from one commit to another ---------------------------------------------------------------------------------
 
     def is_current(self) -> bool:
-        """Return whether the index is what the checked out commit holds."""
         return self.git.run("diff-index", "--cached", "--quiet", "HEAD", cwd=self.path, check=False).code == 0
 
     def rehearse(self, old: str, new: str, *, resuming: bool = False) -> Blocked | None:
@@ -326,7 +324,6 @@ class Checkout:
                              cwd=self.path, extra=extra, check=False)
 
     def _is_written(self, change: Change) -> bool:
-        """Return whether a file has its new content, or the beginning of it."""
         return self._blob(change.name) == change.blob or self._is_torn(change)
 
     def _is_torn(self, change: Change) -> bool:

@@ -86,7 +86,6 @@ class QueueConfig(Value):
 
     @property
     def is_ready(self) -> bool:
-        """Return whether entries may be judged at all."""
         return self.no_gate or bool(self.gate)
 
     @property
@@ -116,7 +115,6 @@ class QueueConfig(Value):
         return f"{self.command_key}-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]}"
 
     def has_same_gate(self, other: QueueConfig) -> bool:
-        """Return whether both test with the same commands."""
         return (self.gate, self.setup, self.no_gate, self.gate_from_target) == (
             other.gate, other.setup, other.no_gate, other.gate_from_target)
 
@@ -130,13 +128,11 @@ class QueueConfig(Value):
                        commit_hook=launched.commit_hook)
 
     def describe(self) -> str:
-        """Return gate and set-up in one line for people."""
         gate = "no gate" if self.no_gate else f"gate {self.gate!r}"
         fixed = f", {' '.join(self.gate_from_target)} from the target" if self.gate_from_target else ""
         return gate + (f" with setup {self.setup!r}" if self.setup else "") + fixed
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as the journal holds it."""
         return {**asdict(self), "lock_files": list(self.lock_files), "keep": list(self.keep),
                 "gate_from_target": list(self.gate_from_target)}
 

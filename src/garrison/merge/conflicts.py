@@ -117,7 +117,6 @@ class Conflict(Value):
     reason: str
 
     def describe(self) -> str:
-        """Return the files in one line, or why there are none."""
         return ", ".join(self.files) or self.reason
 
 
@@ -131,7 +130,6 @@ class ConflictMatrix(Value):
     gone: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return asdict(self)
 
 

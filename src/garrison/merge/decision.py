@@ -309,7 +309,6 @@ class _Plan:
         self.passes = [self._probability(names) for names in self.unknown]
 
     def _with_cuts(self, chain: _Chain) -> _Chain:
-        """Return a chain with the lengths of its prefixes that are under test."""
         cuts = {len(names) for names in self.unknown
                 if 0 < len(names) <= len(chain.entries) and set(chain.entries[:len(names)]) <= set(names)}
         return _Chain(chain.entries, chain.good, chain.is_red, tuple(sorted(cuts)))

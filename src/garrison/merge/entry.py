@@ -142,7 +142,6 @@ class MergeEntry(Record):
 
     @property
     def is_final(self) -> bool:
-        """Return whether its status is final."""
         return self.status in FINAL
 
     @property
@@ -152,7 +151,6 @@ class MergeEntry(Record):
 
     @property
     def landing(self) -> str:
-        """Return the word for the landing of its node, the same in every view."""
         return WAITING_FOR_APPROVAL if self.awaits_approval else SHOWN[self.status]
 
     @property
@@ -229,7 +227,6 @@ def rank_entries(entries: Iterable[MergeEntry], positions: Mapping[str, int]) ->
 
 
 def max_overtakes(priority: int) -> int:
-    """Return how many later entries can ever overtake one of this priority."""
     return max(0, PLACES * (PRIORITIES[-1] - _clamp(priority)) - 1)
 
 

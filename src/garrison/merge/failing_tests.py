@@ -45,7 +45,6 @@ class Failures(Value):
     packages: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return whether anything was named."""
         return bool(self.tests or self.files or self.packages)
 
     def with_cases(self, cases: list[tuple[str, str]]) -> Failures:

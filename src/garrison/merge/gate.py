@@ -227,7 +227,6 @@ class GateRun:
 
     @property
     def setup_log(self) -> Path:
-        """Return the log of the set-up."""
         return self.log.with_suffix(".setup.log")
 
     # --- starting ---------------------------------------------------------------------------------------------------
@@ -543,7 +542,6 @@ class GateRun:
 
     @property
     def refused_hosts(self) -> list[RefusedHost]:
-        """Return the hosts that set-up and gate were refused."""
         return read_refused(self._costs / network.FOLDER / REFUSED)
 
     def _describe_refused_hosts(self) -> str:
@@ -609,7 +607,6 @@ def list_targets_files(git: Git, commit: str, patterns: Sequence[str]) -> str:
 
 
 def gate_marker(home: Path, run: str, entry: str, number: int) -> str:
-    """Return the life marker of a gate run."""
     return f"{home}:{run}:gate-{entry}#{number}"
 
 
@@ -636,7 +633,6 @@ class GateRuns:
         return [folder for run in self._runs.values() if (folder := run.stage_folder) is not None]
 
     def in_progress(self, state: QueueState) -> dict[str, RunningGate]:
-        """Return the runs in progress, by job."""
         return {job: state.gates[job] for job in self._runs if job in state.gates}
 
     def verdict_key(self, config: QueueConfig) -> str:

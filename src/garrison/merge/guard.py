@@ -151,7 +151,6 @@ def our_hooks(git: Git) -> Path:
 
 
 def configured_hooks_path(git: Git) -> str:
-    """Return the configured core.hooksPath, empty if it is not set."""
     return git.run("config", "--type=path", "--get", _PATH, check=False, hooks=True).out.strip()
 
 

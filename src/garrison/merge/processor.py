@@ -374,7 +374,6 @@ class MergeProcessor:
         return tip
 
     def _find_waits(self, state: QueueState, entries: Sequence[MergeEntry]) -> dict[str, turns.Waits]:
-        """Return the turn of another node that each entry waits for."""
         tip = self.writer.tip()
         return turns.find_waits(state, entries, self.touched.of_all(entries, tip)) if tip is not None else {}
 
@@ -436,7 +435,6 @@ class MergeProcessor:
         return self._outlook
 
     def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
-        """Return what is believed of these entries before they are tested."""
         if not require_config(state).beliefs:
             return plain_beliefs(state, entries)
         return self.history.estimate(state, entries, tip)
@@ -624,15 +622,12 @@ class _Outlook(Value):
 
     @property
     def unparked(self) -> list[Waiting]:
-        """Return the first entry alone, if all are parked."""
         return list(self.waiting[:1])
 
     def park(self, names: Collection[str]) -> _Outlook:
-        """Return it with these parked, too."""
         return replace(self, parked=self.parked | set(names))
 
     def refuse(self, names: tuple[str, ...]) -> _Outlook:
-        """Return it with these known to give another tree."""
         return replace(self, unfit=self.unfit | {names})
 
 
@@ -642,6 +637,5 @@ _PREPARING = frozenset({"requeued", "candidate", "built again", "split", "overta
 
 
 def _withdrawn(state: QueueState) -> set[str]:
-    """Return the ids of entries that had a candidate and were withdrawn."""
     return {entry.id for entry in state.entries.values()
             if entry.status in ("superseded", "cancelled") and entry.commit}

@@ -66,7 +66,6 @@ FAILPOINTS = ("enq_pinned", "enq_written", "enq")
 
 
 def pin_ref(entry: str, what: str) -> str:
-    """Return the ref that pins an entry's `head` or `candidate`."""
     return f"{PINS}/{entry}/{what}"
 
 
@@ -161,7 +160,6 @@ def find_unrecorded(home: Path) -> dict[Path, list[journal.Entry]]:
 
 
 def target_of_folder(folder: Path) -> str:
-    """Return the target branch of a queue's folder."""
     return unquote(folder.name)
 
 
@@ -183,17 +181,14 @@ class MergeQueue:
 
     @cached_property
     def branch(self) -> Target:
-        """Return the target branch, to read and to move."""
         return open_target(self.git, self.target)
 
     @property
     def path(self) -> Path:
-        """Return the journal."""
         return self._reader.path
 
     @property
     def processor_lock(self) -> Path:
-        """Return the lock that a processor holds as long as it runs."""
         return self.locks / "processor.lock"
 
     def is_processor_running(self) -> bool:
@@ -219,11 +214,9 @@ class MergeQueue:
 
     @property
     def state(self) -> QueueState:
-        """Return the state as the journal has it now."""
         return self._reader.refresh()
 
     def entries(self) -> list[MergeEntry]:
-        """Return all entries in the order of their enqueueing."""
         return list(self.state.entries.values())
 
     def entry(self, entry: str) -> MergeEntry:

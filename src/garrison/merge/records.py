@@ -30,7 +30,6 @@ class QueueRecord(Record):
     kind: ClassVar[str]
 
     def to_data(self) -> dict[str, Any]:
-        """Return the record's data as stored."""
         return asdict(self)
 
     @classmethod
@@ -40,7 +39,6 @@ class QueueRecord(Record):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Return the entries it is about."""
         return ()
 
 
@@ -51,7 +49,6 @@ class EntryRecord(QueueRecord):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Return the entries it is about."""
         return (self.entry,)
 
 
@@ -62,16 +59,13 @@ class EntriesRecord(QueueRecord):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Return the entries it is about."""
         return self.entries
 
     @property
     def first(self) -> str:
-        """Return the first of them, empty if there is none."""
         return self.entries[0] if self.entries else ""
 
     def to_data(self) -> dict[str, Any]:
-        """Return the record's data as stored."""
         return {"entry": self.first, **asdict(self)}
 
     @classmethod
@@ -91,7 +85,6 @@ class Configured(QueueRecord):
     config: QueueConfig
 
     def to_data(self) -> dict[str, Any]:
-        """Return the record's data as stored."""
         return self.config.to_data()
 
     @classmethod
@@ -151,7 +144,6 @@ class SnapshotTaken(QueueRecord):
     state: dict[str, Any]
 
     def to_data(self) -> dict[str, Any]:
-        """Return the record's data as stored."""
         return self.state
 
     @classmethod
@@ -339,7 +331,6 @@ class VerdictGiven(EntriesRecord):
 
     @property
     def suspects(self) -> dict[str, float]:
-        """Return the likelihood ratio of the log for each entry, by its id."""
         return dict(zip(self.entries, self.suspicion, strict=False))
 
 

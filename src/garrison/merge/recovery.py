@@ -93,7 +93,6 @@ class Finding(Value):
     repaired: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return {"what": self.what, "mended": self.repaired}
 
 

@@ -32,12 +32,10 @@ class Setback(Value):
 
     @property
     def is_lasting(self) -> bool:
-        """Return whether it failed so often that the entry has to be judged."""
         return self.weight >= MAX_WEIGHT
 
     @property
     def is_told(self) -> bool:
-        """Return whether people are to be told."""
         return self.tries >= TOLD_AFTER
 
     def pause(self, first: str, now: float) -> float:

@@ -379,7 +379,6 @@ def remove_idle_slots(git: Git, folder: Path) -> None:
 
 
 def is_job_alive(job: str) -> bool:
-    """Return whether the job recorded in that folder still runs."""
     process = read_pid(Path(job)) if job else None
     return process is not None and is_running(*process)
 

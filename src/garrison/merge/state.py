@@ -103,13 +103,11 @@ class Pause(Value):
         return self.reason == PauseReason.ASKED
 
     def describe(self) -> str:
-        """Return one line for people, with what they can do."""
         if self.is_manual:
             return f"the queue is paused: {self.detail}; `garrison merge-queue unpause` lets it continue"
         return f"the queue is paused: {self.reason}: {self.explain()}"
 
     def explain(self) -> str:
-        """Return why, and when the queue tries again if it does so by itself."""
         first, line_end, rest = self.detail.partition("\n")  # where one line is shown, it is the first
         retry = f"; the queue tries again at {self.retry_at}" if self.retry_at else ""
         return f"{first}{retry}{line_end}{rest}"
@@ -147,7 +145,6 @@ class Turn(Record):
 
     @property
     def is_used_up(self) -> bool:
-        """Return whether it has lasted as long as it may."""
         return self.used >= self.limit
 
 
@@ -200,7 +197,6 @@ class QueueState:
 
     @property
     def gate(self) -> RunningGate | None:
-        """Return the first gate run in progress."""
         return next(iter(self.gates.values()), None)
 
     @property
@@ -219,7 +215,6 @@ class QueueState:
         return [entry for entry in self.entries.values() if entry.node == node and entry.run == run]
 
     def unfinished(self) -> list[MergeEntry]:
-        """Return the entries without a final status, in the order of their enqueueing."""
         return [entry for entry in self.entries.values() if not entry.is_final]
 
     def ranked(self) -> list[MergeEntry]:
@@ -232,11 +227,9 @@ class QueueState:
         return [*first, *(entry for entry in ranked if entry.key not in self.turns)]
 
     def batch(self) -> list[MergeEntry]:
-        """Return the entries that are judged together now, in their order."""
         return [entry for entry in self.ranked() if entry.status in ("candidate", "testing")]
 
     def waiting(self) -> list[MergeEntry]:
-        """Return the entries that may be judged next, in their order."""
         queued = [entry for entry in self.ranked() if entry.status == "queued"]
         needs = {entry.id: {other.id for other in self.unmet_dependencies(entry)} for entry in queued}
         return order_by_dependencies(queued, needs)
@@ -315,7 +308,6 @@ def move_entry(entry: MergeEntry, record: QueueRecord) -> MergeEntry:
 
 
 def moves_entries(record: QueueRecord) -> bool:
-    """Return whether a record changes the entries that it names."""
     return type(record) in _ENTRY_STEPS
 
 

@@ -61,12 +61,10 @@ class _Paths(Value):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> _Paths:
-        """Return the set of these names."""
         known = frozenset(names)
         return cls(known, frozenset(end for name in known for end in _ends(name)))
 
     def name_longer(self, path: str) -> bool:
-        """Return whether one of them is `path`, or ends with it."""
         return path in self.ends
 
     def name_shorter(self, path: str) -> bool:

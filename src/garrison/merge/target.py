@@ -140,7 +140,6 @@ def describe_moved(repo: object, run: str) -> str:
 
 
 def open_target(git: Git, name: str) -> Target:
-    """Return the target of that name in a repository."""
     remote, branch = split_target(name)
     return RemoteTarget(git, remote, branch) if remote else LocalTarget(git, branch)
 

@@ -50,7 +50,6 @@ class TouchedFiles:
         return self._known[entry.id]
 
     def of_all(self, entries: Iterable[MergeEntry], tip: str) -> dict[str, Touched]:
-        """Return what each entry changes, by its id."""
         return {entry.id: self.of(entry, tip) for entry in entries}
 
     def _read(self, oid: str, tip: str) -> Touched:

@@ -99,12 +99,10 @@ class Stages(NamedTuple):
 
     @property
     def mode(self) -> str:
-        """Return the file's mode on our side, '' if it is absent there."""
         return self.ours[0] if self.ours is not None else ""
 
     @property
     def is_textual(self) -> bool:
-        """Return whether the sides differ in the text of a regular file alone."""
         return self.ours is not None and self.theirs is not None and self.ours[0] == self.theirs[0] in _REGULAR and (
             self.base is None or self.base[0] in _REGULAR)
 
@@ -125,7 +123,6 @@ def merge(git: Git, ours: str, theirs: str, target: str) -> MergeResult:
 
 
 def is_united(git: Git, ours: str, theirs: str, target: str, conflicts: Collection[str]) -> bool:
-    """Return whether a union resolves all of these conflicts of two commits."""
     return bool(conflicts) and set(unite_files(git, ours, theirs, target, conflicts)) == set(conflicts)
 
 

@@ -219,7 +219,6 @@ class VerdictCache:
         self._lost = {}
 
     def evidence(self, key: str) -> Evidence:
-        """Return the evidence for one key."""
         return Evidence(_GreenTrees(self.green, key), self.base, self.broken,
                         self._count - self._flaky_at < _FLAKY_WINDOW)
 

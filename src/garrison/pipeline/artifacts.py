@@ -74,7 +74,6 @@ class Artifacts:
         return json.loads(body or "null")
 
     def has(self, artifact: str) -> bool:
-        """Return whether an artifact has that id."""
         return artifact in self._artifacts
 
     def list(self) -> list[ArtifactInfo]:

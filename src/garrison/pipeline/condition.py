@@ -104,7 +104,6 @@ class Not(Value):
     part: Tree
 
     def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
-        """Return whether the part is false."""
         return not self.part.holds(outcome, context)
 
 
@@ -114,7 +113,6 @@ class And(Value):
     parts: tuple[Tree, ...] = ()
 
     def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
-        """Return whether every part is true."""
         return all(part.holds(outcome, context) for part in self.parts)
 
 
@@ -124,7 +122,6 @@ class Or(Value):
     parts: tuple[Tree, ...] = ()
 
     def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
-        """Return whether some part is true."""
         return any(part.holds(outcome, context) for part in self.parts)
 
 
@@ -171,12 +168,10 @@ def holds(condition: Condition, outcome: Outcome, context: Mapping[str, Any]) ->
 
 
 def keys_of(condition: Condition) -> tuple[str, ...]:
-    """Return the distinct keys of a condition in its order, without a leading `$`."""
     return tuple(dict.fromkeys(clause.key for clause in clauses_of(condition)))
 
 
 def clauses_of(condition: Condition) -> tuple[Clause, ...]:
-    """Return every comparison of a condition in its order."""
     return tuple(_clauses(condition.tree))
 
 

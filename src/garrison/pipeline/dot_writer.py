@@ -94,7 +94,6 @@ def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled:
 
 
 def node_label(node: Node, status: str = "") -> str:
-    """Return the lines of a node's label, the last one its status."""
     label = wrapped(node.label, LABEL_CHARS)
     return f"{label}\n({status})" if status else label
 
@@ -128,7 +127,6 @@ def _drawn_edge(edge: Edge, name: str) -> str:
 
 
 def wrapped(written: str, width: int) -> str:
-    """Return a text in at most MAX_LINES lines of at most `width` characters."""
     lines = textwrap.wrap(" ".join(written.split()), width)
     return "\n".join(lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES - 1], lines[MAX_LINES - 1][:-1] + "…"])
 
@@ -140,5 +138,4 @@ def _drawn_string(written: str) -> str:
 
 
 def graph_digest(graph: Graph) -> str:
-    """Return a hash of a graph's content, independent of how it is written."""
     return hashlib.sha256(to_dot(graph).encode("utf-8", "surrogatepass")).hexdigest()

@@ -39,7 +39,6 @@ class Event(Value):
     data: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def to_data(self) -> dict[str, Any]:
-        """Return the event as one flat JSON object."""
         head = {"event": self.kind, "at": self.at, "run": self.run}
         return {**head, **({"node": self.node} if self.node else {}), **self.data}
 

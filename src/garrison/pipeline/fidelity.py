@@ -120,7 +120,6 @@ def fidelity_of(graph: Graph, node: Node, edge: Edge | None) -> str:
 
 
 def thread_of(graph: Graph, node: Node, edge: Edge | None) -> str:
-    """Return the thread whose session a `full` node shares."""
     return _named_thread(graph, node, edge) or (edge.source if edge else node.id)
 
 
@@ -146,7 +145,6 @@ def _session_key(thread: str) -> str:
 
 
 def incoming_edge(program: Program, place: Place) -> Edge | None:
-    """Return the edge that led the run to a place."""
     return program.graph.edges[place.via] if 0 <= place.via < len(program.graph.edges) else None
 
 

@@ -35,7 +35,6 @@ class GateFiles:
         atomic.write(path, answer.encode())
 
     def waiting_answer(self, question_id: str) -> str:
-        """Return the answer that the run has yet to read, '' for none."""
         return (atomic.read(self._answer(question_id)) or b"").decode(errors="replace").strip()
 
     def read_answer(self, question: Question) -> str | None:

@@ -90,7 +90,6 @@ class OpenGate(Value):
 
     @property
     def node(self) -> str:
-        """Return the node whose gate it is."""
         return self.question.node
 
     def to_record(self) -> dict[str, Any]:
@@ -116,7 +115,6 @@ class OpenGate(Value):
         return self.question.rejection(answer)
 
     def timed_out(self) -> Outcome:
-        """Return the outcome at the deadline."""
         return signal_timed_out(self.signal) if self.kind == SIGNAL else answer_timed_out(self.question)
 
     def auto_approved(self) -> Outcome:
@@ -172,12 +170,10 @@ def default_chosen(question: Question, answer: str) -> Outcome:
 
 
 def without_options(node: str) -> Outcome:
-    """Return the outcome of a gate that has no options."""
     return _hopeless(f"gate {node} has no edges to choose from; add some")
 
 
 def signal_timed_out(signal: str) -> Outcome:
-    """Return the outcome of a signal that did not arrive in time."""
     return Outcome(FAIL, failure_reason=f"the signal {signal} did not arrive in time", failure_class="timeout")
 
 

@@ -37,7 +37,6 @@ class Stop(NamedTuple):
 
     @property
     def here(self) -> str:
-        """Return the text at the stop, cut short."""
         return self.text[self.offset:self.offset + 80]
 
     @property
@@ -48,7 +47,6 @@ class Stop(NamedTuple):
 
     @property
     def before(self) -> str:
-        """Return the character before the stop."""
         return self.text[self.offset - 1:self.offset]
 
     @property
@@ -58,7 +56,6 @@ class Stop(NamedTuple):
 
     @property
     def is_at_end(self) -> bool:
-        """Return whether the text ended too early."""
         return self.offset >= len(self.text)
 
 

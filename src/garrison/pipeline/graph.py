@@ -49,7 +49,6 @@ class Value(str):
     column: int
 
     def __new__(cls, text: str, line: int = 0, column: int = 0) -> Value:
-        """Return `text` with its position."""
         value = super().__new__(cls, text)
         value.line, value.column = line, column
         return value
@@ -71,7 +70,6 @@ class Located(str):
         return located
 
     def with_more(self, text: str) -> Located:
-        """Return it with more words at its end."""
         return Located(self.source, self.line, self.column, f"{self.message}{text}")
 
 
@@ -93,7 +91,6 @@ class TypeConflict(GarrisonError):
 
 
 def one_line(message: str) -> str:
-    """Return a message on one line, whatever it quotes."""
     return " ".join(message.split())
 
 
@@ -129,7 +126,6 @@ class Node:
 
     @property
     def label(self) -> str:
-        """Return its label, else its id."""
         return str(self.attrs.get("label") or self.id)
 
 
@@ -157,7 +153,6 @@ class ReadOnly(dict[str, T]):
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple[type[dict[str, T]], tuple[dict[str, T]]]:
-        """Return how it is copied and pickled."""
         return dict, (dict(self),)
 
 
@@ -178,7 +173,6 @@ class Graph:
         return replace(self, attrs=ReadOnly(self.attrs), nodes=ReadOnly(nodes), edges=edges)
 
     def nodes_of(self, *handlers: str) -> tuple[Node, ...]:
-        """Return the nodes with one of `handlers`, in file order."""
         return tuple(node for node in self.nodes.values() if node.handler in handlers)
 
     def message_at(self, line: int, column: int, message: str) -> Located:
@@ -186,11 +180,9 @@ class Graph:
         return Located(self.source, line, column, one_line(message))
 
     def successors(self) -> dict[str, list[str]]:
-        """Return each node's distinct targets, in the order of the edges."""
         return _neighbours(self.nodes, ((edge.source, edge.target) for edge in self.edges))
 
     def predecessors(self) -> dict[str, list[str]]:
-        """Return each node's distinct sources, in the order of the edges."""
         return _neighbours(self.nodes, ((edge.target, edge.source) for edge in self.edges))
 
 
@@ -211,7 +203,6 @@ def find_cycle(graph: Graph) -> list[str]:
 
 
 def is_known_handler(name: str) -> bool:
-    """Return whether the dialect has a handler of that name."""
     return name in HANDLERS or (name.startswith("session.") and len(name) > len("session."))
 
 

@@ -64,7 +64,6 @@ def shown(status: str, landing: str = "") -> str:
 
 
 def is_unchanged(status: str, landing: str) -> bool:
-    """Return whether a node succeeded without a change."""
     return status == VALIDATED and landing == Landing.NO_CHANGE
 
 

@@ -123,7 +123,6 @@ class Outcome(Value):
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Outcome:
-        """Return the outcome that `to_data` wrote."""
         return cls(data["status"], data.get("preferred_label", ""), tuple(data.get("suggested_next_ids", ())),
                    data.get("context_updates", {}), data.get("notes", ""), data.get("failure_reason", ""),
                    data.get("failure_class", ""), data.get("word", ""))

@@ -24,7 +24,6 @@ Explanation = tuple[int, str]
 
 
 def explain_dot(text: str, error: UnexpectedInput) -> Explanation:
-    """Return the offset and the message for Lark's `error` on a DOT `text`."""
     stop = stop_of(text, error)
     stop = stop._replace(expected=stop.expected - {"PAIR"})  # an abbreviation of the lexer, no word of the dialect
     return next(found for explain in _DOT_EXPLANATIONS if (found := explain(stop)) is not None)
@@ -190,12 +189,10 @@ _DOT_EXPLANATIONS: tuple[Callable[[Stop], Explanation | None], ...] = (
 
 
 def _inside(stop: Stop) -> str:
-    """Return LSQB in an attribute list, LBRACE in a block, empty outside of both."""
     return next((name for item in reversed(stop.stack) if (name := terminal(item)) in ("LSQB", "LBRACE")), "")
 
 
 def _ends_in_key(stop: Stop) -> bool:
-    """Return whether a name was read last that is not the value of another."""
     named = isinstance(stop.last, Value) or terminal(stop.last) in ("NAME", "DOTTED", "STRING")
     return named and (len(stop.stack) < 2 or terminal(stop.stack[-2]) != "EQUAL")
 
@@ -205,7 +202,6 @@ def _is_comment(stop: Stop) -> bool:
 
 
 def _found(stop: Stop) -> str:
-    """Return the text at the stop, short enough for one line."""
     match = re.compile(r'"[^"\n]{0,30}"?|[\w.]+|->|\S').match(stop.text, stop.offset)
     return "the end of the text" if match is None else match[0][:40]
 
@@ -298,5 +294,4 @@ def explain_stylesheet(text: str, error: UnexpectedInput, properties: Mapping[st
 
 
 def unknown_property(name: str, properties: Mapping[str, str]) -> str:
-    """Return the message for a property that a stylesheet cannot set."""
     return f"{name} cannot be set here; use {', '.join(dict.fromkeys(properties.values()))}"

@@ -129,7 +129,6 @@ class RunPlan(Value):
 
     @property
     def max_seconds(self) -> float | None:
-        """Return the time limit of a run."""
         return self.program.max_seconds if self.program is not None else None
 
 

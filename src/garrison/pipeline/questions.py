@@ -64,7 +64,6 @@ class Question(Value):
         return f"{answer.strip()!r:.60} is none of the options of {self.node}; answer {self.listed_options()}"
 
     def listed_options(self) -> str:
-        """Return the options on one line, as `[Y] Yes, [N] No`."""
         return ", ".join(f"[{option.key}] {option.label}" for option in self.options)
 
     def to_data(self) -> dict[str, Any]:
@@ -189,7 +188,6 @@ class Callback:
         self.function = function
 
     def ask(self, question: Question) -> Any:
-        """Return the function's result."""
         return self.function(question)
 
 
@@ -200,7 +198,6 @@ class Queue:
         self.answers = deque(answers)
 
     def ask(self, question: Question) -> Answer:
-        """Return the next answer."""
         return self.answers.popleft() if self.answers else None
 
 

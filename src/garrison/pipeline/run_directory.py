@@ -64,7 +64,6 @@ class RunDirectory:
             return False
 
     def is_running(self) -> bool:
-        """Return whether a process drives the run now."""
         return is_held(self.lock)
 
     def node(self, node: str) -> Path:
@@ -128,7 +127,6 @@ class RunStart:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> RunStart:
-        """Return the start of a `begun` record, ignoring fields of later versions."""
         stored = {name: data[name] for name in field_names(cls) if name in data}
         return cls(**{**stored, "initial": json.loads(data["initial"])})
 
@@ -215,7 +213,6 @@ class RunJournal:
 
     @property
     def seq(self) -> int:
-        """Return the number of the last record."""
         return self._writer.seq
 
     def append(self, kind: str, data: dict[str, Any]) -> None:
@@ -296,7 +293,6 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def public_status(state: FlowState) -> str:
-    """Return a run's status in the words of results, checkpoints and the command line."""
     return {"done": "success", "failed": "fail"}.get(state.status, state.status)
 
 

@@ -73,7 +73,6 @@ def _earlier_attempts(call: Call, status: str) -> int:
 
 
 def answerer_for(answers: Mapping[str, str]) -> Prepared:
-    """Return the answerer for the gates of a simulation."""
     return Prepared(answers, AutoApprove())
 
 

@@ -52,7 +52,6 @@ def read_word(word: str, asked: Container[str] | None) -> Reading:
 
 
 def word_outcome(word: str, asked: Container[str] | None) -> Outcome:
-    """Return the outcome that a lone status word means."""
     return from_status_file({"outcome": word}, asked)
 
 

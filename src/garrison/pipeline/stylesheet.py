@@ -131,5 +131,4 @@ class Stylesheet:
 
 
 def defaults(graph: Graph) -> dict[str, str]:
-    """Return the properties the graph sets for nodes that nothing else sets them for."""
     return {key: value for key in PROPERTIES if (value := text(graph.attrs, key)) is not None}

@@ -100,7 +100,6 @@ def context_changes(context: Mapping[str, Any], before: Mapping[str, Any]) -> di
 
 
 def child_failed(reason: str, updates: Mapping[str, Any]) -> Outcome:
-    """Return the outcome of a node whose pipeline failed."""
     return Outcome(FAIL, failure_reason=f"its pipeline failed: {reason}", failure_class="child",
                    context_updates=updates)
 
@@ -135,7 +134,6 @@ class Manager(Value):
     prompt: str
 
     def observation(self, telemetry: Mapping[str, Any], cycle: int) -> dict[str, Any]:
-        """Return the context keys of a cycle."""
         return {"stack.child.cycle": cycle, **(telemetry if "observe" in self.actions else {})}
 
     def should_steer(self, cycle: int, last_steered: int | None) -> bool:
@@ -151,7 +149,6 @@ class Manager(Value):
                        context_updates=dict(observation))
 
     def out_of_cycles(self, telemetry: Mapping[str, Any]) -> Outcome:
-        """Return its outcome after its last cycle."""
         return Outcome(FAIL, failure_reason=f"the child of {self.node} was not done after {self.cycles} cycles",
                        failure_class="max_cycles", context_updates=dict(telemetry))
 
@@ -185,6 +182,5 @@ def telemetry_of(checkpoint: Mapping[str, Any], directory: object = "") -> dict[
 
 
 def final_telemetry(outcome: Outcome, telemetry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the telemetry of a child that ended with `outcome`."""
     return {**telemetry, "stack.child.status": "completed" if outcome.good else "failed",
             "stack.child.outcome": outcome.status}

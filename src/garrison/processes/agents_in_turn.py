@@ -51,7 +51,6 @@ class AgentsInTurn:
 
     @property
     def turn(self) -> int:
-        """Return how many agents were given up, or passed over, before the present one."""
         return len(self.failovers)
 
     @property

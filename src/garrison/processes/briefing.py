@@ -132,7 +132,6 @@ class Briefer:
         return assignment, prompt.build(self.task, briefing)
 
     def _instructions(self) -> Instructions:
-        """Return the repository's own instructions, as they were where the branch began."""
         return read_instructions(self.git, self.launch.onto, self._began())
 
     def _began(self) -> str:

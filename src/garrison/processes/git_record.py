@@ -51,7 +51,6 @@ class GitState(Value):
 
     @property
     def digest(self) -> str:
-        """Return a hash of it."""
         return hashlib.sha256(json.dumps(self.to_data(), sort_keys=True).encode()).hexdigest()[:16]
 
     @classmethod
@@ -60,7 +59,6 @@ class GitState(Value):
         return cls({file: dict(keys) for file, keys in data.get("settings", {}).items()}, dict(data.get("files", {})))
 
     def to_data(self) -> GitChanges:
-        """Return it for JSON."""
         return {"settings": self.settings, "files": self.files}
 
 

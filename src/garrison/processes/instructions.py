@@ -122,7 +122,6 @@ class _Tree(Value):
         return cls(git, files)
 
     def folders(self) -> list[str]:
-        """Return the folders with instructions of their own."""
         found = {name.removesuffix(f"/{own}") for own in NAMES for name in self.files if name.endswith(f"/{own}")}
         return sorted(found - {".claude"}, key=lambda name: (name.count("/"), name))[:MAX_FOLDERS]
 

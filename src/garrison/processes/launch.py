@@ -302,7 +302,6 @@ def judge_launcher(runtime: Runtime, identity: Identity) -> Inspection:
 
 
 def _succession(old: Identity, verdict: Verdict) -> str:
-    """Return what became of the previous launcher, for `garrison why`."""
     how = f"had ended ({old.reason or old.status})" if verdict.state == "ended" \
         else f"was {verdict.state}: {verdict.why}"
     return f"incarnation {old.incarnation} {how}"
@@ -339,7 +338,6 @@ MAX_NAMED_ENTRIES = 5
 
 
 def logout_note(runtime: Runtime) -> str:
-    """Return a line for a person whose logout would end the run, else ''."""
     if systemd.is_lingering(systemd.find_manager(runtime.environ)) is not False:
         return ""
     return "note: systemd may end this run when you log out; `loginctl enable-linger` prevents that"

@@ -52,12 +52,10 @@ class MergeStatus(Value):
 
     @property
     def failure_kind(self) -> str:
-        """Return the kind of its node's failure, if it did not land."""
         return RefusedBy.MOVED if self.moved else _FAILURE_KINDS.get(self.status, "")
 
     @classmethod
     def of(cls, entry: MergeEntry) -> MergeStatus:
-        """Return the status of an entry."""
         return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "", entry.target, entry.moved,
                    entry.changes or ())
 

@@ -415,12 +415,10 @@ def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) 
 
 
 def unset_variables(runtime: Runtime, names: Iterable[str]) -> list[str]:
-    """Return those of `names` that are not set in this process."""
     return [name for name in names if name not in runtime.environ]
 
 
 def run_exists(run: str) -> Refused:
-    """Return the refusal of a run id that is in use."""
     return Refused(f"run {run} exists already; continue it with `garrison resume {run}`, or choose another id with "
                    "--run")
 
@@ -673,7 +671,6 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
 
 
 def _last_of_branch(runtime: Runtime, launch: Launch) -> str:
-    """Return the last known commit of the run's own branch."""
     return run_branch.node_queue(runtime, launch, "launch").state.tip or launch.base_oid
 
 

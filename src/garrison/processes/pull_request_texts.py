@@ -87,12 +87,10 @@ def marker_of(run: str, given_up: int = 0) -> str:
 
 
 def answer_marker(run: str, comment: str) -> str:
-    """Return the marker of the answer to a comment, by its key."""
     return make_marker("answer", run, comment)
 
 
 def failure_marker(run: str, key: str) -> str:
-    """Return the marker of the comment that tells of a failure."""
     return make_marker("failed", run, key)
 
 

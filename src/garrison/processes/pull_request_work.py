@@ -67,7 +67,6 @@ class OwnerFinder:
         return ""
 
     def _node_of(self, commit: str, entries: list[MergeEntry]) -> str:
-        """Return the first node whose work has a commit that the base had not."""
         if self.git.is_ancestor(commit, self.launch.base_oid):
             return ""
         return next((entry.node for entry in entries if self.git.is_ancestor(commit, entry.oid)), "")

@@ -204,6 +204,5 @@ def restore_worktree(git: Git, commit: str, folder: Path) -> list[str]:
 
 def list_all_rescue_refs(repositories: Iterable[RescueRepository],
                          run: str | None = None) -> list[tuple[RescueRepository, RescueName]]:
-    """Return the rescue refs of several repositories."""
     return [(repository, name) for repository in repositories for name in list_rescue_refs(repository, run)]
 

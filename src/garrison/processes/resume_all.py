@@ -150,7 +150,6 @@ def decide_adhoc(launch: run_records.Launch, runner: ChildState, orchestrator: C
 
 
 def adhoc_node(launch: run_records.Launch) -> str:
-    """Return the node of an ad-hoc run."""
     return launch.pipeline_id.removeprefix("adhoc-")
 
 

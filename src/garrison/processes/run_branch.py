@@ -42,7 +42,6 @@ def landing_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None 
 
 
 def target_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue:
-    """Return the queue of a run's target."""
     return MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=token, git=git)
 
 

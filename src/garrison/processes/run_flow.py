@@ -120,12 +120,10 @@ class RunFlow:
 
     @property
     def over(self) -> str:
-        """Return `done` or `failed` once the flow has ended, else ''."""
         return self.state.status if self.state.ended else ""
 
     @property
     def why(self) -> str:
-        """Return why it failed, on one line."""
         return "; ".join(text for text in (self.state.reason, self.state.detail) if text).partition("\n")[0]
 
     def node_to_return_to(self) -> str:
@@ -141,7 +139,6 @@ class RunFlow:
         return declined_at(self.program, self.state)
 
     def steps(self) -> set[str]:
-        """Return the ids of the steps that the flow waits for."""
         return {step_id(place) for place in self.places.values()}
 
     def nested_nodes(self) -> dict[str, dict[str, Any]]:
@@ -214,7 +211,6 @@ class RunFlow:
         return self.program.graph.nodes[place.node]
 
     def telemetry(self) -> dict[str, Any]:
-        """Return the state of this flow for its manager, as context keys."""
         return telemetry_of(checkpoint_of(self.program, self.state, self.run, ""))
 
     # ---- places
@@ -227,7 +223,6 @@ class RunFlow:
         return self.children[step].locate(replace(place, id=rest))
 
     def context(self, place: Place) -> dict[str, Any]:
-        """Return the context of a place."""
         flow, located = self.locate(place)
         return dict(flow.state.context(located.branch))
 
@@ -261,7 +256,6 @@ class RunFlow:
     # ---- snapshots
 
     def to_data(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
         children = {step: child.to_data() for step, child in self.children.items()}
         return {**self.state.to_data(), **({"children": children} if children else {})}
 

@@ -108,12 +108,10 @@ class NodeState(Value):
 
     @property
     def rework(self) -> int:
-        """Return how often it was reworked in this step."""
         return self.attempt - self.first - self.moved
 
     @property
     def is_unchanged(self) -> bool:
-        """Return whether it succeeded without a change."""
         return is_unchanged(self.status, self.landing)
 
     @property
@@ -226,18 +224,15 @@ class RunState:
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether something is left that a failed run can go on with."""
         return self.landing.status == NOT_LANDED or any(
             node.status in ("active", "impl_complete") for node in self.nodes.values())
 
     @property
     def landed(self) -> int:
-        """Return the number of nodes that have landed."""
         return sum(node.has_landed for node in self.nodes.values())
 
     @property
     def unchanged(self) -> int:
-        """Return the number of nodes that succeeded without a change."""
         return sum(node.is_unchanged for node in self.nodes.values())
 
     @property
@@ -247,12 +242,10 @@ class RunState:
 
     @property
     def statuses(self) -> dict[str, str]:
-        """Return node → status."""
         return {name: node.status for name, node in self.nodes.items()}
 
     @property
     def attempts(self) -> dict[str, int]:
-        """Return node → current attempt."""
         return {name: node.attempt for name, node in self.nodes.items()}
 
     @property
@@ -272,7 +265,6 @@ class RunState:
         return "validating" if "impl_complete" in statuses else "impl_complete"
 
     def circuit(self, full: str) -> Circuit:
-        """Return the circuit of a name."""
         return self.circuits.get(full, CLOSED)
 
     def apply(self, entry: Entry) -> RunState:
@@ -500,7 +492,6 @@ them."""
 
 
 def _is_runner(full: str, node: str) -> bool:
-    """Return whether a full name is that of a node's runner."""
     return full.startswith(f"runner-{node}@")
 
 

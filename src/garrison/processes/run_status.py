@@ -167,7 +167,6 @@ def _status_of_adhoc(processes: Sequence[ProcessFacts], failure: str) -> StatusR
 
 
 def read_run_state(runtime: Runtime, run: str) -> RunState:
-    """Return a run's state, replayed from its journal."""
     return replay_run(read_all(runtime.files(run).journal))
 
 
@@ -190,7 +189,6 @@ class RunStatus(Value):
 
     @property
     def adhoc(self) -> bool:
-        """Return whether it is one node started by hand, without a guardian."""
         return self.launch is not None and self.launch.adhoc
 
     @property

@@ -37,22 +37,18 @@ class Runtime(Value, dict=True):
 
     @classmethod
     def real(cls, home: Path, environ: Mapping[str, str] | None = None) -> Runtime:
-        """Return the runtime of the real machine."""
         environ = typed_environment() if environ is None else environ
         return cls(home, environ, Timing.read(environ), SystemClock(), RealProcesses())
 
     @cached_property
     def store(self) -> Store:
-        """Return the home's records."""
         return Store(self.home)
 
     @cached_property
     def observer(self) -> Observer:
-        """Return the observer of the home's identities."""
         return Observer(self.store, self.processes, self.clock)
 
     def files(self, run: str) -> RunFiles:
-        """Return the paths of a run."""
         return RunFiles(self.home, run)
 
     def launch(self, run: str) -> Launch:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def process_argv(key: Key, home: Path, incarnation: int, options: list[str] | None = None) -> list[str]:
-    """Return the command line of a process."""
     return [*module_argv("garrison.processes.main"), key.role, "--home", str(home), "--run", key.run,
             "--name", key.name, "--incarnation", str(incarnation), *(options or [])]
 
@@ -85,7 +84,6 @@ def replace_dead(runtime: Runtime, key: Key) -> Identity | None:
 
 
 def worktree_path(launch: Launch, node: str) -> Path:
-    """Return the path of a node's worktree, outside every checkout."""
     from garrison.system.git import repository_key  # a launcher spawns, too, and needs no git
 
     return Path(launch.trees) / repository_key(Path(launch.repo)) / launch.run_id / node

@@ -383,7 +383,6 @@ def failpoint_name(action: Action) -> str:
 
 
 def _lost_tmux_server(identity: Identity) -> bool:
-    """Return whether the incarnation ran in a tmux session whose server is gone."""
     session = identity.tmux or {}
     return session.get("kind") == "tmux" and is_tmux_server_gone(str(session.get("server", "")))
 
@@ -406,12 +405,10 @@ class Parent:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether neither was alive at the last observation."""
         return self._orphaned_since is not None
 
     @property
     def record_paths(self) -> list[Path]:
-        """Return the path of the parent's identity, if there is a parent."""
         return [self.supervisor.runtime.store.path(Identity, self.key)] if self.key else []
 
     def orphaned_for(self, now: float) -> float | None:

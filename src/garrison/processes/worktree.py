@@ -140,7 +140,6 @@ def save_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int, w
 
 
 def has_unsaved_work(git: Git, worktree: Path, tips: Sequence[str]) -> bool:
-    """Return whether a worktree holds anything that is missing from all the commits `tips`."""
     head = git.head(worktree)
     return git.is_dirty(worktree) or (head is not None and not any(git.is_ancestor(head, tip) for tip in tips))
 
@@ -255,7 +254,6 @@ def current_setup_key(launch: Launch, task: Task, worktree: Path) -> str:
 
 
 def validator_worktree(worktree: Path) -> Path:
-    """Return the path of the validator's worktree beside the node's."""
     return worktree.with_name(f"{worktree.name}{VALIDATOR_SUFFIX}")
 
 
@@ -356,7 +354,6 @@ class Worktree:
         self.git.clear_locks(self.path, self.branch)
 
     def setup_key(self) -> str:
-        """Return `current_setup_key` of this worktree."""
         return current_setup_key(self.launch, self.task, self.path)
 
     def hide_setup_outputs(self) -> None:

@@ -126,7 +126,6 @@ LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirement
 
 
 def propose_by_marks(files: ProjectFiles) -> list[Candidate]:
-    """Return the candidates whose marks a project shows, in order of precedence."""
     return [Candidate(row.ecosystem, row.marks[0].partition("~")[0].partition("|")[0], row.gate, row.setup, row.makes,
                       row.is_test) for row in ECOSYSTEMS if all(_is_there(mark, files) for mark in row.marks)]
 

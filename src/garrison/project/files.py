@@ -29,7 +29,6 @@ class ProjectFiles(Value):
         return self.texts.get(path, "") if path in self.paths else ""
 
     def has(self, *names: str) -> bool:
-        """Return whether one of these files is in the top directory."""
         return any(name in self.paths for name in names)
 
     def any(self, pattern: str, line: str = "") -> bool:
@@ -59,7 +58,6 @@ _TEST_TEXTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|tests?|conftest)\.py$")
 
 
 def is_manifest(path: str) -> bool:
-    """Return whether a file states how its project is built and tested."""
     return path.rpartition("/")[2] in MANIFESTS or _REQUIREMENTS.search(path) is not None
 
 

@@ -143,7 +143,6 @@ def _npm(install: str) -> _Manager:
 
 
 def _pnpm_for(lock: str) -> str:
-    """Return the major version of pnpm that reads a lock file."""
     found = re.search(r"^lockfileVersion:\s*'?(\d+)", lock, re.MULTILINE)
     return {"5": "7", "6": "8", "9": "10"}.get(found[1], "latest") if found else "10"
 

@@ -200,7 +200,6 @@ def _requirement_files(files: ProjectFiles) -> tuple[str, ...]:
 
 
 def _rank(name: str) -> int:
-    """Return the place of a name among those that hold what tests need."""
     words = re.split(r"[^a-z]+", name.lower())
     return min((_TEST_NAMES.index(word) for word in words if word in _TEST_NAMES), default=len(_TEST_NAMES))
 
@@ -384,7 +383,6 @@ def _itself(project: _Project) -> str:
 
 
 def _runtime(project: _Project) -> str:
-    """Return pip's arguments for what a project needs that cannot be installed itself."""
     if project.is_installable:
         return ""
     return " -r requirements.txt" if project.files.has("requirements.txt") else _quoted(project.dependencies)
@@ -438,7 +436,6 @@ def _venv(project: _Project, why: str, arguments: str, *, is_installed: bool = T
 
 
 def _path(project: _Project) -> str:
-    """Return the variable that lets Python find packages in `src`."""
     return "PYTHONPATH=src " if any(re.match(r"^src/[^/]+(/__init__)?\.py$", path)
                                     for path in project.files.paths) else ""
 

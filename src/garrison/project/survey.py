@@ -41,17 +41,14 @@ class Project(Value):
 
     @property
     def ecosystem(self) -> str:
-        """Return its ecosystem, that of its first way."""
         return self.candidates[0].ecosystem
 
     @property
     def is_tested(self) -> bool:
-        """Return whether it has tests that are known."""
         return self.candidates[0].is_test
 
     @property
     def title(self) -> str:
-        """Return what it is and where, for people."""
         return f"{self.ecosystem} in {self.folder}" if self.folder else self.ecosystem
 
 

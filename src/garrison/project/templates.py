@@ -28,7 +28,6 @@ class Template(Value):
 
     @property
     def text(self) -> str:
-        """Return its text, with places."""
         return (FOLDER / f"{self.name}.dot").read_text(encoding="utf-8")
 
 
@@ -70,5 +69,4 @@ def _unique_names(modules: Sequence[str]) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """Return a text for the inside of a DOT string."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

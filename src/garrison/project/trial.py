@@ -192,7 +192,6 @@ def _why_no_other_way(attempts: Sequence[Attempt]) -> str:
 
 
 def explain_absent(programs: Sequence[str]) -> str:
-    """Return that programs are not on the PATH."""
     return f"{' and '.join(programs)} {'is' if len(programs) == 1 else 'are'} not on your PATH"
 
 

@@ -53,11 +53,9 @@ class ApiAnswer(Value):
 
     @property
     def words(self) -> str:
-        """Return its name and its message."""
         return f"{self.error}: {self.message}" if self.error and self.message else self.error or self.message
 
     def describe(self) -> str:
-        """Return it in one line."""
         return f"{self.status} {self.words}".strip() if self.status is not None else self.words
 
 

@@ -400,7 +400,6 @@ class UsageCache:
         self._files: dict[Path, tuple[int, list[UsageRecord]]] = {}
 
     def read(self, path: Path) -> list[UsageRecord]:
-        """Return the records of one file that no other file has, too."""
         return [record for record in self.read_all(path) if not record.reported]
 
     def read_all(self, path: Path) -> list[UsageRecord]:
@@ -459,5 +458,4 @@ def _certain(records: list[UsageRecord], amount: Callable[[list[UsageRecord]], f
 
 
 def now() -> str:
-    """Return the present time as usage records have it."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -21,7 +21,6 @@ _WAITING_FOR_APPROVAL = "waiting for approval"
 
 
 def departure_of(reason: str) -> Departure:
-    """Return how an incarnation ended, by the reason in an identity without a departure."""
     return Departure.HANGUP if reason == _HANGUP else Departure(reason)
 
 
@@ -52,7 +51,6 @@ def modes_of(sandbox: str) -> list[str]:
 
 
 def has_gaps(sandbox: str) -> bool:
-    """Return whether a run's line about its sandbox says that anything is not held."""
     return sandbox != "sandbox: bubblewrap"
 
 

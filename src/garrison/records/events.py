@@ -138,7 +138,6 @@ class ChildSpawned(Record):
 
     @property
     def is_respawn(self) -> bool:
-        """Return whether it continues what an earlier incarnation of its attempt had begun."""
         if self.follows:
             return self.follows in (Follows.END, Follows.DEATH)
         return earlier.is_respawn(self.incarnation, self.why)
@@ -224,7 +223,6 @@ class FlowAdvanced(Record):
 
     @property
     def event(self) -> str:
-        """Return the event's name."""
         return str(self.body.get("event", ""))
 
     @property
@@ -342,7 +340,6 @@ class Warned(Record):
     changes: GitChanges = msgspec.field(default_factory=GitChanges)
 
     def describe(self) -> str:
-        """Return the warning."""
         if not self.at_work:
             return self.text
         return f"while {', '.join(self.at_work)} {'was' if len(self.at_work) == 1 else 'were'} at work, {self.text}"
@@ -374,7 +371,6 @@ class NoteWritten(Record):
 
     @property
     def is_for_approval(self) -> bool:
-        """Return whether it is an entry of the merge queue that waits for approval."""
         return earlier.is_for_approval(self.text) if self.approval is None else self.approval
 
 

@@ -44,12 +44,10 @@ class Failover(Value):
     """False if `previous` was passed over, because its limit still held."""
 
     def describe(self) -> str:
-        """Return it in one line."""
         return f"{self.previous} cannot go on ({self.cause}); {self.agent} does"
 
     @property
     def cause(self) -> str:
-        """Return why the earlier agent could not go on."""
         words, line = self.kind.replace("_", " "), self.reason.partition("\n")[0]
         return words if not line or line.startswith(words) else f"{words}: {line}"
 

@@ -51,7 +51,6 @@ class Hook(Value):
 
     @property
     def key(self) -> Key:
-        """Return the name that this hook belongs to."""
         return Key(self.role, self.name, self.run_id)
 
 

@@ -42,7 +42,6 @@ class HostSettings(Value):
             raise UsageError(f"not a number of slots: {self.slots}; a host has at least one")
 
     def queues(self, sets: list[str]) -> list[str]:
-        """Return the queues that it serves, besides those of these sets of hosts."""
         return [host_queue(self.name), *(label_queue(label) for label in self.labels), ANY_QUEUE, *sets]
 
 
@@ -70,22 +69,18 @@ ANY_QUEUE = "any"
 
 
 def host_queue(name: str) -> str:
-    """Return the queue of one host."""
     return f"host:{check_host(name)}"
 
 
 def label_queue(label: str) -> str:
-    """Return the queue of all hosts with a label."""
     return f"label:{check_label(label)}"
 
 
 def set_queue(names: list[str]) -> str:
-    """Return the queue of several hosts by name."""
     return SET + "+".join(sorted({check_host(name) for name in names}))
 
 
 def settings_path(home: Path) -> Path:
-    """Return the file of a service's settings."""
     return home / FOLDER / "settings.json"
 
 

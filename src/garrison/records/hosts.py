@@ -99,7 +99,6 @@ def read_crew(home: Path) -> str:
 
 
 def host_path(home: Path, name: str) -> Path:
-    """Return the file of a host's record."""
     return home / FOLDER / f"{check_host(name)}.json"
 
 

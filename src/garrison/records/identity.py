@@ -74,7 +74,6 @@ class Identity(Value):
 
     @property
     def key(self) -> Key:
-        """Return the name that this identity belongs to."""
         return Key(self.role, self.name, self.run_id)
 
     @property

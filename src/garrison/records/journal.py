@@ -54,7 +54,6 @@ class Entry(Value):
 
 
 def encode_line(entry: Entry) -> bytes:
-    """Return the line of a record, CRC last."""
     return _line(entry.seq, entry.epoch, entry.token, entry.at, entry.kind, entry.data)
 
 
@@ -84,7 +83,6 @@ def decode_line(line: bytes, where: object = "journal") -> Entry:
 
 
 def _is_record(line: bytes, seq: int) -> bool:
-    """Return whether a line is the whole record number `seq`, without decoding it."""
     head, _, tail = line.rpartition(b',"crc":"')
     return head.startswith(b'{"seq":%d,' % seq) and tail == b'%08x"}\n' % zlib.crc32(b"}", zlib.crc32(head))
 

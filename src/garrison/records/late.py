@@ -33,12 +33,10 @@ class LateWork(Value):
 
 
 def late_folder(home: Path) -> Path:
-    """Return the folder of late work."""
     return home / FOLDER / "late"
 
 
 def late_path(home: Path, id_: str) -> Path:
-    """Return the file of an offer that was given up."""
     return late_folder(home) / f"{hashlib.sha256(id_.encode()).hexdigest()[:24]}.json"
 
 

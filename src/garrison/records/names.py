@@ -107,7 +107,6 @@ class Key:
 
 
 def launcher_key(run: str) -> Key:
-    """Return the key of a run's launcher."""
     return Key("launch", "launch", run)
 
 

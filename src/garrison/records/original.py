@@ -102,7 +102,6 @@ def to_time(text: Any) -> str:
 
 
 def fresh_id(*words: str) -> str:
-    """Return an id that follows from what a record without one says."""
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
 
 

@@ -108,7 +108,6 @@ class PullRequest(Value):
 
     @property
     def needs_person(self) -> bool:
-        """Return whether it goes on only after a person has done something."""
         return self.state in (_S.HELD_UP, _S.WAITING_FOR_REVIEW, _S.READY_TO_MERGE)
 
     def waits_for(self) -> str:

@@ -42,7 +42,6 @@ class Purse:
         self._last = 0.0
 
     def log(self, session: str) -> UsageLog:
-        """Return the log of one connection of a session."""
         atomic.make_directory(self._path.parent)
         return UsageLog(self._path, session)
 

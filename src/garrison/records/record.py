@@ -40,7 +40,6 @@ def stated(default: T) -> T:
 
 
 def to_dict(record: object) -> dict[str, Any]:
-    """Return the fields of a record by name, after its schema."""
     return {"schema": SCHEMA, **asdict(record)}
 
 

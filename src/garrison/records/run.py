@@ -131,12 +131,10 @@ class Launch(Value):
 
     @property
     def is_held_by_landlock(self) -> bool:
-        """Return whether Landlock holds some of the run's processes."""
         return "landlock" in (self.sandbox_modes or earlier.modes_of(self.sandbox))
 
     @property
     def has_sandbox_gaps(self) -> bool:
-        """Return whether anything is not held."""
         return earlier.has_gaps(self.sandbox) if self.sandbox_gaps is None else self.sandbox_gaps
 
     def resumed_in(self, resumed: RunSandbox) -> Launch:
@@ -307,7 +305,6 @@ class RunFiles:
 
     @property
     def launch(self) -> Path:
-        """Return the path of launch.json."""
         return self.root / "launch.json"
 
     @property
@@ -317,7 +314,6 @@ class RunFiles:
 
     @property
     def launched_graph(self) -> Path:
-        """Return the path of the pipeline's text as the run was launched with it."""
         return self.root / "graph.dot"
 
     @property
@@ -327,17 +323,14 @@ class RunFiles:
 
     @property
     def graph(self) -> Path:
-        """Return the path of the pipeline's text as the run follows it now."""
         return self.changed_graph if self.changed_graph.is_file() else self.launched_graph
 
     @property
     def graphs(self) -> Path:
-        """Return the folder of the nested pipelines, each as `<node>.dot`."""
         return self.root / "graphs"
 
     @property
     def journal(self) -> Path:
-        """Return the path of the guardian's journal."""
         return self.root / "journal.jsonl"
 
     def process_journal(self, stem: str) -> Path:
@@ -345,11 +338,9 @@ class RunFiles:
         return self.root / "layers" / f"{stem}.jsonl"
 
     def process_log(self, stem: str) -> Path:
-        """Return the path of a process's output."""
         return self.root / "layers" / f"{stem}.log"
 
     def attempt(self, node: str, attempt: int) -> Path:
-        """Return the folder of one attempt."""
         return self.root / "nodes" / node / str(attempt)
 
     def latest_attempt(self, node: str) -> int:
@@ -361,7 +352,6 @@ class RunFiles:
         return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 
     def runner_state(self, node: str) -> Path:
-        """Return the path of the runner state file."""
         return self.root / "runners" / f"{node}.json"
 
 

@@ -65,7 +65,6 @@ def is_type(name: object) -> bool:
 
 
 def is_own(name: object) -> bool:
-    """Return whether a word is a signal type of a user."""
     return isinstance(name, str) and OWN_TYPE.match(name) is not None
 
 
@@ -108,12 +107,10 @@ class Signal(Value):
 
     @property
     def recipient(self) -> Key:
-        """Return the name of the recipient."""
         return Key(self.target["role"], self.target["name"], self.run_id)
 
     @property
     def sender(self) -> Key:
-        """Return the name of the sender."""
         return Key(self.source["role"], self.source["name"], self.run_id)
 
 
@@ -126,7 +123,6 @@ class PostedSignal(Value):
 
 
 def inbox_path(home: Path, recipient: Key) -> Path:
-    """Return the folder of a recipient's signals."""
     return home / "signals" / recipient.full
 
 
@@ -233,7 +229,6 @@ def find_objection(signal: Signal, run: str, attempts: Mapping[str, int],
 
 
 def with_sender(signal: Signal, source: Key, incarnation: int) -> Signal:
-    """Return `signal` with its sender filled in."""
     return replace(signal, source={"role": source.role, "name": source.name, "incarnation": incarnation})
 
 
@@ -250,7 +245,6 @@ class Payload(Value):
     action: ClassVar[str] = ""
 
     def to_data(self) -> dict[str, Any]:
-        """Return the payload's JSON."""
         data = {"action": self.action} if self.action else {}
         return data | {KEYS.get(name, name): value for name, value in fields_of(self).items()
                        if value not in ("", None)}

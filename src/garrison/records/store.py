@@ -33,14 +33,12 @@ class Store:
         self.home = home
 
     def path(self, kind: type[R], key: Key) -> Path:
-        """Return the file of a record."""
         return self._path(kind, key, "json")
 
     def _path(self, kind: type, key: Key, suffix: str) -> Path:
         return self.home / _FOLDERS[kind] / f"{key.full}.{suffix}"
 
     def life_path(self, key: Key) -> Path:
-        """Return the file whose lock a living process holds."""
         return self._path(Identity, key, "life")
 
     def read(self, kind: type[R], key: Key) -> R | None:

@@ -100,13 +100,11 @@ class PrivateState(Value):
 
     @property
     def commits(self) -> list[str]:
-        """Return all commits that are named, once each."""
         named = [self.branch, self.head, *(oid for oids in self.under_way.values() for oid in oids)]
         return list(dict.fromkeys(oid for oid in named if oid))
 
     @property
     def stamp(self) -> str:
-        """Return a text that changes with the state."""
         return repr((self.head, self.is_on_branch, self.branch, sorted(self.under_way.items()), self.index,
                      self.modules))
 
@@ -364,7 +362,6 @@ class _Collection:
         return objection
 
     def _is_connected(self) -> bool:
-        """Return whether the repository has everything that the private commits need."""
         return not self.private.commits or self.git.run(
             "rev-list", "--objects", "--quiet", *self.private.commits, "--not", *self._known, check=False).code == 0
 
@@ -434,7 +431,6 @@ class _Collection:
                 untrusted.write(self.view.worktree, f"{name}/.git", f"gitdir: {self.git_dir / folder}\n".encode())
 
     def _gitlinks(self) -> list[str]:
-        """Return the paths of submodules by the private commit."""
         head = self.private.branch or self.private.head
         listing = self.git.run("ls-tree", "-r", "-z", head, check=False).out if head else ""
         return [line.partition("\t")[2] for line in _split(listing) if line.startswith("160000 ")]

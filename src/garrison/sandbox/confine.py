@@ -115,7 +115,6 @@ def _processes_inside() -> int:
 
 
 def layers_of(place: Place) -> list[Layer]:
-    """Return what lies under the folders of a place."""
     wanted = [Layer(place.home, place.under_home), Layer(place.worktree, place.under_worktree, place.worktree_writable)]
     existing = (replace(layer, lowers=tuple(path for path in layer.lowers if path.is_dir())) for layer in wanted)
     return [layer for layer in existing if layer.lowers]
@@ -142,7 +141,6 @@ def surroundings(env: Mapping[str, str], place: Place | None) -> Surroundings:
 
 
 def _python() -> tuple[Path, ...]:
-    """Return the folders of this Python and of garrison, for agents that use them."""
     return tuple(dict.fromkeys([Path(sys.prefix), Path(sys.base_prefix), PACKAGE]))
 
 
@@ -234,11 +232,9 @@ class RealPaths:
         self._walks = private_files.file_of_walks()  # once: a start asks for twenty folders
 
     def exists(self, path: Path) -> bool:
-        """Return whether there is something, links followed."""
         return os.path.exists(path)  # noqa: PTH110  # that of Path fails on what may not be looked into
 
     def is_folder(self, path: Path) -> bool:
-        """Return whether it is a folder, links followed."""
         return os.path.isdir(path)  # noqa: PTH112  # as above
 
     def link(self, path: Path) -> str:
@@ -249,7 +245,6 @@ class RealPaths:
             return ""
 
     def resolve(self, path: Path) -> Path:
-        """Return the path without links."""
         return Path(os.path.realpath(path))
 
     def own_entries(self, folder: Path) -> list[str]:

@@ -76,14 +76,12 @@ class Facts(TypedDict):
 
 
 def write(path: str) -> bool:
-    """Return whether a new file can be made in a folder."""
     target = Path(path, "escaped")
     target.write_text("x")
     return True
 
 
 def read(path: str) -> bool:
-    """Return whether the secret in a folder can be read."""
     return Path(path, "secret").read_text() == "secret"
 
 

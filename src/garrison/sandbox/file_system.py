@@ -52,19 +52,15 @@ class MachinePaths(Protocol):
     """File system outside, as far as `build` asks for it."""
 
     def exists(self, path: Path) -> bool:
-        """Return whether there is something, links followed."""
         ...
 
     def is_folder(self, path: Path) -> bool:
-        """Return whether it is a folder, links followed."""
         ...
 
     def link(self, path: Path) -> str:
-        """Return what a symbolic link names, '' if it is none."""
         ...
 
     def resolve(self, path: Path) -> Path:
-        """Return the path without links."""
         ...
 
     def own_entries(self, folder: Path) -> list[str]:
@@ -195,7 +191,6 @@ def _denied(around: Surroundings, machine: MachinePaths) -> list[Path]:
 
 
 def _below(folder: Path) -> str:
-    """Return how paths begin that lie in a folder."""
     return f"{folder}/" if folder.name else "/"
 
 

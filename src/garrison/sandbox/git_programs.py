@@ -70,7 +70,6 @@ def confine_programs(home: Path, repo: Path, settings: Iterable[Pair], environ: 
 
 
 def is_program(key: str) -> bool:
-    """Return whether a key of git's configuration names a filter or a merge driver."""
     return any(pattern.fullmatch(key) for pattern in (FILTER, PROCESS, DRIVER))
 
 

@@ -135,7 +135,6 @@ class GitView:
 
     @property
     def exists(self) -> bool:
-        """Return whether the view was prepared."""
         return (self.folder / "view.json").is_file()
 
     def read_state(self) -> ViewState | None:
@@ -333,7 +332,6 @@ class ObjectStores:
 
     @property
     def paths(self) -> list[Path]:
-        """Return the object directories, in the order of their numbers."""
         return list(self._places)
 
 
@@ -364,7 +362,6 @@ def _closure(objects: Path) -> list[Path]:
 
 
 def _read_alternates(objects: Path) -> list[Path]:
-    """Return the directories that an object directory of the user's borrows from."""
     content = untrusted.read_text(objects, "info/alternates")
     return [objects / line for line in content.splitlines() if line and not line.startswith("#")]
 

@@ -24,7 +24,6 @@ _INTERPRETER = re.compile(r"(ba|da|z|k)?sh|python[\d.]*|node|bun|deno|perl|ruby|
 
 
 def show_named_programs(rights: Rights, command: str) -> Rights:
-    """Return the rights with the existing programs that a shell command names."""
     named = [path for program in map(Path, dict.fromkeys(named_programs(command))) if _is_own_file(program)
              for path in _needed_by(program)]
     return replace(rights, programs=(*rights.programs, *named)) if named else rights

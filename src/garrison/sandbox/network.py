@@ -100,7 +100,6 @@ class NetworkPlace:
 
     @property
     def names(self) -> frozenset[str]:
-        """Return the names of the variables that this network decides."""
         return self.withheld | self.environment.keys()
 
     def apply(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -352,5 +351,4 @@ def environment_of(given: Registration, env: Mapping[str, str], port: int) -> di
 
 
 def dummy_key(key: KeyVariable, secret: str) -> str:
-    """Return a key of the right shape that opens nothing but the proxy."""
     return key.dummy + (secret or "0" * 32)

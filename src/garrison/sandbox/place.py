@@ -115,7 +115,6 @@ class Place(Value):
 
     @property
     def inside(self) -> Path:
-        """Return the path of the worktree inside."""
         return self.checkout or self.worktree
 
     def translate(self, path: Path) -> Path:
@@ -126,10 +125,8 @@ class Place(Value):
 
     @property
     def home(self) -> Path:
-        """Return the folder that is the tree's HOME."""
         return self.private / "home"
 
     @property
     def tmp(self) -> Path:
-        """Return the folder of its temporary files."""
         return self.private / "tmp"

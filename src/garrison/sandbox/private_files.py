@@ -74,7 +74,6 @@ class _Walk:
 
 
 def file_of_walks() -> Path:
-    """Return the file that says what earlier walks found."""
     return homes_list(None).with_name(FILE)
 
 

@@ -96,14 +96,12 @@ def describe_mode(mode: Mode, able: Machine | None) -> str:
 
 
 def remedy(able: Machine) -> str:
-    """Return what would give this machine the sandbox."""
     if able.bubblewrap or able.is_installed:
         return "allow user namespaces to this user"
     return f"install it with `{install_command()}`"
 
 
 def install_command() -> str:
-    """Return the command that installs bubblewrap on this system."""
     known = (text for manager, text in INSTALLERS.items() if shutil.which(manager))
     command = next(known, INSTALLERS["apt-get"])
     return command if os.geteuid() == 0 else f"sudo {command}"

@@ -38,7 +38,6 @@ class RefusedHost:
         return f"{self.place} was refused{times}: {self.reason}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
         return asdict(self)
 
 
@@ -49,7 +48,6 @@ class HostSettings(Value):
     hosts: tuple[str, ...] = (DEFAULT_HOSTS,)
 
     def line_with(self, entries: Iterable[str]) -> str:
-        """Return the whole line that allows further entries, too."""
         return f"hosts = {json.dumps(list(dict.fromkeys((*self.hosts, *entries))), ensure_ascii=False)}"
 
 
@@ -61,7 +59,6 @@ def describe_permission(refused: Iterable[RefusedHost], settings: HostSettings) 
 
 
 def refused_in_attempt(folder: Path) -> list[RefusedHost]:
-    """Return the hosts that the programs of an attempt were refused."""
     return [host for name in FILES for host in read_refused(folder / name)]
 
 

@@ -86,17 +86,14 @@ class SetupLayer(Value):
 
     @property
     def home(self) -> Path:
-        """Return the folder that lies under homes."""
         return Path(self.folder) / _HOME
 
     @property
     def caches(self) -> Path:
-        """Return the folder with what it wrote into caches of package managers."""
         return Path(self.folder) / CACHE_LAYERS
 
     @property
     def tree(self) -> Path:
-        """Return the folder that lies under worktrees."""
         return Path(self.folder) / _TREE
 
 
@@ -112,7 +109,6 @@ class Limits(Value):
 
 
 def read_limits(home: Path) -> Limits:
-    """Return what is kept of set-ups by a home's configuration."""
     config = read_config(home).setup()
     return Limits(config.keep_days, int(config.keep_gb * 1e9), config.keep_free / 100)
 
@@ -161,13 +157,11 @@ def _read_named(worktree: Path, word: str) -> bytes | None:
 
 
 def find_kept(store: Path, digest: str) -> SetupLayer | None:
-    """Return what is kept under a digest."""
     layer = _read(store / digest / _RECORD)
     return layer if layer is not None and layer.kept and Path(layer.folder) == store / digest else None
 
 
 def list_kept(store: Path) -> list[SetupLayer]:
-    """Return all that is kept of a repository, the latest used first."""
     found = [layer for path in store.glob(f"*/{_RECORD}") if (layer := find_kept(store, path.parent.name)) is not None]
     return sorted(found, key=last_use, reverse=True)
 
@@ -200,7 +194,6 @@ def _read(path: Path) -> SetupLayer | None:
 
 
 def encode(layer: SetupLayer) -> bytes:
-    """Return a layer's record as JSON."""
     return json.dumps(asdict(layer)).encode()
 
 
@@ -213,7 +206,6 @@ def decode(data: bytes) -> SetupLayer:
 
 
 def layer_of(worktree: Path) -> SetupLayer | None:
-    """Return the layer that lies under a worktree."""
     layer = _read(sandbox_folder(worktree) / LAYER)
     return layer if layer is not None and layer.home.is_dir() else None
 

@@ -38,7 +38,6 @@ class Summary(Value):
 
     @property
     def line(self) -> str:
-        """Return the line that people see."""
         return f"sandbox: {self.words}"
 
 

@@ -62,7 +62,6 @@ def to_session_graph(graph: Graph, name: str) -> tuple[Graph, list[str]]:
 
 
 def adapters_of(graph: Graph) -> frozenset[str]:
-    """Return the names of the adapters that a graph's nodes call."""
     return frozenset(node.handler.removeprefix("session.") for node in graph.nodes.values())
 
 

@@ -39,7 +39,6 @@ def build_messages(context: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _current_turn(messages: Sequence[Mapping[str, Any]], *, is_heartbeat: bool) -> int:
-    """Return the index of the message that began the turn in progress."""
     if is_heartbeat:
         return len(messages)
     return max((index for index, message in enumerate(messages) if message.get("role") == "user"), default=0)

@@ -39,7 +39,6 @@ class Script:
         return {"content": f"The script of {self._node} has ended."}
 
     def tools(self) -> dict[str, Function]:
-        """Return the script's steps as tools."""
         return {name: Function(name, f"the script's step {name}", _VALUE, self._player(play))
                 for name, play in STEPS.items()}
 

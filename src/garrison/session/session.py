@@ -87,7 +87,6 @@ class _Graphs:
 
 
 def shipped_graph(name: str) -> str:
-    """Return the text of a shipped graph, `turn` or `heartbeat`."""
     return resources.files("garrison.session").joinpath(f"graphs/{name}.dot").read_text()
 
 

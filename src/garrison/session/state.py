@@ -40,7 +40,6 @@ class SessionState:
     heartbeat_count: int = 0
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as JSON data."""
         return asdict(self)
 
     @classmethod

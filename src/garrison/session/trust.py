@@ -21,7 +21,6 @@ class Tier:
     commands: bool = setting(False, as_flag)
 
     def allows(self, tool: str) -> bool:
-        """Return whether a tool may be called."""
         return self.tool_dispatch and ("*" in self.tools or tool in self.tools)
 
 

@@ -33,7 +33,6 @@ class Circuit(Value):
 
     @property
     def parked(self) -> bool:
-        """Return whether no incarnation is started before the probe is due."""
         return self.state == "parked"
 
 
@@ -55,5 +54,4 @@ def apply_event(circuit: Circuit, event: ChildParked | ChildSpawned | ProbeHealt
 
 
 def reset_circuit(circuit: Circuit, incarnation: int) -> Circuit:
-    """Return the circuit of a name that a person unparked after `incarnation`."""
     return Circuit(forgiven=max(circuit.forgiven, circuit.life, circuit.probe, incarnation))

@@ -22,7 +22,6 @@ class Ruling(Value):
 
     @property
     def restarts(self) -> bool:
-        """Return whether a successor follows without a person."""
         return self.follows in ("backoff", "at once", "pause", "reset")
 
 

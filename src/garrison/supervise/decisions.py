@@ -43,17 +43,14 @@ class ChildState(Value):
 
     @property
     def living(self) -> bool:
-        """Return whether an incarnation is, or may still be, alive."""
         return self.verdict is not None and self.verdict.living
 
     @property
     def hung(self) -> bool:
-        """Return whether an incarnation is alive but does nothing."""
         return self.verdict is not None and self.verdict.state == "hung"
 
     @property
     def leaving(self) -> bool:
-        """Return whether an incarnation that recorded its end still holds its life lock."""
         return self.observation is not None and self.observation.leaving is not None
 
     @property
@@ -62,7 +59,6 @@ class ChildState(Value):
         return int(self.identity.metadata.get("attempt", 1)) if self.identity is not None else 0
 
     def precedes(self, attempt: int) -> bool:
-        """Return whether the incarnation belongs to an attempt before `attempt`."""
         return self.identity is not None and self.attempt < attempt
 
 
@@ -150,7 +146,6 @@ def _decide(child: ChildState, deaths: Sequence[Death], now: float, boot_id: str
 
 
 def _journaled_death(identity: Identity, deaths: Sequence[Death]) -> Death | None:
-    """Return the journaled death of the last incarnation."""
     return next((death for death in deaths if death.incarnation == identity.incarnation), None)
 
 

@@ -72,7 +72,6 @@ class StartRefused(GarrisonError):
 
 
 def new_id() -> str:
-    """Return a random id for a record."""
     return os.urandom(8).hex()
 
 
@@ -296,7 +295,6 @@ class Incarnation:
 
     @property
     def marker(self) -> str:
-        """Return the GARRISON_LIFE of this incarnation's processes."""
         return format_marker(str(self.store.home), self.key, self.number)
 
     def beat(self) -> None:
@@ -360,7 +358,6 @@ class Incarnation:
             self.phase = phase
 
     def read_hook(self) -> Hook:
-        """Return its own hook, rebuilt if it was damaged."""
         return self.hook(lambda old: old)
 
     def _known_hook(self) -> Hook:

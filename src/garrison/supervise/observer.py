@@ -84,7 +84,6 @@ class Observer:
         return stale_reason(identity, self.observe(identity), timeout)
 
     def origin(self, pid: int) -> ProcessOrigin:
-        """Return process `pid` of this machine, as records name it."""
         probe, here = self.processes.probe(pid), self.machine
         return ProcessOrigin(pid, probe.ticks if probe else 0, here.pid_ns, here.boot_id, here.host)
 
@@ -114,7 +113,6 @@ class Observer:
         return replace(identity, last_heartbeat=max(identity.last_heartbeat, latest))
 
     def read_heartbeat(self, path: Path) -> tuple[float, float] | None:
-        """Return the last heartbeat in a life file, as `life_lock.read_heartbeat` does."""
         return life_lock.read_heartbeat(path)
 
     def _seconds_leaving(self, identity: Identity, ticks: int | None) -> float | None:
@@ -157,7 +155,6 @@ class Observer:
         return [process for identity in identities for process in self.known_processes(identity)]
 
     def known_processes(self, identity: Identity) -> set[ProcessId]:
-        """Return the processes that were seen of an incarnation while it started."""
         incarnation, processes = self._started.get(identity.key, (0, set()))
         return processes if incarnation == identity.incarnation else set()
 

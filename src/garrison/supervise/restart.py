@@ -46,7 +46,6 @@ class Policy(Value):
 
     @classmethod
     def of(cls, timing: Timing, total: int | None = None) -> Policy:
-        """Return the policy of the configured timing."""
         after = timing.probe_after or timing.restart_window
         return cls(window=timing.restart_window, total=total, healthy=timing.healthy_after, probe_after=after,
                    probe_cap=max(after, 7200.0))
@@ -77,12 +76,10 @@ class Death(Value):
 
     @classmethod
     def of(cls, event: ChildDied) -> Death:
-        """Return the death of a journal record."""
         return cls(event.incarnation, event.monotonic, event.boot_id, event.why, event.death_class, event.until)
 
     @property
     def counts(self) -> bool:
-        """Return whether window and total count it."""
         return ruling(self.kind).counts
 
     @property
@@ -104,7 +101,6 @@ class PolicyOutcome(Value):
 
     @property
     def park(self) -> bool:
-        """Return whether no start is scheduled."""
         return self.at is None
 
 
@@ -160,7 +156,6 @@ def _apply_uncounted(last: Death, deaths: Sequence[Death], now: float, boot_id: 
 
 
 def _count_last(deaths: Sequence[Death], kind: str) -> int:
-    """Return how many of the latest deaths in a row are of that class."""
     newest_first = sorted(deaths, key=lambda death: -death.incarnation)
     return next((count for count, death in enumerate(newest_first) if death.kind != kind), len(newest_first))
 
@@ -177,7 +172,6 @@ def weigh_deaths(deaths: Iterable[Death]) -> float:
 
 
 def weigh_recent(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> float:
-    """Return how much of the window's limit deaths have used."""
     restarts = _list_restarts(deaths, boot_id, policy, CLOSED, "")
     return _weigh(restart.weight for restart in _in_window(restarts, now, policy))
 
@@ -220,7 +214,6 @@ def backoff_delay(number: int, policy: Policy, name: str, incarnation: int, kind
 
 
 def _in_window(restarts: Sequence[_Restart], now: float, policy: Policy) -> list[_Restart]:
-    """Return the restarts that the window still counts."""
     return [restart for restart in restarts if now - restart.due < policy.window]
 
 

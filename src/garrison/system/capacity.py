@@ -36,7 +36,6 @@ class AgentLimit(Value):
 
     @classmethod
     def full(cls, most: int) -> AgentLimit:
-        """Return the limit of a machine with room."""
         return cls(most, most)
 
     def after(self, *, is_short: bool, busy: int, now: float) -> AgentLimit:
@@ -51,7 +50,6 @@ class AgentLimit(Value):
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

@@ -243,7 +243,6 @@ class FolderChanges:
         self._folders: dict[int, Path] = {}
 
     def fileno(self) -> int | None:
-        """Return the descriptor that becomes readable when a file was written."""
         return self._inotify.fileno() if self._inotify is not None else None
 
     def watch(self, folder: Path) -> None:

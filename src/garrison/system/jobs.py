@@ -65,7 +65,6 @@ class Job:
 
     @property
     def pid(self) -> int:
-        """Return the command's pid, also its session and group."""
         return self._child.pid
 
     @property
@@ -75,7 +74,6 @@ class Job:
 
     @property
     def marker(self) -> str:
-        """Return the life marker that its environment gives it, '' for none."""
         return self._marker
 
     @property

@@ -33,11 +33,9 @@ class Processes(Protocol):
         ...
 
     def find_marked(self, marker: str) -> list[ProcessId]:
-        """Return the living processes that carry this life marker."""
         ...
 
     def group_by_marker(self, markers: Collection[str]) -> dict[str, list[ProcessId]]:
-        """Return each of these life markers that living processes carry, with those processes."""
         ...
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:

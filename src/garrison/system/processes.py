@@ -65,7 +65,6 @@ class ProcessInfo(Value):
 
     @property
     def id(self) -> ProcessId:
-        """Return its identity."""
         return ProcessId(self.pid, self.ticks)
 
 
@@ -81,7 +80,6 @@ class ProcessRow(Value):
 
     @property
     def id(self) -> ProcessId:
-        """Return its identity."""
         return ProcessId(self.pid, self.ticks)
 
 
@@ -321,7 +319,6 @@ def _thread_times(pid: int) -> tuple[str, ...]:
 
 
 def is_tmux(comm: str) -> bool:
-    """Return whether a process name is a tmux server's or client's."""
     return comm == "tmux" or comm.startswith("tmux:")
 
 
@@ -357,7 +354,6 @@ class Child(Value):
 
     @property
     def id(self) -> ProcessId:
-        """Return its identity."""
         return ProcessId(self.pid, self.ticks)
 
     def close(self) -> None:

@@ -43,7 +43,6 @@ class ProcessSample(Value):
 
     @property
     def id(self) -> ProcessId:
-        """Return its identity."""
         return ProcessId(self.pid, self.ticks)
 
 
@@ -117,7 +116,6 @@ def _ended_cpu(ended: Mapping[int, ProcessSample]) -> dict[int, float]:
 
 
 def add_usage(first: Usage, second: Usage) -> Usage:
-    """Return the usage of two trees together."""
     measured = [usage.cpu for usage in (first, second) if usage.cpu is not None]
     return Usage(sum(measured) if measured else None, first.memory + second.memory,
                  first.processes + second.processes)
@@ -204,6 +202,5 @@ def private_memory(pid: int) -> int | None:
 
 
 def read_machine() -> Machine:
-    """Return the present load, cores and memory."""
     memory = psutil.virtual_memory()
     return Machine(psutil.getloadavg(), psutil.cpu_count() or 1, memory.available, memory.total)

@@ -56,7 +56,6 @@ _X32 = 0x40000000
 
 
 def is_known(machine: str = "") -> bool:
-    """Return whether the numbers of this architecture's system calls are known here."""
     return (machine or os.uname().machine) in _ARCHITECTURES
 
 

@@ -74,12 +74,10 @@ def scope_prefix(manager: Manager | None) -> list[str]:
 
 
 def environment(manager: Manager, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` with the runtime directory that leads to the manager."""
     return {**environ, "XDG_RUNTIME_DIR": manager.runtime}
 
 
 def can_start_scope(manager: Manager | None) -> bool:
-    """Return whether a scope can be started now, by starting one for `true`."""
     return manager is not None and _call(manager, [*scope_prefix(manager), "true"]) is not None
 
 
@@ -96,7 +94,6 @@ def parse_lingering(output: str) -> bool | None:
 
 
 def unit_name(run: str) -> str:
-    """Return the unit that runs a run's launcher."""
     return f"garrison@{run}.service"
 
 

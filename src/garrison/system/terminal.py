@@ -62,7 +62,6 @@ class Terminal(Protocol):
         ...
 
     def is_alive(self, session: Session) -> bool:
-        """Return whether the session's program still runs."""
         ...
 
     def exit_code(self, session: Session) -> int | None:
@@ -92,7 +91,6 @@ class Terminal(Protocol):
         ...
 
     def sessions(self) -> list[Session]:
-        """Return all our open sessions."""
         ...
 
     def shutdown(self) -> None:
@@ -126,7 +124,6 @@ class ProcessTerminal:
         return session
 
     def find(self, name: str, marker: str = "") -> Session | None:
-        """Return the session of that name, with that incarnation's marker if given."""
         session, recorded = self._read_valid(name)
         return session if marker in ("", recorded) else None
 
@@ -135,11 +132,9 @@ class ProcessTerminal:
         self._read(name)
 
     def is_alive(self, session: Session) -> bool:
-        """Return whether exactly that process still runs."""
         return processes.same_boot(session.server) and processes.is_running(session.pid, session.ticks)
 
     def exit_code(self, session: Session) -> int | None:
-        """Return its exit code, if this process started it."""
         return None if self.is_alive(session) else processes.exit_code(session.pid, session.ticks)
 
     def close(self, session: Session, *, grace: float = 2.0) -> None:
@@ -156,7 +151,6 @@ class ProcessTerminal:
                 self._path(session.name).unlink(missing_ok=True)
 
     def capture(self, session: Session, lines: int = 50) -> str:
-        """Return the tail of its log."""
         return jobs.read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
 
     def send(self, session: Session, text: str) -> None:
@@ -169,7 +163,6 @@ class ProcessTerminal:
                       "-f` follows what it prints, --terminal tmux gives the next run's agents a terminal")
 
     def sessions(self) -> list[Session]:
-        """Return all sessions that have not been closed."""
         names = [path.stem for path in sorted(self._folder.glob("[!.]*.json"))]
         return [session for name in names if (session := self.find(name)) is not None]
 

@@ -121,7 +121,6 @@ def format_size(count: int, least: str = "B") -> str:
 
 
 def width(text: str) -> int:
-    """Return the columns that `text` takes."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 

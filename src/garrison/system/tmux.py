@@ -108,11 +108,9 @@ class TmuxTerminal:
                        str(log))
 
     def find(self, name: str, marker: str = "") -> Session | None:
-        """Return the session of exactly that name, and of that incarnation's marker if given."""
         return next((self._session(pane) for pane in self._named(name) if marker in ("", pane.marker)), None)
 
     def is_alive(self, session: Session) -> bool:
-        """Return whether the pane's program still runs."""
         pane = self._pane(session)
         return pane is not None and _is_running(pane)
 
@@ -182,7 +180,6 @@ class TmuxTerminal:
         return "".join(self._client.lines("display-message", "-p", "-t", session.pane_id, form))
 
     def list_clients(self, session: Session, form: str) -> list[str]:
-        """Return a tmux format filled in for each client of the session."""
         return self._client.lines("list-clients", "-t", session.session_id, "-F", form)
 
     def resize(self, session: Session, columns: int, rows: int) -> None:
@@ -214,7 +211,6 @@ class TmuxTerminal:
         return pane
 
     def sessions(self) -> list[Session]:
-        """Return all sessions that `open` made on this server."""
         return [self._session(pane) for pane in self._panes()]
 
     def shutdown(self) -> None:
@@ -235,7 +231,6 @@ class TmuxTerminal:
         return TmuxClient(self._server)
 
     def _named(self, name: str, *, replace: bool = False) -> list[_Pane]:
-        """Return the pane of the session of exactly that name, if there is one."""
         return [pane for pane in self._panes(replace=replace) if pane.name == encode_name(name)]
 
     def _panes(self, *, replace: bool = False) -> list[_Pane]:

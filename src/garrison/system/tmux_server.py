@@ -222,7 +222,6 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _empty_environment(source: Mapping[str, str]) -> list[str]:
-    """Return `env -i` with the four variables that the server may have."""
     defaults = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", "TERM": "screen"}
     return [shutil.which("env") or "/usr/bin/env", "-i",
             *(f"{name}={source.get(name) or value}" for name, value in defaults.items())]

@@ -125,7 +125,6 @@ class TmuxViewer:
         self.follow_window(size)
 
     def other_writers(self) -> bool:
-        """Return whether a person types into the session at a terminal."""
         return "0" in self._terminal.list_clients(self._session, "#{client_readonly}")
 
     def type(self, typed: str) -> None:

@@ -185,7 +185,6 @@ class AcpDouble:
         return self.state / f"{session}.json"
 
     def read(self, session: str) -> Json:
-        """Return what is kept of a session."""
         return dict(json.loads(self._file(session).read_text()))
 
     def keep(self, session: str, known: Json) -> None:

@@ -59,19 +59,16 @@ def events(turn: Turn, asked_model: str, token: str) -> Iterator[bytes]:
 
 
 def usage(given: Usage) -> dict[str, Any]:
-    """Return token counts under the API's names."""
     read = given.input + given.cache_read + given.cache_write
     return {"prompt_tokens": read, "prompt_tokens_details": {"cached_tokens": given.cache_read},
             "completion_tokens": given.output, "total_tokens": read + given.output}
 
 
 def error(fault: dict[str, str], _status: int, _token: str) -> dict[str, Any]:
-    """Return the body of an HTTP error of both of OpenAI's APIs."""
     return {"error": {"message": fault["message"], "type": fault["type"], "param": None, "code": fault["type"]}}
 
 
 def stream_error(fault: dict[str, str], token: str) -> bytes:
-    """Return the chunk of an error in mid-stream."""
     return wire.encode_data(error(fault, 500, token))
 
 

@@ -56,12 +56,10 @@ def plan(answer: Answer, asked: Request, token: str, api: ModelApi = MESSAGES) -
 
 def refusal(status: int, error: dict[str, str], token: str, headers: dict[str, str] | None = None,
             api: ModelApi = MESSAGES) -> Plan:
-    """Return the plan for an HTTP error in the API's form."""
     return reply(status, api.error(error, status, token), token, headers)
 
 
 def reply(status: int, body: dict[str, Any], token: str, headers: dict[str, str] | None = None) -> Plan:
-    """Return the plan for a JSON answer."""
     return Plan(tuple(_json(status, body, token, headers or {})))
 
 

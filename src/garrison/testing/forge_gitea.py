@@ -28,7 +28,6 @@ _REVIEWS = {
 
 
 def user(login: str) -> dict[str, Any]:
-    """Return a user."""
     return {"id": sum(login.encode()), "login": login, "login_name": login, "full_name": login}
 
 

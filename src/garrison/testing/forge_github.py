@@ -37,13 +37,11 @@ def _templates() -> dict[str, Any]:
 
 
 def fill(template: str, /, **values: Any) -> dict[str, Any]:
-    """Return a template with values."""
     made: dict[str, Any] = copy.deepcopy(_templates()[template])
     return {**made, **values}
 
 
 def user(login: str) -> dict[str, Any]:
-    """Return a user."""
     return fill("simple-user", login=login, id=sum(login.encode()))
 
 

@@ -33,7 +33,6 @@ def dispatch(handlers: Mapping[str, Callable[[Call], Reply]], kind: str, call: C
 
 
 def pull_as_issue(pull: Pull) -> Issue:
-    """Return a pull request as the issues' routes show it."""
     return Issue(pull.number, pull.title, pull.body, pull.author)
 
 
@@ -49,7 +48,6 @@ def list_pulls(repository: Repository) -> list[Pull]:
 
 
 def matches(issue: Issue, query: dict[str, str]) -> bool:
-    """Return whether a list of issues with `query` has it."""
     label = query.get("labels", "")
     person = query.get("assignee") or query.get("assignee_username") or query.get("assigned_by") or ""
     return not issue.closed and (not label or label in issue.labels) and (not person or person in issue.assignees)

@@ -109,11 +109,9 @@ class ForgeServer:
 
     @property
     def host(self) -> str:
-        """Return host and port."""
         return f"127.0.0.1:{self._http.server_address[1]}"
 
     def remote(self, path: str) -> str:
-        """Return the remote's URL of a repository."""
         return f"http://{self.host}/{path}.git"
 
     def plant(self, name: str, times: int = 1, method: str = "", path: str = "") -> None:

@@ -180,7 +180,6 @@ class ForgeState:
         return done.stdout.strip()
 
     def bare(self, path: str) -> Path:
-        """Return the bare repository."""
         return self.folder / "git" / f"{path}.git"
 
     def create(self, path: str, base: str = "main") -> Repository:
@@ -225,7 +224,6 @@ class ForgeState:
         return found
 
     def pull_head(self, repository: Repository, pull: Pull) -> str:
-        """Return the head's commit."""
         return (self.head_of(repository.path, pull.head) if pull.state == "open" else "") or pull.last_head
 
     def open_pull(self, repository: Repository, head: str, base: str, title: str, body: str, *, draft: bool) -> Pull:

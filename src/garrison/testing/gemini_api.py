@@ -30,7 +30,6 @@ def to_messages(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def message(turn: Turn, asked_model: str, token: str) -> dict[str, Any]:
-    """Return the whole answer."""
     return {**_part(turn, asked_model, token, _parts(turn, token), "STOP"), "usageMetadata": usage(turn.usage)}
 
 
@@ -45,19 +44,16 @@ def events(turn: Turn, asked_model: str, token: str) -> Iterator[bytes]:
 
 
 def usage(given: Usage) -> dict[str, Any]:
-    """Return token counts under the API's names."""
     read = given.input + given.cache_read + given.cache_write
     return {"promptTokenCount": read, "cachedContentTokenCount": given.cache_read, "candidatesTokenCount": given.output,
             "totalTokenCount": read + given.output}
 
 
 def error(fault: dict[str, str], status: int, _token: str) -> dict[str, Any]:
-    """Return the body of an HTTP error."""
     return {"error": {"code": status, "message": fault["message"], "status": _STATUS.get(status, "UNKNOWN")}}
 
 
 def stream_error(fault: dict[str, str], token: str) -> bytes:
-    """Return the part of a stream that is an error."""
     return wire.encode_data(error(fault, 500, token))
 
 

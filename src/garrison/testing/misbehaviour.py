@@ -26,7 +26,6 @@ GOING_ON = say("I go on.", use("Bash", command="echo more >> went-on.txt"))
 
 
 def report(status: str = "success", summary: str = "All done, all tests pass.") -> Turn:
-    """Return the turn that reports."""
     return say(use(f"{TOOL}report_result", status=status, summary=summary, evidence=["seen"]))
 
 
@@ -90,12 +89,10 @@ BY_NAME: Mapping[str, Callable[..., Player]] = {make.__name__: make for make in 
 
 
 def _spoken(asked: Request) -> int:
-    """Return how often the model has answered in the whole conversation."""
     return sum(1 for message in asked.body.get("messages") or [] if message.get("role") == "assistant")
 
 
 def _in_turn(*turns: Words) -> Player:
-    """Return a player of these turns in order, the last one for ever."""
     made = [say(turn) if isinstance(turn, str) else turn for turn in turns]
     return lambda asked: made[min(_spoken(asked), len(made) - 1)]
 

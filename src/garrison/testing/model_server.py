@@ -67,7 +67,6 @@ class Record:
 
     @property
     def asked(self) -> Request:
-        """Return the request as a script gets it."""
         body = self.body if isinstance(self.body, dict) else {}
         api = find_api(_route(self.path))
         return Request(self.number, body if api is None else api.to_messages(self.path, body))
@@ -95,17 +94,14 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """Return the value for ANTHROPIC_BASE_URL."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the variables that lead clients of each API here."""
         return {"ANTHROPIC_BASE_URL": self.url, "OPENAI_BASE_URL": f"{self.url}/v1", "GOOGLE_GEMINI_BASE_URL": self.url}
 
     @property
     def messages(self) -> list[Record]:
-        """Return the calls of the model alone, in order."""
         with self._lock:
             return [request for request in self.requests if request.api]
 

@@ -57,7 +57,6 @@ class MemoryProcesses:
         self.ours = self.add(marker=None, ppid=1, comm="python").pid
 
     def here(self) -> Host:
-        """Return where this process runs."""
         return self._where
 
     def probe(self, pid: int) -> ProcessInfo | None:
@@ -71,21 +70,17 @@ class MemoryProcesses:
                            cpu=self.cpu.get(pid, 0))
 
     def is_running(self, pid: int, ticks: int) -> bool:
-        """Return whether that very process runs."""
         process = self.probe(pid)
         return process is not None and process.ticks == ticks and not process.zombie
 
     def find_marked(self, marker: str) -> list[ProcessId]:
-        """Return the living processes that carry the marker."""
         return [row.id for row in self._rows.values() if marker and row.marker == marker]
 
     def group_by_marker(self, markers: Collection[str]) -> dict[str, list[ProcessId]]:
-        """Return each of these markers that living processes carry, with those processes."""
         found = {marker: self.find_marked(marker) for marker in markers}
         return {marker: marked for marker, marked in found.items() if marked}
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:
-        """Return the living processes below `pid` that carry `marker` or none."""
         children = [row.pid for row in self._rows.values() if row.ppid == pid and row.marker in (None, marker)]
         probes = [probe for child in children if (probe := self.probe(child)) is not None]
         return probes + [process for child in children for process in self.descendants(child, marker)]

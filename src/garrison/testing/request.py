@@ -28,22 +28,18 @@ class Request(Value):
 
     @property
     def model(self) -> str:
-        """Return the requested model."""
         return str(self.body.get("model", ""))
 
     @property
     def stream(self) -> bool:
-        """Return whether the answer is to be a stream of server-sent events."""
         return bool(self.body.get("stream"))
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Return the names of the tools that the model may use."""
         return tuple(str(tool.get("name")) for tool in self.body.get("tools") or [])
 
     @property
     def system(self) -> str:
-        """Return the whole system text, including messages of the role `system`."""
         inline = [_text(message.get("content")) for message in self._messages if message.get("role") == "system"]
         return "\n".join([_text(self.body.get("system")), *inline]).strip()
 
@@ -80,7 +76,6 @@ class Request(Value):
 
     @property
     def result(self) -> str:
-        """Return the text of these tool results, joined."""
         return "\n".join(result["text"] for result in self.results)
 
     @property

@@ -32,7 +32,6 @@ def to_messages(_path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def message(turn: Turn, asked_model: str, token: str) -> dict[str, Any]:
-    """Return the whole response."""
     return {"id": f"resp_{token}", "object": "response", "status": "completed", "model": turn.model or asked_model,
             "output": _items(turn, token), "usage": usage(turn.usage)}
 
@@ -62,7 +61,6 @@ def usage(given: Usage) -> dict[str, Any]:
 
 
 def stream_error(fault: dict[str, str], token: str) -> bytes:
-    """Return the event of an error in mid-stream."""
     return _encode({"type": "response.failed", "response": {
         "id": f"resp_{token}", "status": "failed", "error": {"code": fault["type"], "message": fault["message"]}}})
 

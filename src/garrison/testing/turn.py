@@ -125,18 +125,15 @@ class Turn(Value):
 
     @property
     def stop_reason(self) -> str:
-        """Return the message's stop reason."""
         uses = any(block["type"] == "tool_use" for block in self.blocks)
         return self.stop or ("tool_use" if uses else "end_turn")
 
 
 def text(words: str) -> Block:
-    """Return a text block."""
     return {"type": "text", "text": words}
 
 
 def thinking(words: str) -> Block:
-    """Return a thinking block."""
     return {"type": "thinking", "thinking": words, "signature": "c2NyaXB0ZWQ="}
 
 

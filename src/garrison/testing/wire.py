@@ -40,29 +40,24 @@ def encoded_events(turn: Turn, asked_model: str, token: str) -> Iterator[bytes]:
 
 
 def encode_event(event: Event) -> bytes:
-    """Return one event as it is sent."""
     return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
 def encode_data(body: Event) -> bytes:
-    """Return one event without a name as it is sent."""
     return f"data: {json.dumps(body)}\n\n".encode()
 
 
 def blocks(turn: Turn, token: str) -> list[Block]:
-    """Return the turn's blocks, with an id for every tool use."""
     return [{**block, "id": block.get("id", f"toolu_{token}_{index}")} if block["type"] == "tool_use" else block
             for index, block in enumerate(turn.blocks)]
 
 
 def usage(given: Usage) -> dict[str, Any]:
-    """Return token counts under the API's names."""
     return {"input_tokens": given.input, "cache_creation_input_tokens": given.cache_write,
             "cache_read_input_tokens": given.cache_read, "output_tokens": given.output, "service_tier": "standard"}
 
 
 def error(fault_error: dict[str, str], _status: int, token: str) -> dict[str, Any]:
-    """Return the body of an HTTP error, or of an error event."""
     return {"type": "error", "error": fault_error, "request_id": f"req_{token}"}
 
 

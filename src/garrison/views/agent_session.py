@@ -31,7 +31,6 @@ class AgentSession(Value):
 
     @property
     def title(self) -> str:
-        """Return what it shows, in one line."""
         return f"run {self.key.run} · {self.key.name} · attempt {self.attempt} · incarnation {self.incarnation}"
 
 

@@ -95,7 +95,6 @@ class Change(Value):
 
     @property
     def is_uncommitted(self) -> bool:
-        """Return whether some of it was not committed yet."""
         return self.head != self.commit
 
 

@@ -40,7 +40,6 @@ class ConflictedFile(Value):
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the page, its name spelled out."""
         return {"path": spell_name(self.path), "lines": [asdict(line) for line in self.lines], "note": self.note}
 
 

@@ -41,11 +41,9 @@ class CostSeries(Value):
 
     @property
     def usd(self) -> float:
-        """Return the total."""
         return sum(sums[-1] for sums in (self.models or {}).values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {**asdict(self), "usd": round(self.usd, 6), "nodes": dict(self.nodes or {}),
                 "models": dict(self.models or {})}
 
@@ -91,7 +89,6 @@ def _summed(series: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
 
 
 def _most(series: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """Return the first series, and the sum of the rest as `others`."""
     shown = dict(list(series.items())[:SHOWN])
     rest = list(series.values())[SHOWN:]
     return {**shown, **({OTHERS: [round(sum(sums), 6) for sums in zip(*rest, strict=True)]} if rest else {})}

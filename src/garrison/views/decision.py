@@ -55,7 +55,6 @@ class Decision(Value):
     """Costs of the whole run so far."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the page, with the sums of what is shown."""
         return {**asdict(self), "files": sum(each.files or 0 for each in self.outcomes),
                 "added": sum(each.added for each in self.outcomes),
                 "removed": sum(each.removed for each in self.outcomes)}

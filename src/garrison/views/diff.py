@@ -57,7 +57,6 @@ class FileChange(Value):
     new_blob: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the page and `garrison review --json`, its names spelled out."""
         return {**asdict(self), "path": spell_name(self.path), "old_path": spell_name(self.old_path)}
 
 
@@ -87,7 +86,6 @@ class FileDiff(Value):
     next: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the page."""
         return {"file": self.file.to_json(), "lines": [line.to_json() for line in self.lines], "note": self.note,
                 "next": self.next}
 
@@ -133,7 +131,6 @@ def _number(text: str) -> int | None:
 
 
 def totals(files: Iterable[FileChange]) -> tuple[int, int]:
-    """Return how many lines were added and removed in all."""
     files = list(files)
     return sum(file.added or 0 for file in files), sum(file.removed or 0 for file in files)
 

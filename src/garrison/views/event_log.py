@@ -107,11 +107,9 @@ class EventLog:
         return set(self._problems.values())
 
     def problem(self, path: Path) -> str:
-        """Return why a journal could not be read, '' if it could."""
         return self._problems.get(path, "")
 
     def read(self) -> list[Event]:
-        """Return new events, by time."""
         return [event for record in self.records() if (event := self.event(record)) is not None]
 
     def records(self, only: Container[Path] | None = None) -> list[Record]:
@@ -130,7 +128,6 @@ class EventLog:
         return [record for _, record in sorted(records, key=lambda pair: pair[0])]  # stable: one journal's order stays
 
     def guardian_records(self) -> list[Record]:
-        """Return new records of the guardian's journal alone, without those that compaction archived."""
         path = self.files.journal
         entries = self._new_entries(path, archived=False) if self._has_changed(str(path)) else []
         return [Record(GUARDIAN, entry) for entry in entries]

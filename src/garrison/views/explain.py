@@ -64,7 +64,6 @@ class Line(Value):
     basis: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `why --json` prints it."""
         return asdict(self)
 
 

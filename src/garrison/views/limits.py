@@ -62,7 +62,6 @@ class Limit(Value):
     """Seconds after which a use no longer counts; None: never."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the limit as `status --json` prints it."""
         row = {"level": self.level, "limit": self.limit, "unit": self.unit, "text": self.text,
                "used": dict(self.used), "set_by": self.set_by}
         return row if self.window_s is None else {**row, "window_s": self.window_s}

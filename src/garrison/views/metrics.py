@@ -24,7 +24,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render_metrics(home: Path) -> bytes:
-    """Return all metrics of a home in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_HomeCollector(home))
     return generate_latest(registry)

@@ -107,7 +107,6 @@ class NodeView(Value):
 
     @property
     def incarnations(self) -> dict[str, int]:
-        """Return the number of incarnations of its runner and of its agent so far."""
         return {"runner": self.runner.incarnation if self.runner else 0,
                 "agent": self.agent.incarnation if self.agent else 0}
 
@@ -134,7 +133,6 @@ class FailedNode(Value):
     folder: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
         return asdict(self)
 
 
@@ -149,7 +147,6 @@ class QueueEntryView(Value):
     doing: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
         return asdict(self)
 
 
@@ -174,7 +171,6 @@ class NodeReader:
 
     @cached_property
     def _full_disk(self) -> str:
-        """Return a folder of the run whose disk is full, '' if none is."""
         folders = (self.observer.store.home, *(Path(place) for place in (self.launch.trees, self.launch.repo) if place))
         return next((str(folder) for folder in folders if disk_space.is_full(folder)), "")
 
@@ -193,7 +189,6 @@ class NodeReader:
 
     @property
     def under_way(self) -> bool:
-        """Return whether the run has not ended and was not stopped."""
         return self.status in UNFINISHED
 
     def nodes(self, age: Callable[[str], float | None]) -> list[NodeView]:
@@ -202,7 +197,6 @@ class NodeReader:
         return [self._node(name, age, *waiting.get(name, ((), ()))) for name in self.state.nodes]
 
     def open_questions(self) -> list[str]:
-        """Return the nodes whose agent waits for a person's answer."""
         return [name for name in self.state.questions
                 if name in self.state.nodes and has_open_question(self._facts(name))]
 
@@ -223,7 +217,6 @@ class NodeReader:
         return found
 
     def awaiting_approval(self) -> list[str]:
-        """Return the nodes whose work waits for a person's approval."""
         entries = self.model.queue.unfinished() if self.model.queue else []
         return [entry.node for entry in entries if entry.run == self.model.run and entry.awaits_approval]
 
@@ -385,7 +378,6 @@ class NodeReader:
 
 
 def unreported_work(nodes: Iterable[NodeView]) -> list[str]:
-    """Return a line for each node whose agent made no report."""
     return [f"{node.node}: {NO_REPORT}" for node in nodes if node.unreported]
 
 
@@ -411,7 +403,6 @@ SHOWN_REFUSED = 5
 
 
 def refused_hosts(nodes: Sequence[NodeView]) -> list[str]:
-    """Return the hosts that agents were refused, and how a person allows them all."""
     return [*name_refused(nodes), *filter(None, [permission_hint(nodes)])]
 
 
@@ -554,7 +545,6 @@ def place_of(model: RunModel, name: str) -> str:
 
 
 def place_of_status(status: str, landing: str) -> str:
-    """Return the place of a node with this status that is not parked."""
     return Landing.NO_CHANGE.value if is_unchanged(status, landing) else PLACE_BY_STATUS[status]
 
 

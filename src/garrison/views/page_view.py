@@ -124,7 +124,6 @@ class HomeObserver:
                                    self.runs.worked_earlier(launch, EARLIER_RUNS))
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return all runs of the home, a line each, the youngest first."""
         costs = self._costs.read(self.runs.observer.clock.utc()[:10]).by_run()
         views = self._lines.read()
         return [run_line(view, costs.get(view.run_id, NO_RUN_COSTS)) for view in reversed(views)]
@@ -248,7 +247,6 @@ class PageModel:
         return patch
 
     def observed(self) -> dict[str, Any]:
-        """Return the whole latest observation, for a client that has seen only the records."""
         observed = self.observation.changes(None) if self.observation else {}
         return {**observed, **self._status(), "problems": self.problems, "waits": self._waits()}
 
@@ -457,7 +455,6 @@ def _agent_of(record: Record) -> Key | None:
 
 
 def latest_entries(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Return the youngest `most` entries of a list, sorted by time."""
     return sorted(entries, key=lambda entry: (str(entry["at"]), str(entry["id"])))[-most:]
 
 

@@ -63,7 +63,6 @@ class ProcessView(Value):
         return self.status if self.verdict == "ended" else self.verdict
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
         return {name: value for name, value in fields_of(self).items() if name != "departure"}
 
 
@@ -107,7 +106,6 @@ class AgentEvidence(Value):
         return f", silent for {format_age(self.last['age_s'])} (last: {self.last['kind']})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
         return asdict(self)
 
 

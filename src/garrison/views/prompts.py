@@ -40,11 +40,9 @@ class Part(Value):
 
     @property
     def tokens(self) -> int:
-        """Return its size, estimated by its length."""
         return estimate_tokens(self.text)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         return {"what": self.what, "text": self.text, "tokens": self.tokens}
 
 
@@ -58,7 +56,6 @@ class AttemptPrompts(Value):
     parts: list[Part]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         return {"run": self.run, "node": self.node, "attempt": self.attempt, "sent": self.sent,
                 "parts": [part.to_json() for part in self.parts], "tokens_are": "estimated from the length"}
 

@@ -69,7 +69,6 @@ class Review(Value):
     """Set if the agent still works, and not all of it is committed."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         return asdict(self)
 
 

@@ -48,7 +48,6 @@ class Lifecycle(Value):
     why: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
         return {"at": self.at, "kind": self.kind, "agent": self.agent, "life": self.incarnation, "why": self.why}
 
 
@@ -209,7 +208,6 @@ class RunModel:
         return counted
 
     def latest(self) -> list[Lifecycle]:
-        """Return the latest deaths, respawns and parkings, youngest first."""
         return sorted(self.lifecycle.values(), key=lambda event: event.at, reverse=True)[:LATEST]
 
     def merge_entry(self, record: Record) -> MergeEntry | None:

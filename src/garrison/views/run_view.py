@@ -99,7 +99,6 @@ class RunLandingView(Value):
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
         return asdict(self)
 
 
@@ -157,7 +156,6 @@ class RunView(Value):
 
     @property
     def landed(self) -> int:
-        """Return the number of its landed nodes."""
         return self.counts["landed"]
 
     @property
@@ -179,11 +177,9 @@ class RunView(Value):
 
     @property
     def living(self) -> bool:
-        """Return whether any of its processes is alive."""
         return any(process.living for process in self.processes)
 
     def process(self, role: str) -> ProcessView | None:
-        """Return its first process of a role."""
         return next((process for process in self.processes if process.role == role), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -328,7 +324,6 @@ class RunReader:
         return [self.worked(one.run_id) for one in latest]
 
     def default_limits(self) -> list[Limit]:
-        """Return the limits of a run that is launched without options."""
         return limits(Launch("", "", "", "", "", ""), self.timing, Used())
 
     def _corrupt(self, followed: _FollowedRun, launch: Launch) -> str:

@@ -46,12 +46,10 @@ class Setting(Value):
 
     @property
     def is_set(self) -> bool:
-        """Return whether somebody has set just this."""
         return self.origin != DEFAULT and not self.is_inherited
 
     @property
     def text(self) -> str:
-        """Return the value as TOML would have it, `none` for none."""
         return "none" if self.value is None else json.dumps(self.value, ensure_ascii=False)
 
 

@@ -52,7 +52,6 @@ class TimelineReader:
 
     @property
     def problems(self) -> list[str]:
-        """Return the journals and records that could not be read."""
         return [*sorted(self._log.problems), *self._model.model.problems]
 
     @cached_property

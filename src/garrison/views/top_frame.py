@@ -40,7 +40,6 @@ class ProcessRow(Value):
     why: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `top --json` prints it."""
         return {"state": self.state, "phase": self.phase, "life": self.incarnation, "pid": self.pid,
                 "age_s": self.age_s, "beat_s": self.beat_s, **_usage_json(self.used), "why": self.why}
 

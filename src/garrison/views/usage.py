@@ -39,7 +39,6 @@ UsageByProcess = Mapping[tuple[str, str], Usage]
 
 
 def process_meter(home: Path) -> resource_usage.UsageMeter:
-    """Return a meter of the processes that carry a marker of this home."""
     return resource_usage.UsageMeter(lambda marker: _parse_marker(marker)[0] == str(home))
 
 
@@ -122,7 +121,6 @@ class Costs(Value):
     """Run → what its subscription has left."""
 
     def of_run(self, run: str) -> RunCosts:
-        """Return the costs of one run."""
         return RunCosts({node: spent for (owner, node), spent in self.nodes.items() if owner == run},
                         {node: limits for (owner, node), limits in self.limits.items() if owner == run}, self.today,
                         self.windows.get(run, ""))
@@ -202,7 +200,6 @@ def describe_cost(home: Path, run: str, usage: costs.UsageCache) -> tuple[float 
 
 
 def add_up(parts: Iterable[costs.Spent]) -> costs.Spent:
-    """Return the sum of some costs."""
     spent = list(parts)
     return costs.Spent(sum(part.usd for part in spent), sum(part.calls for part in spent),
                        sum(part.input for part in spent), sum(part.output for part in spent))

@@ -114,7 +114,6 @@ def _parked(model: RunModel, name: str) -> str | None:
 
 
 def entries_to_approve(model: RunModel) -> list[MergeEntry]:
-    """Return the run's merge entries that wait for approval."""
     entries = model.queue.unfinished() if model.queue else []
     return [entry for entry in entries if entry.run == model.run and entry.awaits_approval]
 

@@ -68,7 +68,6 @@ class WorkInProgress(Value):
     usual: UsualTime | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the page."""
         return asdict(self)
 
 

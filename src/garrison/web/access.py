@@ -74,7 +74,6 @@ class Pass(Value):
     expires: int
 
     def encode(self, token: str) -> str:
-        """Return it as a bearer, signed with the token of its scope."""
         text = f"{self.kind}.{self.scope}.{self.login}.{self.expires}"
         return f"{text}.{_signature(text, token)}"
 
@@ -93,7 +92,6 @@ class Rules(Value):
     """Cookie in which garrison 0.1 stored the token in a browser; a login deletes it."""
 
     def is_own_host(self, host: str) -> bool:
-        """Return whether a request names one of our hosts, with its port."""
         return any(urlsplit(origin).netloc == host for origin in self.origins)
 
     def scope(self, bearer: str, now: float) -> str:

@@ -106,7 +106,6 @@ def comments_of(body: Mapping[str, object], path_of: Callable[[int], str]) -> li
 
 
 def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
-    """Return the command of a merge entry's action."""
     if not _ENTRY.match(entry):
         raise UsageError("invalid merge entry id")
     return _choose(ENTRY, body)(entry)
@@ -148,6 +147,5 @@ async def run_command(home: Path, words: Sequence[str]) -> str:
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that is not empty, clean enough to be shown."""
     lines = [line for line in text.splitlines() if line.strip()]
     return clean(lines[-1])[:500] if lines else ""

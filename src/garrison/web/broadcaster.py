@@ -55,7 +55,6 @@ class RunList:
 
     @property
     def due(self) -> bool:
-        """Return whether it is time to read it."""
         return bool(self.clients) and time.monotonic() >= self._due
 
     def expire(self) -> None:
@@ -144,7 +143,6 @@ class Broadcaster:
     # ---- for the routes
 
     async def runs(self) -> list[dict[str, Any]]:
-        """Return all runs, the youngest first."""
         return await self._thread(self.observer.lines)
 
     async def stream(self, run: str) -> RunStream:
@@ -160,7 +158,6 @@ class Broadcaster:
         return self._streams[run]
 
     async def snapshot(self, run: str) -> dict[str, Any]:
-        """Return the current snapshot of a run."""
         stream = await self.stream(run)
         await self._observe(stream)
         return stream.snapshot()

@@ -53,7 +53,6 @@ class ChangeReader:
         return read_diff(git, file_at(listed.files, number), max(0, begin)).to_json()
 
     def path(self, run: str, node: str, attempt: int, head: str, number: int) -> str:
-        """Return the path of a changed file, as git has it."""
         file = file_at(self._find(Runtime.real(self.home), run, node, attempt, head).files, number)
         return file.path
 

@@ -69,7 +69,6 @@ class Conversation:
 
     @property
     def busy(self) -> bool:
-        """Return whether a message is being answered."""
         return self._turn is not None
 
     @property
@@ -79,7 +78,6 @@ class Conversation:
 
     @property
     def last_id(self) -> str:
-        """Return the id of the latest event."""
         return f"{self.server}-{self._number}"
 
     def send(self, message: str, shown: list[str] | None = None) -> Client:
@@ -269,7 +267,6 @@ def agreed_to(body: Mapping[str, object]) -> list[str] | None:
 
 
 def _proposals(entry: Mapping[str, Any]) -> list[str]:
-    """Return the commands that wait for the person's word after an entry."""
     return [str(Proposal.model_validate(proposal)) for proposal in entry.get("proposals", ())]
 
 

@@ -141,7 +141,6 @@ class Connection(H11Protocol):
 
     @property
     def is_beyond_capacity(self) -> bool:
-        """Return whether there are more connections than the server has room for."""
         return len(self.connections) > self._capacity.connections
 
     def end(self) -> None:
@@ -167,6 +166,5 @@ def recognize(scope: Scope) -> None:
 
 
 def is_beyond_capacity(scope: Scope) -> bool:
-    """Return whether the server has no room for the connection of a request."""
     connection = scope.get("state", {}).get(_CONNECTION)
     return isinstance(connection, Connection) and connection.is_beyond_capacity

@@ -21,7 +21,6 @@ _ID = re.compile(r"([0-9a-f]{8})-g(\d{1,12})\.l(\d{1,12})\.m(\d{1,12})-((?:\d{1,
 
 
 def run_stamp(run: str, created_at: str) -> str:
-    """Return a stamp that distinguishes runs of the same name."""
     return f"{zlib.crc32(f'{run} {created_at}'.encode()):08x}"
 
 
@@ -56,7 +55,6 @@ class Cursor:
             self.queue = seq
 
     def within(self, other: Cursor) -> bool:
-        """Return whether all that was seen here was seen there."""
         return (self.stamp == other.stamp and self.guardian <= other.guardian and self.launch <= other.launch
                 and self.queue <= other.queue
                 and all(seq <= other.runners.get(node, 0) for node, seq in self.runners.items()))

@@ -65,7 +65,6 @@ class Page:
         await self.webhooks.close()
 
     def app(self) -> ASGIApp:
-        """Return the whole application."""
         return Guard(self.rules, Starlette(routes=self.routes(), exception_handlers={404: unknown_address}))
 
     def routes(self) -> list[Route]:
@@ -128,15 +127,12 @@ class Page:
     # ---- runs
 
     async def home_facts(self, request: Request) -> Response:
-        """Return the home, and whether this client may change anything."""
         return json_answer({"home": str(self.home), "write": may_write(request)})
 
     async def runs(self, request: Request) -> Response:
-        """Return all runs."""
         return json_answer(await self.broadcaster.runs())
 
     async def run(self, request: Request) -> Response:
-        """Return the current state of one run."""
         snapshot = await self.broadcaster.snapshot(run_of(request))
         return json_answer({**snapshot, "write": may_write(request)})
 
@@ -151,7 +147,6 @@ class Page:
         return as_response(EventStream(client.events(), lambda: self.broadcaster.part(client)))
 
     async def history(self, request: Request) -> Response:
-        """Return a page of a run's timeline, signals or merge queue."""
         return json_answer(await asyncio.to_thread(self.histories.page, run_of(request), request.path_params["list"],
                                                    wanted_of(request)))
 
@@ -165,16 +160,13 @@ class Page:
             backwards=backwards))
 
     async def node(self, request: Request) -> Response:
-        """Return one node in detail."""
         run, name = run_of(request), node_of(request)
         return json_answer(await asyncio.to_thread(node.node_detail, self.home, run, name))
 
     async def log(self, request: Request) -> Response:
-        """Return a piece of the output of a node's agent."""
         return await self._piece(node.read_log, request)
 
     async def transcript(self, request: Request) -> Response:
-        """Return a piece of a node's session."""
         return await self._piece(node.read_transcript, request)
 
     async def read_changes(self, request: Request) -> Response:
@@ -184,13 +176,11 @@ class Page:
             self.changes.read, run_of(request), node_of(request), attempt, max(0, query_number(request, "from", 0))))
 
     async def read_diff(self, request: Request) -> Response:
-        """Return lines of one changed file."""
         return json_answer(await asyncio.to_thread(
             self.changes.diff, run_of(request), node_of(request), query_number(request, "attempt", 1),
             request.query_params.get("head", ""), query_number(request, "file", 0), query_number(request, "from", 0)))
 
     async def read_artefact(self, request: Request) -> Response:
-        """Return the end of a file that an attempt left."""
         return json_answer(await asyncio.to_thread(
             self.changes.artefact, run_of(request), node_of(request), query_number(request, "attempt", 1),
             request.query_params.get("name", "")))
@@ -289,15 +279,12 @@ class Page:
     # ---- the butler
 
     async def crew(self, request: Request) -> Response:
-        """Return the butler and its specialists."""
         return json_answer(await asyncio.to_thread(chat.crew_json, self.home))
 
     async def list_conversations(self, request: Request) -> Response:
-        """Return all conversations."""
         return json_answer(await asyncio.to_thread(self.conversations.list))
 
     async def conversation(self, request: Request) -> Response:
-        """Return a page of one conversation."""
         return json_answer(await self.conversations.read(request.path_params["conversation"], wanted_of(request)))
 
     async def send_message(self, request: Request) -> Response:
@@ -426,22 +413,18 @@ def cursors_of(request: Request) -> dict[str, str]:
 
 
 def may_write(request: Request) -> bool:
-    """Return whether the request's token allows changes."""
     return bool(request.scope["garrison.scope"] == access.WRITE)
 
 
 def run_of(request: Request) -> str:
-    """Return the run in the address."""
     return check_run(request.path_params["run"])
 
 
 def node_of(request: Request) -> str:
-    """Return the node in the address."""
     return check_node(request.path_params["node"])
 
 
 def wanted_of(request: Request) -> Wanted:
-    """Return the page of a list that a request asks for."""
     query = request.query_params
     return Wanted(query.get("before"), query.get("after"), query_number(request, "limit", PAGE),
                   query.get("q", "")[:QUERY])
@@ -456,5 +439,4 @@ def query_number(request: Request, name: str, default: int) -> int:
 
 
 def as_response(stream: EventStream) -> Response:
-    """Return an event stream typed as a route's response."""
     return stream  # type: ignore[return-value]  # Starlette calls any ASGI application

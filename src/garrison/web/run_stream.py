@@ -89,7 +89,6 @@ class FollowedRun:
 
     @property
     def id(self) -> str:
-        """Return the event id of the current position."""
         return self.cursor.encode(self.order)
 
     @property
@@ -121,7 +120,6 @@ class RunStream:
 
     @property
     def page(self) -> PageModel:
-        """Return the run as the page shows it."""
         return self.followed.page
 
     def head(self) -> dict[str, Any]:
@@ -134,7 +132,6 @@ class RunStream:
                 "next": graph.successors() if graph else {}}
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the current snapshot, with the id of the last event in it."""
         parts = self.page.snapshot()
         problems = list(dict.fromkeys([*sorted(self.followed.log.problems), *parts["problems"]]))
         return {**self.head(), "id": self.followed.id, **parts, "problems": problems}
@@ -147,7 +144,6 @@ class RunStream:
         return self._first[3]
 
     def observation_event(self) -> bytes:
-        """Return the whole latest observation as an event."""
         return encode_event("beat", {"run": self.run, **self.page.observed()})
 
     def exists(self) -> bool:
@@ -201,7 +197,6 @@ class RunStream:
         return [data for _, data in list(self._latest)[ids.index(after):]]
 
     def reread(self) -> FollowedRun:
-        """Return its journals, unread."""
         return FollowedRun(self.home, self.launch, self.page.graph, self._plan)
 
 

@@ -71,7 +71,6 @@ class Endpoint(Value):
 
     @property
     def scheme(self) -> str:
-        """Return the scheme of its addresses."""
         return "https" if self.tls else "http"
 
     def origin(self, port: int) -> str:
@@ -83,7 +82,6 @@ class Endpoint(Value):
 
     @property
     def host_names(self) -> list[str]:
-        """Return all host names that a request may use."""
         own = ["127.0.0.1", "localhost", "::1"] if ipaddress.ip_address(self.address).is_loopback else [self.address]
         return [*own, *self.names]
 

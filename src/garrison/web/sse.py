@@ -67,7 +67,6 @@ class Client:
 
     @property
     def cursors(self) -> Mapping[str, str]:
-        """Return the runs that it follows, each with the id of its last event."""
         return self._cursors
 
     def begin(self, events: list[bytes], run: str = "") -> None:

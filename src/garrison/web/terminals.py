@@ -66,7 +66,6 @@ class PageTerminal:
 
     @property
     def has_keyboard(self) -> bool:
-        """Return whether its person types."""
         return self._lock is not None
 
     def leave(self, why: str) -> None:
@@ -266,7 +265,6 @@ def typed_of(body: Mapping[str, object]) -> str:
 
 
 def size_json(size: Size) -> dict[str, int]:
-    """Return a size as JSON."""
     return {"columns": size.columns, "rows": size.rows}
 
 

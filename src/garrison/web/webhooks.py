@@ -64,7 +64,6 @@ def load_secret(home: Path) -> str:
 
 
 def secret_path(home: Path) -> Path:
-    """Return the file that holds the secret."""
     return home / "web" / "webhook-secret"
 
 
@@ -111,7 +110,6 @@ class Webhooks:
 
     @property
     def are_on(self) -> bool:
-        """Return whether deliveries are received."""
         return bool(self._secret)
 
     async def receive(self, request: Request, headers: Mapping[str, str]) -> Response:

@@ -95,7 +95,6 @@ class WorkflowAgent:
         return await self.execute_workflow(state.workflow, session_id)
 
     async def list_sessions(self) -> list[dict[str, Any]]:
-        """Return the sessions that can be resumed, the latest first."""
         return await self.state_manager.list_sessions()
 
     async def _execute(self, workflow: Workflow, state: WorkflowState, logger: logging.Logger, *,
@@ -125,7 +124,6 @@ class WorkflowAgent:
 
     @property
     def _is_in_home(self) -> bool:
-        """Return whether its sessions lie where the command line looks for them."""
         return self.state_manager.state_dir == StateManager().state_dir
 
     def _resume_call(self, session_id: str) -> str:
@@ -147,7 +145,6 @@ class WorkflowAgent:
 
     @property
     def executor(self) -> WorkflowExecutor:
-        """Return an executor with this agent's settings, for callers that keep their own state."""
         return self._executor(self.logger)
 
     def _executor(self, logger: logging.Logger | None) -> WorkflowExecutor:

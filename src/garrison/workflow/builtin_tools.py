@@ -119,7 +119,6 @@ class Toolbox:
         return separator.join(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts)
 
     def parse(self, text: str) -> Any:
-        """Return the value of a JSON text."""
         return json.loads(text)
 
     async def git_log(self, limit: int = 20, revisions: str = "HEAD") -> dict[str, Any]:

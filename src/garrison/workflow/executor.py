@@ -64,7 +64,6 @@ class Progress(Value):
     error: str = ""
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as JSON data."""
         return {**asdict(self), "status": self.status.value, "elapsed": round(self.elapsed, 3)}
 
 
@@ -128,7 +127,6 @@ class _Execution:
         return self._result(result)
 
     def _retries(self, step: WorkflowStep) -> int:
-        """Return how often a step is retried, within the agent's limit."""
         limit = self.executor._max_retries
         return step.retry_count if limit is None else min(step.retry_count, limit)
 
@@ -155,7 +153,6 @@ class _Execution:
                               self.state.session_id, self._statuses(), list(self.state.suggestions))
 
     def _statuses(self) -> dict[str, StepStatus]:
-        """Return the status of each step, in the workflow's order."""
         statuses = self.state.step_status
         return {step.name: statuses[step.name] for step in self.workflow.steps if step.name in statuses}
 

@@ -57,7 +57,6 @@ class ServerSpec(Value):
 
     @property
     def shown(self) -> str:
-        """Return its address or program, for messages."""
         return self.url or self.command[0]
 
     @classmethod

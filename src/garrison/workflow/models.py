@@ -55,7 +55,6 @@ class Workflow:
     """Values of `${inputs.NAME}`."""
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as JSON data."""
         return asdict(self)
 
     @classmethod

@@ -40,7 +40,6 @@ def plan_prompt(command: str, tools: Mapping[str, Any]) -> str:
 
 
 def retry_prompt(error: str) -> str:
-    """Return the prompt for another answer, after one that is not a valid workflow."""
     return f"That is not a valid workflow: {error}\nAnswer again, with the complete JSON object alone."
 
 
@@ -58,7 +57,6 @@ def parse_plan(answer: str, tools: Mapping[str, Any]) -> Workflow:
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error as one line for the agent."""
     return " ".join(str(error).split()) if isinstance(error, GarrisonError) else f"{type(error).__name__}: {error}"
 
 

@@ -41,11 +41,9 @@ class StateManager:
         return self.state_dir / f"{session_id}.json"
 
     def run_dir(self, session_id: str) -> Path:
-        """Return the engine's run directory."""
         return self.path(session_id).parent / "runs" / session_id
 
     def log(self, session_id: str) -> Path:
-        """Return the log's file."""
         return self.path(session_id).parent / "logs" / f"{session_id}.log"
 
     async def save_state(self, state: WorkflowState) -> None:

@@ -167,7 +167,6 @@ def argument_error(arguments: Mapping[str, Any], tool: Any) -> str:
 
 
 def type_names(kinds: Types) -> str:
-    """Return the names of types for a message."""
     return " or ".join(TYPE_NAMES[kind] for kind in kinds)
 
 

@@ -64,7 +64,6 @@ def _check_given(path: Path, workflow: Workflow, given: Mapping[str, Any]) -> No
 
 
 def read_servers(path: Path) -> tuple[dict[str, ServerSpec], dict[str, Any]]:
-    """Return the servers of a workflow file, parsed and as written."""
     return _servers(path, _load(path))
 
 

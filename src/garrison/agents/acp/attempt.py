@@ -160,7 +160,6 @@ class AcpAttempt(ConnectedAttempt):
 
 
 def _what_to_do(name: str, kind: str) -> str:
-    """Return what a person has to do before the session can continue."""
     if kind == failures.AUTHENTICATION:
         return f"the key or log-in was refused: set a key that [agents.{name}] names in env, or log in with its program"
     return failures.WHAT_TO_DO[kind]

@@ -157,12 +157,10 @@ class AcpClient:
 
     @property
     def pid(self) -> int:
-        """Return the program's process id."""
         return self._process.pid
 
     @property
     def stderr(self) -> str:
-        """Return the end of what the program wrote to its error output."""
         return " ".join(" ".join(self._stderr).split())[-600:]
 
     # ---- the program and its session
@@ -204,7 +202,6 @@ class AcpClient:
 
     @property
     def can_resume(self) -> bool:
-        """Return whether the agent can continue a session of an earlier process."""
         return self._resumes or bool(self._capabilities and self._capabilities.load_session)
 
     @property

@@ -47,5 +47,4 @@ class AcpJob(Value):
 
     @property
     def attempt_folder(self) -> Path:
-        """Return the folder of the attempt as a path."""
         return Path(self.folder)

@@ -56,7 +56,6 @@ def choose(options: Sequence[Option], ruling: Ruling) -> Option | None:
 
 
 def question_of(title: str, options: Sequence[Option]) -> str:
-    """Return the question to a person."""
     names = ", ".join(dict.fromkeys(option.name.strip() or option.id for option in options)) or "yes, no"
     return f"May it: {title.strip()[:MAX_TITLE] or 'run a tool that it does not name'}? Answer yes or no ({names})"
 

@@ -138,7 +138,6 @@ class AgentTransport:
 
     @property
     def stray(self) -> int:
-        """Return how many lines were no message."""
         return self._stray
 
 

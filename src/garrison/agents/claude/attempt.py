@@ -77,15 +77,12 @@ class SuspendableAttempt(Work):
         raise NotImplementedError
 
     def _report(self) -> AgentReport:
-        """Return the agent's report for the pipeline once the policy has decided to finish."""
         return {}
 
     def _model(self) -> str:
-        """Return the model whose limits hold for it, '' if it is not known."""
         return str(self.assignment.task.attributes.get("model", ""))
 
     def _is_of_api(self) -> bool:
-        """Return whether the last ending is certain to be its API's doing."""
         return True
 
     # ---- the protocol `Work`
@@ -242,7 +239,6 @@ class ConnectedAttempt(SuspendableAttempt):
 
     @property
     def session(self) -> str | None:
-        """Return the session's id, once it has been chosen."""
         body = read_json(self.files.session)
         return str(body["id"]) if body else None
 
@@ -374,5 +370,4 @@ class ConnectionProcess(Work):
         return self._job.pid, self._job.ticks
 
     def wake_at(self) -> float | None:
-        """Return its timeout."""
         return self._job.wake_at

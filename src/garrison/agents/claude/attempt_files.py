@@ -164,5 +164,4 @@ class ConnectionJob(Value):
 
     @property
     def attempt_folder(self) -> Path:
-        """Return the folder of the attempt as a path."""
         return Path(self.folder)

@@ -125,6 +125,5 @@ def _namespace_pids(pid: int) -> list[int]:
 
 
 def _program_files(cli: str) -> list[Path]:
-    """Return the CLI's own file and what it links to, wherever they are."""
     program = shutil.which(cli)
     return [] if program is None else list(dict.fromkeys([Path(program), Path(program).resolve()]))

@@ -191,12 +191,10 @@ class ClaudeClient:
 
     @property
     def tool_running(self) -> bool:
-        """Return whether a tool call has no result yet."""
         return bool(self._messages.tool_calls)
 
     @property
     def answered(self) -> bool:
-        """Return whether the model has answered anything."""
         return self._messages.answered
 
     @property
@@ -250,7 +248,6 @@ class ClaudeClient:
         return self._client.exit_code
 
     async def pid(self) -> int | None:
-        """Return the CLI's process id."""
         pid = (await self._client.get_server_info() or {}).get("pid")
         return pid if isinstance(pid, int) else None
 

@@ -12,5 +12,4 @@ MISSING = ("Claude agents need claude-agent-sdk, which is not installed (about 3
 
 
 def has_sdk() -> bool:
-    """Return whether the SDK is installed."""
     return find_spec("claude_agent_sdk") is not None

@@ -31,5 +31,4 @@ WHAT_TO_DO: Mapping[str, str] = {
 
 
 def ruling(kind: str) -> death_classes.Ruling:
-    """Return the restart policy's ruling on a class of failure."""
     return death_classes.ruling(CLASSES.get(kind, death_classes.CRASH))

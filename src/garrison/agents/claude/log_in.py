@@ -68,7 +68,6 @@ class OutsideLogIn:
         return {TOKEN: token} if token and isinstance(token, str) else {}
 
     def has_expired(self, now: float) -> bool:
-        """Return whether the token is not valid any more."""
         return _seconds_left(self._read_table(), now) <= 0
 
     def _read_table(self) -> Mapping[str, Any]:

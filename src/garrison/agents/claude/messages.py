@@ -42,7 +42,6 @@ class Told(Value):
 
     @property
     def text(self) -> str:
-        """Return them as the session reads them."""
         return "\n\n".join([HEADING, *self.said])
 
 

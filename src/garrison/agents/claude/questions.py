@@ -44,7 +44,6 @@ def ask(files: AttemptFiles, text: str, call: str = "", permission: Sequence[str
 
 
 def is_answered(files: AttemptFiles) -> bool:
-    """Return whether the last question has its answer."""
     return last_answer(files) is not None
 
 
@@ -103,12 +102,10 @@ def open_question(files: AttemptFiles, endings: Sequence[Ending], decision: Deci
 
 
 def failure_id(endings: Sequence[Ending]) -> str:
-    """Return the id of the question about the last of these endings."""
     return f"{_FAILURE}{len(endings)}"
 
 
 def is_resolved(files: AttemptFiles, endings: Sequence[Ending]) -> bool:
-    """Return whether a person has answered that the last failure is resolved."""
     answer = read_json(files.lifted)
     return bool(answer and answer["id"] == failure_id(endings))
 

@@ -46,7 +46,6 @@ class SessionConnection:
 
     @property
     def _answered(self) -> bool:
-        """Return whether the model has answered in this connection."""
         raise NotImplementedError
 
     def _stop_on_signals(self) -> None:
@@ -137,5 +136,4 @@ def clean(text: str) -> str:
 
 
 def shorten(reason: str) -> str:
-    """Return a reason as an ending holds it."""
     return clean(reason).strip()[:_MAX_REASON]

@@ -169,5 +169,4 @@ def read_only(profile: ClaudeSettings, *, can_run: bool = False) -> ClaudeSettin
 
 
 def without_variables(settings: ClaudeSettings, names: Collection[str]) -> ClaudeSettings:
-    """Return the settings without the variables with these names."""
     return replace(settings, set={name: value for name, value in settings.set.items() if name not in names})

@@ -44,7 +44,6 @@ class Person(Value):
     since: str = ""
 
     def describe(self) -> str:
-        """Return what the attempt waits for meanwhile."""
         return f"while it is held by a person (takeover, process {self.pid}, since {self.since})" if self.pid else \
             "while it is held by a person"
 

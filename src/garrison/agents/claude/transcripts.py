@@ -65,7 +65,6 @@ class TranscriptStore:
         return [{"session_id": path.stem, "mtime": int(path.stat().st_mtime * 1000)} for path in files]
 
     async def list_subkeys(self, key: Key) -> list[str]:
-        """Return the subpaths of a session's transcripts beside its main one."""
         folder = self.path(key).with_suffix("")
         return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.jsonl"))
 
@@ -105,7 +104,6 @@ class Mirror(TranscriptStore):
     """
 
     async def load(self, key: Key) -> list[Entry] | None:
-        """Return nothing."""
         return None
 
 

@@ -64,12 +64,10 @@ class ClaudeSession:
 
     @property
     def session_id(self) -> str | None:
-        """Return the session's id once it has taken a message."""
         return self._id if self._taken else None
 
     @property
     def alive(self) -> bool:
-        """Return whether the CLI still runs, as far as its pid is known."""
         return self._process is None or processes.is_running(self._process.pid, self._process.ticks)
 
     def _hear(self, text: str) -> None:

@@ -35,7 +35,6 @@ class ControlGraph:
 
     @property
     def edges(self) -> list[Edge]:
-        """Return every edge once, in the order they were added."""
         return [edge for targets in self._out.values() for edge in targets.values()]
 
     def require(self, *ids: str) -> None:
@@ -72,7 +71,6 @@ class ControlGraph:
         self._in[edge.target][edge.source] = edge
 
     def has_edge(self, source: str, target: str) -> bool:
-        """Return whether there is an edge from `source` to `target`."""
         return target in self._out.get(source, {})
 
     def edge(self, source: str, target: str) -> Edge:
@@ -93,7 +91,6 @@ class ControlGraph:
         return edge
 
     def controllers(self, node_id: str) -> list[str]:
-        """Return the controllers of a node, sorted."""
         return [controller for controller, _ in self.controllers_with_types(node_id)]
 
     def controllers_with_types(self, node_id: str) -> list[tuple[str, str]]:
@@ -102,12 +99,10 @@ class ControlGraph:
         return sorted((source, edge.control_type) for source, edge in self._in[node_id].items() if edge.directed)
 
     def subordinates(self, node_id: str) -> list[str]:
-        """Return the nodes that a node directs, sorted."""
         self.require(node_id)
         return sorted(target for target, edge in self._out[node_id].items() if edge.directed)
 
     def is_controller(self, controller: str, subordinate: str) -> bool:
-        """Return whether an edge says that `controller` directs `subordinate`."""
         self.require(controller, subordinate)
         edge = self._out[controller].get(subordinate)
         return edge is not None and edge.directed

@@ -126,7 +126,6 @@ class AgentGraph:
         return self.nodes[node_id]
 
     def node_exists(self, node_id: str) -> bool:
-        """Return whether there is a node of that id."""
         return node_id in self.nodes
 
     # ---- messages
@@ -150,7 +149,6 @@ class AgentGraph:
         return self._keep(to_node, from_node, reply, sent.number, {})
 
     def get_messages(self, node_a: str, node_b: str) -> list[Message]:
-        """Return the messages between two agents, in order."""
         pair = {self.get_node(node_a).id, self.get_node(node_b).id}
         return [message for message in self.messages if {message.sender, message.recipient} == pair]
 
@@ -192,11 +190,9 @@ class AgentGraph:
     # ---- control hierarchy
 
     def get_controllers(self, node_id: str) -> list[str]:
-        """Return the controllers of a node, sorted."""
         return self.control.controllers(node_id)
 
     def get_subordinates(self, node_id: str) -> list[str]:
-        """Return the nodes that a node directs, sorted."""
         return self.control.subordinates(node_id)
 
     def is_controller(self, controller_id: str, subordinate_id: str) -> bool:
@@ -204,11 +200,9 @@ class AgentGraph:
         return self.control.is_controller(controller_id, subordinate_id)
 
     def get_control_relationships(self) -> dict[str, list[str]]:
-        """Return controller → its subordinates, all sorted."""
         return self.control.relationships()
 
     def get_effective_prompt(self, node_id: str) -> str:
-        """Return the prompt that the node's next session would start with."""
         return self._prompt_of(self.get_node(node_id))
 
     def _prompt_of(self, node: Node) -> str:

@@ -100,7 +100,6 @@ class Node:
 
     @property
     def original_system_prompt(self) -> str:
-        """Return the prompt without the block of its controllers."""
         return self.system_prompt
 
     @property
@@ -193,7 +192,6 @@ class LiveSession(Session, Protocol):
 
     @property
     def alive(self) -> bool:
-        """Return whether its process still runs."""
         ...
 
 

@@ -84,12 +84,10 @@ class _Running:
 
     @property
     def connected(self) -> bool:
-        """Return whether the session has connected, and its task and process still run."""
         return self.ready.done() and self.task is not None and not self.task.done() and self.alive
 
     @property
     def alive(self) -> bool:
-        """Return whether the session's process runs, as far as it has one."""
         return not isinstance(self.session, LiveSession) or self.session.alive
 
 
@@ -112,7 +110,6 @@ class AgentSessionManager:
         self._turns: dict[str, asyncio.Lock] = {}
 
     def is_running(self, node_id: str) -> bool:
-        """Return whether the agent has a connected session."""
         running = self._running.get(node_id)
         return running is not None and running.connected
 

@@ -339,7 +339,6 @@ class TemporalDispatcher:
         return Answer(Order.CANCEL if held.is_cancelled else Order.OK, messages)
 
     def is_called(self, token: Token) -> bool:
-        """Return whether a delivery of the workflow waits for the next heartbeat."""
         held = self._held.get((token.id, token.claim))
         return held is not None and (held.is_cancelled or bool(held.messages))
 

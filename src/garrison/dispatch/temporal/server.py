@@ -76,12 +76,10 @@ class LocalServer:
 
     @property
     def address(self) -> str:
-        """Return host and port."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def database(self) -> Path:
-        """Return the file with what was submitted."""
         return self.folder / "temporal.db"
 
     @property
@@ -90,7 +88,6 @@ class LocalServer:
         return self._process.pid if self._process is not None else None
 
     def argv(self) -> list[str]:
-        """Return the command that runs it."""
         return [str(find_program()), "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self.port),
                 "--db-filename", str(self.database), "--log-level", "warn",
                 "--dynamic-config-value", f'matching.longPollExpirationInterval="{POLL_SECONDS}s"']

@@ -85,7 +85,6 @@ def retry_failed(turn: Turn, last: str, only: Collection[str] | None = None) -> 
 
 
 def retriable(turn: Turn) -> set[str]:
-    """Return the failed nodes that `retry_failed` may be asked for by name."""
     return {_origin_of_failure(turn, node) for node in turn.state.failures}
 
 

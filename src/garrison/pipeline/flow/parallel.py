@@ -40,7 +40,6 @@ def without_updates(outcome: Outcome) -> Outcome:
 
 
 def fan_out_of(turn: Turn, node: str) -> FanOut:
-    """Return the settings of a parallel."""
     fan_out = turn.program.units[node].fan_out
     assert fan_out is not None, node
     return fan_out
@@ -138,7 +137,6 @@ def end_branch(turn: Turn, branch: str, outcome: Outcome, node: str) -> str | No
 
 
 def _is_decisive(fan_out: FanOut, outcome: Outcome) -> bool:
-    """Return whether one branch's outcome decides the parallel before the others have ended."""
     if outcome.status in _GOOD:
         return fan_out.policy == "first_success"
     return fan_out.on_failure == "fail_fast"

@@ -128,12 +128,10 @@ class Unit(Value):
 
     @property
     def automatic(self) -> bool:
-        """Return whether the engine executes it without a driver."""
         return self.handler in AUTOMATIC
 
     @property
     def routes(self) -> tuple[Route, ...]:
-        """Return all its edges, in the order of the text."""
         return tuple(sorted((*self.conditional, *self.plain), key=lambda route: route.index))
 
 
@@ -325,7 +323,6 @@ def _fan_out(node: Node, join: Join | None, branches: int) -> FanOut:
 
 
 def _retry_targets(graph: Graph, attrs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return `retry_target`, then `fallback_retry_target`, if the graph has these nodes."""
     named = (text(attrs, "retry_target"), text(attrs, "fallback_retry_target"))
     return tuple(name for name in named if name is not None and name in graph.nodes)
 

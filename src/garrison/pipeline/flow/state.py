@@ -160,7 +160,6 @@ class FlowState:
     digest: str = ""
 
     def context(self, branch: str = ROOT) -> Mapping[str, Any]:
-        """Return the context of `branch`, read-only."""
         return MappingProxyType(self.contexts[branch])
 
     @property

@@ -141,7 +141,6 @@ def is_satisfied(turn: Turn, gate: str) -> bool:
 
 
 def _is_partial(turn: Turn, gate: str, outcome: Outcome) -> bool:
-    """Return whether a gate that accepts a partial success has one."""
     return outcome.status == PARTIAL and not turn.program.units[gate].refuses_partial
 
 

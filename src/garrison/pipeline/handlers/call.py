@@ -118,7 +118,6 @@ class Call:
 
     @property
     def attrs(self) -> Mapping[str, str]:
-        """Return the attributes of the node after stylesheet and expansion."""
         return self.node.attrs
 
     @property
@@ -130,7 +129,6 @@ class Call:
 
     @property
     def prompt(self) -> str:
-        """Return the prompt of the node, else its label."""
         return expand_context(str(self.node.attrs.get("prompt") or self.node.label), self.context)
 
     @property
@@ -162,7 +160,6 @@ class Call:
 
     @property
     def made_folder(self) -> Path | None:
-        """Return the folder, if it was used."""
         return self._folder
 
     @property
@@ -226,7 +223,6 @@ def from_error(error: BaseException) -> Outcome:
 
 
 def is_async(handler: Any) -> bool:
-    """Return whether calling `handler` returns an awaitable."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 

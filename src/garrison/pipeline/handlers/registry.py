@@ -87,7 +87,6 @@ class Registry:
         return handler
 
     def is_built_in(self, name: str) -> bool:
-        """Return whether garrison's own handler executes that type in this run."""
         return name in BUILT_IN and name not in self.given
 
     def check(self, graph: Graph) -> None:
@@ -100,7 +99,6 @@ class Registry:
                     "handlers={...})"))
 
     def names(self) -> list[str]:
-        """Return all types with a handler."""
         return sorted({*ENGINE_TYPES, *BUILT_IN, *offered(), *self._handlers} - {ANY})
 
 

@@ -107,5 +107,4 @@ def _guarded(name: str, rule: Rule, view: View) -> list[Problem]:
 
 
 def errors(findings: list[Finding]) -> list[Finding]:
-    """Return the findings that keep a run from being launched."""
     return [finding for finding in findings if finding.severity == ERROR]

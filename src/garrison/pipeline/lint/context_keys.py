@@ -116,7 +116,6 @@ def _fix(view: View, key: str, correction: str | None, has_agents: bool) -> str:
 
 
 def _has_hidden_texts(view: View) -> bool:
-    """Return whether a handler or a prompt outside of this text may write keys."""
     return any(not is_known_handler(handler) for handler in set(view.handler.values())) or any(
         node.attrs.get("prompt", "").startswith("@") for node in view.graph.nodes.values())
 

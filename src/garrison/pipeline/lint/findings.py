@@ -39,7 +39,6 @@ class Finding(Value):
         return f"{self.message}; {self.fix}" if self.fix else self.message
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
         return asdict(self)
 
 
@@ -72,7 +71,6 @@ class View(Value, dict=True):
     registered: frozenset[str] = msgspec.field(default_factory=frozenset)
 
     def has_handler(self, handler: str) -> bool:
-        """Return whether this installation runs nodes of that handler."""
         return is_known_handler(handler) or handler in self.registered
 
     @cached_property
@@ -95,7 +93,6 @@ class View(Value, dict=True):
 
     @cached_property
     def entered(self) -> frozenset[str]:
-        """Return the nodes that edges lead to."""
         return frozenset(edge.target for edge in self.graph.edges)
 
     @cached_property
@@ -106,7 +103,6 @@ class View(Value, dict=True):
 
     @cached_property
     def declared(self) -> tuple[str, ...]:
-        """Return the nodes that the graph declares, in the order of the text."""
         return tuple(node.id for node in self.graph.nodes.values() if node.declared)
 
     @cached_property
@@ -125,7 +121,6 @@ class View(Value, dict=True):
 
     @cached_property
     def edge_labels(self) -> frozenset[str]:
-        """Return the labels of all edges, as they are compared."""
         return frozenset(normalize_label(edge.attrs.get("label", "")) for edge in self.graph.edges)
 
     @cached_property
@@ -146,7 +141,6 @@ MAX_SIMILAR = 500
 
 
 def near(word: str, words: tuple[str, ...]) -> str:
-    """Return the most similar of `words`, '' if none is."""
     found = get_close_matches(word, words, 1, 0.6) if len(words) <= MAX_SIMILAR else []
     return found[0] if found else ""
 

@@ -45,7 +45,6 @@ class _Unknown(Value):
 
     @property
     def place(self) -> str:
-        """Return what it belongs to, as the beginning of a message."""
         return f"{self.owner.id if isinstance(self.owner, Node) else self.owner}: " if self.owner else ""
 
     def problem(self, message: str, fix: str) -> Problem:

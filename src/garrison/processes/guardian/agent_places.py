@@ -49,17 +49,14 @@ class RunPlaces(Value):
     limit: int = 0
 
     def describe(self) -> str:
-        """Return what its waiting nodes wait for."""
         return f"waits for a free place: {self.at_work} of {self.limit} agents at work ([limits] agents)"
 
 
 def folder_of(home: Path) -> Path:
-    """Return the folder of a home's records of places."""
     return home / "places"
 
 
 def record_of(home: Path, run: str) -> Path:
-    """Return the path of a run's record."""
     return folder_of(home) / f"{run}.json"
 
 
@@ -100,17 +97,14 @@ class AgentPlaces:
 
     @property
     def watched(self) -> list[str]:
-        """Return the files and folders whose change may free a place."""
         return [str(config_path(self.store.home)), *([str(self.folder)] if self.limit is not None else [])]
 
     @property
     def folder(self) -> Path:
-        """Return the folder of all records."""
         return folder_of(self.store.home)
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a node of the run waits for a place."""
         own = self._own
         return own is not None and bool(own.waiting)
 

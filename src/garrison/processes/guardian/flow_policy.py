@@ -65,7 +65,6 @@ def reconcile(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action
 
 
 def _finished(place: Place, outcome: Outcome, took: str = "") -> Action:
-    """Return the action that ends a place in the flow, with its outcome."""
     body = event_to_data(Finished(place.id, outcome, place.attempt))
     return Action(ActionKind.ADVANCE_FLOW, place.node, payload=FlowAdvanced(body, place.node, took))
 
@@ -214,7 +213,6 @@ def landed_upstream(plan: RunPlan, state: RunState, name: str) -> list[dict[str,
 
 
 def _place_of(state: RunState, name: str) -> Place | None:
-    """Return the place of the flow that a node's current attempt is for."""
     node, flow = state.nodes[name], state.flow
     places = flow.places.values() if flow is not None else ()
     return next((place for place in places if place.node == name and is_at(node, place)), None)

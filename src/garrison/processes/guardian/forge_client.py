@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 def count_file(root: Path) -> Path:
-    """Return the file with the count of requests."""
     return forge_folder(root) / "count.json"
 
 

@@ -128,7 +128,6 @@ class ForgeWorker:
         self._spent, self._client = self._requests(), None
 
     def gives_up(self, now: float) -> bool:
-        """Return whether the forge has not answered for long."""
         return self._unanswered_since is not None and now - self._unanswered_since > PATIENCE
 
     def receive(self, now: float) -> bool:

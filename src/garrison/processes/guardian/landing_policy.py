@@ -79,7 +79,6 @@ def follow(state: RunState, view: GuardianView, max_rework: int) -> list[Action]
 
 
 def _entry_of(state: RunState, view: LandingView) -> MergeStatus | None:
-    """Return the entry of the current request."""
     return view.merge if view.merge is not None and view.merge.attempt == state.landing.attempt else None
 
 

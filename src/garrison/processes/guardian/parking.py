@@ -59,7 +59,6 @@ def _resume(state: RunState, view: GuardianView, payload: ResumeRun, event: Guar
 
 
 def stopped_runners(view: GuardianView, nodes: Collection[str]) -> dict[str, int]:
-    """Return the runners of these nodes that were stopped, with their incarnations."""
     return {child.identity.key.full: child.identity.incarnation for name, child in view.runners.items()
             if name in nodes and child.identity and child.identity.departure is Departure.STOPPED}
 

@@ -285,7 +285,6 @@ class Guardian:
                     self.supervisor.send(launcher_key(self.run), Violation(seen.text, tuple(seen.at_work)))
 
     def _told(self, about: str) -> str:
-        """Return the state of the last warning about something, '' if there was none."""
         return next((warning.state for warning in reversed(self.state.warnings) if warning.about == about), "")
 
     def _verify_queues(self) -> None:

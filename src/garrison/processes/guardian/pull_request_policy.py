@@ -98,17 +98,14 @@ class Turn(Value):
 
     @property
     def current(self) -> PullRequestState:
-        """Return the state of the request by the journal."""
         return PullRequestState(self.state.pull_request.state or _S.PUSHING)
 
     @property
     def name(self) -> str:
-        """Return what a person calls it."""
         return f"pull request #{self.facts.number}"
 
     @property
     def is_tested(self) -> bool:
-        """Return whether the gate has passed."""
         return self.state.landing.status == TESTED
 
     def change(self, event: PullRequestChanged) -> list[Action]:
@@ -120,11 +117,9 @@ class Turn(Value):
         return [] if same else [Action(ActionKind.CHANGE_PULL_REQUEST, event.state, event.reason, event)]
 
     def wait(self, new: PullRequestState, reason: str = "") -> list[Action]:
-        """Return the record that it waits."""
         return self.change(PullRequestChanged(new, self.facts.number, self.facts.url, reason=reason))
 
     def keep(self, **changes: str) -> list[Action]:
-        """Return the record of something else than the state."""
         known = self.state.pull_request
         return self.change(PullRequestChanged(self.current, self.facts.number, self.facts.url, reason=known.reason,
                                               **changes))  # type: ignore[arg-type]
@@ -137,12 +132,10 @@ class Turn(Value):
         return before or [Action(ActionKind.ASK_FORGE, step.kind, payload=step)]
 
     def test(self, base: str) -> list[Action]:
-        """Return the record that has the branch tested with another base."""
         return [Action(ActionKind.CHANGE_LANDING, REQUESTED, "the base has moved", LandingChanged(
             REQUESTED, self.state.landing.attempt + 1, oid=self.view.tip, base=base))]
 
     def end(self, status: str, why: str = "", commit: str = "") -> list[Action]:
-        """Return the record that ends the landing."""
         return [Action(ActionKind.CHANGE_LANDING, status, why, LandingChanged(
             status, self.state.landing.attempt, commit=commit, reason=why))]
 

@@ -59,13 +59,11 @@ class AttemptEvidence(Value):
 
     @property
     def has_succeeded(self) -> bool:
-        """Return whether its work landed, or it changed nothing, as its runner reported."""
         return self.landed is not None or self.changed_nothing or (
             self.report is not None and self.report.status == "done")
 
     @property
     def has_failed(self) -> bool:
-        """Return whether its runner reported a failure."""
         return not self.has_succeeded and self.report is not None and self.report.status == "failed"
 
 

@@ -64,7 +64,6 @@ class TargetWatch:
             and self._is_ancestor(old, new)
 
     def _subject(self, commit: str) -> str:
-        """Return subject and author of a commit."""
         return self.queue.git.run("log", "-1", "--format=%s (%an)", commit, "--", check=False).out.strip()[:120]
 
     def _is_ancestor(self, old: str, new: str) -> bool:

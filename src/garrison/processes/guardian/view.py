@@ -84,7 +84,6 @@ class GuardianView(Value):
 
     @property
     def children(self) -> dict[str, ChildState]:
-        """Return all runners by node, and the merge processor."""
         return {**self.runners, "processor": self.processor}
 
 

@@ -193,7 +193,6 @@ class Notifier:
 
     @property
     def busy(self) -> bool:
-        """Return whether any notification is still to be sent."""
         return bool(self._queue)
 
     def add(self, notification: Notification) -> None:

@@ -463,7 +463,6 @@ def _notify_config(home: Path) -> NotifyConfig:
 
 
 def describe_escalation(escalation: Escalation) -> str:
-    """Return a line about a parked process, for the terminal and the log."""
     at = escalation.probe_at[11:19]
     probe = f"; next try at {at} UTC" if at else ""
     return f"{escalation.who} is parked: {escalation.why}{probe}"

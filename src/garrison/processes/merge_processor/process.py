@@ -78,7 +78,6 @@ class QueueWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing in it waits for this processor."""
         return not self.has_queue or (self.wait is not None and self.wait.kind is WaitKind.EMPTY)
 
     def turn(self) -> bool:

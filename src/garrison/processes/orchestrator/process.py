@@ -188,7 +188,6 @@ class Orchestrator:
         return True
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return a fingerprint of output, notes, commits and inbox, while the agent's process runs."""
         if self.stopping or self._has_output or self.work is None or self.work.process() is None:
             return None
         return fingerprint_of([*self._watched_paths, *map(str, self.work.watched_files)])

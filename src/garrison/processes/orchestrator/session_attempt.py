@@ -191,7 +191,6 @@ class SessionProgram:
     # ---- tools and questions
 
     def _own_tools(self) -> dict[str, Function]:
-        """Return the tools of every session of a task, whatever its tier."""
         functions = (tools.report_result(self.files), tools.save_notes(Path(self.order["notes"])),
                      tools.ask_guardian(None))
         return {function.name: function for function in functions}

@@ -31,7 +31,6 @@ class _Task(Protocol):
 
     @property
     def answer(self) -> Any:
-        """Return its answer."""
         ...
 
 
@@ -110,17 +109,14 @@ class Calls:
 
     @property
     def descriptors(self) -> list[int]:
-        """Return the descriptors that are readable once a call has ended."""
         return [self._wakeup, *(call.child.pidfd for call in self._calls.values() if call.child is not None)]
 
     @property
     def wake_at(self) -> float | None:
-        """Return when a call is to begin or to be ended."""
         times = [call.due if call.child is None else call.child.wake_at for call in self._calls.values()]
         return min((at for at in times if at is not None), default=None)
 
     def is_open(self, name: str) -> bool:
-        """Return whether a call of that name is under way or waits."""
         return name in self._calls and self._calls[name].is_open
 
     def poll(self, now: float) -> None:

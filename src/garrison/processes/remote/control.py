@@ -56,7 +56,6 @@ SHELL_SECONDS = 5.0
 
 
 def command_path() -> Path:
-    """Return the `garrison` command of this environment."""
     return Path(sys.executable).with_name("garrison")
 
 
@@ -144,7 +143,6 @@ def login_path(environ: Mapping[str, str]) -> str:
 
 
 def unit_name(home: Path) -> str:
-    """Return the unit that keeps the service of a home."""
     import hashlib
 
     return f"garrison-host-{hashlib.sha256(str(home).encode()).hexdigest()[:12]}.service"

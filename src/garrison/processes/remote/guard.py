@@ -34,7 +34,6 @@ class Guard:
 
     @classmethod
     def of(cls, home: Path) -> Guard:
-        """Return the guard of a home."""
         with cls._lock:
             return cls._guards.setdefault(home, cls(home))
 

@@ -54,7 +54,6 @@ STARTED_AT = "start"
 
 
 def begin_folder(home: Path, run: str) -> Path:
-    """Return the folder of a host's home with what a claim's run begins from."""
     return home / "claims" / run
 
 
@@ -94,12 +93,10 @@ class HostRun:
 
     @cached_property
     def git(self) -> Git:
-        """Return the clone."""
         return Git(self.clone, home=self.runtime.home)
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the run exists."""
         return self.files.launch.exists()
 
     @property
@@ -109,7 +106,6 @@ class HostRun:
 
     @property
     def branch(self) -> str:
-        """Return the branch of its node."""
         return branch_name(self.name, self.job.node)
 
     # ---- what home is told

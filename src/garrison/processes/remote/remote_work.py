@@ -196,11 +196,9 @@ class RemoteWork(Work):
         return None
 
     def wake_at(self) -> float | None:
-        """Return when something is due."""
         return self.calls.wake_at
 
     def descriptors(self) -> list[int]:
-        """Return the descriptors that are readable when there is something to poll."""
         return [*self.calls.descriptors, *([self._following.fileno()] if self._following is not None else [])]
 
     def forget(self) -> None:
@@ -221,7 +219,6 @@ class RemoteWork(Work):
 
     @property
     def phase(self) -> str | None:
-        """Return the phase that the host reported."""
         return self._progress.phase or None
 
     @property

@@ -85,12 +85,10 @@ class ClaimNote(Value):
 
     @classmethod
     def of(cls, claim: Claim) -> ClaimNote:
-        """Return the note of a claim."""
         of, token = claim.attempt, claim.token
         return cls(str(token.id), token.claim, token.secret, of.payload, of.queue, of.lease, of.max_claims)
 
     def to_claim(self) -> Claim:
-        """Return the claim."""
         of = AttemptId.parse(self.id)
         return Claim(Token(of, self.claim, self.secret),
                      NodeAttempt(of, self.payload, self.queue, self.lease, self.max_claims))
@@ -117,7 +115,6 @@ class StoppableWork:
             return None if self._is_stopped or not self._has_started else self._work.poll()
 
     def progress(self) -> str:
-        """Return what the next heartbeat reports."""
         return self._work.progress()
 
     def deliver(self, message: Message) -> None:

@@ -145,7 +145,6 @@ class HostFacts(Value):
 
     @property
     def machine(self) -> str:
-        """Return its processor, as `uname -m` names it."""
         return self.system.rpartition(" ")[2]
 
 

@@ -24,7 +24,6 @@ PUSH, FETCH, LEFT = "push", "fetch", "left"
 
 
 def transfer_argv(what: str, home: Path, repo: str, host: str, token: Token, commit: str) -> list[str]:
-    """Return the command line of a transfer."""
     return [sys.executable, "-P", "-m", "garrison.processes.remote.transfer", what, "--home", str(home), "--repo", repo,
             "--host", host, "--attempt", str(token.id), "--claim", str(token.claim), "--commit", commit]
 

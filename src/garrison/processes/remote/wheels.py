@@ -32,7 +32,6 @@ _LEFT_OUT = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 
 def normalize(name: str) -> str:
-    """Return a distribution's name as indices compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -49,7 +49,6 @@ JOB, LOG = "job.json", "begin.log"
 
 
 def make_work(home: Path, host: Host, claim: Claim) -> Work:
-    """Return the work of a claim in a host's home."""
     return HostWork(Runtime.real(home), host.name, claim)
 
 
@@ -85,7 +84,6 @@ class HostWork:
                                              env={**self.runtime.environ, "GARRISON_LIFE": marker})
 
     def poll(self) -> AttemptResult | None:
-        """Return the result once the run has ended."""
         if self._result is None and self._process is not None and (code := self._process.poll()) is not None:
             self._result = self._make_result(self._read_result(code))
         return self._result
@@ -106,7 +104,6 @@ class HostWork:
         return AttemptResult(Outcome.DONE, body)
 
     def progress(self) -> str:
-        """Return what the next heartbeat reports."""
         return encode(self._look(), MAX_PROGRESS)
 
     def _look(self) -> JobProgress:

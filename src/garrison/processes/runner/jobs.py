@@ -173,7 +173,6 @@ class RunnerJobs:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables of jobs in the node's worktree."""
         return worktree_environment(self.runtime, self.launch, self.task, self.worktree, self.incarnation.marker)
 
     def start_command(self, name: str, now: float) -> Job:
@@ -291,7 +290,6 @@ class RunnerJobs:
         return describe_failure(what, result, tail, hint=hint)
 
     def log(self, name: str) -> Path:
-        """Return the log of a job."""
         return atomic.make_directory(self.folder) / f"{name}.log"
 
     def kill(self, now: float) -> None:
@@ -318,7 +316,6 @@ class RunnerJobs:
 
     @property
     def question(self) -> Question | None:
-        """Return the validator's open question to a person."""
         return self._job.question if isinstance(self._job, (ValidatorJob, HeldValidation)) else None
 
     def answer(self, question_id: str, text: str) -> None:
@@ -466,7 +463,6 @@ class Unstarted(Work):
         self._reason = reason
 
     def poll(self, now: float) -> Outcome:
-        """Return that it failed."""
         del now
         return Outcome("fail", self._reason)
 
@@ -477,12 +473,10 @@ class Unstarted(Work):
         """Return no process."""
 
     def wake_at(self) -> float | None:
-        """Return that it is to be polled at once."""
         return 0.0
 
     @property
     def trouble(self) -> Trouble:
-        """Return that it does not start."""
         return Trouble(START, self._reason, given_up=True)
 
 
@@ -556,12 +550,10 @@ class ValidatorJob:
 
     @property
     def has_verdict(self) -> bool:
-        """Return whether the validator has judged the work."""
         return (self.folder / "claude" / "report.json").exists()
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether it is being ended."""
         return self._is_stopping
 
     def set_session_aside(self, number: int) -> None:
@@ -603,7 +595,6 @@ class ValidatorJob:
 
     @property
     def question(self) -> Question | None:
-        """Return its open question to a person."""
         return self._work.question
 
     def answer(self, question_id: str, text: str) -> None:

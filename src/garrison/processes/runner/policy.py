@@ -349,7 +349,6 @@ def _fail(facts: RunnerFacts, view: RunnerView) -> list[Action]:
 
 
 def _cleanup(facts: RunnerFacts, view: RunnerView) -> list[Action]:
-    """Return the cleanup of an orchestrator that died and needs no successor."""
     decision = decide_cleanup(view.orchestrator, facts.deaths)
     return [_act(decision)] if decision else []
 

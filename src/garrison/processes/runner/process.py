@@ -140,7 +140,6 @@ class Runner:
 
     @property
     def _has_worked(self) -> bool:
-        """Return whether an agent has begun to work in this attempt."""
         return any((self.folder / name).exists() for name in ("prompt.md", "output.log", "result.json"))
 
     def _recover_facts(self) -> None:

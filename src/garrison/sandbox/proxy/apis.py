@@ -67,7 +67,6 @@ class Api(Value):
                      if method in route.methods and re.fullmatch(route.path, path)), None)
 
     def error_body(self, status: int, message: str) -> bytes:
-        """Return the body of a refusal, as the API's clients expect it."""
         return json.dumps(self.encode_error(status, message)).encode()
 
 

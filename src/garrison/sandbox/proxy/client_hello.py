@@ -33,7 +33,6 @@ class _Reader:
         return _Reader(self.take(self.number(size)))
 
     def rest(self) -> bytes:
-        """Return what is left."""
         return self._data[self._at:]
 
     @property

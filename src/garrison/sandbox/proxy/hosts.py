@@ -180,7 +180,6 @@ def may_be_private(addresses: Iterable[str]) -> bool:
 
 
 def _is_metadata(text: str) -> bool:
-    """Return whether an address, in whatever form, leads to a cloud's credentials."""
     address = parse_address(text)
     return address is not None and str(_embedded(address) or address) in METADATA
 

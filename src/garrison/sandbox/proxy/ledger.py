@@ -81,7 +81,6 @@ class Ledger:
 
     @property
     def has_limits(self) -> bool:
-        """Return whether calls are reserved."""
         return self.registration.limits.has_money
 
     def open_call(self, demand: Demand = NOTHING) -> tuple[int, Grant | Shortfall]:
@@ -105,7 +104,6 @@ class Ledger:
         return account.number, granted
 
     def _count_calls(self) -> int:
-        """Return the calls of this attempt that were answered."""
         return len({record.message for record in self._calls()})
 
     def _calls(self) -> list[costs.UsageRecord]:

@@ -56,7 +56,6 @@ class Registration(Value):
     """What stands for the run in its costs; '' for the run itself."""
 
     def encode(self) -> bytes:
-        """Return the message."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod

@@ -526,7 +526,6 @@ class _Exchange:
 
     @property
     def is_reusable(self) -> bool:
-        """Return whether the connection may carry another request."""
         return self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
 
     async def run(self, request: h11.Request, api: ApiName | None) -> None:

@@ -52,7 +52,6 @@ class Target(Value):
 
     @property
     def place(self) -> str:
-        """Return host and port, as messages and records name them."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

@@ -89,7 +89,6 @@ class Stream:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether the other side has neither closed it nor sent anything unasked."""
         unasked = getattr(self.reader, "_buffer", b"")  # StreamReader has no public way to look
         return not (self.reader.at_eof() or self.writer.is_closing() or unasked)
 

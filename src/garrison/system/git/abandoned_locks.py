@@ -43,7 +43,6 @@ def remove_named(errors: str, root: Path, common: Path) -> bool:
 
 
 def find(common: Path) -> list[Path]:
-    """Return all abandoned locks of refs, packed refs and configuration of the repository `common`."""
     return [lock for lock in _locks(common) if is_abandoned(lock, common)]
 
 

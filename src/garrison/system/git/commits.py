@@ -92,7 +92,6 @@ class Commits(Repository):
         return self._read_loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
 
     def branch_exists(self, branch: str) -> bool:
-        """Return whether a local branch of that name exists."""
         ref = f"refs/heads/{branch}"
         return self._read_loose(ref) is not None or \
             self.run("show-ref", "--verify", "--quiet", ref, check=False).code == 0
@@ -142,7 +141,6 @@ class Commits(Repository):
         return {each for each in commits if not (self.has_object(each) and self.is_ancestor(each, tip))}
 
     def has_all(self, commit: str, *known: str) -> bool:
-        """Return whether nothing is missing of a commit, beside what `known` ones have."""
         but = [f"^{each}" for each in known if self.has_object(each)]
         return self.run("rev-list", "--objects", "--quiet", commit, *but, "--", check=False).code == 0
 
@@ -161,7 +159,6 @@ class Commits(Repository):
         return [line.rstrip() for line in lines]
 
     def count_commits(self, revisions: str) -> int:
-        """Return how many commits a revision or range has."""
         return int(self.run("rev-list", "--count", revisions, "--").out)
 
     def commits(self, old: str, new: str) -> list[Commit]:
@@ -260,7 +257,6 @@ class Commits(Repository):
         return {}
 
     def changed_paths(self, old: str, new: str) -> list[str]:
-        """Return the paths that differ between two tree-ishes."""
         return [change.name for change in self.changes(old, new)]
 
     def changes(self, old: str, new: str) -> list[Change]:
@@ -532,7 +528,6 @@ _NO_COMMON_COMMIT = MergeResult(None, [], "the branch and the target have no com
 
 
 def _strip_forbidden(text: str) -> str:
-    """Return the text without characters that git forbids in a name or address."""
     return re.sub(r"[<>\n\0]", "", text)
 
 

@@ -30,7 +30,6 @@ SETTING = "core.excludesFile"
 
 
 def literal_pattern(name: str) -> str:
-    """Return a path as a pattern that matches it alone."""
     return re.sub(r"([\\*?\[\] ])", r"\\\1", name)
 
 
@@ -56,7 +55,6 @@ def exclude_output(git: Git, worktree: Path, names: Sequence[str]) -> None:
 
 
 def is_cache(name: str) -> bool:
-    """Return whether a path lies in, or is, something that `CACHES` names."""
     parts = [part for part in name.split("/") if part]
     return any(fnmatchcase(part, pattern.rstrip("/")) for part in parts for pattern in CACHES)
 

@@ -82,7 +82,6 @@ def _is_odd(part: str, mode: str) -> bool:
 
 
 def _explain_paths(git: Commits, tree: str) -> str:
-    """Return what git says against the tree when it reads it into an index."""
     with git.open_scratch() as folder:
         answer = git.run(*_EVERYWHERE, "read-tree", tree, check=False, extra={"GIT_INDEX_FILE": f"{folder}/index"})
     return f"git refuses its tree: {_message(answer.err)}" if answer.code else ""

@@ -180,7 +180,6 @@ def neutralise(settings: Sequence[Setting], trusted: Iterable[tuple[str, str]], 
 
 
 def find_not_neutral(settings: Sequence[Setting], trusted: Iterable[tuple[str, str]]) -> Setting | None:
-    """Return a program of a transport that is not trusted and that nothing replaces."""
     accepted = set(trusted)
     return next((each for each in settings
                  if NOT_NEUTRAL.fullmatch(each.key) and (each.key, each.value) not in accepted), None)
@@ -191,7 +190,6 @@ NO_LFS = "https://lfs.invalid"
 
 
 def follows_lfsconfig(settings: Sequence[Setting]) -> bool:
-    """Return whether git-lfs would take its server's address from a file of the branch."""
     keys = {setting.key for setting in settings}
     return "lfs.url" not in keys and not keys.isdisjoint(("filter.lfs.process", "filter.lfs.smudge"))
 

@@ -99,12 +99,10 @@ class Repository:
 
     @cached_property
     def common(self) -> Path:
-        """Return the real path of the shared git directory."""
         return common_dir(self.root)
 
     @cached_property
     def key(self) -> str:
-        """Return the `repository_key` of this repository."""
         return key_of(self.common)
 
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
@@ -326,12 +324,10 @@ def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def split(text: str) -> list[str]:
-    """Return the parts of output made with -z."""
     return [part for part in text.split("\0") if part]
 
 
 def pair(line: str) -> tuple[str, str]:
-    """Return a line's first word and the rest."""
     name, _, value = line.partition(" ")
     return name, value
 
@@ -401,7 +397,6 @@ def repository_key(path: Path) -> str:
 
 
 def key_of(common: Path) -> str:
-    """Return `repository_key` for a common directory."""
     stem = common.parent.name if common.name == ".git" else common.name.removesuffix(".git")
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", stem)[:32] or "repository"
     return f"{readable}-{hashlib.sha256(os.fsencode(common)).hexdigest()[:8]}"

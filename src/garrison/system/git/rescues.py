@@ -45,7 +45,6 @@ class RescueName(NamedTuple):
 
     @property
     def is_interval_snapshot(self) -> bool:
-        """Return whether it is an interval snapshot."""
         return self.kind == LIVE
 
 

@@ -272,7 +272,6 @@ class Submodules(Worktrees):
                 if self._is_own(path, module)]
 
     def _is_own(self, path: Path, module: Submodule) -> bool:
-        """Return whether a submodule is populated, by a repository of this worktree's."""
         git_dir = self.git_dir(path) / "modules" / module.name
         return (git_dir / "HEAD").is_file() and nested.leads_to(path, module.path, git_dir)
 
@@ -284,7 +283,6 @@ class Submodules(Worktrees):
         return {**others, **{name: oid for name, oid in found.items() if oid and name in names}}
 
     def _embedded_submodules(self, path: Path) -> list[tuple[str, Submodules]]:
-        """Return the submodules whose whole repository lies in the worktree, each by its mirror."""
         return [(module.path, inner) for module in self.submodules(path) if nested.is_embedded(path, module.path)
                 and (inner := self._mirror(path, module.path, self._inner(path, module).store)).rev("HEAD")]
 
@@ -341,7 +339,6 @@ class Submodules(Worktrees):
 
 
 def _mirrors(common: Path, git_dir: Path) -> Path:
-    """Return the folder of the mirrors of repositories in a worktree."""
     return common / "garrison" / "nested" / git_dir.name
 
 

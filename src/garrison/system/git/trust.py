@@ -28,7 +28,6 @@ class Trusted(NamedTuple):
 
 
 def path_of(home: Path, common: Path) -> Path:
-    """Return the file that holds what is trusted in a repository."""
     return home / "git" / f"{hashlib.sha256(os.fsencode(common)).hexdigest()[:16]}.json"
 
 
@@ -52,7 +51,6 @@ def read_suspects(home: Path, common: Path) -> frozenset[Pair]:
 
 
 def to_text(trusted: Iterable[Pair], suspects: Iterable[Pair], confined: Mapping[Pair, str]) -> str:
-    """Return the content of the file."""
     body = {"trusted": sorted(trusted), "suspects": sorted(suspects),
             "confined": [[*pair, command] for pair, command in sorted(confined.items())]}
     return json.dumps(body, indent=1) + "\n"

@@ -89,7 +89,6 @@ class Worktrees(Commits):
         return self.common.parent if self.common.name == ".git" else None
 
     def is_lost(self, tree: Worktree) -> bool:
-        """Return whether it is the main worktree, and nothing says where its files are."""
         return tree.path == self.common and (self.common / "index").exists()
 
     def is_checked_out_nowhere(self, branch: str) -> bool:

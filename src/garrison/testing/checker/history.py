@@ -32,12 +32,10 @@ class Event:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Return the merge entries that it is about."""
         return tuple(self.data.get("entries") or ([self.data["entry"]] if self.data.get("entry") else []))
 
     @property
     def place(self) -> str:
-        """Return where it is recorded, for messages."""
         return f"record {self.seq} of {self.journal}" + (f" of {self.queue}" if self.queue else "")
 
 

@@ -262,7 +262,6 @@ class _Check:
                 if event.data["tree"] in attested or not since or event.at < since}
 
     def _green(self, landing: Event) -> dict[str, Event]:
-        """Return the trees that passed before a landing, as the queue's verdicts say."""
         return {str(event.data["tree"]): event for event in self.history.of("verdict", journal=QUEUE)
                 if event.data["result"] == "green" and event.seq < landing.seq}
 

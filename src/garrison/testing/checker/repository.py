@@ -40,11 +40,9 @@ class Repository:
 
     @property
     def is_there(self) -> bool:
-        """Return whether it is a repository that git can read."""
         return self.path.is_dir() and self.git("rev-parse", "--git-dir")[0] == 0
 
     def tree(self, commit: str) -> str:
-        """Return a commit's tree, '' if the commit is not there."""
         code, told = self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
         return told if code == 0 else ""
 
@@ -55,11 +53,9 @@ class Repository:
         return ref if self.git("rev-parse", "--verify", "--quiet", ref)[0] == 0 else ""
 
     def has_ref(self, ref: str) -> bool:
-        """Return whether a ref exists."""
         return self.git("rev-parse", "--verify", "--quiet", "--end-of-options", ref)[0] == 0
 
     def is_ancestor(self, old: str, new: str) -> bool:
-        """Return whether `new` contains `old`."""
         return self.git("merge-base", "--is-ancestor", old, new)[0] == 0
 
     def has_changes_of(self, commit: str, other: str) -> bool:
@@ -89,7 +85,6 @@ class Repository:
                 yield commit
 
     def worktrees(self) -> list[Path]:
-        """Return the paths of all worktrees."""
         told = self.git("worktree", "list", "--porcelain")[1]
         return [Path(line.removeprefix("worktree ")) for line in told.splitlines() if line.startswith("worktree ")]
 

@@ -79,9 +79,14 @@ class Drain:
         waiting = [Waiting(name, self.needs.get(name, frozenset()) & set(free)) for name in free]
         known = {each: RunningSet(tuple(name for name in each.entries if name not in self.landed), self.lands(each))
                  for each in map(_Same, self.running)}
-        decision = decide(waiting, Beliefs(dict.fromkeys(free, self.rate), {}, self.flake),
-                          list(self.known_runs(set(free))), list(known.values()), self.gates, max_set=self.max_set,
-                          is_steady=self.is_steady())
+        beliefs, runs = Beliefs(dict.fromkeys(free, self.rate), {}, self.flake), list(self.known_runs(set(free)))
+
+        def ask(running: list[RunningSet]) -> Decision:
+            return decide(waiting, beliefs, runs, running, self.gates, max_set=self.max_set, is_steady=self.is_steady())
+
+        decision = ask(list(known.values()))
+        kept = [run for run in known.values() if run not in decision.cancel]
+        assert not ask(kept + [RunningSet(start.entries) for start in decision.start]).cancel, "what has just begun"
         if decision.land:
             self.land(decision.land)
         elif decision.reject:
@@ -250,8 +255,8 @@ def test_a_decision_on_64_entries_and_4_gates_takes_milliseconds():
 # ------------------------------------------------------------------------------------------------------- single steps
 
 
-def ask(runs=(), running=(), width=1, rate=0.2, flake=0.0, bad=None, is_steady=False, **options):
-    waiting = [Waiting(name, **options.get(name, {})) for name in "abcdef"]
+def ask(runs=(), running=(), width=1, rate=0.2, flake=0.0, bad=None, is_steady=False, among="abcdef", **options):
+    waiting = [Waiting(name, **options.get(name, {})) for name in among]
     beliefs = Beliefs(dict.fromkeys("abcdef", rate) | (bad or {}), {}, flake)
     return decide(waiting, beliefs, runs, running, width, is_steady=is_steady)
 
@@ -293,6 +298,22 @@ def test_a_run_that_a_verdict_made_useless_is_cancelled():
     assert ask([red("ab")], [outer, inner], width=2).cancel == (outer,)
     assert ask([], [RunningSet(("a", "z"))]).cancel == (RunningSet(("a", "z")),), "z was rejected"
     assert ask([Run(("a",), True)], [RunningSet(("a",), lands=False)]).cancel == (RunningSet(("a",), lands=False),)
+
+
+sets = st.sets(st.sampled_from("abcd"), min_size=1, max_size=4).map(lambda each: "".join(sorted(each)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(sets, max_size=3), st.lists(sets, max_size=2), sets, st.floats(0.02, 0.9), st.floats(0, 0.2))
+@example(["ab"], ["a"], "ab", 0.35, 0.02)
+def test_what_is_started_is_not_cancelled_by_the_next_look(reds, under_test, among, rate, flake):
+    def look(running):
+        return ask([red(each) for each in reds], running, 4, rate, flake, among=among)
+
+    running = [RunningSet(tuple(each), lands=False) for each in under_test]
+    chosen = look(running)
+    kept = [each for each in running if each not in chosen.cancel]
+    assert not look(kept + [RunningSet(start.entries) for start in chosen.start]).cancel
 
 
 def test_an_entry_is_rejected_by_its_own_run_that_repeats_another_one():

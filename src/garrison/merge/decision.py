@@ -180,6 +180,11 @@ class _Chain(Value):
     cuts: tuple[int, ...] = ()
     """Lengths of the prefixes under test."""
 
+    @property
+    def is_refuted(self) -> bool:
+        """Return whether it was red, and hardly because the gate is flaky: another run on all of it says nothing."""
+        return self.is_red and self.good[-1] < LEAST_VALUE
+
     def split(self, length: int) -> float:
         """Return the bits that a run on the first `length` entries tells, given those in progress."""
         low = max((cut for cut in self.cuts if cut <= length), default=0)
@@ -272,7 +277,7 @@ class _Knowledge:
         unknown = set(run.entries) - self.proven
         if not unknown:
             return not run.lands
-        return len(run.entries) > 1 and any(unknown.issuperset(chain.entries) and chain.good[-1] < LEAST_VALUE
+        return len(run.entries) > 1 and any(unknown.issuperset(chain.entries) and chain.is_refuted
                                             for chain in self.groups)
 
 
@@ -351,7 +356,8 @@ class _Plan:
             return [known.test_alone(name, value, "it is the only suspect of a red run")]
         what = "are red together" if chain.is_red else "are under test together"
         found = []
-        for length in range(1, whole + chain.is_red):
+        longest = whole if chain.is_red and not chain.is_refuted else whole - 1
+        for length in range(1, longest + 1):
             if (bits := chain.split(length)) >= LEAST_VALUE:
                 landing = self._landing(chain.entries[:length]) * chain.good[length]
                 found.append((bits + landing + due, length))

@@ -23,6 +23,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "tests")]
 
+from doubles.forge_server import ForgeServer  # noqa: E402
+from doubles.forge_state import OWN_TOKEN  # noqa: E402
 from forge_driver import Driver  # noqa: E402
 from forge_place import KINDS, ForgePlace, rework  # noqa: E402
 from garrison.forge.connect import open_forge  # noqa: E402
@@ -31,8 +33,6 @@ from garrison.forge.remote import parse_remote  # noqa: E402
 from garrison.processes.pull_request_client import PullRequestClient  # noqa: E402
 from garrison.processes.pull_request_facts import PullRequestOptions  # noqa: E402
 from garrison.system.git import Git  # noqa: E402
-from garrison.testing.forge_server import ForgeServer  # noqa: E402
-from garrison.testing.forge_state import OWN_TOKEN  # noqa: E402
 from support import Node, Place, checkout_in, git, make_repository, wait_for  # noqa: E402
 
 

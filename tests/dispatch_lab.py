@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from doubles.clock import FakeClock
+from doubles.dispatch import MemoryDispatcher, MemoryEngine
 from garrison.dispatch.lease import worker_clock
 from garrison.dispatch.records import AttemptId, NodeAttempt
 from garrison.dispatch.relay import Relay, RelayClient
-from garrison.testing.clock import FakeClock
-from garrison.testing.dispatch import MemoryDispatcher, MemoryEngine
 from support import wait_for
 from tcp_cut import Forwarder
 

@@ -1,6 +1,6 @@
 """A real run with a pull request: the double of a forge over HTTP beside a `Place`, and people who act at the forge.
 
-Launcher, guardian, runners and gate are real processes; the forge is `garrison.testing.forge_server` with real git.
+Launcher, guardian, runners and gate are real processes; the forge is `doubles.forge_server` with real git.
 What people do is done to the forge's state and bare repository; what the run did is read from there.
 """
 
@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from garrison.testing.forge_server import ForgeServer
-from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN, Pull, Repository
+from doubles.forge_server import ForgeServer
+from doubles.forge_state import OWN_LOGIN, OWN_TOKEN, Pull, Repository
 from support import Place, alive, git
 
 KINDS = ("github", "gitlab", "gitea")

@@ -1,7 +1,7 @@
 """GitHub's published OpenAPI description: checks what the double sends, and made the templates that it fills in.
 
 `python tests/forge_schemas.py` fetches the description (npm, `@octokit/openapi`, MIT) into a cache and writes
-`src/garrison/testing/forge_templates.json`: for each object the fields that the schema requires, with neutral values.
+`tests/doubles/forge_templates.json`: for each object the fields that the schema requires, with neutral values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 VERSION = "23.0.2"
 CACHE = Path.home() / ".cache/garrison-tests/octokit-openapi"
-TEMPLATES = Path(__file__).resolve().parents[1] / "src/garrison/testing/forge_templates.json"
+TEMPLATES = Path(__file__).resolve().parents[1] / "tests/doubles/forge_templates.json"
 OBJECTS = ("pull-request", "pull-request-simple", "simple-user", "full-repository", "branch-with-protection",
            "branch-protection", "check-run", "combined-commit-status", "status", "pull-request-review",
            "pull-request-review-comment", "review-comment", "issue-comment", "issue", "label",

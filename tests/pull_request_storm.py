@@ -23,8 +23,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
+from doubles.forge_state import OWN_LOGIN  # noqa: E402
 from forge_place import KINDS, ForgePlace, rework  # noqa: E402
-from garrison.testing.forge_state import OWN_LOGIN  # noqa: E402
 from run_storm import TIMING  # noqa: E402
 from support import PROGRAM, Node, Place, checkout_in, git, make_repository  # noqa: E402
 

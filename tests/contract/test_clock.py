@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from doubles.clock import FakeClock
 from garrison.system.clock import Clock, SystemClock, from_iso, iso
-from garrison.testing.clock import FakeClock
 
 
 @pytest.fixture(params=[SystemClock, FakeClock])

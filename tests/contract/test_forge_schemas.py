@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import forge_schemas
-from garrison.testing.forge_github import GitHubRoutes
-from garrison.testing.forge_state import ForgeState, Issue
+from doubles.forge_github import GitHubRoutes
+from doubles.forge_state import ForgeState, Issue
 
 REPOSITORY = "/repos/{owner}/{repo}"
 

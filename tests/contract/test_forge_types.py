@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import forge_schemas
-from garrison.testing.forge_gitea import GiteaRoutes
-from garrison.testing.forge_gitlab import GitLabRoutes
-from garrison.testing.forge_state import ForgeState, Issue, Repository
+from doubles.forge_gitea import GiteaRoutes
+from doubles.forge_gitlab import GitLabRoutes
+from doubles.forge_state import ForgeState, Issue, Repository
 from typescript_types import Types
 
 GITEA = ("gitea-js", "1.23.0")

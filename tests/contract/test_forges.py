@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from doubles.forge_server import ForgeServer
+from doubles.forge_state import OWN_LOGIN, OWN_TOKEN, Issue, Repository
 from garrison.forge import writing
 from garrison.forge.connect import open_forge
 from garrison.forge.credentials import Token, git_environment
@@ -17,8 +19,6 @@ from garrison.forge.marker import attach, make_marker
 from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChange, PullDraft, PullState, Side, Verdict
 from garrison.forge.protocol import Forge
 from garrison.forge.remote import parse_remote
-from garrison.testing.forge_server import ForgeServer
-from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN, Issue, Repository
 
 KINDS = ("github", "gitlab", "gitea")
 MARKER = make_marker("run-1", "pull")

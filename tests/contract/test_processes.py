@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubles.processes import MemoryProcesses
 from garrison.errors import GarrisonError, Shortage
 from garrison.system import kill_tree, processes
 from garrison.system.kill_tree import select_targets
 from garrison.system.process_control import Processes, RealProcesses
 from garrison.system.processes import Child, Host, ProcessId, ProcessRow, is_tmux, parse_stat
-from garrison.testing.processes import MemoryProcesses
 from support import git, make_repository, until
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from doubles.forge_state import OWN_LOGIN
 from forge_place import KINDS, ForgePlace, rework
-from garrison.testing.forge_state import OWN_LOGIN
 from support import Node, Place, git, wait_for
 from web_support import site
 

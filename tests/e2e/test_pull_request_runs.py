@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from doubles.forge_state import OWN_LOGIN, OWN_TOKEN, Issue
 from e2e.test_one_task import configure
 from forge_place import KINDS, ForgePlace, files_with, rework
 from garrison.testing.checker.machine import living
-from garrison.testing.forge_state import OWN_LOGIN, OWN_TOKEN, Issue
 from pull_request_storm import Story
 from sandbox_support import missing
 from support import DEADLINE, Node, git, wait_for

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from doubles.clock import FakeClock
+from doubles.processes import MemoryProcesses
 from garrison.agents.claude import client
 from garrison.agents.claude.stream import TOOL_TIMEOUT, tool_in_flight
 from garrison.processes.agent_activity import AgentActivity
@@ -22,8 +24,6 @@ from garrison.supervise.observer import Observer
 from garrison.system.clock import iso
 from garrison.system.newest_entry import ContentWatch, newest_entry
 from garrison.system.systemd import notify_watchdog
-from garrison.testing.clock import FakeClock
-from garrison.testing.processes import MemoryProcesses
 from garrison.values import replace
 from garrison.views.process_view import agent_evidence
 from support import DEADLINE, git

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from doubles.clock import FakeClock
 from garrison.ends import Departure
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused, Shortage
 from garrison.processes import main as process_main
@@ -37,7 +38,6 @@ from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
 from garrison.system.processes import ProcessId, probe
-from garrison.testing.clock import FakeClock
 from garrison.values import replace
 from support import DEADLINE, until
 

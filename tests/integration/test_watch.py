@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from doubles.clock import FakeClock
+from doubles.processes import MemoryProcesses
 from garrison.records import life_lock as lives
 from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock
@@ -22,8 +24,6 @@ from garrison.supervise.hang_detector import Evidence
 from garrison.supervise.observer import HangWatcher, Inspection, Observer, judge_now
 from garrison.system.process_control import RealProcesses
 from garrison.system.processes import ProcessId, cpu_fingerprint, descendants, probe
-from garrison.testing.clock import FakeClock
-from garrison.testing.processes import MemoryProcesses
 from garrison.values import fields_of, replace
 from support import until
 

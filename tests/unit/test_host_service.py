@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.dispatch import MemoryDispatcher, MemoryEngine
 from garrison.dispatch.base import Unreachable
 from garrison.dispatch.records import (
     AttemptId,
@@ -37,7 +38,6 @@ from garrison.records.host_service import (
 from garrison.records.hosts import Host, HostState
 from garrison.records.life_lock import LifeLock
 from garrison.system.clock import SystemClock
-from garrison.testing.dispatch import MemoryDispatcher, MemoryEngine
 from garrison.values import replace
 from support import wait_for
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from doubles.clock import FakeClock
+from doubles.processes import MemoryProcesses
 from garrison.errors import AlreadyAlive, Refused
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity, mark_ended
@@ -16,8 +18,6 @@ from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease, 
 from garrison.supervise.observer import Observer, ProcessOrigin
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import iso
-from garrison.testing.clock import FakeClock
-from garrison.testing.processes import MemoryProcesses
 from garrison.values import replace
 
 KEY = Key("runner", "a", "r1")

@@ -1,6 +1,6 @@
 """Process control: the operations on processes that supervision needs, as one object that a test can replace.
 
-`RealProcesses` acts on this machine; `garrison.testing.processes` has an in-memory double that passes the same tests.
+`RealProcesses` acts on this machine; `tests/doubles/processes.py` has an in-memory double that passes the same tests.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from __future__ import annotations
 import copy
 import json
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from garrison.testing.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches, pull_as_issue
-from garrison.testing.forge_state import (
+from doubles.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches, pull_as_issue
+from doubles.forge_state import (
     OWN_LOGIN,
     Comment,
     ForgeState,
@@ -31,7 +31,7 @@ _AT = "2026-01-01T00:00:00Z"
 @cache
 def _templates() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(
-        (files("garrison.testing") / "forge_templates.json").read_text(encoding="utf-8")
+        Path(__file__).with_name("forge_templates.json").read_text(encoding="utf-8")
     )
     return found
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
-from garrison.testing.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches
-from garrison.testing.forge_state import (
+from doubles.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches
+from doubles.forge_state import (
     OWN_LOGIN,
     Comment,
     ForgeState,

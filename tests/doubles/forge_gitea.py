@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from garrison.testing.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches, pull_as_issue
-from garrison.testing.forge_state import (
+from doubles.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches, pull_as_issue
+from doubles.forge_state import (
     OWN_LOGIN,
     Comment,
     ForgeState,

@@ -1,7 +1,7 @@
 """A forge on 127.0.0.1: git over HTTP on real bare repositories, and the REST routes of GitHub, GitLab and Gitea.
 
 In a test: `with ForgeServer(folder) as server: server.state.create("owner/name")`, then the remote is
-`server.remote("owner/name")` and the token `OWN_TOKEN`. By hand: `python -m garrison.testing.forge_server FOLDER
+`server.remote("owner/name")` and the token `OWN_TOKEN`. By hand: `python -m doubles.forge_server FOLDER
 [--port 0]` prints the URL and serves until SIGTERM. What it knows is kept in FOLDER, so a restart goes on.
 
 Faults are planted by name and count: `server.plant("502-after", method="PUT", path="/merge")`. `POST /control/plant`
@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from garrison.testing.forge_gitea import GiteaRoutes
-from garrison.testing.forge_github import GitHubRoutes
-from garrison.testing.forge_gitlab import GitLabRoutes
-from garrison.testing.forge_state import OWN_TOKEN, ForgeState, Problem
+from doubles.forge_gitea import GiteaRoutes
+from doubles.forge_github import GitHubRoutes
+from doubles.forge_gitlab import GitLabRoutes
+from doubles.forge_state import OWN_TOKEN, ForgeState, Problem
 from garrison.values import fields_of
 
 FAULTS = (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from garrison.testing.forge_state import ForgeState, Issue, Problem, Pull, Repository
+from doubles.forge_state import ForgeState, Issue, Problem, Pull, Repository
 
 Reply = tuple[int, Any]
 """Status and body."""

@@ -20,6 +20,7 @@ from garrison.errors import Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
 from garrison.pipeline.event_stream import KINDS
 from garrison.pipeline.flow.retry import RetryPolicy
+from garrison.pipeline.graph import Snapshot
 from garrison.pipeline.handlers.call import Waiting
 from garrison.pipeline.run_directory import BEGUN, RunDirectory, pack_event, read_run, unpack_event
 from garrison.values import asdict
@@ -574,6 +575,22 @@ def test_a_handler_cannot_change_what_the_run_knows(tmp_path: Path) -> None:
         [1], {"list": [1]}, {"list": [1]})
     assert given == {"given": {"list": [1]}}
     assert refused == ["refused"] * 10
+
+
+@pytest.mark.parametrize("read", [
+    lambda context: context["items"], lambda context: context.get("items"), lambda context: dict(context)["items"],
+    lambda context: {**context}["items"], lambda context: (context | {})["items"],
+    lambda context: ({} | context)["items"], lambda context: context.copy()["items"],
+    lambda context: dict(context.items())["items"], lambda context: [*context.values()][1],
+    lambda context: copy.copy(context)["items"]])
+def test_what_a_handler_changes_in_the_context_stays_with_it(read: Callable[[Any], list[int]]) -> None:
+    context = {"number": 1, "items": [1]}
+    seen = Snapshot(context)
+    read(seen).append(2)
+    assert context == {"number": 1, "items": [1]}
+    context["number"] = 2
+    assert json.loads(json.dumps(seen))["number"] == 1 == seen.get("number"), "as it was at the call"
+    assert seen.get("none", 7) == 7 and "none" not in seen and isinstance(seen, dict)
 
 
 @pytest.mark.parametrize("directory", [None, "r"])

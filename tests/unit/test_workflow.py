@@ -129,13 +129,13 @@ def test_ac_005_progress_after_each_step(bench: Bench) -> None:
     [log] = list((bench.manager.state_dir / "logs").glob("*.log"))
     text = log.read_text()
     assert 'call a: echo({"value": "a"})' in text
-    assert 'result of a: {"said": "a"}' in text
+    assert '(1 of 2): {"said": "a"}' in text
     assert "step b completed" in text
 
 
 def test_ac_005_a_result_in_the_log_is_bounded(bench: Bench) -> None:
     bench.run(step("a", arguments={"value": "x" * 100_000}), session="s1")
-    lines = [line for line in bench.manager.log("s1").read_text().splitlines() if "result of a:" in line]
+    lines = [line for line in bench.manager.log("s1").read_text().splitlines() if "step a completed" in line]
     assert len(lines) == 1 and len(lines[0]) < MAX_LOGGED_RESULT + 200
     assert lines[0].endswith("… (100012 characters)")
 
@@ -482,7 +482,7 @@ def test_a_variable_of_the_environment_reaches_the_tool_and_not_the_log(
     assert result.success
     log = bench.manager.log("s1").read_text()
     assert 'call a: echo({"value": "key ${env.WF_KEY}"})' in log
-    assert 'result of a: {"said": "key ${env.WF_KEY}"}' in log, "a tool may return what it was given"
+    assert '(1 of 1): {"said": "key ${env.WF_KEY}"}' in log, "a tool may return what it was given"
     assert "s3cret" not in log
     with pytest.raises(WorkflowValidationError, match=r"\$\{env.WF_NOT_SET\}, which is not set; export it"):
         bench.run(step("a", arguments={"value": "${env.WF_NOT_SET}"}))

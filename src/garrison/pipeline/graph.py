@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NoReturn, TypeVar, overload
@@ -154,6 +154,63 @@ class ReadOnly(dict[str, T]):
 
     def __reduce__(self) -> tuple[type[dict[str, T]], tuple[dict[str, T]]]:
         return dict, (dict(self),)
+
+
+class Snapshot(ReadOnly[object]):
+    """Context as it is now, which cannot be changed. A list or mapping in it is copied when it is first read.
+
+    So a call does not pay for what thousands of nodes have written, of which it reads a little. The copy is that of the
+    reader: what it changes in there changes nothing in the run.
+    """
+
+    __slots__ = ("_copied",)
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        super().__init__(values)
+        self._copied = set[str]()
+
+    def __getitem__(self, key: str) -> object:
+        value = super().__getitem__(key)
+        if isinstance(value, (dict, list)) and key not in self._copied:
+            value = copy_json(value)
+            dict.__setitem__(self, key, value)
+            self._copied.add(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate as a dict does; that it is overridden keeps `dict(...)` and `{**...}` from taking values unread."""
+        return super().__iter__()
+
+    def get(self, key: str, default: object = None) -> object:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def items(self) -> ItemsView[str, object]:  # type: ignore[override]  # that of a dict takes values unread
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[object]:  # type: ignore[override]
+        return ValuesView(self)
+
+    def copy(self) -> dict[str, object]:
+        return dict(self)
+
+    def __or__(self, other: Mapping[str, object]) -> dict[str, object]:  # type: ignore[override]
+        return {**self, **other}
+
+    def __ror__(self, other: Mapping[str, object]) -> dict[str, object]:  # type: ignore[override]
+        return {**other, **self}
+
+
+def copy_json(value: T) -> T:
+    """Return a deep copy of JSON values."""
+    kind = type(value)
+    if kind is dict:
+        return {key: copy_json(item) for key, item in value.items()}  # type: ignore[attr-defined,return-value]
+    if kind is list or kind is tuple:
+        return [copy_json(item) for item in value]  # type: ignore[attr-defined,return-value]
+    return value
 
 
 @dataclass(frozen=True)

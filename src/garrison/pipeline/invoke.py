@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,8 +18,7 @@ from garrison.pipeline.event_stream import EventSink
 from garrison.pipeline.fidelity import FULL, Carryover, carryover_of, incoming_edge
 from garrison.pipeline.flow import FlowState, Place
 from garrison.pipeline.flow.program import Program
-from garrison.pipeline.flow.state import copy_json
-from garrison.pipeline.graph import ReadOnly, seconds
+from garrison.pipeline.graph import Snapshot, seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error, in_thread, is_async, to_outcome
 from garrison.pipeline.handlers.registry import RESUMABLE_TYPES, TYPES_WITH_TIMEOUT, Registry
 from garrison.pipeline.handlers.tool import recorded_exit_code
@@ -72,8 +70,8 @@ class Invoker:
         is_inherited = place.id in self.inherited
         self.inherited.discard(place.id)
         keep = is_inherited and (kind in RESUMABLE_TYPES or self._has_finished(place))
-        # A copy: a handler that changes a list in it must not change the run, since a resumed run would not know of it.
-        context = ReadOnly(copy_json(dict(self.state.context(place.branch))))
+        # A handler that changes a list in it must not change the run, since a resumed run would not know of it.
+        context = Snapshot(self.state.contexts[place.branch])
         call = Call(node, place, context, self.scope, edge=incoming_edge(self.program, place),
                     tell=(lambda: self._carryover(place)) if kind == "codergen" else None,
                     folder=None if self.directory is None else lambda: self._folder(place, keep=keep),
@@ -214,11 +212,6 @@ def storable(outcome: Outcome) -> Outcome:
     if not outcome.context_updates:
         return outcome
     try:
-        check_json(outcome.context_updates, "context_updates")
+        return replace(outcome, context_updates=check_json(outcome.context_updates, "context_updates"))
     except GarrisonError as error:
         return failed(str(error))
-    if not any(isinstance(value, (dict, list)) for value in outcome.context_updates.values()):
-        return outcome
-    updates = {key: json.loads(json.dumps(value)) if isinstance(value, (dict, list)) else value
-               for key, value in outcome.context_updates.items()}
-    return replace(outcome, context_updates=updates)

@@ -20,7 +20,6 @@ from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import graph_digest, to_dot
 from garrison.pipeline.flow import Change, FlowState, advance, start
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
-from garrison.pipeline.flow.state import copy_json
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.handlers.codergen import NO_AGENT
 from garrison.pipeline.handlers.registry import ANY, Registry
@@ -84,8 +83,7 @@ def start_run(given: GraphLike, registry: Registry, options: StartOptions, direc
               at: str) -> OpenRun:
     """Return a run that starts `at`; nothing is written yet."""
     graph, dot_text = read_graph(given)
-    check_json(options.initial, "initial")
-    context = copy_json(dict(options.initial))
+    context = check_json(options.initial, "initial")
     program = build_program(graph, registry, options.max_steps, options.flow, options.transforms)
     run = directory.root.name if directory else graph.id or "run"
     source = graph.source if not graph.source.startswith("<") else ""

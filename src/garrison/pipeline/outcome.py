@@ -152,17 +152,20 @@ class RunResult(Value):
                                                    for node, outcome in self.node_outcomes.items()}}
 
 
-def check_json(values: Mapping[str, Any], owner: str = "context") -> None:
-    """Raise UsageError, naming the key, if a value changes when it is written as JSON and read back."""
+def check_json(values: Mapping[str, object], owner: str = "context") -> dict[str, object]:
+    """Return a copy of JSON values; UsageError, naming the key, if one changes when it is written and read back."""
+    copies = dict(values)
     for key, value in values.items():
         if type(key) is not str:
             raise UsageError(f"{owner}: the key {key!r:.60} is not text")
         if value is None or type(value) in (str, bool, int):
             continue
         try:
-            is_same = json.loads(json.dumps(value, allow_nan=False)) == value
+            copies[key] = json.loads(json.dumps(value, allow_nan=False))
+            is_same = copies[key] == value
         except (TypeError, ValueError, RecursionError):
             is_same = False
         if not is_same:
             raise UsageError(f"{owner}: the value of {key!r:.60} ({type(value).__name__}) cannot be stored as JSON; "
                              "use text, numbers, true/false, null, lists and objects with text keys")
+    return copies

@@ -42,9 +42,9 @@ Tool = Callable[..., Any]
 _DETERMINISTIC = (TypeError, AttributeError, NameError, LookupError, ValueError, MissingReference,
                   ToolNotFoundError)
 """Failures that a retry would meet again."""
-SNAPSHOT_PAUSE, CHEAP = 10, 0.002
-"""A snapshot that took longer than CHEAP seconds is written again only after SNAPSHOT_PAUSE times that long: the
-journal is the truth, and a workflow of a thousand steps must not spend its time on snapshots."""
+SNAPSHOT_INTERVAL_S, SNAPSHOT_PAUSE = 0.5, 20
+"""Minimum seconds between two snapshots of a session at work, and as a multiple of what the last one took: the journal
+is the truth, and a workflow of a thousand steps must not spend its time on snapshots."""
 MAX_LOGGED_CALL, MAX_LOGGED_RESULT = 500, 2_000
 """Characters of a call's arguments and of a result in the log."""
 MIN_SECRET = 4
@@ -225,12 +225,11 @@ class _Execution:
         return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
     def _complete(self, step: WorkflowStep, result: Any, elapsed: float) -> None:
-        self.executor.logger.info("result of %s: %s", step.name, self._shown(result, MAX_LOGGED_RESULT))
         self.state.step_results[step.name] = result
         self._forget_errors(step)
         if step.name not in self.state.completed_steps:
             self.state.completed_steps.append(step.name)
-        self._report(step, StepStatus.COMPLETED, elapsed)
+        self._report(step, StepStatus.COMPLETED, elapsed, shown=self._shown(result, MAX_LOGGED_RESULT))
 
     def _forget_errors(self, step: WorkflowStep) -> None:
         """Remove the errors that an earlier execution of the session recorded for the step."""
@@ -259,7 +258,8 @@ class _Execution:
                 skipped = outcomes[node].status == SKIPPED
                 self.state.step_status[step.name] = StepStatus.SKIPPED if skipped else StepStatus.FAILED
 
-    def _report(self, step: WorkflowStep, status: StepStatus, elapsed: float, error: str = "") -> None:
+    def _report(self, step: WorkflowStep, status: StepStatus, elapsed: float, error: str = "",
+                shown: str = "") -> None:
         self._finished += (status in _FINISHED) - (self.state.step_status.get(step.name) in _FINISHED)
         self.state.step_status[step.name] = status
         done = self._finished
@@ -267,11 +267,11 @@ class _Execution:
         while index < len(steps) and not self._is_unfinished(steps[index]):
             index += 1
         self._first = self.state.current_step = index
-        level = logging.ERROR if status is StepStatus.FAILED else logging.INFO
-        self.executor.logger.log(level, "step %s %s after %.2f s (%d of %d)%s", step.name, status.value, elapsed, done,
-                                 len(self.workflow.steps), f": {error}" if error else "")
-        if status is not StepStatus.RUNNING:
-            self._save(if_cheap=status is not StepStatus.FAILED)
+        if status is not StepStatus.RUNNING:  # the log has its call
+            level = logging.ERROR if status is StepStatus.FAILED else logging.INFO
+            self.executor.logger.log(level, "step %s %s after %.2f s (%d of %d)%s", step.name, status.value, elapsed,
+                                     done, len(self.workflow.steps), f": {error or shown}" if error or shown else "")
+            self._save(if_due=status is not StepStatus.FAILED)
         if self.executor._on_progress is not None:
             self.executor._on_progress(Progress(step.name, status, elapsed, done, len(self.workflow.steps), error))
 
@@ -279,13 +279,13 @@ class _Execution:
         status = self.state.step_status.get(step.name)
         return status not in _FINISHED or (status is StepStatus.FAILED and step.critical)
 
-    def _save(self, *, if_cheap: bool = False) -> None:
-        """Write the snapshot; with `if_cheap` only if the last one was long enough ago for its cost."""
+    def _save(self, *, if_due: bool = False) -> None:
+        """Write the snapshot; with `if_due` only if the last one was long enough ago."""
         started = time.monotonic()
-        if self.executor.state_manager is None or (if_cheap and started < self._next_save):
+        if self.executor.state_manager is None or (if_due and started < self._next_save):
             return
-        self.executor.state_manager.write(self.state, named=not if_cheap)
-        self._next_save = time.monotonic() + SNAPSHOT_PAUSE * (time.monotonic() - started - CHEAP)
+        self.executor.state_manager.write(self.state, named=not if_due)
+        self._next_save = time.monotonic() + max(SNAPSHOT_INTERVAL_S, SNAPSHOT_PAUSE * (time.monotonic() - started))
 
 
 class _EnvironmentNames(dict[str, str]):

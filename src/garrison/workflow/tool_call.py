@@ -11,7 +11,6 @@ import asyncio
 import contextvars
 import dataclasses
 import inspect
-import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -48,9 +47,7 @@ class Caller:
 def to_json(result: Any, tool: str) -> Any:
     """Return a tool's result as JSON data; UnserializableResult says what to return instead."""
     try:
-        plain = _to_plain(result)
-        check_json({"result": plain}, "result")
-        return json.loads(json.dumps(plain))
+        return check_json({"result": _to_plain(result)}, "result")["result"]
     except (TypeError, ValueError, RecursionError, GarrisonError) as error:
         raise UnserializableResult(f"the tool {tool} returned a value of type {type(result).__name__}, which cannot be "
                                    "stored; return text, numbers, lists and mappings") from error

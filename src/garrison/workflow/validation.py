@@ -27,7 +27,7 @@ def dependencies(workflow: Workflow) -> dict[str, list[str]]:
     result = {}
     for step in workflow.steps:
         needed = {*step.depends_on, *referenced_steps(step, names)}
-        unknown = sorted(needed - names.keys())
+        unknown = sorted(name for name in needed if name not in names)  # a view of keys would be walked for each step
         if unknown:
             raise WorkflowValidationError(f"step {step.name!r} depends on {unknown[0]!r:.60}, which is not a step")
         result[step.name] = sorted(needed, key=names.__getitem__)

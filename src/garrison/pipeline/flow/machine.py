@@ -24,9 +24,9 @@ from garrison.pipeline.flow.state import (
     FlowState,
     Move,
     Turn,
-    copy_json,
     final_outcome,
 )
+from garrison.pipeline.graph import copy_json
 from garrison.pipeline.node_status import FAILED as NODE_FAILED
 from garrison.pipeline.node_status import IMPL_COMPLETE, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Budget, Outcome

@@ -25,6 +25,7 @@ from typing import Any, TypedDict
 
 from garrison.errors import ForbiddenTransition
 from garrison.pipeline.flow.program import Program, Route, Unit
+from garrison.pipeline.graph import copy_json
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCESS, Budget, Outcome
 from garrison.values import asdict, replace
 
@@ -224,16 +225,6 @@ class Change:
     branches: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ended: str = ""
-
-
-def copy_json(value: Any) -> Any:
-    """Return a deep copy of JSON values."""
-    kind = type(value)
-    if kind is dict:
-        return {key: copy_json(item) for key, item in value.items()}
-    if kind is list or kind is tuple:
-        return [copy_json(item) for item in value]
-    return value
 
 
 def _branch_to_data(branch: Branch) -> dict[str, Any]:

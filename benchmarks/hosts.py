@@ -17,9 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from garrison.dispatch.engine import connect
-from garrison.dispatch.keeper_state import read_state
-from garrison.dispatch.records import OVER, AttemptId, AttemptState
+from garrison.hosts.attempts import OVER, AttemptId, AttemptState
+from garrison.hosts.keeper import connect, read_state
 from garrison.records.remote import look_remote
 from garrison.values import replace
 from hosts_lab import HostsLab, LabHost, find_hindrance

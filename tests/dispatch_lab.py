@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from doubles.clock import FakeClock
 from doubles.dispatch import MemoryDispatcher, MemoryEngine
-from garrison.dispatch.lease import worker_clock
-from garrison.dispatch.records import AttemptId, NodeAttempt
-from garrison.dispatch.relay import Relay, RelayClient
+from garrison.hosts.attempts import AttemptId, NodeAttempt
+from garrison.hosts.lease import worker_clock
+from garrison.hosts.relay import Relay, RelayClient
 from support import wait_for
 from tcp_cut import Forwarder
 
 if TYPE_CHECKING:
-    from garrison.dispatch.base import Dispatcher
-    from garrison.dispatch.records import Answer, AttemptResult, Claim, Token
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from garrison.hosts.attempts import Answer, AttemptResult, Claim, Dispatcher, Token
 
 
 class Worker(Protocol):
@@ -117,7 +117,7 @@ class TemporalWorker:
     """Worker with a connection of its own to the Temporal server, which a test can cut."""
 
     def __init__(self, lab: TemporalLab, name: str) -> None:
-        from garrison.dispatch.temporal.client import TemporalDispatcher
+        from garrison.hosts.temporal import TemporalDispatcher
 
         self.forwarder = Forwarder(lab.port)
         self.dispatcher = TemporalDispatcher(f"127.0.0.1:{self.forwarder.port}", lab.crew, worker=name)
@@ -137,7 +137,7 @@ class TemporalLab:
     poll = 0.3
 
     def __init__(self, address: str, crew: str) -> None:
-        from garrison.dispatch.temporal.client import TemporalDispatcher
+        from garrison.hosts.temporal import TemporalDispatcher
 
         self.crew = crew
         self.port = int(address.rpartition(":")[2])

@@ -15,10 +15,13 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from support import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 USER = "builder"
 FILLER = "filler"
@@ -289,7 +292,7 @@ class HostsLab:
 
     def close(self) -> None:
         """Remove everything that it made."""
-        from garrison.dispatch.keeper import stop_keeper
+        from garrison.hosts.keeper import stop_keeper
 
         if self.home.is_dir():
             stop_keeper(self.home)

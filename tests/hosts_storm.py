@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,8 +25,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from typing import TYPE_CHECKING
+
 from hosts_lab import HostsLab, LabHost, find_hindrance
 from support import landed_subjects, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 AGENT = '''
 import json, os, subprocess, sys, time
@@ -244,7 +248,7 @@ class Storm:
             case "server":
                 return self._at_home("server start-dev")
             case "keeper":
-                return self._at_home("garrison.dispatch.keeper")
+                return self._at_home("garrison.hosts.keeper")
             case "guardian":
                 return [pid for pid in self._at_home("processes.main guardian") if run in _command(pid)]
         raise AssertionError(fault.kind)

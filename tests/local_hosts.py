@@ -6,17 +6,17 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from garrison.dispatch.engine import find_engine
-from garrison.dispatch.keeper import ensure_keeper
-from garrison.dispatch.keeper_state import is_running, read_state
+from garrison.hosts.keeper import ensure_keeper, find_engine, is_running, read_state
 from garrison.records import atomic, record
 from garrison.records.host_service import HostSettings, settings_path
 from garrison.records.hosts import Host, host_path, read_crew, write_host
 from garrison.records.remote import look_remote
 from support import PROGRAM, Place, UserWorld, git, is_gone, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class LocalHosts:

@@ -5,15 +5,26 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dispatch_lab import MemoryLab, MemoryWorker, attempt
-from garrison.dispatch.base import Unreachable
-from garrison.dispatch.claimed_work import Ending, MachinePace, work_on
-from garrison.dispatch.records import Answer, AttemptResult, AttemptState, Message, NodeAttempt, Outcome, Token
+from garrison.hosts.attempts import (
+    Answer,
+    AttemptResult,
+    AttemptState,
+    Message,
+    NodeAttempt,
+    Outcome,
+    Token,
+    Unreachable,
+)
+from garrison.hosts.lease import Ending, MachinePace, work_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 DONE = AttemptResult(Outcome.DONE, "exit code 0")
 

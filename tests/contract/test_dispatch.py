@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dispatch_lab import Lab, MemoryLab, RelayLab, TemporalLab, Worker, attempt
-from garrison.dispatch.base import StaleToken, Unreachable
-from garrison.dispatch.lease import Duty, HeldLease
-from garrison.dispatch.records import (
+from garrison.errors import NotFound
+from garrison.hosts.attempts import (
     Answer,
     AttemptId,
     AttemptResult,
@@ -21,8 +19,14 @@ from garrison.dispatch.records import (
     NodeAttempt,
     Order,
     Outcome,
+    StaleToken,
+    Unreachable,
 )
-from garrison.errors import NotFound
+from garrison.hosts.lease import Duty, HeldLease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 DONE = AttemptResult(Outcome.DONE, "green")
 CANCELLED = AttemptResult(Outcome.CANCELLED)
@@ -32,13 +36,13 @@ CANCELLED = AttemptResult(Outcome.CANCELLED)
 def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a real Temporal server."""
     pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
-    from garrison.dispatch.temporal import server
+    from garrison.hosts import keeper
 
     try:
-        server.find_program()
+        keeper.find_program()
     except NotFound as error:
         pytest.skip(str(error))
-    running = server.LocalServer(tmp_path_factory.mktemp("temporal"))
+    running = keeper.LocalServer(tmp_path_factory.mktemp("temporal"))
     running.start()
     yield running.address
     running.stop()

@@ -7,17 +7,13 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from dispatch_lab import TemporalLab, attempt
-from garrison.dispatch.base import StaleToken, Unreachable
-from garrison.dispatch.claimed_work import Ending, MachinePace, work_on
-from garrison.dispatch.lease import Duty, HeldLease, worker_clock
-from garrison.dispatch.records import (
+from garrison.errors import GarrisonError, NotFound
+from garrison.hosts.attempts import (
     AttemptId,
     AttemptResult,
     AttemptState,
@@ -26,9 +22,11 @@ from garrison.dispatch.records import (
     NodeAttempt,
     Order,
     Outcome,
+    StaleToken,
+    Unreachable,
 )
-from garrison.errors import GarrisonError, NotFound
-from garrison.processes.remote.service import connect_temporal
+from garrison.hosts.lease import Duty, Ending, HeldLease, MachinePace, work_on, worker_clock
+from garrison.hosts.service import connect_temporal
 from garrison.records.host_service import HostSettings
 from garrison.values import replace
 from support import DEADLINE, wait_for
@@ -36,15 +34,21 @@ from tls_front import TlsFront, make_certificates
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
 
-from garrison.dispatch.temporal import server
-from garrison.dispatch.temporal.client import TemporalDispatcher
+from typing import TYPE_CHECKING
+
+from garrison.hosts import keeper
+from garrison.hosts.temporal import TemporalDispatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 DONE = AttemptResult(Outcome.DONE, "green")
 
 WORKER = """
 import sys, time
-from garrison.dispatch.temporal.client import TemporalDispatcher
+from garrison.hosts.temporal import TemporalDispatcher
 dispatcher = TemporalDispatcher(sys.argv[1], sys.argv[2], worker="victim")
 claim = None
 while claim is None:
@@ -58,19 +62,19 @@ while True:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[server.LocalServer]:
+def running(tmp_path: Path) -> Iterator[keeper.LocalServer]:
     try:
-        server.find_program()
+        keeper.find_program()
     except NotFound as error:
         pytest.skip(str(error))
-    local = server.LocalServer(tmp_path / "temporal")
+    local = keeper.LocalServer(tmp_path / "temporal")
     local.start()
     yield local
     local.stop()
 
 
 @pytest.fixture
-def lab(running: server.LocalServer) -> Iterator[TemporalLab]:
+def lab(running: keeper.LocalServer) -> Iterator[TemporalLab]:
     laboratory = TemporalLab(running.address, f"crew-{uuid.uuid4().hex[:8]}")
     yield laboratory
     laboratory.close()
@@ -97,7 +101,7 @@ def patient(call: object, *arguments: object) -> object:
     return answers[0]
 
 
-def test_what_was_submitted_outlives_the_server(running: server.LocalServer, lab: TemporalLab) -> None:
+def test_what_was_submitted_outlives_the_server(running: keeper.LocalServer, lab: TemporalLab) -> None:
     """A server that is killed takes a claim with it at most: nothing is lost, nothing done twice."""
     held, waiting = attempt(lab, "held", max_claims=3), attempt(lab, "waiting", max_claims=3)
     lab.dispatcher.submit(held)
@@ -152,7 +156,7 @@ def test_a_worker_of_several_queues_polls_no_more_of_them_than_it_has_slots(lab:
         worker.close()
 
 
-def test_workers_go_on_while_the_runs_side_is_away(running: server.LocalServer, lab: TemporalLab) -> None:
+def test_workers_go_on_while_the_runs_side_is_away(running: keeper.LocalServer, lab: TemporalLab) -> None:
     offered = attempt(lab)
     lab.dispatcher.submit(offered)
     worker = lab.worker("a")
@@ -166,7 +170,7 @@ def test_workers_go_on_while_the_runs_side_is_away(running: server.LocalServer, 
     assert lab.dispatcher.watch(offered.id).result == DONE
 
 
-def test_a_message_that_was_sent_to_nobody_reaches_the_successor(running: server.LocalServer, lab: TemporalLab) -> None:
+def test_a_message_that_was_sent_to_nobody_reaches_the_successor(running: keeper.LocalServer, lab: TemporalLab) -> None:
     """The worker's process is killed, not only its connection."""
     offered = attempt(lab, max_claims=2)
     lab.dispatcher.submit(offered)
@@ -194,7 +198,7 @@ def test_a_message_that_was_sent_to_nobody_reaches_the_successor(running: server
     wait_for("it is done", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)
 
 
-def test_two_homes_on_one_server_do_not_meet(running: server.LocalServer, lab: TemporalLab) -> None:
+def test_two_homes_on_one_server_do_not_meet(running: keeper.LocalServer, lab: TemporalLab) -> None:
     other = TemporalLab(running.address, "another-crew")
     try:
         lab.dispatcher.submit(attempt(lab))
@@ -260,7 +264,7 @@ def test_the_work_of_a_worker_that_is_cut_off_is_dead_when_its_successor_claims(
     lab.until("the attempt is done", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)
 
 
-def test_a_server_with_tls_that_asks_for_a_certificate(running: server.LocalServer, tmp_path: Path,
+def test_a_server_with_tls_that_asks_for_a_certificate(running: keeper.LocalServer, tmp_path: Path,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl")

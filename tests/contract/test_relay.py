@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dispatch_lab import RelayLab, attempt
-from garrison.dispatch.base import Unreachable
-from garrison.dispatch.records import AttemptId, AttemptResult, AttemptState, AttemptView, Outcome
-from garrison.dispatch.relay import MAX_BYTES, Following, RelayClient, view_from_json, view_to_json
+from garrison.hosts.attempts import AttemptId, AttemptResult, AttemptState, AttemptView, Outcome, Unreachable
+from garrison.hosts.relay import MAX_BYTES, Following, RelayClient, view_from_json, view_to_json
 from support import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 ID = AttemptId("r1", "work", 1, 2)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from garrison.dispatch.base import StaleToken, Unreachable
-from garrison.dispatch.lease import GrantedLease
-from garrison.dispatch.records import (
+from garrison.hosts.attempts import (
     OVER,
     Answer,
     AttemptState,
@@ -16,12 +14,15 @@ from garrison.dispatch.records import (
     Message,
     Order,
     Outcome,
+    StaleToken,
     Token,
+    Unreachable,
 )
+from garrison.hosts.lease import GrantedLease
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from garrison.dispatch.records import AttemptId, AttemptResult, NodeAttempt
+    from garrison.hosts.attempts import AttemptId, AttemptResult, NodeAttempt
     from garrison.system.clock import Clock
 
 

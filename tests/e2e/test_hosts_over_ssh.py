@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from garrison.dispatch.keeper_state import read_state
+from garrison.hosts.keeper import read_state
 from hosts_lab import HostsLab, LabHost, find_hindrance
 from support import git, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_hindrance()), reason=find_hindrance() or "possible")]

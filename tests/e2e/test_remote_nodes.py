@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from explanations import check_explanations
-from garrison.dispatch.keeper_state import is_running
-from garrison.dispatch.temporal.server import LocalServer
-from garrison.processes.remote.tidy import KEPT_SECONDS, tidy
+from garrison.hosts.host_run import KEPT_SECONDS, tidy
+from garrison.hosts.keeper import LocalServer, is_running
 from garrison.sandbox.place import Mode
 from garrison.sandbox.probe import mode_here
 from local_hosts import LocalHosts, refs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,15 +14,26 @@ from dispatch_lab import MemoryWorker, RelayLab
 from garrison.agents.base import Assignment, Outcome
 from garrison.agents.claude import messages
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.dispatch import late
-from garrison.dispatch.job import Job, JobMessage, JobProgress, JobResult, JobStatus, base_ref, left_ref
-from garrison.dispatch.records import AttemptId, AttemptResult, AttemptState, Claim, Message
-from garrison.dispatch.records import Outcome as Ended
-from garrison.dispatch.relay import socket_path
-from garrison.dispatch.transport import clone_path
-from garrison.processes.remote import remote_work
-from garrison.processes.remote.give_up import give_up
-from garrison.processes.remote.remote_work import RemoteWork
+from garrison.hosts import keeper, orchestrator
+from garrison.hosts.access import clone_path
+from garrison.hosts.attempts import (
+    AttemptId,
+    AttemptResult,
+    AttemptState,
+    Claim,
+    Job,
+    JobMessage,
+    JobProgress,
+    JobResult,
+    JobStatus,
+    Message,
+    base_ref,
+    give_up,
+    left_ref,
+)
+from garrison.hosts.attempts import Outcome as Ended
+from garrison.hosts.orchestrator import RemoteWork
+from garrison.hosts.relay import socket_path
 from garrison.processes.runtime import Runtime
 from garrison.records import costs, record
 from garrison.records.hosts import Host, write_host
@@ -33,6 +44,9 @@ from garrison.system.git import Git
 from garrison.values import replace
 from local_hosts import refs
 from support import git, make_repository
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 class Bench:
@@ -120,7 +134,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(remote_work, "start_keeper", lambda runtime: None)
+    monkeypatch.setattr(orchestrator, "start_keeper", lambda runtime: None)
     made = Bench(tmp_path)
     yield made
     for work in made.made:
@@ -172,7 +186,7 @@ def test_after_a_lost_worker_the_next_offer_begins_at_what_was_fetched_and_what_
     bench.lab.clock.advance(9.0)
     bench.report(again, JobProgress("for-2", "executing"))
     git(bench.clone, "update-ref", left_ref(claim.attempt.id), left := bench.commit("late.txt", first))
-    late.settle(bench.home, bench.lab.relay.dispatcher, print)
+    keeper.settle(bench.home, bench.lab.relay.dispatcher, print)
     assert refs(bench.repo, "refs/garrison/rescue") == {"refs/garrison/rescue/r1/work/1-late": left}
     assert list_late(bench.home) == []
     assert git(bench.tree, "rev-parse", "HEAD") == first
@@ -195,7 +209,7 @@ def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_
     bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head="1" * 40))
     bench.until("the fetch has failed", lambda: bench.work.state.phase == RemotePhase.COLLECTING
                 and bench.work.state.trouble)
-    monkeypatch.setattr(remote_work, "RESULT_PATIENCE", 0.0)
+    monkeypatch.setattr(orchestrator, "RESULT_PATIENCE", 0.0)
     outcome = bench.end()
     assert outcome.killed and "its commits could not be fetched: box2: git" in outcome.reason
 
@@ -224,7 +238,7 @@ def test_a_server_that_forgets_an_offer_for_a_moment_ends_nothing(bench: Bench) 
 
 @pytest.mark.slow
 def test_an_offer_that_stays_unknown_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_work, "UNKNOWN_PATIENCE", 0.2)
+    monkeypatch.setattr(orchestrator, "UNKNOWN_PATIENCE", 0.2)
     claim = bench.claim()
     bench.lab.engine.entries.pop(claim.attempt.id)
     outcome = bench.end()
@@ -345,10 +359,10 @@ def test_an_offer_that_nobody_wants_is_cancelled_by_the_keeper(bench: Bench) -> 
     assert state is not None and state.phase == RemotePhase.ENDED
     (noted,) = list_late(bench.home)
     assert (noted.host, noted.claim, noted.cancel) == ("box2", 1, "cancelled by a person")
-    late.settle(bench.home, bench.lab.relay.dispatcher, print)
+    keeper.settle(bench.home, bench.lab.relay.dispatcher, print)
     assert bench.worker.heartbeat(claim.token).order == "cancel"
     bench.worker.complete(claim.token, AttemptResult(Ended.CANCELLED))
-    late.settle(bench.home, bench.lab.relay.dispatcher, print)
+    keeper.settle(bench.home, bench.lab.relay.dispatcher, print)
     assert bench.lab.relay.dispatcher.watch(claim.attempt.id).state is AttemptState.CANCELLED
     (noted,) = list_late(bench.home)
     assert noted.cancel == ""

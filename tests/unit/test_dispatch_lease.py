@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from garrison.dispatch.lease import Duty, GrantedLease, HeldLease, worker_clock
+from garrison.hosts.lease import Duty, GrantedLease, HeldLease, worker_clock
 from garrison.values import replace
 
 FRESH = HeldLease(10.0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from garrison.dispatch.keeper_state import KeeperState, lock_path, write_state
 from garrison.doctor.findings import Scope
 from garrison.doctor.hosts import examine_hosts
+from garrison.hosts.keeper import KeeperState, lock_path, write_state
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.hosts import Host, write_host
 from garrison.records.life_lock import LifeLock
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def texts(home: Path) -> list[str]:

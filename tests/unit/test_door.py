@@ -21,7 +21,7 @@ ALLOWED = {
     "pipeline/handlers/installed": "runs inside, as the agent",
     "processes/git_record": "the repository's own git directory",
     "processes/launch": "the repository's own git directory",
-    "processes/remote/begin": "the host's own repository",
+    "hosts/host_run": "the host's own repository",
     "processes/worktree": "the folder above a worktree",
     "sandbox/git_view": "a view that is made and not yet shown to anybody; the repository's own HEAD",
     "system/git/abandoned_locks": "the repository's own git directory",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from doubles.dispatch import MemoryDispatcher, MemoryEngine
-from garrison.dispatch.base import Unreachable
-from garrison.dispatch.records import (
+from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.hosts.attempts import (
     AttemptId,
     AttemptResult,
     AttemptState,
@@ -21,10 +20,10 @@ from garrison.dispatch.records import (
     NodeAttempt,
     Outcome,
     Token,
+    Unreachable,
 )
-from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.processes.remote.service import ClaimNote, HostService, StoppableWork
-from garrison.processes.remote.tidy import KEPT_SECONDS, find_old
+from garrison.hosts.host_run import KEPT_SECONDS, find_old
+from garrison.hosts.service import ClaimNote, HostService, StoppableWork
 from garrison.records import atomic, record
 from garrison.records.host_service import (
     HostSettings,
@@ -40,6 +39,10 @@ from garrison.records.life_lock import LifeLock
 from garrison.system.clock import SystemClock
 from garrison.values import replace
 from support import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 SETTINGS = HostSettings("box2", "crew", "127.0.0.1:7233", slots=2, labels=["gpu"])
 DONE = AttemptResult(Outcome.DONE, "green")
@@ -260,7 +263,7 @@ def test_a_claim_that_cannot_be_begun_stops_nothing(place: Place, capsys: pytest
 
 def test_a_host_whose_disk_is_full_takes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.submit("first")
-    monkeypatch.setattr("garrison.processes.remote.service.MIN_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr("garrison.hosts.service.MIN_FREE_BYTES", 1 << 60)
     place.service.turn()
     status = read_status(place.home)
     assert status is not None and status.connected and "too little to begin work" in status.why

@@ -14,12 +14,12 @@ import pytest
 
 from garrison.cli.host import _default_name
 from garrison.config import HostsConfig
-from garrison.dispatch.keeper import host_settings, needs_keeper
-from garrison.dispatch.ssh import TROUBLES, HostAccess, HostUnreachable, check_destination, for_any_shell
 from garrison.errors import UsageError
-from garrison.processes.remote import unpack, wheels
-from garrison.processes.remote.begin import configure, locked_clone, prepare_clone
-from garrison.processes.remote.setup import TREES, choose_python
+from garrison.hosts import setup, unpack
+from garrison.hosts.access import TROUBLES, HostAccess, HostUnreachable, check_destination, for_any_shell
+from garrison.hosts.host_run import configure, locked_clone, prepare_clone
+from garrison.hosts.keeper import host_settings, needs_keeper
+from garrison.hosts.setup import TREES, choose_python
 from garrison.records.hosts import Host, read_crew, write_host
 from garrison.system.git import Git
 from garrison.tables import Table
@@ -133,7 +133,7 @@ def test_the_table_of_hosts_is_checked() -> None:
 
 
 def test_an_installed_distribution_is_packed_as_the_wheel_it_was(tmp_path: Path) -> None:
-    wheel = wheels.pack(metadata.distribution("click"), tmp_path)
+    wheel = setup.pack(metadata.distribution("click"), tmp_path)
     assert wheel.name == f"click-{metadata.version('click')}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -145,12 +145,12 @@ def test_an_installed_distribution_is_packed_as_the_wheel_it_was(tmp_path: Path)
 
 def test_a_wheel_keeps_its_tags() -> None:
     text = "Wheel-Version: 1.0\nTag: cp311-cp311-manylinux_2_17_x86_64\nTag: cp311-cp311-manylinux2014_x86_64\n"
-    assert wheels._tag(text) == "cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"
+    assert setup._tag(text) == "cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"
 
 
 def test_what_a_host_needs_is_all_that_is_installed_of_it() -> None:
     pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
-    names = {wheels.normalize(each.metadata["Name"]) for each in wheels.list_required()}
+    names = {setup.normalize(each.metadata["Name"]) for each in setup.list_required()}
     assert {"temporalio", "click", "pydantic-core", "markdown-it-py"} <= names
     assert not {"pytest", "mypy", "claude-agent-sdk", "garrison"} & names
 
@@ -170,7 +170,7 @@ def test_wheels_are_unpacked_without_pip_only_if_all_of_them_fit(tmp_path: Path)
     made = tmp_path / "wheels"
     made.mkdir()
     for name in ("click", "pip"):
-        wheels.pack(metadata.distribution(name), made)
+        setup.pack(metadata.distribution(name), made)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     python = tmp_path / "env/bin/python"
 

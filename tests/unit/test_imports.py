@@ -17,7 +17,7 @@ import garrison
 for found in pkgutil.walk_packages(garrison.__path__, "garrison."):
     dear = found.name.startswith(("garrison.agents.acp.c", "garrison.agents.claude",
                                   "garrison.agents.graph.claude_session", "garrison.delegation", "garrison.cli.top_app",
-                                  "garrison.dispatch.temporal", "garrison.web"))
+                                  "garrison.hosts.temporal", "garrison.web"))
     if not dear and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 print(len([name for name in sys.modules if name.startswith("garrison.")]))
@@ -67,7 +67,7 @@ def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> No
                                                      "merge_processor")),
     "cli.launch", "cli.status"])
 def test_a_run_on_one_machine_loads_nothing_for_hosts(module: str) -> None:
-    hosts = ("garrison.dispatch", "garrison.processes.remote", "garrison.processes.hosts_preflight", "temporalio")
+    hosts = ("garrison.hosts", "temporalio")
     assert [name for name in hosts if importlib.util.find_spec(name) is None] == []
     code = (f"import sys; import garrison.processes.main, garrison.{module}\n"
             f"print([name for name in sys.modules if name.startswith({hosts})])")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.dispatch.incoming import incoming_ref
-from garrison.dispatch.records import AttemptId, Token
 from garrison.errors import UsageError
+from garrison.hosts.access import incoming_ref
+from garrison.hosts.attempts import AttemptId, Token
 from garrison.records.hosts import check_host
 
 MINE = "refs/garrison/incoming/box2/r1/work/2-3"

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from garrison.dispatch import keeper
-from garrison.dispatch.keeper import Keeper
-from garrison.dispatch.temporal.server import PORTS, LocalServer, free_port
 from garrison.errors import NotFound
+from garrison.hosts import keeper
+from garrison.hosts.keeper import PORTS, Keeper, LocalServer, free_port
 from garrison.records import atomic, log_retention
 from garrison.records.host_service import read_settings, settings_path
 from garrison.records.hosts import Host, HostState, host_path, read_host, write_host

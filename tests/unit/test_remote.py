@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from garrison.dispatch.job import (
+from garrison.errors import NotFound, Refused, UsageError
+from garrison.hosts.attempts import (
     MAX_JOB,
     MAX_LINE,
     MAX_NOTES,
     MAX_PROGRESS,
     MAX_QUESTION,
     MAX_RESULT,
+    AttemptId,
     Job,
     JobProgress,
     JobResult,
@@ -20,15 +22,12 @@ from garrison.dispatch.job import (
     encode,
     host_run,
 )
-from garrison.dispatch.records import AttemptId
-from garrison.errors import NotFound, Refused, UsageError
+from garrison.hosts.control import follow, select_processes
+from garrison.hosts.host_run import graph_of
+from garrison.hosts.orchestrator import record_usage
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 from garrison.processes.preflight import tasks_here
-from garrison.processes.remote.guard import follow
-from garrison.processes.remote.host_run import graph_of
-from garrison.processes.remote.kill_run import select_processes
-from garrison.processes.remote.usage import record_usage
 from garrison.records import costs
 from garrison.records.hosts import Host, HostState
 from garrison.records.names import check_run
@@ -44,6 +43,9 @@ from garrison.records.run import Task
 from garrison.system.processes import ProcessId, ProcessRow
 from garrison.values import replace
 from garrison.views.remote import describe_remote
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BOX2, BOX3 = Host("box2", labels=["gpu"]), Host("box3", slots=8)
 JOB = Job("home-1", "repo-1", "r1", "work", 1, 1, prompt="Do it.", agent="codex")

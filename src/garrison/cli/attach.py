@@ -25,7 +25,7 @@ from garrison.views.agent_session import open_session, why_no_keyboard
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from garrison.dispatch.ssh import HostAccess
+    from garrison.hosts.access import HostAccess
     from garrison.records.remote import RemoteWorkState
 
 _PATIENCE = 120.0

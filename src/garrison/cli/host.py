@@ -6,11 +6,9 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +22,10 @@ from garrison.records.hosts import Host, HostState, check_host, list_hosts, read
 from garrison.system.clock import SystemClock, format_age, from_iso
 from garrison.system.terminal_text import clean
 from garrison.values import Value, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
 PROBE_SECONDS = 15.0
 
@@ -57,8 +59,8 @@ def add_command(destination: str, name: str | None, slots: int | None, labels: t
     It needs Linux, Python 3.11, git, and ssh without a password; the same garrison is installed there in an
     environment of its own. DESTINATION is what you would give to ssh; `local` is this machine itself.
     """
-    from garrison.dispatch.ssh import check_destination
-    from garrison.processes.remote.setup import HostSetup
+    from garrison.hosts.access import check_destination
+    from garrison.hosts.setup import HostSetup
 
     where = find_home(home)
     ssh = "" if destination == "local" else check_destination(destination)
@@ -102,7 +104,7 @@ def _find(home: Path, name: str) -> Host | None:
 @home_option
 def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> None:
     """Stop the service of a host, remove what `add` made there, and forget it."""
-    from garrison.processes.remote.setup import push_settings, remove
+    from garrison.hosts.setup import push_settings, remove
 
     where = find_home(home)
     found = read_host(where, name)
@@ -134,7 +136,7 @@ def _ask(name: str, working: list[Any]) -> None:
 @home_option
 def drain_command(name: str, *, undo: bool, home: str | None) -> None:
     """Let a host finish what it has, and take nothing new."""
-    from garrison.processes.remote.setup import push_settings
+    from garrison.hosts.setup import push_settings
 
     where = find_home(home)
     changed = replace(read_host(where, name), state=HostState.READY if undo else HostState.DRAINING)
@@ -161,9 +163,9 @@ class Seen(Value):
 
 
 def _look(home: Path, found: Host) -> Seen:
-    from garrison.dispatch.keeper_state import read_state
-    from garrison.dispatch.ssh import HostAccess
-    from garrison.processes.remote.setup import probe
+    from garrison.hosts.access import HostAccess
+    from garrison.hosts.keeper import read_state
+    from garrison.hosts.setup import probe
 
     state = read_state(home)
     last, since = state.seen.get(found.name, ""), state.tunnels.get(found.name, "")
@@ -177,7 +179,7 @@ def _look(home: Path, found: Host) -> Seen:
 
 
 def _look_at_all(home: Path, hosts: list[Host]) -> list[Seen]:
-    from garrison.dispatch.keeper import ensure_keeper
+    from garrison.hosts.keeper import ensure_keeper
 
     ensure_keeper(home, 0)
     with ThreadPoolExecutor(min(16, len(hosts) or 1), "probe") as executor:
@@ -321,9 +323,8 @@ def run_command(temporal: str | None, namespace: str | None, slots: int | None, 
     Runs on the host itself, in the home that `garrison host add` made there. TLS and an API key come from the table
     [hosts] of that home's config.toml, or from the variables of Temporal's own tools (TEMPORAL_TLS, …).
     """
-    from garrison.processes.remote.service import HostService, connect_temporal
-    from garrison.processes.remote.tidy import tidy
-    from garrison.processes.remote.work import make_work
+    from garrison.hosts.host_run import tidy
+    from garrison.hosts.service import HostService, connect_temporal, make_work
 
     where = find_home(home)
     read_settings(where)

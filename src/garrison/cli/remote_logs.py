@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from garrison.cli.output import print_message
-from garrison.dispatch.ssh import HostAccess
 from garrison.errors import GarrisonError
+from garrison.hosts.access import HostAccess
 from garrison.records.hosts import read_host
 from garrison.records.remote import RemoteWorkState, look_remote
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.config import read_config
-from garrison.dispatch.keeper_state import is_running, read_state
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.errors import GarrisonError
+from garrison.hosts.keeper import is_running, read_state
 from garrison.records.hosts import list_hosts
 
 if TYPE_CHECKING:

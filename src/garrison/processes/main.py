@@ -154,7 +154,7 @@ def _orchestrator(runtime: Runtime, options: Options) -> MakeProcess:
         task = _task(runtime, options)
         kind: type[Orchestrator] = Orchestrator
         if task.hosts:
-            from garrison.processes.remote.orchestrator import RemoteOrchestrator
+            from garrison.hosts.orchestrator import RemoteOrchestrator
 
             kind = RemoteOrchestrator
         return kind(runtime, incarnation, _launch(runtime, options), task)

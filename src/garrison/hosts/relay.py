@@ -21,8 +21,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from garrison.dispatch.base import Unreachable
-from garrison.dispatch.records import (
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.hosts.attempts import (
     OVER,
     AttemptId,
     AttemptResult,
@@ -31,8 +31,8 @@ from garrison.dispatch.records import (
     Message,
     NodeAttempt,
     Outcome,
+    Unreachable,
 )
-from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.records import atomic
 from garrison.system.unix_socket import short_path
 from garrison.values import asdict
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from garrison.dispatch.base import Dispatcher
+    from garrison.hosts.attempts import Dispatcher
 
 MAX_BYTES = 4_000_000
 """Longest line of a request or of a reply."""

@@ -15,7 +15,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from garrison.dispatch.records import AttemptId, AttemptResult, AttemptState, Message, NodeAttempt, Outcome
+    from garrison.hosts.attempts import AttemptId, AttemptResult, AttemptState, Message, NodeAttempt, Outcome
     from garrison.values import Value
 
 WORKFLOW, ATTEMPT, DELIVERY = "garrison.node-attempt", "garrison.attempt", "garrison.delivery"

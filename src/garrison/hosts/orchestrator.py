@@ -1,13 +1,7 @@
-"""Remote work: the agent of a node whose work a host does, as its orchestrator at home sees it.
+"""Orchestrator of a node whose work a host does: everything of an orchestrator but the agent, in whose place is
+`RemoteWork`.
 
-    offer    the attempt is submitted, with the commit that it begins at; a successor of this orchestrator takes the
-             open offer over, and submits it again, which changes nothing
-    claimed  home brings that commit to the host, and from then on follows what the host reports: usage, a question,
-             the last commit, which it fetches and puts on the branch
-    done     home fetches the commit that the accepted result names
-    lost     the attempt ends like one whose agent died; the next offer begins at what was fetched last
-
-Calls that wait for another process or machine are in `calls.py`; `descriptors` wake the loop when one has an answer.
+Nothing of the agent is decided here: its sandbox, network, keys, socket and failover are the host's.
 """
 
 from __future__ import annotations
@@ -20,55 +14,128 @@ from garrison.agents import registry
 from garrison.agents.base import WAITING, Outcome, Question, Work
 from garrison.agents.claude import messages
 from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.settings import ATTRIBUTES
 from garrison.agents.result import parse_report
-from garrison.dispatch.base import Unreachable
-from garrison.dispatch.incoming import incoming_ref
-from garrison.dispatch.job import (
+from garrison.config import read_config
+from garrison.ends import Departure, RefusedBy
+from garrison.errors import GarrisonError
+from garrison.hosts.access import FETCH, LEFT, PUSH, SECONDS, incoming_ref, transfer_argv
+from garrison.hosts.attempts import (
     MAX_JOB,
     MAX_MESSAGE,
     MAX_PROGRESS,
     MAX_RESULT,
-    JobMessage,
-    JobProgress,
-    JobResult,
-    JobStatus,
-    MessageKind,
-    decode,
-    encode,
-)
-from garrison.dispatch.records import (
     OVER,
     AttemptId,
     AttemptState,
     AttemptView,
+    Job,
+    JobMessage,
+    JobProgress,
+    JobResult,
+    JobStatus,
     Message,
+    MessageKind,
     NodeAttempt,
     Token,
+    Unreachable,
+    decode,
+    encode,
+    give_up,
 )
-from garrison.dispatch.relay import Following, RelayClient, socket_path
-from garrison.dispatch.transport import SECONDS
-from garrison.ends import RefusedBy
-from garrison.errors import GarrisonError
+from garrison.hosts.calls import RETRY_SECONDS, Calls
+from garrison.hosts.relay import Following, RelayClient, socket_path
+from garrison.processes.agents_in_turn import AgentsInTurn
+from garrison.processes.briefing import Briefer
 from garrison.processes.loop import log_line
-from garrison.processes.remote.calls import RETRY_SECONDS, Calls
-from garrison.processes.remote.give_up import give_up
-from garrison.processes.remote.job import make_job
-from garrison.processes.remote.keeping import lease_of, start_keeper
-from garrison.processes.remote.transfer import FETCH, LEFT, PUSH, transfer_argv
-from garrison.processes.remote.usage import record_usage
+from garrison.processes.orchestrator.process import Orchestrator
 from garrison.records import atomic, costs, placement
-from garrison.records.hosts import list_hosts, read_host
-from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote, read_remote, write_remote
+from garrison.records.hosts import list_hosts, read_crew, read_host
+from garrison.records.remote import USAGE, RemotePhase, RemoteWorkState, look_remote, read_remote, write_remote
+from garrison.supervise.death_classes import HOST
+from garrison.system import failpoint
 from garrison.system.terminal_text import clean_lines
 from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from garrison.agents.base import Assignment
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
+    from garrison.supervise.incarnation import Incarnation
+    from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
+
+class RemoteOrchestrator(Orchestrator):
+    """One incarnation of the orchestrator of a remote node."""
+
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task) -> None:
+        self._whole_task = task
+        self._remote: RemoteWork | None = None
+        self._watched: set[int] = set()
+        super().__init__(runtime, incarnation, launch, task)
+
+    def _make_agents(self, task: Task, folder: Path) -> AgentsInTurn:
+        return AgentsInTurn(self.runtime, self.incarnation, replace(task, failover=[]), folder)
+
+    def _make_environment(self) -> dict[str, str]:
+        return dict(self.runtime.environ)
+
+    def _open_channel(self, folder: Path) -> None:
+        return None
+
+    def _prepare(self, *, is_successor: bool) -> None:
+        briefer = Briefer(self.runtime, self.launch, self.task, self.git, self.worktree, copies=False)
+        text = briefer.for_host(self.hook.resumption_instructions or "", is_successor=is_successor)
+        self.assignment.write_prompt(text)
+
+    def _start(self, now: float) -> Work:
+        self._remote = RemoteWork(self.runtime, self.launch, self._whole_task, self.git, self.assignment, now)
+        return self._remote
+
+    def watch(self, event_loop: EventLoop) -> None:
+        """Wake at anything that the host reports, too."""
+        super().watch(event_loop)
+        wanted = set(self._remote.descriptors()) if self._remote is not None else set()
+        for descriptor in self._watched - wanted:
+            event_loop.forget_descriptor(descriptor)
+        for descriptor in wanted:
+            event_loop.watch_descriptor(descriptor)
+        self._watched = wanted
+
+    def _fail_over(self, work: Work, outcome: Outcome | None) -> bool:
+        return False
+
+    def _end_with(self, outcome: Outcome) -> None:
+        failpoint.here(":ended")
+        if self.stopping:
+            self._end_without_result(*self._why_stopped())
+        elif outcome.killed and not self._worktree_gone:
+            self._end_without_result(outcome.reason,
+                                     death_class=HOST if self._remote and self._remote.lost_host else "")
+        else:
+            self._finish(outcome)
+
+    def _end(self, reason: str, departure: Departure, death_class: str = "") -> None:
+        if self._remote is not None:
+            self._remote.close()
+        super()._end(reason, departure, death_class)
+
+
+# ---- Remote work: the agent of a node whose work a host does, as its orchestrator at home sees it.
+#
+#     offer    the attempt is submitted, with the commit that it begins at; a successor of this orchestrator takes the
+#              open offer over, and submits it again, which changes nothing
+#     claimed  home brings that commit to the host, and from then on follows what the host reports: usage, a question,
+#              the last commit, which it fetches and puts on the branch
+#     done     home fetches the commit that the accepted result names
+#     lost     the attempt ends like one whose agent died; the next offer begins at what was fetched last
+#
+# Calls that wait for another process or machine are in `calls.py`; `descriptors` wake the loop when one has an
+# answer.
+
 
 FETCH_SECONDS = 5.0
 """Time between two fetches of what a host has committed."""
@@ -460,7 +527,7 @@ class RemoteWork(Work):
 
     def _take_left(self, view: AttemptView) -> None:
         """Bring what a stopped worker left into the worktree, uncommitted or not, as a stopped agent at home leaves it;
-        what cannot be fetched in time is kept under a rescue ref later (`dispatch/late.py`)."""
+        what cannot be fetched in time is kept under a rescue ref later (`keeper.settle`)."""
         stopped = Outcome("fail", view.why or "it was cancelled", killed=True)
         since = self._over_since = self._over_since or self._now
         if not self.state.host or self._now - since > LEFT_PATIENCE:
@@ -486,3 +553,77 @@ class RemoteWork(Work):
         is_silent = not self._over_since and self._stopping_since is not None
         if is_silent and now - (self._stopping_since or now) > STOP_PATIENCE:
             self._outcome = Outcome("fail", "it was cancelled, and its host did not say so", killed=True)
+
+
+# ---- Job of an attempt: what of a task its host is told.
+
+
+PASSED = frozenset({*(spelling for spellings in ATTRIBUTES.values() for spelling in spellings), "session", "tier",
+                    "turn_graph", "heartbeat_graph", "initiative", "validator", "script", "mode", "config_options"})
+"""Attributes of a node that decide how an agent works; all others are home's."""
+MAX_LABEL = 300
+
+
+def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, prompt: str) -> Job:
+    """Return the job of an attempt.
+
+    Args:
+        prompt: the task in words, with what only home knows of it.
+    """
+    author = {each.key: each.value for each in git.settings() if each.key in ("user.name", "user.email")}
+    return Job(
+        read_crew(home), git.key, task.run_id, task.node, task.attempt, offer,
+        label=task.label[:MAX_LABEL], prompt=prompt, agent=task.agent, command=task.command,
+        acceptance=task.acceptance, setup=task.setup, lock_files=list(launch.lock_files), timeout_s=task.timeout_s,
+        silence_s=task.silence_s, allow_empty=task.allow_empty, goal=task.goal, prd_ref=task.prd_ref,
+        failover=task.failover, words=task.words or [], env=list(launch.env), max_respawn=launch.max_respawn,
+        author=author,
+        attributes={name: value for name, value in task.attributes.items() if name in PASSED})
+
+
+# ---- Keeping: what a run at home needs of the keeper of its hosts.
+
+
+def start_keeper(runtime: Runtime) -> None:
+    """Start the keeper of the home's hosts, unless it runs; return without waiting for it."""
+    from garrison.hosts import keeper  # what it imports is of no use to a run whose keeper runs
+    from garrison.hosts.keeper import is_running
+
+    if not is_running(runtime.home):
+        keeper.ensure_keeper(runtime.home, 0, runtime.environ)
+
+
+def lease_of(home: Path) -> float:
+    """Return the lease of attempts, in seconds."""
+    return read_config(home).hosts().lease
+
+
+# ---- Usage of remote work: what a host reports, as lines of the attempt's usage file at home.
+#
+# A host reports sums. Each rise is written as that many calls, so that a lost or repeated report changes nothing.
+
+
+MAX_CALLS = 500
+"""Calls that one report can add; the next one adds the rest."""
+
+
+def record_usage(folder: Path, session: str, progress: JobProgress) -> None:
+    """Write what a host's run has used since the last report to the usage file of an attempt.
+
+    Args:
+        session: host and run.
+    """
+    path = folder / USAGE / "usage.jsonl"
+    spent = costs.total(each for each in (costs.read_usage(path) if path.exists() else []) if each.session == session)
+    more = progress.calls - spent.calls
+    usd = max(0.0, progress.usd - spent.usd)
+    if more <= 0 and usd < 1e-9:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    now, first = costs.now(), spent.calls
+    for number in range(min(max(more, 1), MAX_CALLS)):
+        is_last = number == min(max(more, 1), MAX_CALLS) - 1
+        costs.append_usage(path, costs.UsageRecord(
+            "call", session, now, usd if is_last else 0.0, message=f"{first + number + 1}",
+            input=max(0, progress.input - spent.input) if is_last else 0,
+            output=max(0, progress.output - spent.output) if is_last else 0))

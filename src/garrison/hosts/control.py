@@ -1,4 +1,4 @@
-"""Control of a host's service, on the host: `python -P -m garrison.processes.remote.control HOME start|stop|probe`.
+"""Control of a host's service, on the host: `python -P -m garrison.hosts.control HOME start|stop|probe|guard`.
 
 A user manager of systemd runs the service if one answers; else a shell of its own session does, which starts it again
 when it dies. Both end when the service ends by itself. `probe` prints a line of JSON that `garrison host list` shows.
@@ -12,7 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +22,16 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.records.host_service import FOLDER, life_path, read_settings, read_status
+from garrison.records.identity import Identity
 from garrison.records.life_lock import is_held
+from garrison.records.names import parse_marker
+from garrison.records.store import Store
 from garrison.system import processes, systemd
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from garrison.system.processes import ProcessId, ProcessRow
 
 LOOP = """\
 echo $$ >"$2/host/supervisor.pid"
@@ -206,8 +213,152 @@ def _tail(log: Path) -> str:
     return lines[-1][:300] if lines else "it is empty"
 
 
+# ---- Guard of a host's service: kills the runs of its claims when the service dies, since nobody renews their
+# leases then.
+#
+# `python -P -m garrison.hosts.control HOME guard` is a child of the service. It reads `+RUN` and `-RUN`, a line
+# each, from its standard input, and at the end of that kills the runs that have begun. A service that starts again
+# would do the same (`service.py`), but perhaps only after a successor of a claim has begun.
+
+
+class Guard:
+    """The service's end; one for each home, started by the first run."""
+
+    _guards: dict[Path, Guard] = {}  # noqa: RUF012  # one for each home in this process
+    _lock = threading.Lock()
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.runs: set[str] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def of(cls, home: Path) -> Guard:
+        with cls._lock:
+            return cls._guards.setdefault(home, cls(home))
+
+    def begin(self, run: str) -> None:
+        """Guard a run."""
+        with self._lock:
+            self.runs.add(run)
+            self._tell(f"+{run}")
+
+    def end(self, run: str) -> None:
+        """Guard a run no more: nothing of it is left."""
+        with self._lock:
+            self.runs.discard(run)
+            self._tell(f"-{run}")
+
+    def _tell(self, line: str) -> None:
+        if self._process is None or self._process.poll() is not None:
+            # In a session of its own: what ends the service's terminal or group must not end both.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "garrison.hosts.control", str(self.home), "guard"],
+                stdin=subprocess.PIPE, start_new_session=True, cwd=self.home)
+            line = "\n".join(f"+{run}" for run in sorted(self.runs))
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it was killed: the next run gets another one
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+
+
+def follow(lines: Iterable[str]) -> set[str]:
+    """Return the runs that have begun and not ended by the last line."""
+    runs: set[str] = set()
+    for line in lines:
+        name = line.strip()
+        if name.startswith("+"):
+            runs.add(name[1:])
+        elif name.startswith("-"):
+            runs.discard(name[1:])
+    return runs
+
+
+def guard(home: Path) -> int:
+    """Wait for the end of the service, and kill the runs that it leaves; return 1 if some do not die."""
+    failed = False
+    for run in sorted(follow(sys.stdin)):
+        try:
+            kill_run(home, run)
+        except GarrisonError as error:
+            print(error, file=sys.stderr)
+            failed = True
+    return 1 if failed else 0
+
+
+# ---- Kill a run: every process that bears a marker of it, and what is below those.
+#
+# A claim that is over leaves nothing at work. The run's processes restart one another, so all found by one look are
+# killed together, and it is looked until two looks in a row find nothing.
+
+
+KILL_SECONDS = 20.0
+"""Longest wait for the death of killed processes; then they hang in the kernel."""
+_PAUSE = 0.01
+
+
+def kill_run(home: Path, run: str) -> None:
+    """Kill every process of a run in a home; GarrisonError if some do not die."""
+    end = time.monotonic() + KILL_SECONDS
+    clear = 0
+    while clear < 2:
+        left = select_processes(list(processes.list_processes()), str(home), run, os.getpid())
+        clear = 0 if left else clear + 1
+        for each in left:
+            processes.send(each.pid, each.ticks, signal.SIGKILL)
+        if left and time.monotonic() > end:
+            raise GarrisonError(f"processes {', '.join(str(each.pid) for each in left)} of run {run} do not die "
+                                "(blocked in the kernel); end them by hand")
+        if left:
+            time.sleep(_PAUSE)
+    end_terminal(home, run)
+
+
+def end_terminal(home: Path, run: str) -> None:
+    """Close the sessions of a killed run, and with the last one the tmux server of its home."""
+    from garrison.system.tmux_server import has_socket
+
+    if not has_socket(home / "run"):
+        return
+    from garrison.system.terminal_choice import choose_terminal  # with libtmux
+
+    with suppress(GarrisonError, OSError):
+        terminal, _ = choose_terminal("tmux", home)
+        for key in Store(home).keys(Identity):
+            if key.run == run and (session := terminal.find(key.full)) is not None:
+                terminal.close(session, grace=0.0)
+        terminal.shutdown()
+
+
+def select_processes(rows: Iterable[ProcessRow], home: str, run: str, caller: int = 0) -> list[ProcessId]:
+    """Return the processes of a run, with what is below them and bears no other marker; no tmux server. Pure."""
+    children: dict[int, list[ProcessRow]] = {}
+    marked: list[ProcessRow] = []
+    for row in rows:
+        children.setdefault(row.ppid, []).append(row)
+        if _is_of(row.marker, home, run):
+            marked.append(row)
+    queue, seen = list(marked), {row.pid for row in marked}
+    found: list[ProcessId] = []
+    while queue:
+        row = queue.pop()
+        if processes.is_tmux(row.comm) or row.pid == caller:
+            continue
+        found.append(row.id)
+        for child in children.get(row.pid, ()):
+            if child.pid not in seen and (child.marker is None or _is_of(child.marker, home, run)):
+                seen.add(child.pid)
+                queue.append(child)
+    return found
+
+
+def _is_of(marker: str | None, home: str, run: str) -> bool:
+    parsed = parse_marker(marker) if marker is not None else None
+    return parsed is not None and (parsed[0], parsed[1]) == (home, run)
+
+
 def main(argv: Sequence[str]) -> int:
-    """Start, stop or probe the service of a home."""
+    """Start, stop, probe or guard the service of a home."""
     try:
         match argv:
             case [home, "start"]:
@@ -216,8 +367,10 @@ def main(argv: Sequence[str]) -> int:
                 print(stop(Path(home), os.environ))
             case [home, "probe"]:
                 print(json.dumps(probe(Path(home), os.environ)))
+            case [home, "guard"]:
+                return guard(Path(home))
             case _:
-                print("usage: python -P -m garrison.processes.remote.control HOME start|stop|probe", file=sys.stderr)
+                print("usage: python -P -m garrison.hosts.control HOME start|stop|probe|guard", file=sys.stderr)
                 return 2
     except (GarrisonError, OSError) as error:
         print(f"garrison: {error}", file=sys.stderr)

@@ -24,10 +24,9 @@ from lark import Lark, UnexpectedInput
 from garrison.errors import GarrisonError
 from garrison.pipeline import parser
 from garrison.pipeline.flow.program import compile_graph
-from garrison.pipeline.grammar import line_and_column
+from garrison.pipeline.grammar import explain_dot, line_and_column
 from garrison.pipeline.graph import DialectError, Graph, position
 from garrison.pipeline.lint import errors, lint
-from garrison.pipeline.parse_errors import explain_dot
 from garrison.pipeline.parser import build
 from garrison.pipeline.transforms import prepare
 

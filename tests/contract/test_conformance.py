@@ -33,7 +33,7 @@ LOOP = ENDS + " a [prompt=a]; start -> a; a -> a [condition=\"outcome={}\"]; a -
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
 
 
 class Agent:

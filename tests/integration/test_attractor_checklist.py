@@ -39,7 +39,7 @@ ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
 
 
 def graph_of(body: str, attrs: str = "") -> Graph:
@@ -196,7 +196,7 @@ def test_11_5_as_many_attempts_as_allowed(status: str) -> None:
 
 def test_11_5_delays_grow_and_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    from garrison.pipeline.flow.retry import PRESETS, retry_policy_of
+    from garrison.pipeline.flow.program import PRESETS, retry_policy_of
 
     policy = PRESETS["standard"]
     delays = [policy.delay(number, f"seed/{number}") for number in (1, 2, 3)]

@@ -18,8 +18,7 @@ from garrison.pipeline.flow.program import compile_graph
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.plan import plan_run
-from garrison.pipeline.stylesheet import PROPERTIES
-from garrison.pipeline.transforms import prepare
+from garrison.pipeline.transforms import PROPERTIES, prepare
 from support import DEADLINE
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"

@@ -17,7 +17,7 @@ import pytest
 
 from garrison.pipeline import Call, Outcome, RunResult, run
 from garrison.pipeline.flow import Finished
-from garrison.pipeline.run_directory import RunDirectory, read_run
+from garrison.pipeline.store import RunDirectory, read_run
 from garrison.records import journal
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -91,7 +91,7 @@ def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Makes places for runs, each in its own directory. What a power cut leaves is not asked: nothing is synced."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _descriptor: None)
-    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
     made, before = 0, set(children())
 
     def make(graph: str) -> Life:
@@ -173,7 +173,7 @@ def test_a_run_killed_in_every_incarnation_ends(graph: str, lives: Callable[[str
 def test_killed_while_the_journal_is_compacted(point: str, lives: Callable[[str], Life],
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     whole, life = lives("loop").run(), lives("loop")
-    monkeypatch.setattr("garrison.pipeline.run_directory.SNAPSHOT_EVERY", 3)
+    monkeypatch.setattr("garrison.pipeline.store.SNAPSHOT_EVERY", 3)
     monkeypatch.setenv("GARRISON_FAILPOINT", f"pipeline:compact.{point}")
     deaths = 0
     while life.die(0, "") != 0:

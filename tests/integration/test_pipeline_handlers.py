@@ -18,11 +18,10 @@ import pytest
 from garrison import plugins
 from garrison.errors import NotFound, Refused, Shortage, UsageError
 from garrison.pipeline import Call, Event, Outcome, Question, RunResult, parse, run
-from garrison.pipeline.artifacts import THRESHOLD, Artifacts
-from garrison.pipeline.gate_files import GateFiles
 from garrison.pipeline.handlers import tool as handler
 from garrison.pipeline.handlers.call import MAX_DEPTH
 from garrison.pipeline.handlers.registry import Registry, load_offered
+from garrison.pipeline.store import THRESHOLD, Artifacts, GateFiles
 from support import DEADLINE, UserWorld, is_gone, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -38,7 +37,7 @@ def _without_a_sandbox(user: UserWorld) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
 
 
 def ok(_call: Call) -> Outcome:

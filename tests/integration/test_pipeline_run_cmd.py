@@ -18,7 +18,7 @@ from garrison.cli.commands import run_command
 from garrison.cli.main import garrison
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.pipeline.run_directory import RunDirectory
+from garrison.pipeline.store import RunDirectory
 from garrison.sandbox.probe import machine
 from support import PROGRAM, UserWorld, git, is_gone, wait_for
 
@@ -37,7 +37,7 @@ Call = Callable[..., Result]
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
 
     def invoke(*words: object, fails: type[Exception] | None = None) -> Result:
         result = CliRunner().invoke(garrison, ["pipeline", *map(str, words)])

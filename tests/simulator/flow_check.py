@@ -11,7 +11,7 @@ from garrison.pipeline.outcome import Outcome
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
-    from garrison.pipeline.gates import OpenGate
+    from garrison.pipeline.questions import OpenGate
     from garrison.processes.run_state import RunState
     from garrison.records.journal import Entry
 

@@ -18,11 +18,10 @@ import pytest
 
 from garrison.errors import Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
-from garrison.pipeline.event_stream import KINDS
-from garrison.pipeline.flow.retry import RetryPolicy
+from garrison.pipeline.flow.program import RetryPolicy
 from garrison.pipeline.graph import Snapshot
 from garrison.pipeline.handlers.call import Waiting
-from garrison.pipeline.run_directory import BEGUN, RunDirectory, pack_event, read_run, unpack_event
+from garrison.pipeline.store import BEGUN, KINDS, RunDirectory, pack_event, read_run, unpack_event
 from garrison.values import asdict
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -510,7 +509,7 @@ def test_large_values_are_stored_beside_the_journal(tmp_path: Path) -> None:
 
 
 def test_a_long_journal_is_compacted_and_still_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.run_directory.SNAPSHOT_EVERY", 4)
+    monkeypatch.setattr("garrison.pipeline.store.SNAPSHOT_EVERY", 4)
     long = LOOP.replace(">=5", ">=12").replace("<5", "<12")
     interrupted(long, tmp_path / "r", lambda call: call.visit == 11, counting)
     found = read_run(RunDirectory(tmp_path / "r"))

@@ -21,7 +21,7 @@ from garrison.pipeline.flow import (
     event_from_data,
     event_to_data,
 )
-from garrison.pipeline.flow.retry import PRESETS, RetryPolicy
+from garrison.pipeline.flow.program import PRESETS, RetryPolicy
 from garrison.pipeline.flow.state import FLOW_STATUS
 from garrison.pipeline.outcome import PARTIAL, RETRY, SUCCESS, Outcome
 

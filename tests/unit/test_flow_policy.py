@@ -8,9 +8,9 @@ import pytest
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.fidelity import Carryover
-from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
+from garrison.pipeline.questions import OpenGate
 from garrison.processes.actions import Action, ActionKind, ApplySignal
 from garrison.processes.guardian import flow_policy, parking, policy
 from garrison.processes.guardian.view import GuardianView

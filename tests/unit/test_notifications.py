@@ -16,7 +16,7 @@ from garrison.config import NotifyConfig
 from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.merge.state import QueueState
-from garrison.pipeline.gates import OpenGate
+from garrison.pipeline.questions import OpenGate
 from garrison.pipeline.questions import Question as GateQuestion
 from garrison.processes.launcher import webhook
 from garrison.processes.launcher.notifications import (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dialect_fuzzer import FRAGMENTS, LONG, check, cost, damaged, fuzz, soup
-from garrison.pipeline.parse_errors import explain_dot
+from garrison.pipeline.grammar import explain_dot
 
 TEXTS = st.text(max_size=30) | st.text(alphabet='digraph {}[]="\\->;,+ab\n/*#', max_size=40)
 SOUPS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map(" ".join)

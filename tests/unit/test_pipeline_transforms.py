@@ -12,8 +12,18 @@ from garrison.errors import GarrisonError
 from garrison.pipeline import transforms
 from garrison.pipeline.graph import Graph, position
 from garrison.pipeline.parser import parse
-from garrison.pipeline.stylesheet import ANY, CLASS, NODE, SHAPE, Rule, StylesheetSyntax, parse_stylesheet
-from garrison.pipeline.transforms import expand, expand_context, prepare
+from garrison.pipeline.transforms import (
+    ANY,
+    CLASS,
+    NODE,
+    SHAPE,
+    Rule,
+    StylesheetSyntax,
+    expand,
+    expand_context,
+    parse_stylesheet,
+    prepare,
+)
 from garrison.values import replace
 
 

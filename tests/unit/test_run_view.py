@@ -7,8 +7,7 @@ import pytest
 from garrison.ends import Departure
 from garrison.merge.entry import MergeEntry
 from garrison.merge.state import Pause, QueueState
-from garrison.pipeline.gates import HUMAN, SIGNAL, OpenGate
-from garrison.pipeline.questions import Question
+from garrison.pipeline.questions import HUMAN, SIGNAL, OpenGate, Question
 from garrison.processes.run_state import NodeState, RunState
 from garrison.processes.run_status import ProcessFact, Status, decide_status
 from garrison.records.events import StuckAgent

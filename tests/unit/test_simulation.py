@@ -10,11 +10,11 @@ import pytest
 
 from garrison.errors import UsageError
 from garrison.pipeline import run
-from garrison.pipeline.flow.retry import RetryPolicy
-from garrison.pipeline.open_run import fork_run
+from garrison.pipeline.engine import fork_run
+from garrison.pipeline.flow.program import RetryPolicy
 from garrison.pipeline.parser import parse
-from garrison.pipeline.run_directory import RunDirectory
 from garrison.pipeline.simulation import handlers_for, parse_outcomes
+from garrison.pipeline.store import RunDirectory
 
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
 LOOP = """a; f; start -> a; a -> exit [condition="outcome=success"]; a -> f [condition="outcome!=success"]; f -> a"""

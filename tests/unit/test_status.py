@@ -14,8 +14,7 @@ from garrison.cli.render import Span, table, text, width
 from garrison.cli.terminal import frame, terminal_of
 from garrison.config import Timing
 from garrison.ends import Wait, WaitKind
-from garrison.pipeline.gates import OpenGate
-from garrison.pipeline.questions import Question
+from garrison.pipeline.questions import OpenGate, Question
 from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import Status
 from garrison.records.run import Launch

@@ -15,11 +15,10 @@ from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.pipeline import run
 from garrison.pipeline.handlers.call import Call
-from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome, RunResult
+from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome, RunResult, from_status_file, read_word
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.simulation import handlers_for, parse_outcomes
-from garrison.pipeline.status_report import from_status_file, read_word
 
 UNKNOWN = ("rejected", "faild", "blocked", "false", "timeout", "aborted", "not ok", "needs_work", "no", "cancelled",
            "unsuccessful", "denied")

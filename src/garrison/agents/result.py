@@ -9,7 +9,7 @@ A command agent writes it as one JSON object to GARRISON_RESULT_FILE; every key 
      "notes": "…", "failure_reason": "…",  (alias `reason`)
      "failure_class": "deterministic"}     a failure of this class is not retried
 
-Another status is read as everywhere (`pipeline.status_report`): a word that an edge of the node asks for
+Another status is read as everywhere (`pipeline.outcome`): a word that an edge of the node asks for
 (`needs_review`) is routed, any other is a failure. A known key of the wrong type makes the whole object
 invalid; unknown keys are ignored.
 """
@@ -19,8 +19,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome
-from garrison.pipeline.status_report import read_word
+from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome, read_word
 from garrison.system import untrusted
 
 if TYPE_CHECKING:

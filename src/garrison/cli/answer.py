@@ -3,7 +3,7 @@
 The answer, followed through the code: this module posts INPUT_RESPONSE to the guardian. `guardian/policy.py
 _apply` answers a gate itself (`flow_policy.answer_gate`) and forwards an agent's answer to the node's runner;
 `runner/policy.py` forwards it to the orchestrator (`orchestrator/process.py`), which gives it to the agent.
-`pipeline/gate_files.py` is only for graphs that run without a guardian (`garrison pipeline run`).
+`pipeline/store.py` is only for graphs that run without a guardian (`garrison pipeline run`).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from garrison.pipeline.lint import ERROR, WARNING, Finding, Problem, errors, ins
 from garrison.pipeline.parser import parse as parse_text
 from garrison.pipeline.parser import parse_bytes, parse_file
 from garrison.pipeline.plan import plan_run
-from garrison.pipeline.run_directory import read_checkpoint, read_run
+from garrison.pipeline.store import read_checkpoint, read_run
 from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.svg_drawing import to_svg
 from garrison.pipeline.transforms import apply_installed
@@ -54,7 +54,7 @@ from garrison.views.page_view import PASSED_STATUS
 from garrison.views.run_view import RunReader
 
 if TYPE_CHECKING:
-    from garrison.pipeline.run_directory import RunDirectory
+    from garrison.pipeline.store import RunDirectory
 
 _UNLIMITED_STEPS = 1 << 40
 """Step budget for a replay: the journal says where the real budget ended the run."""
@@ -157,8 +157,8 @@ def _without_agent(graph: Graph, home: str | None) -> list[Finding]:
 
 def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str | None:
     """Return why a graph cannot be used; None if it can."""
+    from garrison.pipeline.engine import build_program, check_on_resume
     from garrison.pipeline.handlers.registry import Registry
-    from garrison.pipeline.open_run import build_program, check_on_resume
 
     try:
         if use is Use.LAUNCH:
@@ -401,7 +401,7 @@ def _subpipeline_statuses(files: RunFiles, entries: list[Entry]) -> dict[str, di
 def print_engine_status(run: str, home: str | None, *, dot: bool = False, as_json: bool) -> None:
     """Print how far a run of `garrison pipeline run` is, and what it waits for."""
     """Print the status of a run of `pipeline run`."""
-    from garrison.pipeline.gate_files import open_questions
+    from garrison.pipeline.store import open_questions
 
     folder = find_run_directory(run, home)
     checkpoint = read_checkpoint(folder)

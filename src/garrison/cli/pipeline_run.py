@@ -24,7 +24,7 @@ from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.outcome import Budget
-from garrison.pipeline.run_directory import RunDirectory
+from garrison.pipeline.store import RunDirectory
 from garrison.records import atomic
 from garrison.records.names import to_run_stem
 from garrison.records.run import RunFiles
@@ -33,9 +33,8 @@ from garrison.supervise.incarnation import new_id
 if TYPE_CHECKING:
     from garrison.cli.pipeline_worktree import PipelineWorktree
     from garrison.pipeline.engine import RunResult
-    from garrison.pipeline.event_stream import Event
     from garrison.pipeline.graph import Graph
-    from garrison.pipeline.run_directory import RunStart
+    from garrison.pipeline.store import Event, RunStart
 
 FOLDER = "pipelines"
 """Folder of the home that holds these runs; runs of `garrison launch` are in `runs`."""
@@ -147,7 +146,7 @@ def resume_pipeline_run(run: str, home: str | None, *, answers: tuple[str, ...],
     """Continue a run in this process, and exit with its code."""
     from garrison.pipeline.engine import run_async
     from garrison.pipeline.parser import parse
-    from garrison.pipeline.run_directory import read_run
+    from garrison.pipeline.store import read_run
 
     folder = find_run_directory(run, home)
     start = read_run(folder).start
@@ -184,7 +183,7 @@ def resume_pipeline_run(run: str, home: str | None, *, answers: tuple[str, ...],
 def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: tuple[str, ...], home: str | None, *,
          as_json: bool) -> None:
     """Create a new run from the moment when RUN started NODE; resume the new run to run it. RUN is not changed."""
-    from garrison.pipeline.open_run import fork_run
+    from garrison.pipeline.engine import fork_run
 
     folder = find_run_directory(run, home)
     target = run_dir or new_run_directory(find_home(home), folder.root.name.rpartition("-")[0] or None, folder.root)
@@ -440,7 +439,7 @@ def new_run_directory(home: Path, graph: str | None, file: Path) -> Path:
 
 def answer_gate(run: str, node: str, label: str, home: str | None) -> None:
     """Answer an open gate of a run; NotFound if it asks nothing, UsageError for what is not one of its options."""
-    from garrison.pipeline.gate_files import GateFiles, open_questions
+    from garrison.pipeline.store import GateFiles, open_questions
 
     folder = find_run_directory(run, home)
     questions = open_questions(folder)
@@ -457,7 +456,7 @@ def answer_gate(run: str, node: str, label: str, home: str | None) -> None:
 
 def send_pipeline_signal(run: str, name: str, data: str, home: str | None) -> None:
     """Write a signal that a wait.signal node of a run waits for; `data` is JSON, '' means true."""
-    from garrison.pipeline.gate_files import GateFiles
+    from garrison.pipeline.store import GateFiles
 
     folder = find_run_directory(run, home)
     GateFiles(folder.root).write_signal(name, data)

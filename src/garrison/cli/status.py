@@ -24,7 +24,7 @@ from garrison.config import find_home
 from garrison.ends import Departure
 from garrison.errors import NotFound, UsageError
 from garrison.merge.queue import find_unrecorded
-from garrison.pipeline.gates import SIGNAL
+from garrison.pipeline.questions import SIGNAL
 from garrison.processes.run_state import EXIT, describe_next
 from garrison.processes.run_status import UNFINISHED, Status
 from garrison.records.events import ForeignMove, Warned

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from garrison.pipeline.engine import run, run_async
-    from garrison.pipeline.event_stream import Event
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.pipeline.handlers.call import Call, Waiting
     from garrison.pipeline.outcome import Outcome, RunResult
     from garrison.pipeline.parser import parse, parse_file
     from garrison.pipeline.questions import AutoApprove, Callback, Console, Prepared, Question, Queue, Recording
+    from garrison.pipeline.store import Event
 
 __all__ = ["AutoApprove", "Call", "Callback", "Console", "Edge", "Event", "Graph", "Node", "Outcome", "Prepared",
            "Question", "Queue", "Recording", "RunResult", "Waiting", "parse", "parse_file", "run", "run_async"]
 
 _EXPORTS = {
     "engine": ("run", "run_async"),
-    "event_stream": ("Event",),
+    "store": ("Event",),
     "graph": ("Edge", "Graph", "Node"),
     "handlers.call": ("Call", "Waiting"),
     "outcome": ("Outcome", "RunResult"),

@@ -22,9 +22,8 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import UsageError
-from garrison.pipeline.grammar import build_grammar
+from garrison.pipeline.grammar import build_grammar, explain_condition
 from garrison.pipeline.outcome import Outcome, normalize_label, normalize_status
-from garrison.pipeline.parse_errors import explain_condition
 from garrison.values import Value
 
 if TYPE_CHECKING:

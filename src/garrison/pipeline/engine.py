@@ -5,45 +5,59 @@
     result = run("work.dot", initial={"ticket": 42}, handlers={"deploy": deploy}, run_dir="/tmp/run")
     result.status, result.completed_nodes, result.context
 
-A graph that cannot run is refused before the first node starts, in one line. A run's start is in its journal, so that a
-resume needs only its directory and the handlers.
+A graph is linted, transformed and compiled before anything is written; one that cannot run is refused in one line, and
+the directory stays unchanged. A run's start is in its journal, so that a resume, which replays the journal, needs only
+its directory and the handlers.
+
+A fork only reads the old run. The new run has its own directory and journal; it starts with the state the old run had
+when the node was started, so that earlier work is not repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from garrison.errors import Refused, UsageError
-from garrison.pipeline.artifacts import Artifacts
+from garrison.errors import NotFound, Refused, UsageError
+from garrison.pipeline.dot_writer import graph_digest, to_dot
 from garrison.pipeline.driver import Driver, Options, Storage
-from garrison.pipeline.event_stream import Event, EventSink
-from garrison.pipeline.flow import Aborted, Change, Finished, FlowState, Place, Restarted, Resumed, advance
+from garrison.pipeline.flow import Aborted, Change, Finished, FlowState, Place, Restarted, Resumed, advance, start
 from garrison.pipeline.flow import Event as FlowEvent
-from garrison.pipeline.graph import flag, text
+from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
+from garrison.pipeline.graph import Graph, flag, text
 from garrison.pipeline.handlers.call import Scope
-from garrison.pipeline.handlers.registry import RESUMABLE_TYPES, Registry
+from garrison.pipeline.handlers.codergen import NO_AGENT
+from garrison.pipeline.handlers.registry import ANY, RESUMABLE_TYPES, Registry
 from garrison.pipeline.handlers.tool import kill_leftovers, recorded_exit_code
 from garrison.pipeline.handlers.wait import INTERRUPTED
-from garrison.pipeline.open_run import (
-    GraphLike,
-    OpenRun,
-    StartOptions,
-    check_agent,
-    check_on_resume,
-    resume_run,
-    start_run,
-    write_start,
-)
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, Budget, Outcome, RunResult
+from garrison.pipeline.lint import errors, lint
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, Budget, Outcome, RunResult, check_json
+from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.questions import as_answerer
-from garrison.pipeline.run_directory import RunDirectory, RunJournal, public_status
-from garrison.pipeline.transforms import Transform
+from garrison.pipeline.store import (
+    BEGUN,
+    GRAPH,
+    Artifacts,
+    Event,
+    EventSink,
+    RecordedRun,
+    RunDirectory,
+    RunJournal,
+    RunStart,
+    public_status,
+    read_run,
+    recorded_run,
+)
+from garrison.pipeline.transforms import Transform, installed_transforms, prepare
+from garrison.records import atomic
 from garrison.system.clock import SystemClock
+from garrison.values import replace
 
 __all__ = ["RunResult", "run", "run_async"]
 
@@ -83,7 +97,7 @@ async def run_async(
 
     `initial` is its initial context; `handlers` maps node types to callables `handler(call) -> Outcome`; `run_dir`
     holds journal, checkpoint and files, and without it the run is in memory. `agent` executes codergen nodes,
-    `answerer` answers gates (see `questions`), `on_event` receives every event (see `event_stream`). With `resume` the
+    `answerer` answers gates (see `questions`), `on_event` receives every event (see `store`). With `resume` the
     run in `run_dir` continues; `again` also visits the node at which it failed once more; `changed_graph` accepts a
     `graph` that differs from the one it started with. `tree` is where commands run (default: the current directory).
     GarrisonError, in one line, if it cannot be run.
@@ -201,3 +215,238 @@ def _apply(driver: Driver, event: FlowEvent) -> None:
     if driver.storage is not None:
         driver.storage.journal.append_event(event)
     advance(driver.program, driver.state, event)
+
+
+ON_RESUME = ("rerun", "ask", "fail")
+"""Values of `on_resume`, which says what happens to an interrupted node with `side_effecting=true`."""
+
+GraphLike = Graph | Path | str
+"""A Graph, a path, or a text (which has a brace)."""
+
+
+@dataclass
+class OpenRun:
+    """A run that a driver is about to continue."""
+
+    start: RunStart
+    program: Program
+    state: FlowState
+    change: Change
+    active_s: float = 0.0
+
+
+# ---- start a run -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class StartOptions:
+    """Arguments of a new run; None stands for the default."""
+
+    initial: Mapping[str, Any] = field(default_factory=dict)
+    seed: str | None = None
+    max_steps: int | None = None
+    flow: str | None = None
+    tree: str | Path | None = None
+    transforms: Sequence[Transform] = ()
+    agent: str = ""
+    """Agent named on the command line, for a resume."""
+    simulated: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a simulation, for a resume."""
+    repository: str = ""
+
+
+def start_run(given: GraphLike, registry: Registry, options: StartOptions, directory: RunDirectory | None,
+              at: str) -> OpenRun:
+    """Return a run that starts `at`; nothing is written yet."""
+    graph, dot_text = read_graph(given)
+    context = check_json(options.initial, "initial")
+    program = build_program(graph, registry, options.max_steps, options.flow, options.transforms)
+    run = directory.root.name if directory else graph.id or "run"
+    source = graph.source if not graph.source.startswith("<") else ""
+    run_start = RunStart(
+        run, dot_text, os.path.abspath(source) if source else "", graph_digest(graph), context,  # noqa: PTH100
+        run if options.seed is None else options.seed, program.max_steps,
+        str(Path(options.tree).absolute() if options.tree else Path.cwd()),
+        str(Path(source).absolute().parent) if source else str(Path.cwd()), at,
+        agent=options.agent, simulated=dict(options.simulated), repository=options.repository,
+        flow=options.flow or "")
+    return OpenRun(run_start, program, *initial_state(program, run_start))
+
+
+def read_graph(graph: GraphLike) -> tuple[Graph, str]:
+    """Return a graph and its text."""
+    if isinstance(graph, Graph):
+        return graph, to_dot(graph)
+    if isinstance(graph, Path) or ("{" not in graph and "\n" not in graph):
+        parsed = parse_file(Path(graph))
+        return parsed, Path(graph).read_text(encoding="utf-8")
+    return parse(graph), graph
+
+
+def build_program(graph: Graph, registry: Registry, max_steps: int | None, flow: str | None,
+                  transforms: Sequence[Transform] = (), *, has_begun: bool = False) -> Program:
+    """Return the program of a graph; raise Refused, with the position of the first error, if it cannot be run.
+
+    `has_begun` is set for the graph that a run keeps.
+    """
+    transforms = (*installed_transforms(), *transforms)
+    if transforms:
+        graph = prepare(graph, transforms)
+    findings = errors(lint(graph, registry.names(), has_begun=has_begun))
+    if findings:
+        first = findings[0]
+        others = f" (and {len(findings) - 1} more; see garrison pipeline validate)" if len(findings) > 1 else ""
+        raise Refused(graph.message_at(first.line, first.column, f"{first} ({first.rule}){others}"))
+    if not transforms:
+        graph = prepare(graph)
+    registry.check(graph)
+    return compile_graph(graph, max_steps=max_steps, flow=flow)
+
+
+def initial_state(program: Program, run_start: RunStart) -> tuple[FlowState, Change]:
+    """Return the state that a run starts with, and the effects of starting it."""
+    if not run_start.state:
+        return start(program, run_start.initial, run_start.seed)
+    state = FlowState.from_data(json.loads(run_start.state))
+    return state, Change(started=[*state.in_flight.values()])
+
+
+def write_start(directory: RunDirectory, journal: RunJournal, run_start: RunStart, graph: Graph, *,
+                durable: bool = False) -> None:
+    """Write the first record of a run, its graph's text and its manifest."""
+    atomic.write(directory.graph, run_start.graph.encode("utf-8", "surrogatepass"), durable=durable)
+    manifest = {"run": run_start.run, "name": graph.id, "goal": text(graph.attrs, "goal", ""),
+                "source": run_start.source, "graph_hash": run_start.hash, "began_at": run_start.at,
+                "tree": run_start.tree, "seed": run_start.seed, "forked": run_start.forked}
+    atomic.write(directory.manifest, json.dumps(manifest, indent=1).encode(), durable=durable)
+    journal.append(BEGUN, run_start.to_data())
+
+
+def check_agent(graph: Graph, registry: Registry, agent: Any) -> None:
+    """Raise UsageError for the first codergen node if the run has no agent."""
+    if agent is None and registry.is_built_in("codergen") and (first := next(iter(graph.nodes_of("codergen")), None)):
+        raise UsageError(graph.message_at(first.line, first.column, f"node {first.id} is for an agent: {NO_AGENT}"))
+
+
+def check_on_resume(graph: Graph) -> None:
+    """Raise UsageError for an unknown `on_resume`."""
+    for node in graph.nodes.values():
+        if (word := text(node.attrs, "on_resume", "rerun")) not in ON_RESUME:
+            raise UsageError(graph.message_at(node.line, node.column, f"node {node.id} has on_resume={word!r:.40}; use "
+                                              f"{', '.join(ON_RESUME)}"))
+
+
+# ---- resume a run ----------------------------------------------------------------------------------------------------
+
+
+def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None, flow: str | None,
+               transforms: Sequence[Transform], *, changed: bool) -> OpenRun:
+    """Return a run at the end of its journal; raise Refused if `given` is another graph and not `changed`."""
+    recorded = recorded_run(journal.entries, journal.directory.journal)
+    run_start = recorded.start
+    graph = parse(run_start.graph, run_start.source or "<graph>")
+    if graph_digest(graph) != run_start.hash:
+        raise Refused(f"{journal.directory.root}: this version of garrison reads the graph differently from the one "
+                      "that started the run; start a new run")
+    program = build_program(graph, registry, run_start.max_steps, run_start.flow or None, transforms, has_begun=True)
+    state = _replay(program, recorded)
+    if given is not None:
+        other, dot_text = read_graph(given)
+        if graph_digest(other) != run_start.hash:
+            if not changed:
+                raise Refused(f"the graph differs from the one that the run in {journal.directory.root} began with; "
+                              "accept it with --changed-graph or changed_graph=True, or start a new run")
+            program = build_program(other, registry, run_start.max_steps, flow or run_start.flow or None, transforms)
+            state = _change_graph(journal, run_start, program, state, dot_text)
+    return OpenRun(run_start, program, state, Change(started=[*state.in_flight.values()]), recorded.active_s)
+
+
+def _replay(program: Program, recorded: RecordedRun) -> FlowState:
+    """Return the state at the end of a journal."""
+    state = recorded.snapshot if recorded.snapshot is not None else initial_state(program, recorded.start)[0]
+    for event in recorded.events:
+        advance(program, state, event)
+    return state
+
+
+def _change_graph(journal: RunJournal, run_start: RunStart, program: Program, state: FlowState,
+                  dot_text: str) -> FlowState:
+    """Journal the changed graph and return the state in it; nodes in flight must still exist."""
+    missing = [node for node in [*(place.node for place in state.in_flight.values()),
+                                 *(move.node for move in state.queue)] if node not in program.units]
+    if missing or state.fans:
+        problem = f"no longer has {missing[0]}, which is to run next" if missing else \
+            "cannot replace the old one while branches are open"
+        raise Refused(f"the changed graph {problem}; bring it back, or start a new run")
+    data = state.to_data()
+    data["digest"] = program.digest
+    for place in data["in_flight"].values():
+        place["via"] = -1
+    for move in data["queue"]:
+        move["via"] = -1
+    run_start.graph, run_start.hash = dot_text, graph_digest(read_graph(dot_text)[0])
+    journal.append(GRAPH, {"graph": dot_text, "hash": run_start.hash, "state": json.dumps(data, ensure_ascii=False)})
+    atomic.write(journal.directory.graph, dot_text.encode())
+    return FlowState.from_data(data)
+
+
+# ---- fork a run ------------------------------------------------------------------------------------------------------
+
+
+def fork_run(source: RunDirectory, target: Path, node: str, visit: int | None, changes: Mapping[str, Any]) -> int:
+    """Create in `target` the run that `source` was when it started `node`; return the number of that visit.
+
+    `visit` is the node's visit (default: the last). `changes` are added to the new run's context. Raise NotFound if
+    that visit was never started, Refused if `target` already has a run.
+    """
+    recorded = read_run(source)
+    check_json(changes, "changes")
+    registry = Registry({ANY: lambda _call: None})  # no handler is called here
+    old = recorded.start
+    program = build_program(parse(old.graph, old.source or "<graph>"), registry, old.max_steps, old.flow or None,
+                            has_begun=True)
+    if node in program.units and program.units[node].handler in AUTOMATIC:
+        raise Refused(f"a run passes through {node} ({program.units[node].handler}) by itself; fork at a node that "
+                      "does work")
+    state, visited = _state_at(program, recorded, node, visit)
+    if RunDirectory(target).exists():
+        raise Refused(f"{target} holds a run already; give another directory")
+    for context in state.contexts.values():
+        context.update(changes)
+    directory, clock = RunDirectory(target), SystemClock()
+    run_start = replace(old, run=directory.root.name, state=json.dumps(state.to_data(), ensure_ascii=False),
+                        at=clock.utc(), forked=f"{old.run} at {node}, visit {visited}")
+    journal = RunJournal(directory, clock.utc)
+    try:
+        write_start(directory, journal, run_start, program.graph, durable=True)
+    finally:
+        journal.close()
+    return visited
+
+
+def _state_at(program: Program, recorded: RecordedRun, node: str, visit: int | None) -> tuple[FlowState, int]:
+    """Return the state right after a visit of `node` was put in flight, and the number of the visit."""
+    match: tuple[dict[str, Any], int] | None = None
+    visits: list[int] = []
+
+    def check(state: FlowState, change: Change) -> None:
+        nonlocal match
+        for place in change.started:
+            if place.node == node and place.attempt == 1:
+                number = max(state.visits[node], visits[-1] + 1 if visits else 0)  # a loop_restart resets the count
+                visits.append(number)
+                if visit in (None, number):
+                    match = state.to_data(), number
+
+    if recorded.snapshot is not None:
+        state = recorded.snapshot
+    else:
+        state, change = initial_state(program, recorded.start)
+        check(state, change)
+    for event in recorded.events:
+        check(state, advance(program, state, event))
+    if match is None:
+        available = f"visits {visits[0]} to {visits[-1]} can be forked" if visits else "it was never started"
+        since = " since its journal was compacted" if recorded.snapshot is not None else ""
+        raise NotFound(f"no {f'visit {visit} of ' if visit else ''}{node} in {recorded.start.run}: {available}{since}")
+    return FlowState.from_data(match[0]), match[1]

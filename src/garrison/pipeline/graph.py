@@ -182,6 +182,7 @@ class Snapshot(ReadOnly[object]):
         return super().__iter__()
 
     def get(self, key: str, default: object = None) -> object:
+        """Return a value as `[]` does; `default` if there is none."""
         try:
             return self[key]
         except KeyError:

@@ -1,7 +1,7 @@
 """DOT text to a graph.
 
 The grammar is `dialect.lark`, built when the first text is parsed (a command that reads no pipeline pays nothing). A
-text is accepted whole or refused with line and column; nothing is guessed, repaired or dropped. `parse_errors` words
+text is accepted whole or refused with line and column; nothing is guessed, repaired or dropped. `grammar` words
 the refusals.
 
 Statements apply from top to bottom. A default affects nodes and edges first mentioned after it, in its own block and
@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, NotFound
-from garrison.pipeline.grammar import build_grammar, line_and_column
+from garrison.pipeline.grammar import build_grammar, explain_dot, line_and_column
 from garrison.pipeline.graph import DialectError, Edge, Graph, Node, Value, position
-from garrison.pipeline.parse_errors import explain_dot
 
 if TYPE_CHECKING:
     from lark import Lark, Token

@@ -24,12 +24,12 @@ import msgspec
 from garrison.errors import Refused, UsageError
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
-from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
 from garrison.pipeline.graph import Graph, Located, Node, find_cycle, flag, is_known_handler, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.lint.attributes import nearest_type
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED
 from garrison.pipeline.parser import parse
+from garrison.pipeline.questions import GATE_KINDS, Gate, gates_of
 from garrison.pipeline.subpipelines import (
     MANAGER,
     MAX_DEPTH,

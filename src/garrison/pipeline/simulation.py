@@ -1,7 +1,7 @@
 """Simulation: run a graph's flow without its work; every node succeeds at once, unless configured otherwise.
 
 `outcomes` maps a node to what its first attempts report (`times`; None: all of them): a status word, or a status report
-as an agent writes it. Both are read by the rule of `status_report`. `answers` maps a gate to the label chosen there
+as an agent writes it. Both are read by the rule of `outcome`. `answers` maps a gate to the label chosen there
 (other gates choose their first option), and any other node to its preferred label. Nodes of every type are simulated,
 also those that only another installation could run. Attempts are counted from the run's history, so that a resume, a
 restart or a branch does not start the count again.
@@ -14,14 +14,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from garrison.errors import UsageError
-from garrison.pipeline.flow.retry import retry_policy_of
+from garrison.pipeline.flow.program import retry_policy_of
 from garrison.pipeline.graph import Graph
 from garrison.pipeline.handlers.call import Call, Handler
 from garrison.pipeline.handlers.registry import ENGINE_TYPES
 from garrison.pipeline.handlers.wait import wait_human
-from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome
+from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome, from_status_file
 from garrison.pipeline.questions import AutoApprove, Prepared
-from garrison.pipeline.status_report import from_status_file
 from garrison.values import replace
 
 Report = str | Mapping[str, Any]

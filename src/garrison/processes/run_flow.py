@@ -1,6 +1,6 @@
 """Run flow: the pipeline's state machine, driven by the events that the guardian journals. Pure.
 
-The flow is a function of the run's program, its id and the journal's `flow` events (`pipeline/flow/events.py`) in
+The flow is a function of the run's program, its id and the journal's `flow` events (`pipeline/flow/machine.py`) in
 order; nothing else changes it, so a guardian that replays its journal has the state of its predecessor. An event that
 the flow does not wait for (a repeated one, or one whose place was cancelled) changes nothing.
 
@@ -29,7 +29,7 @@ from garrison.pipeline.flow.program import compile_graph
 from garrison.pipeline.node_status import FAILED, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.parser import parse
-from garrison.pipeline.run_directory import checkpoint_of
+from garrison.pipeline.store import checkpoint_of
 from garrison.pipeline.subpipelines import (
     MANAGER,
     child_context,

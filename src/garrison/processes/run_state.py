@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.ends import RefusedBy
-from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import VALIDATED, Landing, check_transition, is_unchanged
+from garrison.pipeline.questions import OpenGate
 from garrison.records.events import (
     ChildDied,
     ChildParked,

@@ -180,8 +180,8 @@ class Session:
 
     def update_graph(self, turn: str | None = None, heartbeat: str | None = None) -> None:
         """Replace a graph (DOT text) from the next run on; an error in it is raised now, and nothing changes."""
+        from garrison.pipeline.engine import build_program
         from garrison.pipeline.handlers.registry import Registry
-        from garrison.pipeline.open_run import build_program
 
         graphs = {name: _read_graph(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat))
                   if text is not None}

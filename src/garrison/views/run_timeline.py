@@ -17,8 +17,8 @@ import msgspec
 
 from garrison.merge import records as queue_records
 from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven
-from garrison.pipeline.gates import SIGNAL
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged
+from garrison.pipeline.questions import SIGNAL
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import ENDED, NodeState
 from garrison.processes.run_status import Status

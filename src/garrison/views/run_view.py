@@ -15,9 +15,9 @@ import msgspec
 
 from garrison.ends import Wait
 from garrison.errors import GarrisonError
-from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import RunPlan
+from garrison.pipeline.questions import SIGNAL, OpenGate
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_plan import change_plan, check_journal_present, read_plan
 from garrison.processes.run_state import (

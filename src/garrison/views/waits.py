@@ -14,8 +14,7 @@ from typing import Any
 from garrison.ends import Effect, Wait, WaitKind, with_effect
 from garrison.merge.entry import MergeEntry
 from garrison.merge.explanation import describe_changes
-from garrison.pipeline.gates import SIGNAL, OpenGate
-from garrison.pipeline.questions import FREE_TEXT
+from garrison.pipeline.questions import FREE_TEXT, SIGNAL, OpenGate
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import TESTED

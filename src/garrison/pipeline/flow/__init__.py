@@ -4,10 +4,10 @@
 * A driver journals an event, applies it, and runs what `Change.started` holds. It does nothing else to a run.
 * The engine executes `start`, `exit`, `conditional`, `parallel` and `parallel.fan_in`; all other nodes are put in
   flight.
-* Imports point down: machine; dag; walk; parallel; routing, state and events; program; retry.
+* Imports point down: machine; dag; walk; parallel; routing and state; program.
 """
 
-from garrison.pipeline.flow.events import (
+from garrison.pipeline.flow.machine import (
     Aborted,
     Event,
     Finished,
@@ -16,13 +16,11 @@ from garrison.pipeline.flow.events import (
     SentBack,
     Suspended,
     TimedOut,
-    event_from_data,
-    event_to_data,
-)
-from garrison.pipeline.flow.machine import (
     advance,
     begin,
     declined_at,
+    event_from_data,
+    event_to_data,
     extend,
     node_to_return_to,
     retriable_nodes,

@@ -26,17 +26,18 @@ from garrison.pipeline.outcome import (
     SUCCESS,
     Outcome,
     RunResult,
+    from_status_file,
+    word_outcome,
 )
-from garrison.pipeline.status_report import from_status_file, word_outcome
 from garrison.pipeline.transforms import expand_context
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from garrison.pipeline.artifacts import Artifacts
     from garrison.pipeline.fidelity import Carryover
     from garrison.pipeline.flow import Place
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.pipeline.questions import Answerer
+    from garrison.pipeline.store import Artifacts
 
 
 MAX_DEPTH = 8

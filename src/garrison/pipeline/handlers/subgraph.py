@@ -24,7 +24,7 @@ from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.pipeline.graph import text
 from garrison.pipeline.handlers.call import MAX_DEPTH, Call, Waiting, failed
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome, RunResult
-from garrison.pipeline.run_directory import RunDirectory
+from garrison.pipeline.store import RunDirectory
 from garrison.pipeline.subpipelines import (
     Manager,
     child_context,

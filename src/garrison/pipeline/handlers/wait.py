@@ -14,13 +14,24 @@ import asyncio
 import inspect
 import time
 
-from garrison.pipeline.gate_files import GateFiles, first_asked_at
-from garrison.pipeline.gates import answer_timed_out, answered, gate_of, signal_timed_out, without_options
 from garrison.pipeline.graph import flag, text
 from garrison.pipeline.handlers.call import Call, Waiting, failed, in_thread
 from garrison.pipeline.outcome import SKIPPED as SKIPPED_STATUS
 from garrison.pipeline.outcome import Outcome
-from garrison.pipeline.questions import SKIPPED, TIMEOUT, Answerer, Option, Question, matching_options
+from garrison.pipeline.questions import (
+    SKIPPED,
+    TIMEOUT,
+    Answerer,
+    Option,
+    Question,
+    answer_timed_out,
+    answered,
+    gate_of,
+    matching_options,
+    signal_timed_out,
+    without_options,
+)
+from garrison.pipeline.store import GateFiles, first_asked_at
 from garrison.values import replace
 
 POLL_S = 0.2

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from garrison import plugins
 from garrison.errors import UsageError
 from garrison.pipeline.graph import Graph
-from garrison.pipeline.lint import attributes, context_keys, edges, structure, unknown_attributes
+from garrison.pipeline.lint import attributes, context_keys, edges, known_attributes, structure
 from garrison.pipeline.lint.findings import ERROR, WARNING, Finding, Problem, Rule, Rules, View, command_of, flow_of
 
 __all__ = ["ERROR", "RULES", "WARNING", "Finding", "Problem", "View", "command_of", "errors", "flow_of",
@@ -36,9 +36,9 @@ RULES: Rules = {
     "goal_gate_has_retry": (WARNING, structure.goal_gate_has_retry),
     "dead_end": (WARNING, structure.dead_end),
     "loop_without_exit": (WARNING, structure.loop_without_exit),
-    "attribute_misspelt": (ERROR, unknown_attributes.attribute_misspelt),
-    "attribute_misplaced": (ERROR, unknown_attributes.attribute_misplaced),
-    "attribute_unknown": (WARNING, unknown_attributes.attribute_unknown),
+    "attribute_misspelt": (ERROR, known_attributes.attribute_misspelt),
+    "attribute_misplaced": (ERROR, known_attributes.attribute_misplaced),
+    "attribute_unknown": (WARNING, known_attributes.attribute_unknown),
     "type_conflict": (ERROR, attributes.type_conflict),
     "status_known": (ERROR, attributes.status_known),
     "tool_command_required": (ERROR, attributes.tool_command_required),

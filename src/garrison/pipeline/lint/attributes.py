@@ -35,9 +35,8 @@ from garrison.pipeline.lint.known_attributes import (
     Reader,
     count,
 )
-from garrison.pipeline.stylesheet import StylesheetSyntax, parse_stylesheet
 from garrison.pipeline.subpipelines import MANAGER, SUBGRAPH, file_attribute, find_pipeline_file
-from garrison.pipeline.transforms import EXPANDED, variables
+from garrison.pipeline.transforms import EXPANDED, StylesheetSyntax, parse_stylesheet, variables
 from garrison.spelling import is_slip, nearest
 
 SESSION_TYPES = (

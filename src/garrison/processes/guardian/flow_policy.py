@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.result import to_pipeline_outcome
-from garrison.pipeline import gates
+from garrison.pipeline import questions
 from garrison.pipeline.fidelity import Carryover
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RESPONSE_CHARS, SKIPPED, Outcome
@@ -223,14 +223,14 @@ def _place_of(state: RunState, name: str) -> Place | None:
 
 def _gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Action | None:
     gate, planned = state.gates.get(place.id), plan.gates[place.node]
-    if gate is None and planned.kind == gates.HUMAN and not planned.question.options:
-        return _finished(place, gates.without_options(place.node))
+    if gate is None and planned.kind == questions.HUMAN and not planned.question.options:
+        return _finished(place, questions.without_options(place.node))
     if gate is None:
         record = planned.open(place.id, view.wall).to_record()
         return Action(ActionKind.CHANGE_GATE, place.node, payload=GateChanged(place.id, place.node, body=record))
-    if gate.kind == gates.SIGNAL and state.heard.get(gate.signal):
+    if gate.kind == questions.SIGNAL and state.heard.get(gate.signal):
         return _finished(place, gate.signalled(state.heard[gate.signal][0]), took=gate.signal)
-    if gate.kind == gates.HUMAN and view.auto_approve:
+    if gate.kind == questions.HUMAN and view.auto_approve:
         return _finished(place, gate.auto_approved())
     if gate.deadline and from_iso(gate.deadline) <= view.wall:
         return _finished(place, gate.timed_out())
@@ -245,7 +245,7 @@ def answer_gate(state: RunState, node: str, place: str, text: str) -> tuple[Flow
     rejection = gate.rejection(text)
     if rejection:
         return None, rejection
-    return _finished(state.flow.places[place], gates.answered(gate.question, text)).expect(FlowAdvanced), ""
+    return _finished(state.flow.places[place], questions.answered(gate.question, text)).expect(FlowAdvanced), ""
 
 
 def _closed(state: RunState, flow: RunFlow) -> list[Action]:
@@ -261,12 +261,12 @@ def _closed(state: RunState, flow: RunFlow) -> list[Action]:
 def repeat_answer(plan: RunPlan, place: Place, text: str, now: float) -> FlowAdvanced | None:
     """Return the event of a person's answer to the gate at `place`; None if that is not a gate for people."""
     planned = plan.gates.get(place.node)
-    if planned is None or planned.kind != gates.HUMAN:
+    if planned is None or planned.kind != questions.HUMAN:
         return None
     gate = planned.open(place.id, now)
     if gate.rejection(text):
         return None
-    return _finished(place, gates.answered(gate.question, text)).expect(FlowAdvanced)
+    return _finished(place, questions.answered(gate.question, text)).expect(FlowAdvanced)
 
 
 # ---- guidance for the flow -------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from garrison.ends import Departure, read_told
 from garrison.errors import GarrisonError
 from garrison.merge.explanation import describe_changes
-from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import Landing, shown
+from garrison.pipeline.questions import OpenGate
 from garrison.processes.run_state import (
     DECLINED,
     LANDED,

@@ -1,14 +1,21 @@
-"""Run directory: its owner lock, its journal, and the files derived from the journal.
+"""Store of a run in its directory: owner lock, journal, answers, artifacts, events, and the files derived from these.
 
-    journal.jsonl     source of truth: `begun`, then one `flow` record a step, synced before the run continues
-    checkpoint.json   derived: where the run is, for people and programs; never read to resume
-    graph.dot         the graph it started with (or was changed to)    manifest.json    summary for listings
-    events.jsonl      the event stream                                 owner.lock       held while a process drives it
-    NODE/             files of the node's latest attempt; earlier ones in NODE/attempts/; status.json is derived
-    artifacts/ answers/ signals/ children/ blobs/
+    journal.jsonl         source of truth: `begun`, then one `flow` record a step, synced before the run continues
+    checkpoint.json       derived: where the run is, for people and programs; never read to resume
+    graph.dot             the graph it started with (or was changed to)
+    manifest.json         summary for listings
+    events.jsonl          the event stream, for people and programs
+    owner.lock            held while a process drives it
+    NODE/                 files of the node's latest attempt; earlier ones in NODE/attempts/; status.json is derived
+    NODE/question.json    a gate's question, and when it was first asked
+    answers/PLACE         an answer, as text; one that the question rejects is renamed to PLACE.refused
+    signals/NAME          a signal, as JSON or text; the visit that takes it renames it to NAME@PLACE
+    artifacts/ID.json     outputs of 100 kB and more, too large for the context
+    children/ blobs/      runs of inner pipelines, and large values of the journal
 
-One owner at a time; the journal is written first. Values over 8 kB of a step are stored beside the journal as blobs.
-The derived files may lag behind the journal.
+One owner at a time; the journal is written first, and the derived files may lag behind it. Values over 8 kB of a step
+are stored beside the journal as blobs. The command line writes answers and signals, and a run need not be running to be
+answered. No decision depends on the events: after an interruption some may be missing or repeated.
 """
 
 from __future__ import annotations
@@ -16,24 +23,32 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
-from garrison.errors import NotFound, RecordCorrupt, Refused
-from garrison.pipeline.flow import Event, FlowState, event_from_data, event_to_data
+import msgspec
+
+from garrison.errors import NotFound, RecordCorrupt, Refused, UsageError
+from garrison.pipeline.flow import Event as FlowEvent
+from garrison.pipeline.flow import FlowState, event_from_data, event_to_data
+from garrison.pipeline.questions import Question
 from garrison.records import atomic
 from garrison.records.journal import BLOB_BYTES, SNAPSHOT_EVERY, Entry, Writer, read_all
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import untrusted
 from garrison.system.clock import SystemClock
 from garrison.system.failpoint import here
-from garrison.values import asdict, field_names, fields_of
+from garrison.values import Value, asdict, field_names, fields_of
 
 if TYPE_CHECKING:
     from garrison.pipeline.flow.program import Program
+
 
 BEGUN, FLOW, GRAPH, SNAPSHOT = "begun", "flow", "graph", "snapshot"
 """Kinds of records: how the run started, one flow event, a changed graph, a compacted journal."""
@@ -137,7 +152,7 @@ class RecordedRun:
 
     start: RunStart
     snapshot: FlowState | None
-    events: list[Event]
+    events: list[FlowEvent]
     active_s: float = 0.0
     """Seconds that it was at work, since a time limit last stopped it."""
 
@@ -220,7 +235,7 @@ class RunJournal:
         self._writer.append(kind, data, self._now(), sync=self.is_synced)
         self._since_snapshot += 1
 
-    def append_event(self, event: Event) -> None:
+    def append_event(self, event: FlowEvent) -> None:
         """Append one flow event and sync it."""
         self.append(FLOW, pack_event(event_to_data(event)))
 
@@ -341,3 +356,270 @@ def read_checkpoint(directory: RunDirectory) -> dict[str, Any] | None:
     except ValueError as error:
         raise RecordCorrupt(directory.checkpoint, f"it is no JSON ({error})") from None
     return checkpoint
+
+
+# ---- answers and signals ---------------------------------------------------------------------------------------------
+
+
+class GateFiles:
+    """Answers and signals of the run in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def write_answer(self, question_id: str, answer: str) -> None:
+        """Store the answer to a question."""
+        path = self._answer(question_id)
+        atomic.make_directory(path.parent)
+        atomic.write(path, answer.encode())
+
+    def waiting_answer(self, question_id: str) -> str:
+        return (atomic.read(self._answer(question_id)) or b"").decode(errors="replace").strip()
+
+    def read_answer(self, question: Question) -> str | None:
+        """Return the answer to a question, None without one. A rejected one is set aside, so that it is read once."""
+        path = self._answer(question.id)
+        raw = atomic.read(path)
+        if raw is None:
+            return None
+        answer = raw.decode(errors="replace").strip()
+        if question.rejection(answer):
+            path.replace(path.with_name(f"{path.name}.refused"))
+        return answer
+
+    def write_signal(self, name: str, data: str) -> None:
+        """Store a signal; `data` is JSON, or empty for true."""
+        path = self._signal(name)
+        atomic.make_directory(path.parent)
+        atomic.write(path, data.encode())
+
+    def take_signal(self, name: str, place: str) -> Any:
+        """Return the value of a signal and keep it for `place`, which may ask again; None if it has not arrived."""
+        taken = self._signal(name).with_name(f"{quote(name, safe='')}@{quote(place, safe='#')}")
+        if not taken.exists():
+            try:
+                self._signal(name).replace(taken)
+            except FileNotFoundError:
+                return None
+        body = (atomic.read(taken) or b"").decode(errors="replace").strip()
+        try:
+            return json.loads(body) if body else True
+        except ValueError:
+            return body
+
+    def _answer(self, question_id: str) -> Path:
+        return self.directory / "answers" / quote(question_id, safe="#")
+
+    def _signal(self, name: str) -> Path:
+        return self.directory / "signals" / quote(name, safe="")
+
+
+def first_asked_at(folder: Path | None, question: Question) -> float:
+    """Return when `question` was first asked, in seconds since 1970, and store it in the node's `folder`."""
+    now = time.time()
+    if folder is None:
+        return now
+    path = folder / "question.json"
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["id"] == question.id:
+            return float(stored["asked_at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    atomic.write(path, json.dumps({**question.to_data(), "asked_at": now}, indent=1).encode(), durable=False)
+    return now
+
+
+class OpenQuestion(NamedTuple):
+    """A question that a run has asked and not settled, that run, its question.json, and the answer it was given ('' if
+    none: it waits for one)."""
+
+    run: RunDirectory
+    question: Question
+    data: Mapping[str, Any]
+    answer: str = ""
+
+
+def open_questions(run: RunDirectory) -> dict[str, OpenQuestion]:
+    """Return the questions open in a run and its children, by node."""
+    questions: dict[str, OpenQuestion] = {}
+    for path in sorted((run.root / "children").glob("*/journal.jsonl")):
+        questions.update(open_questions(RunDirectory(path.parent)))
+    for place in (read_checkpoint(run) or {}).get("in_flight", ()):
+        raw = atomic.read(Path(place.get("folder") or run.node(place["node"])) / "question.json")
+        body = json.loads(raw) if raw else None
+        if body and body["id"] in (place["id"], f"{place['id']}@{place['attempt']}") and body["options"]:
+            question = Question.from_data(body)
+            questions[place["node"]] = OpenQuestion(run, question, body,
+                                                    GateFiles(run.root).waiting_answer(question.id))
+    return questions
+
+
+# ---- artifacts -------------------------------------------------------------------------------------------------------
+
+
+THRESHOLD = 100 * 1024
+"""Size in bytes above which an artifact is a file."""
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.#/-]{0,127}\Z")
+
+
+class ArtifactInfo(Value):
+    """Description of an artifact."""
+
+    id: str
+    name: str
+    size_bytes: int
+    stored_at: str
+    is_file_backed: bool
+
+
+class Artifacts:
+    """Artifacts of one run. `directory` is `RUN_DIR/artifacts`, None for a run in memory."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory
+        self._artifacts: dict[str, tuple[ArtifactInfo, str | None]] = {}
+        index = atomic.read(directory / "index.json") if directory else None
+        if index and directory:
+            for entry in json.loads(index):
+                path = self._path(entry["id"])
+                if path and path.is_file():
+                    self._artifacts[entry["id"]] = (ArtifactInfo(**entry), None)
+
+    def store(self, artifact: str, name: str, data: Any, at: str = "") -> ArtifactInfo:
+        """Store `data` (any JSON value) under the id `artifact`; raise UsageError for other values and invalid ids."""
+        if not _ID.match(artifact) or ".." in artifact:
+            raise UsageError(f"{artifact!r:.60} is not an artifact id; use letters, digits and _ . # / -")
+        try:
+            body = json.dumps(data, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"artifact {artifact} cannot be stored as JSON: {error}") from None
+        raw = body.encode("utf-8", "surrogatepass")
+        path = self._path(artifact) if len(raw) > THRESHOLD else None
+        info = ArtifactInfo(artifact, name, len(raw), at, path is not None)
+        if path:
+            atomic.make_directory(path.parent)
+            atomic.write(path, raw)
+        self._artifacts[artifact] = (info, None if path else body)
+        if path:
+            self._write_index()
+        return info
+
+    def retrieve(self, artifact: str) -> Any:
+        """Return what was stored; raise NotFound if nothing was."""
+        info, body = self._find(artifact)
+        path = self._path(artifact)
+        if info.is_file_backed and path:
+            raw = atomic.read(path)
+            if raw is None:
+                raise NotFound(f"artifact {artifact} is gone: {path}")
+            return json.loads(raw.decode("utf-8", "surrogatepass"))
+        return json.loads(body or "null")
+
+    def has(self, artifact: str) -> bool:
+        return artifact in self._artifacts
+
+    def list(self) -> list[ArtifactInfo]:
+        """Return all artifacts in the order in which they were stored."""
+        return [info for info, _ in self._artifacts.values()]
+
+    def remove(self, artifact: str) -> None:
+        """Remove an artifact and its file; raise NotFound if there is none."""
+        info, _ = self._find(artifact)
+        path = self._path(artifact)
+        del self._artifacts[artifact]
+        if info.is_file_backed and path:
+            path.unlink(missing_ok=True)
+            self._write_index()
+
+    def clear(self) -> None:
+        """Remove all artifacts."""
+        for artifact in [*self._artifacts]:
+            self.remove(artifact)
+
+    def _find(self, artifact: str) -> tuple[ArtifactInfo, str | None]:
+        if artifact not in self._artifacts:
+            raise NotFound(f"no artifact {artifact!r:.60} in this run")
+        return self._artifacts[artifact]
+
+    def _path(self, artifact: str) -> Path | None:
+        return None if self.directory is None else self.directory / f"{artifact.replace('/', '_')}.json"
+
+    def _write_index(self) -> None:
+        assert self.directory is not None
+        entries = [asdict(info) for info in self.list() if info.is_file_backed]
+        atomic.write(self.directory / "index.json", json.dumps(entries, indent=1).encode(), durable=False)
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+KINDS = (
+    "PipelineStarted", "PipelineResumed", "PipelineWaiting", "PipelineFinished", "NodeStarted", "NodeFinished",
+    "NodeSkipped", "NodeCancelled", "RetryScheduled", "EdgeFollowed", "ParallelBranchStarted",
+    "ParallelBranchFinished", "ParallelBranchCancelled", "HumanWaiting", "HumanAnswered", "HumanAnswerRefused",
+    "SignalWaiting", "ManagerCycle", "ManagerSteered", "CheckpointSaved", "Note",
+)
+"""Kinds of events; a handler may emit others."""
+
+_event_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+
+
+class Event(Value):
+    """One event: its kind, run, time (ISO 8601), node if it has one, and other data."""
+
+    kind: str
+    run: str
+    at: str
+    node: str = ""
+    data: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+    def to_data(self) -> dict[str, Any]:
+        head = {"event": self.kind, "at": self.at, "run": self.run}
+        return {**head, **({"node": self.node} if self.node else {}), **self.data}
+
+
+class EventSink:
+    """Destination of a run's events; `is_enabled` is False if there is none."""
+
+    def __init__(self, run: str, path: Path | None, listener: Callable[[Event], None] | None,
+                 now: Callable[[], str]) -> None:
+        self.run, self._listener, self._now = run, listener, now
+        self._pending: list[str] = []
+        self._descriptor = -1
+        if path is not None:
+            self._descriptor = atomic.open_or_create(path, os.O_APPEND)
+        self.is_enabled = listener is not None or path is not None
+
+    def emit(self, kind: str, node: str = "", **data: Any) -> None:
+        """Emit an event; the next `flush` writes it."""
+        if not self.is_enabled:
+            return
+        event = Event(kind, self.run, self._now(), node, data)
+        if self._descriptor >= 0:
+            self._pending.append(_event_json(event.to_data()))
+        if self._listener is not None:
+            self._notify(event)
+
+    def _notify(self, event: Event) -> None:
+        """Call the listener; one that raises must not end the run: warn, and do not call it again."""
+        assert self._listener is not None
+        try:
+            self._listener(event)
+        except Exception as error:  # the listener is the user's code; the run goes on without it
+            self._listener = None
+            warnings.warn(f"on_event failed at {event.kind} and is no longer called: {error!r}", RuntimeWarning,
+                          stacklevel=2)
+
+    def flush(self) -> None:
+        """Write the pending events in one write, without syncing."""
+        if self._pending:
+            lines, self._pending = "\n".join(self._pending) + "\n", []
+            os.write(self._descriptor, lines.encode("utf-8", "backslashreplace"))
+
+    def close(self) -> None:
+        """Write the rest and close the file; a second call has no effect."""
+        if self._descriptor >= 0:
+            self.flush()
+            os.close(self._descriptor)
+            self._descriptor = -1

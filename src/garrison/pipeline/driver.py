@@ -49,7 +49,6 @@ from garrison.pipeline.store import (
 from garrison.records import atomic
 from garrison.values import replace
 
-
 # ---- one call --------------------------------------------------------------------------------------------------------
 
 _QUICK_S = 0.005

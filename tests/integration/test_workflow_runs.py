@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_meant_is_one_line(tmp_path: Path, text: str, why:
 
 def test_tools_stay_in_their_directory_and_end_with_their_step(tmp_path: Path) -> None:
     from garrison.errors import UsageError
-    from garrison.workflow.builtin_tools import CommandFailed, Toolbox
+    from garrison.workflow.tools import CommandFailed, Toolbox
 
     box = Toolbox(tmp_path)
     with pytest.raises(UsageError, match="outside"):

@@ -30,11 +30,10 @@ from garrison.workflow import (
     WorkflowStep,
     WorkflowValidationError,
 )
-from garrison.workflow.advice import advice
 from garrison.workflow.executor import MAX_LOGGED_RESULT, Progress
-from garrison.workflow.python_tools import load_tool
 from garrison.workflow.references import references, resolve, split
-from garrison.workflow.tool_call import Caller
+from garrison.workflow.tool_call import Caller, advice
+from garrison.workflow.tools import load_tool
 from garrison.workflow.validation import validate
 from support import DEADLINE
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from garrison.errors import GarrisonError
-from garrison.workflow.agent import ResearchAgent
-from garrison.workflow.builtin_tools import Toolbox
-from garrison.workflow.planner import parse_plan, plan_prompt
+from garrison.workflow.agent import ResearchAgent, parse_plan, plan_prompt
+from garrison.workflow.tools import Toolbox
 from garrison.workflow.validation import argument_error
 
 

@@ -150,11 +150,11 @@ async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str,
     `commands` confines what `command.run` and `git.log` run. Servers and functions are the user's own programs: they
     run as the user.
     """
-    from garrison.workflow.builtin_tools import Toolbox
+    from garrison.workflow.tools import Toolbox
 
     tools: dict[str, Any] = dict(Toolbox(workdir, commands).tools())
     if flow is not None:
-        from garrison.workflow.python_tools import python_tools
+        from garrison.workflow.tools import python_tools
         from garrison.workflow.workflow_file import BASE_DIR
 
         tools.update(python_tools(flow, Path(flow.metadata.get(BASE_DIR, "."))))
@@ -313,8 +313,7 @@ def plan(command: str, servers: Path | None, output: Path | None, workdir: Path,
 
 
 async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -> dict[str, Any]:
-    from garrison.workflow.agent import claude_planner
-    from garrison.workflow.planner import make_plan
+    from garrison.workflow.agent import claude_planner, make_plan
     from garrison.workflow.workflow_file import read_servers
 
     specs, raw_servers = read_servers(servers) if servers is not None else ({}, {})

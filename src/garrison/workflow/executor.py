@@ -25,7 +25,6 @@ from garrison.pipeline.graph import Edge, Graph, Node
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.values import Value, asdict, replace
 from garrison.workflow import validation
-from garrison.workflow.advice import advice
 from garrison.workflow.errors import (
     NOT_RESUMABLE,
     MissingReference,
@@ -36,7 +35,7 @@ from garrison.workflow.errors import (
 from garrison.workflow.models import StepStatus, Workflow, WorkflowResult, WorkflowState, WorkflowStep
 from garrison.workflow.references import ENVIRONMENT, INPUTS, resolve
 from garrison.workflow.state_manager import StateManager
-from garrison.workflow.tool_call import Caller, to_json
+from garrison.workflow.tool_call import Caller, advice, to_json
 
 Tool = Callable[..., Any]
 _DETERMINISTIC = (TypeError, AttributeError, NameError, LookupError, ValueError, MissingReference,

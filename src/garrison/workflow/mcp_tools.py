@@ -278,7 +278,7 @@ class McpTools(Mapping[str, Any]):
         async def call(**arguments: Any) -> Any:
             return await server.call(tool.name, arguments)
         call.__doc__ = tool.description or ""
-        call.listed = tool  # type: ignore[attr-defined]  # schema for `validation` and `planner`
+        call.listed = tool  # type: ignore[attr-defined]  # schema for `validation` and `agent`
         self._tools[f"{name}.{tool.name}"] = call
 
     def __getitem__(self, key: str) -> Any:

@@ -1,8 +1,12 @@
-"""Call a tool: enforce its timeout, contain its failures, convert its result to JSON data.
+"""Call a tool: enforce its timeout, contain its failures, convert its result to JSON data, advise on its errors.
 
 A call ends when its step's timeout expires. A blocking function runs in a daemon thread of its own that is never
 joined, so one that never returns delays neither other calls nor the end of the program. A tool that ends itself
 (`sys.exit`, a cancellation of its own) fails its step and nothing else.
+
+The class of an error says little by itself: a TypeError of the call means wrong arguments, one from within the tool a
+mistake of the tool, and a file that does not exist may be a program that is not installed. So the advice also depends
+on where the error was raised, and on what it carries.
 """
 
 from __future__ import annotations
@@ -10,9 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import dataclasses
+import errno
 import inspect
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -123,3 +130,119 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
     if error is not None:
         raise error
     return result
+
+
+# ---- advice ----------------------------------------------------------------------------------------------------------
+
+
+PARAMETERS = "compare the step's arguments with the tool's parameters (`garrison workflow tools`)"
+BY_CLASS: Mapping[str, str] = {
+    "ConnectionError": "check that the service is up and reachable",
+    "ToolNotFoundError": "use an existing tool (`garrison workflow tools`)",
+    "MissingReference": "correct the reference in the workflow",
+    "UnserializableResult": "let the tool return text, numbers, lists and mappings",
+    "UsageError": "correct the step's arguments in the workflow",
+    "CommandFailed": "run the command by hand to see why it fails",
+    "CalledProcessError": "run the command by hand to see why it fails",
+    "ToolEnded": "let the tool return or raise an error instead of ending the program",
+    "McpError": "read the server's log",
+    "JSONDecodeError": "look at what the tool has read: it is not JSON",
+    "UnicodeDecodeError": "look at what the tool has read: it is not text in the encoding that it expects",
+    "MemoryError": "give the step less to do at once",
+}
+"""Name of an error class or base class → advice, where nothing else counts."""
+_BY_NUMBER: Mapping[int, str] = {
+    errno.ENOSPC: "free space on the disk", errno.EDQUOT: "free space: the quota of the disk is reached",
+    errno.EROFS: "choose a place that can be written: this one is read-only",
+    errno.EMFILE: "raise the limit of open files (`ulimit -n`), or let the workflow do less at once"}
+_BY_STATUS: Mapping[int, str] = {
+    400: "correct the request in the step's arguments", 401: "check the key or log-in that the tool uses",
+    403: "check what the key or log-in may do", 404: "correct the address in the step's arguments",
+    429: "wait for the service's limit, then resume; `retry_count` lets the step wait by itself"}
+_ARGUMENTS = (TypeError, LookupError, AttributeError)
+"""Errors that a wrong argument and a mistake in a tool both raise."""
+
+
+def advice(error: BaseException, tool: str, timeout: float) -> str:
+    """Return what to do about the error of a step.
+
+    Args:
+        timeout: the step's, in seconds.
+    """
+    for choose in (_on_status, _on_timeout, _on_import, _on_file):
+        if found := choose(error, timeout):
+            return found
+    for kind in type(error).__mro__:
+        if kind.__name__ in BY_CLASS:
+            return BY_CLASS[kind.__name__]
+    place = _place_in_tool(error)
+    if isinstance(error, _ARGUMENTS) and not place:
+        return PARAMETERS
+    if isinstance(error, ValueError):
+        where = f" ({place})" if place else ""
+        return f"correct the step's arguments in the workflow: {tool} does not accept them{where}"
+    if isinstance(error, OSError):
+        return "check disk and network"
+    if place:
+        return f"correct the step's arguments, or the tool: {tool} failed at {place}"
+    return "read the log and fix the cause"
+
+
+def _on_status(error: BaseException, _timeout: float) -> str:
+    """Advise on an HTTP status, as clients of HTTP carry it."""
+    status: Any = getattr(getattr(error, "response", None), "status_code", None)
+    if status is None and type(error).__name__ == "HTTPError":
+        status = getattr(error, "code", None)
+    if not isinstance(status, int):
+        return ""
+    if status >= 500:
+        return "try again later: the service itself fails; `retry_count` lets the step try by itself"
+    return _BY_STATUS.get(status, "read what the service answered, and correct the step's arguments")
+
+
+def _on_timeout(error: BaseException, timeout: float) -> str:
+    if not isinstance(error, TimeoutError):
+        return ""
+    if "no answer within" in str(error):
+        return f"raise the step's timeout ({timeout:g} s), or give it less to do"
+    return "check that the service is up and reachable: it did not answer the tool in time"
+
+
+def _on_import(error: BaseException, _timeout: float) -> str:
+    if not isinstance(error, ImportError):
+        return ""
+    return f"install the Python module {error.name or 'that is missing'} where garrison runs"
+
+
+def _on_file(error: BaseException, _timeout: float) -> str:
+    if not isinstance(error, OSError):
+        return ""
+    if error.errno is not None and error.errno in _BY_NUMBER:
+        return _BY_NUMBER[error.errno]
+    name = str(error.filename) if error.filename else "the file"
+    if isinstance(error, FileNotFoundError):
+        if "/" not in name and _began_program(error):
+            return f"install the program {name}, or correct its name in the step's arguments"
+        return f"check the path in the step's arguments: {name} does not exist"
+    if isinstance(error, PermissionError):
+        return f"give this user access to {name}"
+    if isinstance(error, IsADirectoryError | NotADirectoryError):
+        return f"correct the path in the step's arguments: {name} is {'' if error.errno == errno.EISDIR else 'not '}" \
+               "a folder"
+    return ""
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return list(traceback.extract_tb(error.__traceback__))
+
+
+def _began_program(error: BaseException) -> bool:
+    return any(Path(frame.filename).name == "subprocess.py" for frame in _frames(error))
+
+
+def _place_in_tool(error: BaseException) -> str:
+    """Return file and line at which the tool itself failed; '' if it was never entered."""
+    frames = _frames(error)
+    if not frames or frames[-1].filename == __file__:
+        return ""
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"

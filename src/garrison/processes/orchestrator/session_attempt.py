@@ -55,7 +55,7 @@ from garrison.session.trust import Tier, read_tiers, require_working_tier
 from garrison.system import processes
 from garrison.system.terminal_text import clean_lines
 from garrison.values import replace
-from garrison.workflow.builtin_tools import Toolbox
+from garrison.workflow.tools import Toolbox
 
 if TYPE_CHECKING:
     from garrison.sandbox.checkout import CheckoutCommands

@@ -12,6 +12,7 @@ const PATHS = {
 };
 
 /** The icon of an agent, which says nothing by itself. */
-export const AgentIcon = ({ agent }) => Object.hasOwn(PATHS, agent)
-  ? html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[agent]} /></svg>`
-  : html`<span class="icon letter" aria-hidden="true">${[...agent][0]?.toUpperCase() ?? "?"}</span>`;
+export const AgentIcon = ({ agent }) =>
+  Object.hasOwn(PATHS, agent)
+    ? html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[agent]} /></svg>`
+    : html`<span class="icon letter" aria-hidden="true">${[...agent][0]?.toUpperCase() ?? "?"}</span>`;

@@ -42,7 +42,9 @@ export async function get(path, { signal } = {}) {
 
 function post(path, data, signal) {
   return answer(path, {
-    method: "POST", signal, body: JSON.stringify(data),
+    method: "POST",
+    signal,
+    body: JSON.stringify(data),
     headers: { "Content-Type": "application/json", "X-Garrison": "1" },
   });
 }

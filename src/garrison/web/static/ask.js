@@ -29,14 +29,55 @@ function Question({ title, lines = [], yes, kind = "danger", field, options = []
     return () => clearTimeout(timer);
   }, []);
   const complete = (!field?.required || text.trim()) && (!options.length || chosen.length);
-  const turn = (value, on) => choose(options.map(one => one.value).filter(one => one === value ? on : chosen.includes(one)));
-  return html`<div onKeyDown=${event => { if (event.repeat && event.key === "Enter") event.preventDefault(); }}>
-    <h2>${title}</h2>${lines.map(line => html`<p>${line}</p>`)}
-    ${options.length > 0 && html`<ul class="options">${options.map(one => html`<li key=${one.value}><label>
-      <input type="checkbox" value=${one.value} checked=${chosen.includes(one.value)} onChange=${event => turn(one.value, event.currentTarget.checked)} />
-      ${` ${one.label}`}</label></li>`)}</ul>`}
-    ${field && html`<input type="text" value=${text} placeholder=${field.label} aria-label=${field.label} autocomplete="off"
-      onInput=${event => write(event.currentTarget.value)} />`}
-    <div class="row end"><button type="button" autofocus onClick=${() => close()}>Not now</button>
-      <button type="button" class=${kind} disabled=${!(armed && complete)} onClick=${() => close({ text: text.trim(), chosen })}>${yes}</button></div></div>`;
+  const turn = (value, on) =>
+    choose(options.map(one => one.value).filter(one => (one === value ? on : chosen.includes(one))));
+  return html`<div
+    onKeyDown=${event => {
+      if (event.repeat && event.key === "Enter") event.preventDefault();
+    }}
+  >
+    <h2>${title}</h2>
+    ${lines.map(line => html`<p>${line}</p>`)}
+    ${
+      options.length > 0 &&
+      html`<ul class="options">
+        ${options.map(
+          one =>
+            html`<li key=${one.value}>
+              <label>
+                <input
+                  type="checkbox"
+                  value=${one.value}
+                  checked=${chosen.includes(one.value)}
+                  onChange=${event => turn(one.value, event.currentTarget.checked)}
+                />
+                ${` ${one.label}`}</label
+              >
+            </li>`,
+        )}
+      </ul>`
+    }
+    ${
+      field &&
+      html`<input
+        type="text"
+        value=${text}
+        placeholder=${field.label}
+        aria-label=${field.label}
+        autocomplete="off"
+        onInput=${event => write(event.currentTarget.value)}
+      />`
+    }
+    <div class="row end">
+      <button type="button" autofocus onClick=${() => close()}>Not now</button>
+      <button
+        type="button"
+        class=${kind}
+        disabled=${!(armed && complete)}
+        onClick=${() => close({ text: text.trim(), chosen })}
+      >
+        ${yes}
+      </button>
+    </div>
+  </div>`;
 }

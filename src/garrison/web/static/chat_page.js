@@ -29,18 +29,35 @@ export async function begin(main) {
   link("live");
   tab("chat", 0);
   await chat.current.remember();
-  return [["/", "go to the message", () => chat.current.input.current.focus()], ["r", "go to the run", () => { location.href = "/"; }],
-    ["Escape", "stop the answer", () => chat.current.stop()]];
+  return [
+    ["/", "go to the message", () => chat.current.input.current.focus()],
+    [
+      "r",
+      "go to the run",
+      () => {
+        location.href = "/";
+      },
+    ],
+    ["Escape", "stop the answer", () => chat.current.stop()],
+  ];
 }
 
 /** An entry of the conversation's file as a bubble. */
-const bubbleOf = ({ id, role, content, note, delegations, at }) => ({ id, at, who: role === "user" ? YOU : BUTLER, text: content || note,
-  asked: (delegations ?? []).map(one => `${one.agent.replaceAll("_", " ")}${one.success === false ? " (failed)" : ""}`) });
+const bubbleOf = ({ id, role, content, note, delegations, at }) => ({
+  id,
+  at,
+  who: role === "user" ? YOU : BUTLER,
+  text: content || note,
+  asked: (delegations ?? []).map(one => `${one.agent.replaceAll("_", " ")}${one.success === false ? " (failed)" : ""}`),
+});
 
 /** An entry as text, for copies. */
-const entryText = ({ role, content, note, at }) => `## ${role === "user" ? "You" : "Butler"}, ${at}\n\n${content || note}\n`;
+const entryText = ({ role, content, note, at }) =>
+  `## ${role === "user" ? "You" : "Butler"}, ${at}\n\n${content || note}\n`;
 
-const go = conversation => { location.href = `/chat?conversation=${part(conversation)}`; };
+const go = conversation => {
+  location.href = `/chat?conversation=${part(conversation)}`;
+};
 
 /**
  * The conversation and its crew.
@@ -61,29 +78,43 @@ class Chat extends Component {
     this.turn = null;
     props.handle.current = this;
     this.say = this.say.bind(this);
-    this.read = query => get(`conversations/${this.path}?${new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined))}`);
+    this.read = query =>
+      get(
+        `conversations/${this.path}?${new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined))}`,
+      );
     for (const name of ["rail", "input", "scroll"]) this[name] = createRef();
   }
 
-  componentDidMount() { this.input.current.focus(); }
+  componentDidMount() {
+    this.input.current.focus();
+  }
 
   componentDidUpdate(_, { bubbles, proposals, page }) {
     if (this.state.page) {
       if (page !== this.state.page) this.scroll.current.scrollTop = 0;
-    } else if (page || bubbles !== this.state.bubbles || proposals !== this.state.proposals) this.scroll.current.scrollTop = this.scroll.current.scrollHeight;
+    } else if (page || bubbles !== this.state.bubbles || proposals !== this.state.proposals)
+      this.scroll.current.scrollTop = this.scroll.current.scrollHeight;
   }
 
-  get path() { return part(this.props.conversation); }
+  get path() {
+    return part(this.props.conversation);
+  }
 
   /** Show the conversation so far, and the answer that is under way. */
   async remember() {
     const { entries, position, busy, after } = await get(`conversations/${this.path}`);
-    this.setState({ bubbles: entries.map(bubbleOf), earlier: position, proposals: busy ? [] : entries.at(-1)?.proposals ?? [] });
+    this.setState({
+      bubbles: entries.map(bubbleOf),
+      earlier: position,
+      proposals: busy ? [] : (entries.at(-1)?.proposals ?? []),
+    });
     if (busy) this.follow(signal => replayed(`chat/${this.path}/events`, after, signal), after);
   }
 
   /** Change the bubbles by a function of them. */
-  change(by) { this.setState(({ bubbles }) => ({ bubbles: by(bubbles ?? []) })); }
+  change(by) {
+    this.setState(({ bubbles }) => ({ bubbles: by(bubbles ?? []) }));
+  }
 
   send() {
     const { current: input } = this.input;
@@ -126,7 +157,8 @@ class Chat extends Component {
       try {
         for await (const [id, event] of source) {
           last = id || last;
-          if (!event.type) throw new Error("The server was restarted; open the conversation again to see what was said.");
+          if (!event.type)
+            throw new Error("The server was restarted; open the conversation again to see what was said.");
           yield event;
           if (event.type === "done") return;
         }
@@ -146,39 +178,93 @@ class Chat extends Component {
   render({ crew, kept, conversation }, { bubbles, earlier, busy, proposals, page, pager }) {
     const shown = page ? page.entries.map(bubbleOf) : bubbles;
     const choice = !page && proposals.length ? proposals : null;
-    const above = bubbles && html`<${HistoryPager} key=${pager} live=${true} what="this conversation" read=${this.read} line=${entryText}
-      show=${page => this.setState({ page })} search=${() => {}} name="chat-${conversation}.md"><span class="zone">Times: ${zone()}</span><//>`;
-    const known = kept?.some(one => one.id === conversation) ? kept : [{ id: conversation ?? "", first: "" }, ...kept ?? []];
+    const above =
+      bubbles &&
+      html`<${HistoryPager}
+        key=${pager}
+        live=${true}
+        what="this conversation"
+        read=${this.read}
+        line=${entryText}
+        show=${page => this.setState({ page })}
+        search=${() => {}}
+        name="chat-${conversation}.md"
+        ><span class="zone">Times: ${zone()}</span><//
+      >`;
+    const known = kept?.some(one => one.id === conversation)
+      ? kept
+      : [{ id: conversation ?? "", first: "" }, ...(kept ?? [])];
     const pressed = event => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       this.send();
     };
     const beside = html`<select aria-label="Conversation" onChange=${event => go(event.currentTarget.value)}>
-        ${known.map(one => html`<option key=${one.id} value=${one.id} selected=${one.id === conversation}>${one.first?.slice(0, TITLE) || one.id}</option>`)}</select>
+        ${known.map(one => html`<option key=${one.id} value=${one.id} selected=${one.id === conversation}>${one.first?.slice(0, TITLE) || one.id}</option>`)}
+      </select>
       <button type="button" class="quiet" onClick=${() => go(`talk-${Date.now()}`)}>New conversation</button>`;
     return html`<${ChatRail} handle=${this.rail} crew=${crew} />
       <${Panel} id="talk" title="Butler" beside=${beside} above=${above}>
         <div class="scroll" tabindex="0" role="region" aria-label="Conversation" ref=${this.scroll}>
           ${!shown ? html`<${Skeleton} />` : page && !shown.length ? html`<p class="empty">Nothing matches.</p>` : !shown.length && html`<p class="empty">The butler knows the runs of this home, and delegates to the crew.</p>`}
           ${!page && earlier > 0 && html`<p class="empty">${count(earlier, "earlier message")}: “Older” shows ${earlier === 1 ? "it" : "them"}.</p>`}
-          <ol class="talk" aria-live="polite" aria-relevant="additions" aria-busy=${String(busy)}>${shown?.map((one, at) => html`<${Bubble} key=${page ? one.id : at} ...${one}
-            choice=${at === shown.length - 1 ? choice : null} say=${this.say} />`)}</ol></div>
-        <form class="compose" onSubmit=${event => { event.preventDefault(); this.send(); }}>
-          <textarea rows="2" ref=${this.input} data-testid="chat-input" aria-label="Message to the butler" placeholder="What died last night? What is waiting for me?" onKeyDown=${pressed} />
-          <div class="row end"><button type="button" hidden=${!busy} onClick=${() => this.stop()}>Stop</button>
-            <button type="submit" class="primary" data-testid="send-button" disabled=${busy || !bubbles}>Send</button></div></form><//>`;
+          <ol class="talk" aria-live="polite" aria-relevant="additions" aria-busy=${String(busy)}>
+            ${shown?.map(
+              (one, at) =>
+                html`<${Bubble}
+                  key=${page ? one.id : at}
+                  ...${one}
+                  choice=${at === shown.length - 1 ? choice : null}
+                  say=${this.say}
+                />`,
+            )}
+          </ol>
+        </div>
+        <form
+          class="compose"
+          onSubmit=${event => {
+            event.preventDefault();
+            this.send();
+          }}
+        >
+          <textarea
+            rows="2"
+            ref=${this.input}
+            data-testid="chat-input"
+            aria-label="Message to the butler"
+            placeholder="What died last night? What is waiting for me?"
+            onKeyDown=${pressed}
+          />
+          <div class="row end">
+            <button type="button" hidden=${!busy} onClick=${() => this.stop()}>Stop</button>
+            <button type="submit" class="primary" data-testid="send-button" disabled=${busy || !bubbles}>Send</button>
+          </div>
+        </form><//
+      >`;
   }
 }
 
 /** What one of them said; `choice`: proposed commands, with the buttons that answer them. */
-const Bubble = memo(({ who, text, at, asked = [], bad, complete, choice, say }) => html`
-  <li class="bubble ${who === YOU ? "you" : who === BUTLER ? "butler" : "crew"}${bad ? " bad" : ""}" data-testid=${complete ? "message-complete" : null}>
-    <p class="kind">${who === YOU ? "You" : who.replaceAll("_", " ")}${at && html` <time datetime=${at}>${clock(at)}</time>`}</p>
-    ${who === YOU ? html`<p class="words">${text}</p>` : html`<${Markdown} text=${text} />`}
-    ${asked.length > 0 && html`<p class="kind">asked: ${asked.join(", ")}</p>`}
-    ${choice && html`<div class="row end" data-testid="proposal"><button type="button" onClick=${() => say("no", choice)}>No, change nothing</button>
-      <button type="button" class="danger" onClick=${() => say("yes", choice)}>Yes, run it</button></div>`}</li>`);
+const Bubble = memo(
+  ({ who, text, at, asked = [], bad, complete, choice, say }) =>
+    html` <li
+      class="bubble ${who === YOU ? "you" : who === BUTLER ? "butler" : "crew"}${bad ? " bad" : ""}"
+      data-testid=${complete ? "message-complete" : null}
+    >
+      <p class="kind">
+        ${who === YOU ? "You" : who.replaceAll("_", " ")}${at && html` <time datetime=${at}>${clock(at)}</time>`}
+      </p>
+      ${who === YOU ? html`<p class="words">${text}</p>` : html`<${Markdown} text=${text} />`}
+      ${asked.length > 0 && html`<p class="kind">asked: ${asked.join(", ")}</p>`}
+      ${
+        choice &&
+        html`<div class="row end" data-testid="proposal">
+          <button type="button" onClick=${() => say("no", choice)}>No, change nothing</button>
+          <button type="button" class="danger" onClick=${() => say("yes", choice)}>Yes, run it</button>
+        </div>`
+      }
+    </li>`,
+);
 
 /** One answer: its events become bubbles and changes of the rail. */
 class Turn {

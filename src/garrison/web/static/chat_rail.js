@@ -14,8 +14,13 @@ const IDLE = { crew: [], working: [], marks: {}, last: "", doing: "" };
 
 /** Who has the work after an event: `working` agents, `marks` (agent → who handed over to it), the one that completed `last`. Pure. */
 export function afterEvent(before, event) {
-  const name = event.agent ?? event.to, from = event.from ?? BUTLER, begins = event.type === "agent_start" && name === BUTLER;
-  const crew = !name || before.crew.some(one => one.agent === name) ? before.crew : [...before.crew, { agent: name, title: name, what: "" }];
+  const name = event.agent ?? event.to,
+    from = event.from ?? BUTLER,
+    begins = event.type === "agent_start" && name === BUTLER;
+  const crew =
+    !name || before.crew.some(one => one.agent === name)
+      ? before.crew
+      : [...before.crew, { agent: name, title: name, what: "" }];
   let { working, marks, last } = before;
   if (event.type === "agent_complete" && name !== BUTLER) {
     last = name;
@@ -25,7 +30,8 @@ export function afterEvent(before, event) {
   if (event.type === "agent_delegate") marks = { ...marks, [event.to]: from };
   if (event.type === "agent_resume") marks = { ...marks, [name]: last };
   if (event.type === "agent_resume" || begins) working = [];
-  if (event.type === "agent_start" || event.type === "agent_resume") working = [...working.filter(one => one !== name), name];
+  if (event.type === "agent_start" || event.type === "agent_resume")
+    working = [...working.filter(one => one !== name), name];
   if (event.type === "agent_delegate") working = [...working.filter(one => one !== from && one !== event.to), event.to];
   return { crew, working: working.length ? working : [BUTLER], marks, last, doing: AT_WORK };
 }
@@ -49,7 +55,9 @@ export class ChatRail extends Component {
     return crew && !known.length ? { crew } : null;
   }
 
-  componentDidUpdate() { this.changed = performance.now(); }
+  componentDidUpdate() {
+    this.changed = performance.now();
+  }
 
   /** Resolve once the last change was there for its moment. */
   pause() {
@@ -59,25 +67,58 @@ export class ChatRail extends Component {
 
   /** Show an event once those before it were seen; the text of the answer does not wait for that. */
   moved(event) {
-    this.shown = this.shown.then(() => this.pause()).then(() => new Promise(drawn => this.setState(state => afterEvent(state, event), drawn)));
+    this.shown = this.shown
+      .then(() => this.pause())
+      .then(() => new Promise(drawn => this.setState(state => afterEvent(state, event), drawn)));
   }
 
   /** Resolve when all events were shown. */
-  seen() { return this.shown.then(() => this.pause()); }
+  seen() {
+    return this.shown.then(() => this.pause());
+  }
 
   /** None works any more; the butler listens. */
-  rest() { this.setState({ working: [BUTLER], doing: LISTENING }); }
+  rest() {
+    this.setState({ working: [BUTLER], doing: LISTENING });
+  }
 
   render(_, { crew, working, marks, doing }) {
     const titles = new Map(crew.map(one => [one.agent, one.title]));
-    return html`<${Panel} id="rail" title="Crew">${!crew.length && html`<${Skeleton} lines=${6} />`}
-      <ul class="agents" tabindex="0" aria-label="Agents of the crew" data-testid="agent-rail">${crew.map(({ agent, title, what }) => html`<${Member} key=${agent} agent=${agent} title=${title} about=${what}
-        active=${working.includes(agent)} doing=${doing} from=${marks[agent]} named=${titles.get(marks[agent])} />`)}</ul><//>`;
+    return html`<${Panel} id="rail" title="Crew"
+      >${!crew.length && html`<${Skeleton} lines=${6} />`}
+      <ul class="agents" tabindex="0" aria-label="Agents of the crew" data-testid="agent-rail">
+        ${crew.map(
+          ({ agent, title, what }) =>
+            html`<${Member}
+              key=${agent}
+              agent=${agent}
+              title=${title}
+              about=${what}
+              active=${working.includes(agent)}
+              doing=${doing}
+              from=${marks[agent]}
+              named=${titles.get(marks[agent])}
+            />`,
+        )}
+      </ul><//
+    >`;
   }
 }
 
-const Member = ({ agent, title, about, active, doing, from, named }) => html`
-  <li class="agent${active ? " active s-working" : ""}" title=${about || null} data-testid="agent-${agent}" data-agent=${agent}>
-    <span class="picture"><${AgentIcon} agent=${agent} /><span class="sign" aria-hidden="true">${active && doing === AT_WORK ? "◐" : "○"}</span>
-      <span class="hand-over" hidden=${!from} title=${from ? `from ${named ?? from}` : null} data-from=${from || null}>${from ? "→" : ""}</span></span>
-    <span class="name">${title}</span><span class="kind">${active ? doing : ""}</span></li>`;
+const Member = ({ agent, title, about, active, doing, from, named }) =>
+  html` <li
+    class="agent${active ? " active s-working" : ""}"
+    title=${about || null}
+    data-testid="agent-${agent}"
+    data-agent=${agent}
+  >
+    <span class="picture"
+      ><${AgentIcon} agent=${agent} /><span class="sign" aria-hidden="true"
+        >${active && doing === AT_WORK ? "◐" : "○"}</span
+      >
+      <span class="hand-over" hidden=${!from} title=${from ? `from ${named ?? from}` : null} data-from=${from || null}
+        >${from ? "→" : ""}</span
+      ></span
+    >
+    <span class="name">${title}</span><span class="kind">${active ? doing : ""}</span>
+  </li>`;

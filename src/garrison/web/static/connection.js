@@ -18,7 +18,11 @@ const ENDED = 1000; // milliseconds until it connects again to a server that end
  */
 export function connect(bearer, handle) {
   const places = new Map(); // run → the id of the last event of it
-  let asking = null, denied = false, failures = 0, timer, watch;
+  let asking = null,
+    denied = false,
+    failures = 0,
+    timer,
+    watch;
 
   function received() {
     clearTimeout(watch);
@@ -30,11 +34,12 @@ export function connect(bearer, handle) {
     const query = new URLSearchParams([["runs", "1"], ...runs.map(run => ["run", run])]);
     const last = runs.some(run => places.get(run)) ? { "Last-Event-ID": [...places.values()].join(",") } : {};
     asking?.abort();
-    const mine = asking = new AbortController();
+    const mine = (asking = new AbortController());
     denied = false;
     try {
       const response = await fetch(`/api/events?${query}`, {
-        signal: mine.signal, headers: { ...last, Accept: "text/event-stream", Authorization: `Bearer ${bearer()}` },
+        signal: mine.signal,
+        headers: { ...last, Accept: "text/event-stream", Authorization: `Bearer ${bearer()}` },
       });
       if (response.status === 401) return refused();
       if (response.status === 503) handle("full", (await response.json()).message);

@@ -19,9 +19,19 @@ export function useBusy(does) {
 /** A button whose action takes a while: it cannot be pressed again meanwhile. `does` returns a promise. */
 export function Act({ does, class: kind = "", children, ...more }) {
   const [busy, run] = useBusy(does);
-  return html`<button type="button" class=${kind} ...${more} disabled=${busy || Boolean(more.disabled)} onClick=${() => run()}>${children}</button>`;
+  return html`<button
+    type="button"
+    class=${kind}
+    ...${more}
+    disabled=${busy || Boolean(more.disabled)}
+    onClick=${() => run()}
+  >
+    ${children}
+  </button>`;
 }
 
 /** A small button; `label` says in full what it does. */
-export const Tool = ({ label, does, children, ...more }) => html`<button type="button" class="quiet" aria-label=${label} title=${label}
-  ...${more} onClick=${() => does()}>${children}</button>`;
+export const Tool = ({ label, does, children, ...more }) =>
+  html`<button type="button" class="quiet" aria-label=${label} title=${label} ...${more} onClick=${() => does()}>
+    ${children}
+  </button>`;

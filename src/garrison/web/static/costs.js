@@ -7,20 +7,41 @@ const SHOWN = 12; // nodes, the most expensive first
 const NEAR = 0.8; // of a limit, from which it is highlighted
 
 /** The panel; `choose` opens a node. */
-export const Costs = reading(["costs"], ({ state, choose }) => html`<${Panel} id="costs" title="Cost">
-  ${state ? html`<${Spent} costs=${state.costs ?? {}} choose=${choose} />` : html`<${Skeleton} />`}<//>`);
+export const Costs = reading(
+  ["costs"],
+  ({ state, choose }) =>
+    html`<${Panel} id="costs" title="Cost">
+      ${state ? html`<${Spent} costs=${state.costs ?? {}} choose=${choose} />` : html`<${Skeleton} />`}<//
+    >`,
+);
 
 function Spent({ costs: { usd, limits = { nodes: {} }, tokens: used, nodes = {}, today, windows }, choose }) {
-  const spent = Object.entries(nodes).map(([node, of]) => ({ node, usd: of, limit: limits.nodes[node], tokens: used?.nodes[node] }))
-    .filter(one => one.usd || tokens(one.tokens)).sort((one, other) => other.usd - one.usd);
-  return html`
-    ${spent.length > 0 && html`<p class="sum"><strong>${windows || dollars(usd)}</strong>
-      <span class="kind">${[limits.run && `of ${dollars(limits.run)}`, tokens(used?.all)].filter(Boolean).join(" · ")}</span></p>`}
+  const spent = Object.entries(nodes)
+    .map(([node, of]) => ({ node, usd: of, limit: limits.nodes[node], tokens: used?.nodes[node] }))
+    .filter(one => one.usd || tokens(one.tokens))
+    .sort((one, other) => other.usd - one.usd);
+  return html` ${
+      spent.length > 0 &&
+      html`<p class="sum">
+        <strong>${windows || dollars(usd)}</strong>
+        <span class="kind"
+          >${[limits.run && `of ${dollars(limits.run)}`, tokens(used?.all)].filter(Boolean).join(" · ")}</span
+        >
+      </p>`
+    }
     ${limits.run && html`<${Share} usd=${usd} limit=${limits.run} />`}
     ${limits.day && html`<p class="kind">Today, all runs: ${dollarsOf(today, limits.day) || "nothing yet"}</p>`}
-    <ol class="spent">${spent.slice(0, SHOWN).map(one => html`<li key=${one.node} title=${tokens(one.tokens)}>
-      <button type="button" class="link-like name" onClick=${() => choose(one.node)}>${one.node}</button>
-      <${Share} usd=${one.usd} limit=${one.limit} most=${spent[0].usd} /><span class="usd">${windows ? tokens(one.tokens) : dollarsOf(one.usd, one.limit)}</span></li>`)}</ol>
+    <ol class="spent">
+      ${spent.slice(0, SHOWN).map(
+        one =>
+          html`<li key=${one.node} title=${tokens(one.tokens)}>
+            <button type="button" class="link-like name" onClick=${() => choose(one.node)}>${one.node}</button>
+            <${Share} usd=${one.usd} limit=${one.limit} most=${spent[0].usd} /><span class="usd"
+              >${windows ? tokens(one.tokens) : dollarsOf(one.usd, one.limit)}</span
+            >
+          </li>`,
+      )}
+    </ol>
     ${spent.length > SHOWN && html`<p class="kind">and ${count(spent.length - SHOWN, "node")} more</p>`}
     ${!spent.length && html`<${Empty}>Nothing has been spent.<//>`}`;
 }
@@ -29,5 +50,7 @@ function Spent({ costs: { usd, limits = { nodes: {} }, tokens: used, nodes = {},
 function Share({ usd, limit, most }) {
   const part = usd / (limit || most || usd);
   const look = !limit || part < NEAR ? "" : part < 1 ? " s-asking" : " s-failed";
-  return html`<span class="share${look}" aria-hidden="true"><span style=${{ width: `${Math.min(100, Math.max(2, 100 * part))}%` }} /></span>`;
+  return html`<span class="share${look}" aria-hidden="true"
+    ><span style=${{ width: `${Math.min(100, Math.max(2, 100 * part))}%` }}
+  /></span>`;
 }

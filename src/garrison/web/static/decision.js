@@ -10,13 +10,25 @@ export const Decision = memo(({ run, gate }) => {
   const [found, take] = useState(null);
   useEffect(() => {
     let wanted = true;
-    get(`runs/${part(run)}/gates/${part(gate)}`).then(read => wanted && take(read), () => {});
-    return () => { wanted = false; };
+    get(`runs/${part(run)}/gates/${part(gate)}`).then(
+      read => wanted && take(read),
+      () => {},
+    );
+    return () => {
+      wanted = false;
+    };
   }, [run, gate]);
   if (!found) return null;
-  return html`<ul class="outcomes">${found.outcomes.map((one, at) => html`<li key=${at}><strong>${one.node}</strong> ${one.state}
-      ${one.files === null ? "" : ` · ${count(one.files, "file")} ${amount(one)}`}${one.usd ? ` · $${one.usd.toFixed(2)}` : ""}
-      ${one.reason && one.state !== "landed" && html`<span class="kind"> ${one.reason.split("\n")[0]}</span>`}</li>`)}
+  return html`<ul class="outcomes">
+    ${found.outcomes.map(
+      (one, at) =>
+        html`<li key=${at}>
+          <strong>${one.node}</strong> ${one.state}
+          ${one.files === null ? "" : ` · ${count(one.files, "file")} ${amount(one)}`}${one.usd ? ` · $${one.usd.toFixed(2)}` : ""}
+          ${one.reason && one.state !== "landed" && html`<span class="kind"> ${one.reason.split("\n")[0]}</span>`}
+        </li>`,
+    )}
     ${found.more > 0 && html`<li class="kind">… and ${found.more} more</li>`}
-    ${found.usd > 0 && html`<li class="kind">The run has cost $${found.usd.toFixed(2)} so far.</li>`}</ul>`;
+    ${found.usd > 0 && html`<li class="kind">The run has cost $${found.usd.toFixed(2)} so far.</li>`}
+  </ul>`;
 });

@@ -11,7 +11,8 @@ const SOUND = "garrison.notifications.sound";
 const GRANTED = "granted";
 const LONGEST = 300; // characters of a notification
 
-const wanted = () => localStorage.getItem(ON) !== null && "Notification" in window && Notification.permission === GRANTED;
+const wanted = () =>
+  localStorage.getItem(ON) !== null && "Notification" in window && Notification.permission === GRANTED;
 
 /** The notifications of `run`, controlled by `button`, which is shown from now on; `choose` opens a node. */
 export function desktopNotices(button, run, choose) {
@@ -35,25 +36,42 @@ export function desktopNotices(button, run, choose) {
     if (!wanted() || document.hasFocus()) return;
     for (const one of fresh) {
       const made = new Notification(`garrison: ${run}`, {
-        body: legible(one.text).slice(0, LONGEST), silent: localStorage.getItem(SOUND) === null,
+        body: legible(one.text).slice(0, LONGEST),
+        silent: localStorage.getItem(SOUND) === null,
         tag: `garrison ${run} ${one.key}`, // so that several tabs show one
       });
-      made.onclick = () => { window.focus(); if (one.node) choose(one.node); made.close(); };
+      made.onclick = () => {
+        window.focus();
+        if (one.node) choose(one.node);
+        made.close();
+      };
     }
   }
 
   return { show };
 }
 
-const Choices = ({ close }) => html`<h2 id="notify-title">Notifications of the desktop</h2>
-  <p>While this page is open and you look elsewhere: questions and gates, what is parked, and a run that failed, or whatever <code>on</code> of
-    [notify] in config.toml lists.</p>
-  <label><input type="checkbox" checked=${wanted()} onChange=${event => turn(event.currentTarget)} /> Notify me</label>
-  <label><input type="checkbox" checked=${localStorage.getItem(SOUND) !== null} onChange=${event => store(SOUND, event.currentTarget.checked)} /> with a sound</label>
-  <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;
+const Choices = ({ close }) =>
+  html`<h2 id="notify-title">Notifications of the desktop</h2>
+    <p>
+      While this page is open and you look elsewhere: questions and gates, what is parked, and a run that failed, or
+      whatever <code>on</code> of [notify] in config.toml lists.
+    </p>
+    <label
+      ><input type="checkbox" checked=${wanted()} onChange=${event => turn(event.currentTarget)} /> Notify me</label
+    >
+    <label
+      ><input
+        type="checkbox"
+        checked=${localStorage.getItem(SOUND) !== null}
+        onChange=${event => store(SOUND, event.currentTarget.checked)}
+      />
+      with a sound</label
+    >
+    <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;
 
 async function turn(box) {
-  if (box.checked && !("Notification" in window && await Notification.requestPermission() === GRANTED)) {
+  if (box.checked && !("Notification" in window && (await Notification.requestPermission()) === GRANTED)) {
     box.checked = false;
     toast("This browser allows no notifications of this page; its settings of the site change that.", true);
   }

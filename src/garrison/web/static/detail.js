@@ -12,7 +12,14 @@ import { TerminalView } from "./terminal.js";
 import { Empty, html, memo, sameDrawing, Skeleton, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
 import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
 
-const TABS = [["story", "Why"], ["changes", "Changes"], ["log", "Log"], ["transcript", "Transcript"], ["terminal", "Terminal"], ["task", "Task"]];
+const TABS = [
+  ["story", "Why"],
+  ["changes", "Changes"],
+  ["log", "Log"],
+  ["transcript", "Transcript"],
+  ["terminal", "Terminal"],
+  ["task", "Task"],
+];
 const WIDE = new Set(["changes", "terminal"]);
 const ATTEMPTS = 3; // shown, the last ones
 const TAIL = 2000; // characters of a failed attempt's log
@@ -35,8 +42,12 @@ const AT_WORK = new Set(["working", "asking"]);
  */
 export function Detail({ place, run, node, tab: wanted, opened, state, happened, act, close }) {
   const [tab, turn] = useState(wanted ?? "story");
-  const title = useRef(null), before = useRef(null), last = useRef(null);
-  useLayoutEffect(() => { if (node && wanted) turn(wanted); }, [opened]);
+  const title = useRef(null),
+    before = useRef(null),
+    last = useRef(null);
+  useLayoutEffect(() => {
+    if (node && wanted) turn(wanted);
+  }, [opened]);
   useLayoutEffect(() => {
     if (node && !last.current) before.current = document.activeElement;
     place.hidden = !node;
@@ -45,29 +56,67 @@ export function Detail({ place, run, node, tab: wanted, opened, state, happened,
     else if (last.current) (before.current?.isConnected ? before.current : document.getElementById("main")).focus();
     last.current = node;
   }, [node]);
-  useLayoutEffect(() => { place.classList.toggle("wide", WIDE.has(tab)); }, [tab]);
-  return node && html`
-    <${Top} run=${run} node=${node} state=${state} title=${title} act=${act} close=${close} />
-    <${Bodies} key=${node} run=${run} node=${node} now=${shown(state, state.nodes[node])} write=${state.write !== false} happened=${happened} tab=${tab} turn=${turn} act=${act} />`;
+  useLayoutEffect(() => {
+    place.classList.toggle("wide", WIDE.has(tab));
+  }, [tab]);
+  return (
+    node &&
+    html` <${Top} run=${run} node=${node} state=${state} title=${title} act=${act} close=${close} />
+      <${Bodies}
+        key=${node}
+        run=${run}
+        node=${node}
+        now=${shown(state, state.nodes[node])}
+        write=${state.write !== false}
+        happened=${happened}
+        tab=${tab}
+        turn=${turn}
+        act=${act}
+      />`
+  );
 }
 
 /** What it is now, and what a person can do about it. */
-const Top = memo(({ run, node, state, title, act, close }) => {
-  const one = state.nodes[node], now = shown(state, one), write = state.write !== false;
-  const { limits, tokens: used } = state.costs ?? {};
-  const work = now === "working" ? one.work : null;
-  const gate = state.gates.find(each => each.node === node && each.free);
-  return html`
-    <div class="panel-head"><h2 tabindex="-1" id="detail-title" ref=${title}>${node}</h2><span class="pill s-${now}">${signOf(now)} ${nodeWord(one, now)}</span>
-      <button type="button" class="quiet close" aria-label="Close" onClick=${() => close()}>✕</button></div>
-    <p class="goal">${one.label && one.label !== node ? one.label : ""}</p>
-    ${work?.line && html`<p class="now mono" title="The last line of its output">${work.line}</p>`}
-    <p class="doing">${[one.doing || one.reason, changedSoFar(work), usually(work, one.since), dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · ")}</p>
-    ${write && (gate || one.asks) && html`<${TextForm} key="answer ${node} ${gate?.gate ?? one.asks}" class="row grow answer" label="Answer" hint="Answer to ${node}" placeholder="Answer"
-      send=${text => answer(act, node, gate, text)}><p class="question">${gate?.question ?? one.asks}</p><//>`}
-    <div class="row">${write && possible(one, now).map(action => html`<${NodeAction} key="${node} ${action}" action=${action} run=${run} node=${node} over=${state.status === "failed"} act=${act} />`)}</div>`;
-}, (one, other) => one.node === other.node && one.state.nodes[one.node] === other.state.nodes[one.node]
-  && sameDrawing(["gates", "status", "next", "costs", "write"], one, other));
+const Top = memo(
+  ({ run, node, state, title, act, close }) => {
+    const one = state.nodes[node],
+      now = shown(state, one),
+      write = state.write !== false;
+    const { limits, tokens: used } = state.costs ?? {};
+    const work = now === "working" ? one.work : null;
+    const gate = state.gates.find(each => each.node === node && each.free);
+    return html` <div class="panel-head">
+        <h2 tabindex="-1" id="detail-title" ref=${title}>${node}</h2>
+        <span class="pill s-${now}">${signOf(now)} ${nodeWord(one, now)}</span>
+        <button type="button" class="quiet close" aria-label="Close" onClick=${() => close()}>✕</button>
+      </div>
+      <p class="goal">${one.label && one.label !== node ? one.label : ""}</p>
+      ${work?.line && html`<p class="now mono" title="The last line of its output">${work.line}</p>`}
+      <p class="doing">
+        ${[one.doing || one.reason, changedSoFar(work), usually(work, one.since), dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · ")}
+      </p>
+      ${
+        write &&
+        (gate || one.asks) &&
+        html`<${TextForm}
+          key="answer ${node} ${gate?.gate ?? one.asks}"
+          class="row grow answer"
+          label="Answer"
+          hint="Answer to ${node}"
+          placeholder="Answer"
+          send=${text => answer(act, node, gate, text)}
+          ><p class="question">${gate?.question ?? one.asks}</p><//
+        >`
+      }
+      <div class="row">
+        ${write && possible(one, now).map(action => html`<${NodeAction} key="${node} ${action}" action=${action} run=${run} node=${node} over=${state.status === "failed"} act=${act} />`)}
+      </div>`;
+  },
+  (one, other) =>
+    one.node === other.node &&
+    one.state.nodes[one.node] === other.state.nodes[one.node] &&
+    sameDrawing(["gates", "status", "next", "costs", "write"], one, other),
+);
 
 /** Its tabs; all that is requested of a node. */
 function Bodies({ run, node, now, write, happened, tab, turn, act }) {
@@ -79,33 +128,50 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
   const changes = useRef({ met: false }).current; // once shown they stay, with place and note; out of sight they ask for nothing
   useEffect(() => {
     let wanted = true;
-    const timer = setTimeout(async () => {
-      try {
-        const found = await get(`runs/${part(run)}/nodes/${part(node)}`);
-        if (!wanted) return;
-        if (found.attempts.length !== current.known?.attempts.length) pick(null);
-        know(current.known = found);
-        fail("");
-        renew(number => number + 1);
-      } catch (problem) {
-        if (wanted) fail(problem.message);
-      }
-    }, current.known ? SETTLE : 0);
-    return () => { wanted = false; clearTimeout(timer); };
+    const timer = setTimeout(
+      async () => {
+        try {
+          const found = await get(`runs/${part(run)}/nodes/${part(node)}`);
+          if (!wanted) return;
+          if (found.attempts.length !== current.known?.attempts.length) pick(null);
+          know((current.known = found));
+          fail("");
+          renew(number => number + 1);
+        } catch (problem) {
+          if (wanted) fail(problem.message);
+        }
+      },
+      current.known ? SETTLE : 0,
+    );
+    return () => {
+      wanted = false;
+      clearTimeout(timer);
+    };
   }, [happened]);
   const attempts = known?.attempts ?? [];
-  const latest = attempts.at(-1)?.attempt, attempt = picked ?? latest ?? 1;
+  const latest = attempts.at(-1)?.attempt,
+    attempt = picked ?? latest ?? 1;
   Object.assign(current, { now, attempt, latest });
   if (tab === "changes") Object.assign(changes, { met: true, attempt, version });
-  const files = { at: kind => `runs/${part(run)}/nodes/${part(node)}/${kind}?attempt=${attempt}`, name: `${run}-${node}-${attempt}`,
-    live: () => current.attempt === current.latest && AT_WORK.has(current.now) };
-  const body = (name, content) => html`<${TabPanel} key=${name} prefix="detail" name=${name} chosen=${tab} class="tab-body ${name}" tabindex="0">${content}<//>`;
+  const files = {
+    at: kind => `runs/${part(run)}/nodes/${part(node)}/${kind}?attempt=${attempt}`,
+    name: `${run}-${node}-${attempt}`,
+    live: () => current.attempt === current.latest && AT_WORK.has(current.now),
+  };
+  const body = (name, content) =>
+    html`<${TabPanel} key=${name} prefix="detail" name=${name} chosen=${tab} class="tab-body ${name}" tabindex="0"
+      >${content}<//
+    >`;
   const unknown = trouble ? html`<${Empty}>${trouble}<//>` : html`<${Skeleton} lines=${6} />`;
   const one = `${attempt} ${attempts.length}`; // a new attempt begins another file, even of the same number
-  return html`
-    <div class="row between"><${Tabs} prefix="detail" label="About this node" tabs=${TABS} chosen=${tab} choose=${turn} />
-      ${attempts.length > 1 && html`<select aria-label="Attempt" value=${attempt} onChange=${event => pick(Number(event.currentTarget.value))}>
-        ${attempts.map(each => html`<option key=${each.attempt} value=${each.attempt}>Attempt ${each.attempt}</option>`)}</select>`}</div>
+  return html` <div class="row between">
+      <${Tabs} prefix="detail" label="About this node" tabs=${TABS} chosen=${tab} choose=${turn} /> ${
+        attempts.length > 1 &&
+        html`<select aria-label="Attempt" value=${attempt} onChange=${event => pick(Number(event.currentTarget.value))}>
+          ${attempts.map(each => html`<option key=${each.attempt} value=${each.attempt}>Attempt ${each.attempt}</option>`)}
+        </select>`
+      }
+    </div>
     ${body("story", known ? html`<${Story} known=${known} turn=${turn} />` : unknown)}
     ${body("changes", changes.met && (known ? html`<${Changes} run=${run} node=${node} attempt=${changes.attempt} version=${changes.version} write=${write} act=${act} />` : unknown))}
     ${body("log", tab === "log" && (known ? html`<${Log} key=${one} ...${files} />` : unknown))}
@@ -114,22 +180,51 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
     ${body("task", known ? html`<${Task} known=${known} />` : unknown)}`;
 }
 
-const Part = ({ title, children }) => html`<section><h3>${title}</h3>${children}</section>`;
+const Part = ({ title, children }) =>
+  html`<section>
+    <h3>${title}</h3>
+    ${children}
+  </section>`;
 
 /** What happened to it, and why. */
-const Story = memo(({ known: { review, attempts, why, hook }, turn }) => html`
-  ${review && html`<${Part} title="Attempt ${review.attempt} (${review.commit.slice(0, 10)}) waits for your approval">
-    <button type="button" onClick=${() => turn("changes")}>See the changes</button><//>`}
-  <${Part} title="Attempts"><${Attempts} all=${attempts} /><//>
-  <${Part} title="What happened">${why?.length ? html`<ol class="why">${why.map((line, at) => html`<li key=${at}><time>${clock(line.at)}</time>
-    <span>${OF[line.about?.split("-")[0]] ?? ""}${line.text}${line.rule && !line.text.includes(line.rule) && html`<span class="rule">${line.rule}</span>`}</span></li>`)}</ol>`
-    : html`<${Empty}>Nothing has happened to it yet.<//>`}<//>
-  <${Part} title="Hook"><${Facts} record=${hook} /><//>`);
+const Story = memo(
+  ({ known: { review, attempts, why, hook }, turn }) =>
+    html` ${
+        review &&
+        html`<${Part} title="Attempt ${review.attempt} (${review.commit.slice(0, 10)}) waits for your approval">
+          <button type="button" onClick=${() => turn("changes")}>See the changes</button><//
+        >`
+      }
+      <${Part} title="Attempts"><${Attempts} all=${attempts} /><//>
+      <${Part} title="What happened"
+        >${
+          why?.length
+            ? html`<ol class="why">
+                ${why.map(
+                  (line, at) =>
+                    html`<li key=${at}>
+                      <time>${clock(line.at)}</time>
+                      <span
+                        >${OF[line.about?.split("-")[0]] ?? ""}${line.text}${line.rule && !line.text.includes(line.rule) && html`<span class="rule">${line.rule}</span>`}</span
+                      >
+                    </li>`,
+                )}
+              </ol>`
+            : html`<${Empty}>Nothing has happened to it yet.<//>`
+        }<//
+      >
+      <${Part} title="Hook"><${Facts} record=${hook} /><//>`,
+);
 
 /** Its prompt or command. */
 const Task = memo(({ known }) => {
-  const parts = [["Prompt", known.prompt], ["Command", known.command], ["Acceptance", known.acceptance]].filter(([, text]) => text);
-  return parts.length ? parts.map(([title, text]) => html`<${Part} key=${title} title=${title}><pre class="wrap">${text}</pre><//>`)
+  const parts = [
+    ["Prompt", known.prompt],
+    ["Command", known.command],
+    ["Acceptance", known.acceptance],
+  ].filter(([, text]) => text);
+  return parts.length
+    ? parts.map(([title, text]) => html`<${Part} key=${title} title=${title}><pre class="wrap">${text}</pre><//>`)
     : html`<${Empty}>It has neither prompt nor command: it only routes the pipeline.<//>`;
 });
 
@@ -138,8 +233,18 @@ function Attempts({ all }) {
   if (!all.length) return html`<${Empty}>It has not started yet.<//>`;
   const made = all.map((one, at) => html`<${Attempt} key=${one.attempt} one=${one} next=${all[at + 1]} />`).reverse();
   const early = made.splice(ATTEMPTS);
-  return html`<ol class="attempts">${made}</ol>
-    ${early.length > 0 && html`<details><summary>${count(early.length, "earlier attempt")}</summary><ol class="attempts">${early}</ol></details>`}`;
+  return html`<ol class="attempts">
+      ${made}
+    </ol>
+    ${
+      early.length > 0 &&
+      html`<details>
+        <summary>${count(early.length, "earlier attempt")}</summary>
+        <ol class="attempts">
+          ${early}
+        </ol>
+      </details>`
+    }`;
 }
 
 /** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
@@ -148,19 +253,43 @@ function Attempt({ one, next }) {
   const state = next?.why_again ? "failed" : stateOf(one.status);
   const reason = next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
   return html`<li class="s-${state}">
-    <p><span class="sign" aria-hidden="true">${signOf(state)}</span><strong> Attempt ${one.attempt} </strong><span>${wordOf(state)}</span>
-      ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}</p>
+    <p>
+      <span class="sign" aria-hidden="true">${signOf(state)}</span><strong> Attempt ${one.attempt} </strong
+      ><span>${wordOf(state)}</span>
+      ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
+    </p>
     ${reason && html`<p class="reason">${reason}</p>`}
     ${one.tail && one.status === "failed" && html`<pre class="wrap tail">${one.tail.slice(-TAIL)}</pre>`}
     ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
-    ${lives.length > 0 && html`<ol class="lives">${lives.map((life, at) => html`<li key=${at}>
-      ${`${life.who} incarnation ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`}</li>`)}</ol>`}</li>`;
+    ${
+      lives.length > 0 &&
+      html`<ol class="lives">
+        ${lives.map(
+          (life, at) =>
+            html`<li key=${at}>
+              ${`${life.who} incarnation ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`}
+            </li>`,
+        )}
+      </ol>`
+    }
+  </li>`;
 }
 
 function Facts({ record }) {
-  const rows = Object.entries(record ?? {}).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length));
+  const rows = Object.entries(record ?? {}).filter(
+    ([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length),
+  );
   if (!rows.length) return html`<${Empty}>No hook yet.<//>`;
-  return html`<dl class="facts">${rows.map(([name, value]) => html`<div key=${name}><dt>${name.replaceAll("_", " ")}</dt><dd>${worded(value)}</dd></div>`)}</dl>`;
+  return html`<dl class="facts">
+    ${rows.map(
+      ([name, value]) =>
+        html`<div key=${name}>
+          <dt>${name.replaceAll("_", " ")}</dt>
+          <dd>${worded(value)}</dd>
+        </div>`,
+    )}
+  </dl>`;
 }
 
-const worded = value => /^\d{4}-\d\d-\d\dT/.test(value) ? clock(value) : typeof value === "object" ? JSON.stringify(value) : String(value);
+const worded = value =>
+  /^\d{4}-\d\d-\d\dT/.test(value) ? clock(value) : typeof value === "object" ? JSON.stringify(value) : String(value);

@@ -21,18 +21,23 @@ export function openDialog(attributes, Content, props = {}) {
   render(html`<${Content} ...${props} close=${close} />`, dialog);
   document.body.append(dialog);
   dialog.showModal();
-  return new Promise(resolve => dialog.addEventListener("close", () => {
-    render(null, dialog);
-    dialog.remove();
-    resolve(answer);
-  }));
+  return new Promise(resolve =>
+    dialog.addEventListener("close", () => {
+      render(null, dialog);
+      dialog.remove();
+      resolve(answer);
+    }),
+  );
 }
 
 /** Ask for confirmation: a promise of true or false. */
 export async function confirmed(question, yes) {
-  return await openDialog({ "aria-label": question }, Confirm, { question, yes }) === true;
+  return (await openDialog({ "aria-label": question }, Confirm, { question, yes })) === true;
 }
 
-const Confirm = ({ question, yes, close }) => html`<p>${question}</p><div class="row end">
-  <button type="button" onClick=${() => close()}>Not now</button>
-  <button type="button" class="danger" onClick=${() => close(true)}>${yes}</button></div>`;
+const Confirm = ({ question, yes, close }) =>
+  html`<p>${question}</p>
+    <div class="row end">
+      <button type="button" onClick=${() => close()}>Not now</button>
+      <button type="button" class="danger" onClick=${() => close(true)}>${yes}</button>
+    </div>`;

@@ -13,7 +13,7 @@ const MODES = { 100644: "plain file", 100755: "executable", 120000: "symbolic li
 const COLUMNS = 4;
 
 /** "+3 −1", or what takes its place for data. */
-export const amount = file => file.added === null ? "data" : `+${file.added} −${file.removed}`;
+export const amount = file => (file.added === null ? "data" : `+${file.added} −${file.removed}`);
 
 /**
  * A changed file.
@@ -50,23 +50,45 @@ export class ChangedFile extends Component {
     this.head = change.head;
     this.setState({ reading: true, trouble: "" });
     try {
-      const found = await get(`runs/${part(change.run)}/nodes/${part(change.node)}/diff?attempt=${change.attempt}&head=${part(change.head)}&file=${file.number}&from=${from}`);
-      if (this.head === change.head) this.setState(({ read }) => ({ read: [...from ? read : [], found], next: found.next, reading: false }));
+      const found = await get(
+        `runs/${part(change.run)}/nodes/${part(change.node)}/diff?attempt=${change.attempt}&head=${part(change.head)}&file=${file.number}&from=${from}`,
+      );
+      if (this.head === change.head)
+        this.setState(({ read }) => ({ read: [...(from ? read : []), found], next: found.next, reading: false }));
     } catch (problem) {
       if (this.head === change.head) this.setState({ trouble: problem.message, reading: false });
     }
   }
 
   render({ file, open, split, may, comments, comment }, { read, next, reading, trouble }) {
-    return html`<details class="file" data-file=${file.number} open=${open} onToggle=${event => this.turned(event.currentTarget)}>
-      <summary><span class="did k-${KINDS[file.status] ?? ""}" title=${file.status}>${SIGNS[file.status] ?? "±"}</span>
-        <span class="path">${file.old_path ? `${file.old_path} → ${file.path}` : file.path}</span>${file.mode && html`<span class="kind">${file.mode.split(" ").map(mode => MODES[mode] ?? mode).join(" ")}</span>`}
-        <span class="amount">${amount(file)}</span></summary>
+    return html`<details
+      class="file"
+      data-file=${file.number}
+      open=${open}
+      onToggle=${event => this.turned(event.currentTarget)}
+    >
+      <summary>
+        <span class="did k-${KINDS[file.status] ?? ""}" title=${file.status}>${SIGNS[file.status] ?? "±"}</span>
+        <span class="path">${file.old_path ? `${file.old_path} → ${file.path}` : file.path}</span>${
+          file.mode &&
+          html`<span class="kind"
+            >${file.mode
+              .split(" ")
+              .map(mode => MODES[mode] ?? mode)
+              .join(" ")}</span
+          >`
+        } <span class="amount">${amount(file)}</span>
+      </summary>
       <div class="diff-body" tabindex="0" role="region" aria-label="Lines of ${file.path}">
-        ${read.map((found, at) => html`${found.note && html`<${Empty}>${found.note}<//>`}
-          ${found.lines.length > 0 && html`<${Lines} key=${at} lines=${found.lines} file=${file} split=${split} may=${may} comments=${comments} comment=${comment} />`}`)}
+        ${read.map(
+          (found, at) =>
+            html`${found.note && html`<${Empty}>${found.note}<//>`}
+            ${found.lines.length > 0 && html`<${Lines} key=${at} lines=${found.lines} file=${file} split=${split} may=${may} comments=${comments} comment=${comment} />`}`,
+        )}
         ${(reading || trouble) && html`<${Empty}>${trouble || "Reading…"}<//>`}
-        ${read.length > 0 && next !== null && !reading && html`<button type="button" class="more" onClick=${() => this.more(next)}>More lines</button>`}</div></details>`;
+        ${read.length > 0 && next !== null && !reading && html`<button type="button" class="more" onClick=${() => this.more(next)}>More lines</button>`}
+      </div>
+    </details>`;
   }
 }
 
@@ -74,15 +96,42 @@ export class ChangedFile extends Component {
 const Lines = memo(({ lines, file, split, may, comments, comment }) => {
   const [edited, edit] = useState(null);
   const language = languageOf(file.path);
-  const said = (line, text) => { edit(null); comment(file, line, text); };
+  const said = (line, text) => {
+    edit(null);
+    comment(file, line, text);
+  };
   const below = line => [
-    edited === line && html`<${CommentForm} key="form ${line}" line=${line} text=${comments?.get(line) ?? ""} done=${text => said(line, text)} close=${() => edit(null)} />`,
-    comments?.has(line) && html`<tr key="said ${line}" class="comment"><td colspan=${COLUMNS}><p>${comments.get(line)}</p></td></tr>`];
+    edited === line &&
+      html`<${CommentForm}
+        key="form ${line}"
+        line=${line}
+        text=${comments?.get(line) ?? ""}
+        done=${text => said(line, text)}
+        close=${() => edit(null)}
+      />`,
+    comments?.has(line) &&
+      html`<tr key="said ${line}" class="comment">
+        <td colspan=${COLUMNS}><p>${comments.get(line)}</p></td>
+      </tr>`,
+  ];
   const look = { path: file.path, language, may, edit };
-  const rows = split ? pairs(lines).map((pair, at) => html`<${Pair} key=${at} pair=${pair} look=${look} />${shownOf(pair).map(below)}`)
-    : lines.map((line, at) => html`<${Single} key=${at} line=${line} look=${look} />${line[0] !== "@" && below(numberOf(line))}`);
+  const rows = split
+    ? pairs(lines).map((pair, at) => html`<${Pair} key=${at} pair=${pair} look=${look} />${shownOf(pair).map(below)}`)
+    : lines.map(
+        (line, at) =>
+          html`<${Single} key=${at} line=${line} look=${look} />${line[0] !== "@" && below(numberOf(line))}`,
+      );
   return html`<table class=${split ? "diff split" : "diff"} aria-label=${file.path}>
-    ${split && html`<colgroup>${["n", "", "n", ""].map((name, at) => html`<col key=${at} class=${name} />`)}</colgroup>`}<tbody>${rows}</tbody></table>`;
+    ${
+      split &&
+      html`<colgroup>
+        ${["n", "", "n", ""].map((name, at) => html`<col key=${at} class=${name} />`)}
+      </colgroup>`
+    }
+    <tbody>
+      ${rows}
+    </tbody>
+  </table>`;
 });
 
 /** A form for a comment below a line. */
@@ -100,17 +149,32 @@ function CommentForm({ line, text, done, close }) {
       close();
     } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) finish();
   };
-  return html`<tr class="editing"><td colspan=${COLUMNS}><textarea rows="2" ref=${field} aria-label="Comment on line ${Math.abs(line)}" defaultValue=${text} onKeyDown=${pressed} />
-    <div class="row"><button type="button" class="primary" onClick=${finish}>Comment</button><button type="button" onClick=${() => close()}>Not now</button>
-      ${text && html`<button type="button" onClick=${() => done("")}>Remove</button>`}</div></td></tr>`;
+  return html`<tr class="editing">
+    <td colspan=${COLUMNS}>
+      <textarea
+        rows="2"
+        ref=${field}
+        aria-label="Comment on line ${Math.abs(line)}"
+        defaultValue=${text}
+        onKeyDown=${pressed}
+      />
+      <div class="row">
+        <button type="button" class="primary" onClick=${finish}>Comment</button
+        ><button type="button" onClick=${() => close()}>Not now</button>
+        ${text && html`<button type="button" onClick=${() => done("")}>Remove</button>`}
+      </div>
+    </td>
+  </tr>`;
 }
 
 /** The number of a line for comments: a removed one has the negative of its old number. */
-const numberOf = line => line[0] === "-" ? -line[1] : line[2];
+const numberOf = line => (line[0] === "-" ? -line[1] : line[2]);
 
-const shownOf = ([left, right]) => left?.[0] === "@" ? [] : [left?.[0] === "-" ? numberOf(left) : null, right ? numberOf(right) : null].filter(Boolean);
+const shownOf = ([left, right]) =>
+  left?.[0] === "@" ? [] : [left?.[0] === "-" ? numberOf(left) : null, right ? numberOf(right) : null].filter(Boolean);
 
-const Code = ({ line, language }) => html`${pieces(line[3], language).map(([kind, text]) => kind ? html`<span class="t-${kind}">${text}</span>` : text)}
+const Code = ({ line, language }) =>
+  html`${pieces(line[3], language).map(([kind, text]) => (kind ? html`<span class="t-${kind}">${text}</span>` : text))}
   ${line[4] > 0 && html`<span class="cut"> … ${count(line[4], "character")} more</span>`}`;
 
 /** The number of a line on a side; a button where it may be commented. */
@@ -118,15 +182,36 @@ function LineNumber({ line, side, may, look }) {
   const at = side === "old" ? line?.[1] : line?.[2];
   if (!at || !may) return html`<td class="n">${at || null}</td>`;
   const signed = line[0] === "-" ? -at : at;
-  return html`<td class="n"><button type="button" aria-label="Comment on line ${at}${signed < 0 ? " before the change" : ""} of ${look.path}" onClick=${() => look.edit(signed)}>${at}</button></td>`;
+  return html`<td class="n">
+    <button
+      type="button"
+      aria-label="Comment on line ${at}${signed < 0 ? " before the change" : ""} of ${look.path}"
+      onClick=${() => look.edit(signed)}
+    >
+      ${at}
+    </button>
+  </td>`;
 }
 
-const Hunk = ({ line }) => html`<tr class="hunk"><td colspan=${COLUMNS}>${line[3]}</td></tr>`;
+const Hunk = ({ line }) =>
+  html`<tr class="hunk">
+    <td colspan=${COLUMNS}>${line[3]}</td>
+  </tr>`;
 
-const Single = ({ line, look }) => line[0] === "@" ? html`<${Hunk} line=${line} />` : html`<tr class=${CLASSES[line[0]]} data-line=${numberOf(line)}>
-  <${LineNumber} line=${line[0] === "+" ? null : line} side="old" may=${look.may && line[0] === "-"} look=${look} />
-  <${LineNumber} line=${line[0] === "-" ? null : line} side="new" may=${look.may} look=${look} />
-  <td class="sign">${line[0] === "-" ? "−" : line[0]}</td><td class="code"><${Code} line=${line} language=${look.language} /></td></tr>`;
+const Single = ({ line, look }) =>
+  line[0] === "@"
+    ? html`<${Hunk} line=${line} />`
+    : html`<tr class=${CLASSES[line[0]]} data-line=${numberOf(line)}>
+        <${LineNumber}
+          line=${line[0] === "+" ? null : line}
+          side="old"
+          may=${look.may && line[0] === "-"}
+          look=${look}
+        />
+        <${LineNumber} line=${line[0] === "-" ? null : line} side="new" may=${look.may} look=${look} />
+        <td class="sign">${line[0] === "-" ? "−" : line[0]}</td>
+        <td class="code"><${Code} line=${line} language=${look.language} /></td>
+      </tr>`;
 
 /** Lines side by side: removed ones beside the added ones that follow them. */
 function pairs(lines) {
@@ -141,15 +226,32 @@ function pairs(lines) {
       at++;
       continue;
     }
-    const removed = lines.slice(from, middle), added = lines.slice(middle, at);
+    const removed = lines.slice(from, middle),
+      added = lines.slice(middle, at);
     for (let row = 0; row < Math.max(removed.length, added.length); row++) found.push([removed[row], added[row]]);
   }
   return found;
 }
 
-const Pair = ({ pair: [left, right], look }) => left?.[0] === "@" ? html`<${Hunk} line=${left} />` : html`<tr data-line=${right?.[2] ?? -(left?.[1] ?? 0)}>
-  <${Side} line=${left} other=${right} side="old" look=${look} /><${Side} line=${right} other=${left} side="new" look=${look} /></tr>`;
+const Pair = ({ pair: [left, right], look }) =>
+  left?.[0] === "@"
+    ? html`<${Hunk} line=${left} />`
+    : html`<tr data-line=${right?.[2] ?? -(left?.[1] ?? 0)}>
+        <${Side} line=${left} other=${right} side="old" look=${look} /><${Side}
+          line=${right}
+          other=${left}
+          side="new"
+          look=${look}
+        />
+      </tr>`;
 
-const Side = ({ line, other, side, look }) => html`
-  <${LineNumber} line=${line} side=${side} may=${look.may && (side === "new" || line?.[0] === "-")} look=${look} />
-  <td class="code ${line && line !== other ? CLASSES[line[0]] : ""}">${line && html`<${Code} line=${line} language=${look.language} />`}</td>`;
+const Side = ({ line, other, side, look }) =>
+  html` <${LineNumber}
+      line=${line}
+      side=${side}
+      may=${look.may && (side === "new" || line?.[0] === "-")}
+      look=${look}
+    />
+    <td class="code ${line && line !== other ? CLASSES[line[0]] : ""}">
+      ${line && html`<${Code} line=${line} language=${look.language} />`}
+    </td>`;

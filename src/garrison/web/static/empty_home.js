@@ -14,13 +14,22 @@ export function EmptyHome({ home }) {
   const where = /^[\w/.~+-]+$/.test(home) ? home : `'${home.replaceAll("'", "'\\''")}'`;
   return html`<section class="hello" aria-labelledby="hello-title">
     <h1 id="hello-title">No run yet</h1>
-    <p>The first run of this home appears here as soon as it starts. A pipeline is a graph of tasks; save one as work.dot:</p>
+    <p>
+      The first run of this home appears here as soon as it starts. A pipeline is a graph of tasks; save one as
+      work.dot:
+    </p>
     <pre class="wrap">${GRAPH}</pre>
     <p>and launch it on your repository, with the command that tests it:</p>
-    <pre class="wrap">${`garrison --home ${where} launch work.dot --target-dir ~/src/project --gate "make test"`}</pre></section>`;
+    <pre class="wrap">${`garrison --home ${where} launch work.dot --target-dir ~/src/project --gate "make test"`}</pre>
+  </section>`;
 }
 
 /** That a run does not exist, and those that do. */
-export const NoSuchRun = ({ why, runs }) => html`<section class="hello" aria-labelledby="hello-title">
-  <h1 id="hello-title">No such run</h1><p>${why}</p>
-  <ul>${runs.map(one => html`<li key=${one.run}><a href="/?run=${encodeURIComponent(one.run)}">${one.run}</a> ${one.status}</li>`)}</ul></section>`;
+export const NoSuchRun = ({ why, runs }) =>
+  html`<section class="hello" aria-labelledby="hello-title">
+    <h1 id="hello-title">No such run</h1>
+    <p>${why}</p>
+    <ul>
+      ${runs.map(one => html`<li key=${one.run}><a href="/?run=${encodeURIComponent(one.run)}">${one.run}</a> ${one.status}</li>`)}
+    </ul>
+  </section>`;

@@ -37,17 +37,27 @@ export class FileView extends Component {
     this.made = 0;
   }
 
-  componentDidMount() { this.follow(); }
+  componentDidMount() {
+    this.follow();
+  }
 
   componentWillUnmount() {
     this.stopped = true;
     this.unfollow();
   }
 
-  get place() { return this.box.current.parentElement; }
-  get begin() { return this.pieces[0]?.found.from ?? 0; }
-  get end() { return this.pieces.at(-1)?.found.next ?? 0; }
-  say(told) { this.setState({ told }); }
+  get place() {
+    return this.box.current.parentElement;
+  }
+  get begin() {
+    return this.pieces[0]?.found.from ?? 0;
+  }
+  get end() {
+    return this.pieces.at(-1)?.found.next ?? 0;
+  }
+  say(told) {
+    this.setState({ told });
+  }
 
   /** Add a piece; `then` is called when it is drawn. */
   put(found, first, needle, then) {
@@ -76,12 +86,21 @@ export class FileView extends Component {
   follow() {
     this.unfollow();
     this.show([]);
-    this.following = follower(this.props.address, -END, found => {
-      this.setState({ read: true, trouble: "" });
-      if (!this.props.text(found)) return;
-      const atEnd = this.place.scrollHeight - this.place.scrollTop - this.place.clientHeight < NEAR || !this.pieces.length;
-      this.put(found, false, null, () => { if (atEnd && !this.stopped) this.place.scrollTop = this.place.scrollHeight; });
-    }, problem => this.setState({ trouble: problem.message }), this.props.live);
+    this.following = follower(
+      this.props.address,
+      -END,
+      found => {
+        this.setState({ read: true, trouble: "" });
+        if (!this.props.text(found)) return;
+        const atEnd =
+          this.place.scrollHeight - this.place.scrollTop - this.place.clientHeight < NEAR || !this.pieces.length;
+        this.put(found, false, null, () => {
+          if (atEnd && !this.stopped) this.place.scrollTop = this.place.scrollHeight;
+        });
+      },
+      problem => this.setState({ trouble: problem.message }),
+      this.props.live,
+    );
     this.setState({ following: true });
   }
 
@@ -115,7 +134,8 @@ export class FileView extends Component {
   }
 
   async find(backwards) {
-    const words = this.input.current.value, { search } = this.props;
+    const words = this.input.current.value,
+      { search } = this.props;
     if (!words) return;
     this.say("Searching…");
     let from = this.hit === null ? (backwards ? -1 : 0) : backwards ? this.hit : this.hit + 1;
@@ -128,7 +148,10 @@ export class FileView extends Component {
         return;
       }
       if (this.stopped || this.input.current.value !== words) return;
-      if (found.found !== null) { await this.reveal(found, words); return; }
+      if (found.found !== null) {
+        await this.reveal(found, words);
+        return;
+      }
       if (found.next === null) break;
       from = found.next;
     }
@@ -141,11 +164,15 @@ export class FileView extends Component {
     this.hit = at;
     this.unfollow();
     this.pieces = [];
-    this.put(around, false, words, () => (this.box.current.querySelector("mark") ?? this.box.current.firstElementChild)?.scrollIntoView({ block: "center" }));
-    this.say(`at ${size ? Math.floor(100 * at / size) : 0} %`);
+    this.put(around, false, words, () =>
+      (this.box.current.querySelector("mark") ?? this.box.current.firstElementChild)?.scrollIntoView({
+        block: "center",
+      }),
+    );
+    this.say(`at ${size ? Math.floor((100 * at) / size) : 0} %`);
   }
 
-  async* whole() {
+  async *whole() {
     const { address, text } = this.props;
     for (let from = 0; ;) {
       const found = await get(`${address}&from=${from}`);
@@ -156,18 +183,42 @@ export class FileView extends Component {
   }
 
   render({ name, nothing, box, text, Piece }, { pieces, following, told, trouble, read }) {
-    const sought = event => { if (event.key === "Enter") { event.preventDefault(); this.find(event.shiftKey); } };
+    const sought = event => {
+      if (event.key === "Enter") {
+        event.preventDefault();
+        this.find(event.shiftKey);
+      }
+    };
     return html`<div class="file-bar">
-        <input type="search" ref=${this.input} placeholder="Search" aria-label="Search in all of it" onKeyDown=${sought} onInput=${() => { this.hit = null; this.say(""); }} />
-        <${Tool} label="Search back" does=${() => this.find(true)}>↑<//><${Tool} label="Search on" does=${() => this.find(false)}>↓<//>
+        <input
+          type="search"
+          ref=${this.input}
+          placeholder="Search"
+          aria-label="Search in all of it"
+          onKeyDown=${sought}
+          onInput=${() => {
+            this.hit = null;
+            this.say("");
+          }}
+        />
+        <${Tool} label="Search back" does=${() => this.find(true)}>↑<//
+        ><${Tool} label="Search on" does=${() => this.find(false)}>↓<//>
         <span class="number" role="status">${told}</span>
         ${pieces[0]?.found.from > 0 && html`<${Tool} key="earlier" label="Earlier: show what was before" does=${() => this.back()}>Earlier<//>`}
-        ${!following && html`<${Tool} key="later" label="Later: show what came after" does=${() => this.forth()}>Later<//>
-          <${Tool} key="latest" label="Latest: follow the end" does=${() => this.follow()}>Latest<//>`}
-        <${Tool} label="Copy what is shown" does=${() => copy(this.pieces.map(one => text(one.found)).join(""))}>Copy<//>
-        <${Tool} label="Download all of it" does=${() => download(name, this.whole())}>Download<//></div>
+        ${
+          !following &&
+          html`<${Tool} key="later" label="Later: show what came after" does=${() => this.forth()}>Later<//>
+            <${Tool} key="latest" label="Latest: follow the end" does=${() => this.follow()}>Latest<//>`
+        }
+        <${Tool} label="Copy what is shown" does=${() => copy(this.pieces.map(one => text(one.found)).join(""))}
+          >Copy<//
+        >
+        <${Tool} label="Download all of it" does=${() => download(name, this.whole())}>Download<//>
+      </div>
       ${!pieces.length && (trouble ? html`<${Empty}>${trouble}<//>` : read ? html`<${Empty}>${nothing}<//>` : html`<${Skeleton} />`)}
-      <${box} ref=${this.box} class=${box === "ol" ? "blocks" : null}>${pieces.map(one => html`<${Drawn} key=${one.key} Piece=${Piece} shown=${one.shown} />`)}<//>`;
+      <${box} ref=${this.box} class=${box === "ol" ? "blocks" : null}
+        >${pieces.map(one => html`<${Drawn} key=${one.key} Piece=${Piece} shown=${one.shown} />`)}<//
+      >`;
   }
 }
 

@@ -16,19 +16,23 @@ const PAUSE = 2000; // milliseconds before a retry, and between answers that wer
  * @param {function(): boolean} live whether more may come
  */
 export function follower(path, from, more, failed, live) {
-  let stopped = false, asking = new AbortController();
+  let stopped = false,
+    asking = new AbortController();
   const rest = ms => new Promise(resolve => setTimeout(resolve, ms));
   const hide = () => document.hidden && asking.abort();
   const seen = () => new Promise(resolve => document.addEventListener("visibilitychange", resolve, { once: true }));
 
   async function run() {
-    let next = from, wait = 0;
+    let next = from,
+      wait = 0;
     while (!stopped) {
       while (document.hidden && !stopped) await seen();
       const asked = performance.now();
       asking = new AbortController();
       try {
-        const found = await holding(wait, held => get(`${path}&from=${next}${held ? `&wait=${held}` : ""}`, { signal: asking.signal }));
+        const found = await holding(wait, held =>
+          get(`${path}&from=${next}${held ? `&wait=${held}` : ""}`, { signal: asking.signal }),
+        );
         if (stopped) return;
         more(found);
         const grown = found.next !== next;
@@ -47,7 +51,12 @@ export function follower(path, from, more, failed, live) {
 
   document.addEventListener("visibilitychange", hide);
   run().finally(() => document.removeEventListener("visibilitychange", hide));
-  return { stop: () => { stopped = true; asking.abort(); } };
+  return {
+    stop: () => {
+      stopped = true;
+      asking.abort();
+    },
+  };
 }
 
 /** Request an answer that is held `wait` seconds; one that is not held, if enough others are. */

@@ -16,7 +16,10 @@ const STEP = 1.25;
 const DEADLINE = 10000; // milliseconds for a layout
 const LONGER = 6; // times that, for a person who asks again
 const VIEW = "garrison.nodes.view"; // what this browser showed last
-const TABS = [["table", "Table"], ["graph", "Graph"]]; // the table first for keys and screen readers
+const TABS = [
+  ["table", "Table"],
+  ["graph", "Graph"],
+]; // the table first for keys and screen readers
 const PARTS = ["nodes", "dot", "gates", "followed", "status", "next"];
 const BUSY = new Set(["working", "asking"]);
 
@@ -32,7 +35,13 @@ const BUSY = new Set(["working", "asking"]);
 export class Graph extends Component {
   constructor(props) {
     super(props);
-    this.state = { view: localStorage.getItem(VIEW) === "table" ? "table" : "graph", drawn: false, trouble: "", found: null, order: { by: null, down: false } };
+    this.state = {
+      view: localStorage.getItem(VIEW) === "table" ? "table" : "graph",
+      drawn: false,
+      trouble: "",
+      found: null,
+      order: { by: null, down: false },
+    };
     for (const name of ["canvas", "map", "input", "list"]) this[name] = createRef();
     this.asked = 0; // number of the layout that is wanted
     this.at = -1; // place among what the search found
@@ -56,7 +65,9 @@ export class Graph extends Component {
     this.stop();
   }
 
-  shouldComponentUpdate(next, state) { return state !== this.state || !sameDrawing(PARTS, this.props, next); }
+  shouldComponentUpdate(next, state) {
+    return state !== this.state || !sameDrawing(PARTS, this.props, next);
+  }
 
   componentDidUpdate(before, old) {
     this.follow(before);
@@ -72,7 +83,10 @@ export class Graph extends Component {
     if (state.dot !== this.dot) this.layOut(state.dot);
     const old = before.state;
     const all = !old || old.gates !== state.gates || old.status !== state.status || old.next !== state.next;
-    this.drawing.show(state, all ? null : Object.keys(state.nodes).filter(name => state.nodes[name] !== old.nodes[name]));
+    this.drawing.show(
+      state,
+      all ? null : Object.keys(state.nodes).filter(name => state.nodes[name] !== old.nodes[name]),
+    );
     if (old && old.followed !== state.followed) this.drawing.ways(state.followed ?? {});
   }
 
@@ -123,7 +137,8 @@ export class Graph extends Component {
   /** Choose the direction that the view shows larger, and draw it if it is not shown yet. */
   arrange() {
     if (!this.both || !this.canvas.current?.clientWidth) return;
-    const better = this.drawing.room(sizeOf(this.both.right)) > this.drawing.room(sizeOf(this.both.down)) * 1.05 ? "right" : "down";
+    const better =
+      this.drawing.room(sizeOf(this.both.right)) > this.drawing.room(sizeOf(this.both.down)) * 1.05 ? "right" : "down";
     if (better === this.way) return this.drawing.refit();
     this.way = better;
     this.drawing.put(this.both[better]);
@@ -139,24 +154,51 @@ export class Graph extends Component {
     this.setState({ view }, then);
   }
 
-  focus() { this.turn("graph", false, () => this.drawing.focus()); }
-  table() { this.turn("table", false, () => this.toList()); }
-  search() { this.input.current.focus(); }
-  toList() { ["tbody button", "thead button"].map(which => this.list.current.querySelector(which)).find(Boolean)?.focus(); }
+  focus() {
+    this.turn("graph", false, () => this.drawing.focus());
+  }
+  table() {
+    this.turn("table", false, () => this.toList());
+  }
+  search() {
+    this.input.current.focus();
+  }
+  toList() {
+    ["tbody button", "thead button"]
+      .map(which => this.list.current.querySelector(which))
+      .find(Boolean)
+      ?.focus();
+  }
 
   // ---- search
 
   seek() {
     const { state } = this.props;
     const words = this.input.current.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-    const hit = node => words.every(word => [node.node, node.label, node.agent, shown(state, node)].some(text => String(text ?? "").toLowerCase().includes(word)));
-    const found = words.length && state ? new Set(Object.values(state.nodes).filter(hit).map(node => node.node)) : null;
+    const hit = node =>
+      words.every(word =>
+        [node.node, node.label, node.agent, shown(state, node)].some(text =>
+          String(text ?? "")
+            .toLowerCase()
+            .includes(word),
+        ),
+      );
+    const found =
+      words.length && state
+        ? new Set(
+            Object.values(state.nodes)
+              .filter(hit)
+              .map(node => node.node),
+          )
+        : null;
     this.at = -1;
-    this.setState({ found }, () => { if (this.state.view === "graph" && found?.size) this.next(1); });
+    this.setState({ found }, () => {
+      if (this.state.view === "graph" && found?.size) this.next(1);
+    });
   }
 
   next(step) {
-    const names = [...this.state.found ?? []];
+    const names = [...(this.state.found ?? [])];
     if (!names.length) return;
     this.at = (this.at + step + names.length) % names.length;
     if (this.state.view === "graph") this.drawing.search(this.state.found, names[this.at]);
@@ -178,27 +220,82 @@ export class Graph extends Component {
     const nodes = state ? Object.values(state.nodes) : [];
     const active = nodes.filter(node => BUSY.has(shown(state, node))).length;
     const nested = drawn && view === "graph" ? nodes.filter(node => !this.drawing.has(node.node)) : []; // they have no place in the drawing
-    const beside = html`<${Tabs} prefix="nodes" label="How to show the nodes" tabs=${TABS} chosen=${view} choose=${name => this.turn(name, true)} />
-      <div class="find" role="search" aria-label="Nodes"><input type="search" ref=${this.input} placeholder="Find a node" aria-label="Find a node" onInput=${() => this.seek()}
-        onKeyDown=${event => this.pressed(event)} /><span class="number" role="status">${found && `${found.size} of ${nodes.length}`}</span></div>
+    const beside = html`<${Tabs}
+        prefix="nodes"
+        label="How to show the nodes"
+        tabs=${TABS}
+        chosen=${view}
+        choose=${name => this.turn(name, true)}
+      />
+      <div class="find" role="search" aria-label="Nodes">
+        <input
+          type="search"
+          ref=${this.input}
+          placeholder="Find a node"
+          aria-label="Find a node"
+          onInput=${() => this.seek()}
+          onKeyDown=${event => this.pressed(event)}
+        /><span class="number" role="status">${found && `${found.size} of ${nodes.length}`}</span>
+      </div>
       <div class="tools" role="group" aria-label="Size of the drawing" hidden=${view !== "graph"}>
-        <button type="button" class="quiet" title="Go to the next node that works or asks you" disabled=${!active} onClick=${() => this.drawing.toBusy()}>${active ? `Active (${active})` : "Active"}</button>
-        <${Tool} label="Smaller" does=${() => this.drawing.zoom(1 / STEP)}>−<//><${Tool} label="Larger" does=${() => this.drawing.zoom(STEP)}>+<//>
-        <${Tool} label="Fit: show the whole graph" does=${() => this.drawing.fit(true)}>Fit<//></div>`;
+        <button
+          type="button"
+          class="quiet"
+          title="Go to the next node that works or asks you"
+          disabled=${!active}
+          onClick=${() => this.drawing.toBusy()}
+        >
+          ${active ? `Active (${active})` : "Active"}
+        </button>
+        <${Tool} label="Smaller" does=${() => this.drawing.zoom(1 / STEP)}>−<//
+        ><${Tool} label="Larger" does=${() => this.drawing.zoom(STEP)}>+<//>
+        <${Tool} label="Fit: show the whole graph" does=${() => this.drawing.fit(true)}>Fit<//>
+      </div>`;
     return html`<${Panel} id="graph" title="Pipeline" hidden=${hidden} beside=${beside}>
-      ${trouble && html`<p class="note" role="status">The graph is not drawn: ${trouble}. The table has all of its nodes. ${" "}
-        <button type="button" class="quiet" onClick=${() => this.longer()}>Try longer</button></p>`}
-      <${TabPanel} prefix="nodes" name="table" chosen=${view} class="list"><div ref=${this.list}>${view === "table" && (state
-        ? html`<${NodeTable} state=${state} found=${found} order=${order} reorder=${this.reorder} choose=${choose} />` : html`<${Skeleton} lines=${6} />`)}</div><//>
-      <${TabPanel} prefix="nodes" name="graph" chosen=${view} class="view"><div class="canvas" ref=${this.canvas} />
-        <div class="minimap" aria-hidden="true" hidden ref=${this.map}><canvas /><div class="seen" /></div>
-        ${!drawn && !trouble && html`<p class="empty">Drawing the graph…</p>`}<//>
-      <ul class="inner" aria-label="Nodes of nested pipelines" hidden=${!nested.length}>${nested.map(node => html`<${Nested} key=${node.node} node=${node} look=${shown(state, node)} choose=${choose} />`)}</ul><//>`;
+      ${
+        trouble &&
+        html`<p class="note" role="status">
+          The graph is not drawn: ${trouble}. The table has all of its nodes. ${" "}
+          <button type="button" class="quiet" onClick=${() => this.longer()}>Try longer</button>
+        </p>`
+      }
+      <${TabPanel} prefix="nodes" name="table" chosen=${view} class="list"
+        ><div ref=${this.list}>
+          ${
+            view === "table" &&
+            (state
+              ? html`<${NodeTable}
+                  state=${state}
+                  found=${found}
+                  order=${order}
+                  reorder=${this.reorder}
+                  choose=${choose}
+                />`
+              : html`<${Skeleton} lines=${6} />`)
+          }
+        </div><//
+      >
+      <${TabPanel} prefix="nodes" name="graph" chosen=${view} class="view"
+        ><div class="canvas" ref=${this.canvas} />
+        <div class="minimap" aria-hidden="true" hidden ref=${this.map}>
+          <canvas />
+          <div class="seen" />
+        </div>
+        ${!drawn && !trouble && html`<p class="empty">Drawing the graph…</p>`}<//
+      >
+      <ul class="inner" aria-label="Nodes of nested pipelines" hidden=${!nested.length}>
+        ${nested.map(node => html`<${Nested} key=${node.node} node=${node} look=${shown(state, node)} choose=${choose} />`)}
+      </ul><//
+    >`;
   }
 }
 
-const Nested = ({ node, look, choose }) => html`<li><button type="button" class="chip s-${look}" aria-label=${nodeLine(node, look)}
-  onClick=${() => choose(node.node)}>${signOf(look)} ${node.node}</button></li>`;
+const Nested = ({ node, look, choose }) =>
+  html`<li>
+    <button type="button" class="chip s-${look}" aria-label=${nodeLine(node, look)} onClick=${() => choose(node.node)}>
+      ${signOf(look)} ${node.node}
+    </button>
+  </li>`;
 
 function sizeOf(svg) {
   const [, width, height] = /viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"/.exec(svg) ?? [0, 100, 100];

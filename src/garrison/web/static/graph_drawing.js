@@ -32,7 +32,12 @@ function say(element, text) {
  * @returns {Object} `put` takes a layout, `clear` removes it; the others do what they are called
  */
 export function graphDrawing(place, map, choose) {
-  let drawn = null, scale = 0, fitted = true, latest = null, current = null, found = null;
+  let drawn = null,
+    scale = 0,
+    fitted = true,
+    latest = null,
+    current = null,
+    found = null;
   let marks = new Map(); // node → what of it changes
 
   function put(written) {
@@ -62,7 +67,10 @@ export function graphDrawing(place, map, choose) {
     g.dataset.node = name;
     const shape = [...g.children].find(child => child.localName !== "text");
     const box = boxOf(shape);
-    const [x, y] = shape?.localName === "ellipse" ? [box.x + box.width * 0.85, box.y + box.height * 0.1] : [box.x + box.width, box.y];
+    const [x, y] =
+      shape?.localName === "ellipse"
+        ? [box.x + box.width * 0.85, box.y + box.height * 0.1]
+        : [box.x + box.width, box.y];
     const sign = document.createElementNS(SVG, "text");
     sign.classList.add("sign");
     set(sign, "x", x);
@@ -70,7 +78,10 @@ export function graphDrawing(place, map, choose) {
     const title = document.createElementNS(SVG, "title");
     g.append(sign, title);
     marks.set(name, { name, g, sign, title, line: "", state: "", x, y, box });
-    g.addEventListener("click", () => { roving(name); choose(name); });
+    g.addEventListener("click", () => {
+      roving(name);
+      choose(name);
+    });
     g.addEventListener("keydown", event => pressed(event, name));
   }
 
@@ -86,12 +97,20 @@ export function graphDrawing(place, map, choose) {
   /** Move to the nearest node in a direction: distance across counts double. */
   function move(from, key) {
     const here = marks.get(from);
-    let best = null, least = Infinity;
+    let best = null,
+      least = Infinity;
     for (const [name, { x, y }] of marks) {
-      const [along, across] = { ArrowRight: [x - here.x, y - here.y], ArrowLeft: [here.x - x, y - here.y],
-        ArrowDown: [y - here.y, x - here.x], ArrowUp: [here.y - y, x - here.x] }[key];
+      const [along, across] = {
+        ArrowRight: [x - here.x, y - here.y],
+        ArrowLeft: [here.x - x, y - here.y],
+        ArrowDown: [y - here.y, x - here.x],
+        ArrowUp: [here.y - y, x - here.x],
+      }[key];
       const far = along + 2 * Math.abs(across);
-      if (name !== from && along > 1 && far < least) { best = name; least = far; }
+      if (name !== from && along > 1 && far < least) {
+        best = name;
+        least = far;
+      }
     }
     if (best !== null) roving(best, true);
   }
@@ -123,7 +142,8 @@ export function graphDrawing(place, map, choose) {
   }
 
   function paintNode(state, name) {
-    const mark = marks.get(name), node = state.nodes[name];
+    const mark = marks.get(name),
+      node = state.nodes[name];
     if (mark && node) paint(mark, node, shown(state, node));
   }
 
@@ -138,8 +158,14 @@ export function graphDrawing(place, map, choose) {
     say(mark.title, line);
   }
 
-  const dress = mark => set(mark.g, "class", [`node s-${mark.state}`, current === mark.name && "chosen",
-    found && (found.has(mark.name) ? "found" : "faint")].filter(Boolean).join(" "));
+  const dress = mark =>
+    set(
+      mark.g,
+      "class",
+      [`node s-${mark.state}`, current === mark.name && "chosen", found && (found.has(mark.name) ? "found" : "faint")]
+        .filter(Boolean)
+        .join(" "),
+    );
 
   /** Mark edges as followed: {index: how often}. */
   function ways(followed) {
@@ -151,7 +177,7 @@ export function graphDrawing(place, map, choose) {
     if (!g) return;
     g.classList.add("followed");
     let title = g.querySelector("title");
-    if (!title) g.append(title = document.createElementNS(SVG, "title"));
+    if (!title) g.append((title = document.createElementNS(SVG, "title")));
     say(title, `followed ${times === 1 ? "once" : count(times, "time")}`);
     if (times < 2) return;
     let label = g.querySelector(".times");
@@ -202,7 +228,10 @@ export function graphDrawing(place, map, choose) {
   function zoom(by) {
     if (!drawn) return;
     fitted = false;
-    const [x, y] = [(place.scrollLeft + place.clientWidth / 2) / place.scrollWidth, (place.scrollTop + place.clientHeight / 2) / place.scrollHeight];
+    const [x, y] = [
+      (place.scrollLeft + place.clientWidth / 2) / place.scrollWidth,
+      (place.scrollTop + place.clientHeight / 2) / place.scrollHeight,
+    ];
     resize(Math.min(4, Math.max(0.05, scale * by)));
     place.scrollTo(x * place.scrollWidth - place.clientWidth / 2, y * place.scrollHeight - place.clientHeight / 2);
   }
@@ -213,7 +242,10 @@ export function graphDrawing(place, map, choose) {
   function centre(mark) {
     if (!mark) return;
     const [here, all] = [mark.g.getBoundingClientRect(), place.getBoundingClientRect()]; // scrollIntoView would move the page too
-    place.scrollBy(here.left + here.width / 2 - all.left - all.width / 2, here.top + here.height / 2 - all.top - all.height / 2);
+    place.scrollBy(
+      here.left + here.width / 2 - all.left - all.width / 2,
+      here.top + here.height / 2 - all.top - all.height / 2,
+    );
   }
 
   let visited = -1;
@@ -234,14 +266,30 @@ export function graphDrawing(place, map, choose) {
     return Math.max(Math.min(across, place.clientHeight / height, LARGEST), Math.min(across, READABLE));
   }
 
-  return { put, clear, show, ways, select, search, fit, zoom, toBusy, room, has: name => marks.has(name), refit: () => fitted && fit(),
-    focus: () => roving(current ?? first(), true), drawn: () => drawn !== null };
+  return {
+    put,
+    clear,
+    show,
+    ways,
+    select,
+    search,
+    fit,
+    zoom,
+    toBusy,
+    room,
+    has: name => marks.has(name),
+    refit: () => fitted && fit(),
+    focus: () => roving(current ?? first(), true),
+    drawn: () => drawn !== null,
+  };
 }
 
 /** Keep the lines of a node's label apart to who hears them, where they were broken between words. */
 function joinLines(g, label) {
   const lines = [...g.querySelectorAll(":scope > text:not(.sign)")];
-  lines.slice(1).forEach((line, at) => label.includes(`${lines[at].textContent} ${line.textContent}`) && line.before(" "));
+  lines
+    .slice(1)
+    .forEach((line, at) => label.includes(`${lines[at].textContent} ${line.textContent}`) && line.before(" "));
 }
 
 /** The box around a shape, from its numbers: there is no layout yet. */
@@ -258,7 +306,9 @@ function boxOf(shape) {
 
 /** The x and the y of a shape's points. */
 function numbersOf(shape) {
-  const numbers = (shape?.getAttribute("points") ?? shape?.getAttribute("d") ?? "").match(/-?\d+(\.\d+)?/g)?.map(Number) ?? [0, 0];
+  const numbers = (shape?.getAttribute("points") ?? shape?.getAttribute("d") ?? "")
+    .match(/-?\d+(\.\d+)?/g)
+    ?.map(Number) ?? [0, 0];
   return [numbers.filter((_, at) => at % 2 === 0), numbers.filter((_, at) => at % 2 === 1)];
 }
 

@@ -13,7 +13,8 @@ self.addEventListener("message", async ({ data: { id, dot: given } }) => {
   try {
     const graphviz = await viz;
     const dot = given.replace(DEFAULTS, line => line.replace('fontname="sans-serif"', 'fontname="Helvetica"'));
-    const draw = way => graphviz.renderString(dot.replace(DIRECTION, `rankdir=${way}`), { format: "svg", engine: "dot" });
+    const draw = way =>
+      graphviz.renderString(dot.replace(DIRECTION, `rankdir=${way}`), { format: "svg", engine: "dot" });
     const down = draw("TB");
     self.postMessage({ id, down, right: DIRECTION.test(dot) ? draw("LR") : down });
   } catch (problem) {

@@ -7,7 +7,18 @@ import { runWord, tally } from "./state.js";
 import { html, reading } from "./view.js";
 import { dollarsOf, signOf, stateOf, wordOf } from "./words.js";
 
-const ORDER = ["landed", "unchanged", "landing", "working", "asking", "parked", "stopped", "failed", "skipped", "waiting"];
+const ORDER = [
+  "landed",
+  "unchanged",
+  "landing",
+  "working",
+  "asking",
+  "parked",
+  "stopped",
+  "failed",
+  "skipped",
+  "waiting",
+];
 const RUNNING = new Set(["running", "new", "starting", "waiting"]);
 const LOOKS = { "waiting for you": "asking", "nothing at work": "waiting" };
 
@@ -19,19 +30,38 @@ const LOOKS = { "waiting for you": "asking", "nothing at work": "waiting" };
  * @param {Array<Object>|null} props.runs all runs of the home
  * @param {function} props.act posts a change
  */
-export const RunHead = reading(["status", "nodes", "gates", "waits", "next", "goal", "title", "costs", "write"], ({ run, state, waits, runs, act }) => state && html`
-  <div class="run-id"><${Picker} run=${run} runs=${runs} /><${Status} state=${state} waits=${waits} />
-    ${state.write === false && html`<span class="pill" title="The token of this address allows no changes">read only</span>`}</div>
-  <div class="progress"><${Progress} state=${state} /><span class="cost">${state.costs?.windows || dollarsOf(state.costs?.usd, state.costs?.limits?.run)}</span></div>
-  <p class="goal" title=${state.goal || null}>${state.goal || state.title}</p>
-  <div class="row run-actions">${state.write !== false && html`<${Actions} state=${state} act=${act} />`}</div>`);
+export const RunHead = reading(
+  ["status", "nodes", "gates", "waits", "next", "goal", "title", "costs", "write"],
+  ({ run, state, waits, runs, act }) =>
+    state &&
+    html` <div class="run-id">
+        <${Picker} run=${run} runs=${runs} /><${Status} state=${state} waits=${waits} />
+        ${state.write === false && html`<span class="pill" title="The token of this address allows no changes">read only</span>`}
+      </div>
+      <div class="progress">
+        <${Progress} state=${state} /><span class="cost"
+          >${state.costs?.windows || dollarsOf(state.costs?.usd, state.costs?.limits?.run)}</span
+        >
+      </div>
+      <p class="goal" title=${state.goal || null}>${state.goal || state.title}</p>
+      <div class="row run-actions">${state.write !== false && html`<${Actions} state=${state} act=${act} />`}</div>`,
+);
 
 /** The runs, each with its status; the one that is chosen opens. */
 function Picker({ run, runs }) {
-  const known = runs?.some(one => one.run === run) ? runs : [{ run }, ...runs ?? []];
-  const words = one => [one.status && signOf(one.gates ? "asking" : one.status), [one.run, one.pipeline].filter(Boolean).join(" · ")].filter(Boolean).join(" ");
-  return html`<select aria-label="Run" onChange=${event => { location.href = `/?run=${encodeURIComponent(event.currentTarget.value)}`; }}>
-    ${known.map(one => html`<option key=${one.run} value=${one.run} selected=${one.run === run}>${words(one)}</option>`)}</select>`;
+  const known = runs?.some(one => one.run === run) ? runs : [{ run }, ...(runs ?? [])];
+  const words = one =>
+    [one.status && signOf(one.gates ? "asking" : one.status), [one.run, one.pipeline].filter(Boolean).join(" · ")]
+      .filter(Boolean)
+      .join(" ");
+  return html`<select
+    aria-label="Run"
+    onChange=${event => {
+      location.href = `/?run=${encodeURIComponent(event.currentTarget.value)}`;
+    }}
+  >
+    ${known.map(one => html`<option key=${one.run} value=${one.run} selected=${one.run === run}>${words(one)}</option>`)}
+  </select>`;
 }
 
 function Status({ state, waits }) {
@@ -43,26 +73,42 @@ function Status({ state, waits }) {
 function Progress({ state }) {
   const found = tally(state);
   const all = Object.values(found).reduce((sum, n) => sum + n, 0);
-  return html`<div class="bar" role="img" aria-label=${ORDER.filter(name => found[name]).map(name => `${found[name]} ${wordOf(name)}`).join(", ")}>
-    ${ORDER.map(name => html`<span key=${name} class="s-${name}" hidden=${!found[name]} style=${{ flexGrow: String(found[name] ?? 0) }} />`)}</div>
+  return html`<div
+      class="bar"
+      role="img"
+      aria-label=${ORDER.filter(name => found[name])
+        .map(name => `${found[name]} ${wordOf(name)}`)
+        .join(", ")}
+    >
+      ${ORDER.map(name => html`<span key=${name} class="s-${name}" hidden=${!found[name]} style=${{ flexGrow: String(found[name] ?? 0) }} />`)}
+    </div>
     <span class="far">${found.landed ?? 0} of ${all}</span>`;
 }
 
 function Actions({ state, act }) {
   const running = RUNNING.has(state.status);
-  const stop = async () => await confirmed("Stop this run gracefully? Work under way is kept; Resume continues it.", "Stop") && act("actions", { action: "stop" });
-  return html`
-    ${running && html`<${Act} key="stop" data-action="stop" does=${stop}>Stop<//>`}
-    ${!running && !["done", "failed"].includes(state.status) && html`<${Act} key="resume" class="primary" data-action="resume" does=${() => act("actions", { action: "resume" })}>Resume<//>`}
-    ${state.status === "failed" && html`<${Act} key="again" class="primary" data-action="again" does=${() => again(state, act)}>Retry failed<//>`}`;
+  const stop = async () =>
+    (await confirmed("Stop this run gracefully? Work under way is kept; Resume continues it.", "Stop")) &&
+    act("actions", { action: "stop" });
+  return html` ${running && html`<${Act} key="stop" data-action="stop" does=${stop}>Stop<//>`}
+  ${!running && !["done", "failed"].includes(state.status) && html`<${Act} key="resume" class="primary" data-action="resume" does=${() => act("actions", { action: "resume" })}>Resume<//>`}
+  ${state.status === "failed" && html`<${Act} key="again" class="primary" data-action="again" does=${() => again(state, act)}>Retry failed<//>`}`;
 }
 
 /** Retry the failed nodes that a person chooses. */
 async function again(state, act) {
   const failed = Object.values(state.nodes).filter(node => node.agent && node.status === "failed");
-  const options = failed.map(one => ({ value: one.node, label: [one.node, one.reason?.split("\n")[0]].filter(Boolean).join(": ") }));
-  const answer = await ask({ title: "Retry the failed nodes of this run?", lines: ["Each gets a new attempt, with the reason of its failure. Those that you do not choose stay failed."],
-    yes: "Retry", kind: "primary", options: options.length > 1 ? options : undefined });
+  const options = failed.map(one => ({
+    value: one.node,
+    label: [one.node, one.reason?.split("\n")[0]].filter(Boolean).join(": "),
+  }));
+  const answer = await ask({
+    title: "Retry the failed nodes of this run?",
+    lines: ["Each gets a new attempt, with the reason of its failure. Those that you do not choose stay failed."],
+    yes: "Retry",
+    kind: "primary",
+    options: options.length > 1 ? options : undefined,
+  });
   if (!answer) return;
   const some = options.length > 1 && answer.chosen.length < options.length;
   await act("actions", { action: "again", ...(some && { nodes: answer.chosen }) });

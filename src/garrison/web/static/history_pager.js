@@ -30,9 +30,13 @@ export class HistoryPager extends Component {
     this.asked = 0;
   }
 
-  componentDidMount() { if (!this.props.live) this.turn({}); }
+  componentDidMount() {
+    if (!this.props.live) this.turn({});
+  }
 
-  componentDidUpdate(before) { if (before.version !== this.props.version) this.grown(); }
+  componentDidUpdate(before) {
+    if (before.version !== this.props.version) this.grown();
+  }
 
   componentWillUnmount() {
     this.asked = -1;
@@ -40,13 +44,21 @@ export class HistoryPager extends Component {
     clearTimeout(this.stale);
   }
 
-  get words() { return this.input.current?.value.trim() ?? ""; }
-  ask(wanted) { return this.props.read({ limit: PAGE, q: this.words, ...wanted }); }
+  get words() {
+    return this.input.current?.value.trim() ?? "";
+  }
+  ask(wanted) {
+    return this.props.read({ limit: PAGE, q: this.words, ...wanted });
+  }
 
   /** Show another page, or the live list (null). */
   async turn(wanted) {
     const mine = ++this.asked;
-    const take = page => { this.setState({ page, trouble: "" }); this.props.search(this.words !== ""); this.props.show(page); };
+    const take = page => {
+      this.setState({ page, trouble: "" });
+      this.props.search(this.words !== "");
+      this.props.show(page);
+    };
     if (wanted === null) return take(null);
     try {
       if (wanted.before === "") wanted = { before: (await this.ask({})).older ?? undefined }; // from the live list
@@ -58,7 +70,9 @@ export class HistoryPager extends Component {
   }
 
   /** The latest page, or the live list. */
-  latest() { return this.turn(this.words || !this.props.live ? {} : null); }
+  latest() {
+    return this.turn(this.words || !this.props.live ? {} : null);
+  }
 
   sought() {
     clearTimeout(this.soon);
@@ -69,10 +83,13 @@ export class HistoryPager extends Component {
   grown() {
     const atEnd = () => !this.props.live && !this.words && this.state.page?.newer === null;
     if (!atEnd() || this.stale) return;
-    this.stale = setTimeout(() => { this.stale = null; if (atEnd()) this.turn({}); }, GROWN);
+    this.stale = setTimeout(() => {
+      this.stale = null;
+      if (atEnd()) this.turn({});
+    }, GROWN);
   }
 
-  async* all() {
+  async *all() {
     for (let after = ""; after !== null;) {
       const found = await this.ask({ after, limit: DOWNLOADED });
       yield found.entries.map(each => `${this.props.line(each)}\n`).join("");
@@ -81,16 +98,37 @@ export class HistoryPager extends Component {
   }
 
   render({ name, line, what = "what happened", children }, { page, trouble }) {
-    const told = !page ? "live" : page.total ? `${page.position + 1}–${page.position + page.entries.length} of ${page.total}` : "none";
+    const told = !page
+      ? "live"
+      : page.total
+        ? `${page.position + 1}–${page.position + page.entries.length} of ${page.total}`
+        : "none";
     const none = way => page !== null && page[way] === null;
     return html`<div class="pager" role="search" aria-label=${what}>
-      <input type="search" ref=${this.input} placeholder="Search all of it" aria-label="Search in ${what}" onInput=${() => this.sought()} />
+      <input
+        type="search"
+        ref=${this.input}
+        placeholder="Search all of it"
+        aria-label="Search in ${what}"
+        onInput=${() => this.sought()}
+      />
       <span class="number" role="status">${trouble || told}</span>
-      <span class="ways"><${Tool} label="Oldest" disabled=${none("older")} does=${() => this.turn({ after: "" })}>⇤<//>
-        <${Tool} label="Older" disabled=${none("older")} does=${() => this.turn({ before: page?.older ?? "" })}>‹ Older<//>
-        <${Tool} label="Newer" disabled=${!page || none("newer")} does=${() => this.turn({ after: page?.newer ?? "" })}>Newer ›<//>
-        <${Tool} label="Latest" disabled=${!page} does=${() => this.latest()}>⇥ Latest<//></span>
-      <${Tool} label="Copy this page" does=${async () => copy((page ?? await this.ask({}))?.entries.map(line).join("\n") ?? "")}>Copy<//>
-      <${Tool} label="Download all of it" does=${() => download(name, this.all())}>Download<//>${children}</div>`;
+      <span class="ways"
+        ><${Tool} label="Oldest" disabled=${none("older")} does=${() => this.turn({ after: "" })}>⇤<//>
+        <${Tool} label="Older" disabled=${none("older")} does=${() => this.turn({ before: page?.older ?? "" })}
+          >‹ Older<//
+        >
+        <${Tool} label="Newer" disabled=${!page || none("newer")} does=${() => this.turn({ after: page?.newer ?? "" })}
+          >Newer ›<//
+        >
+        <${Tool} label="Latest" disabled=${!page} does=${() => this.latest()}>⇥ Latest<//></span
+      >
+      <${Tool}
+        label="Copy this page"
+        does=${async () => copy((page ?? (await this.ask({})))?.entries.map(line).join("\n") ?? "")}
+        >Copy<//
+      >
+      <${Tool} label="Download all of it" does=${() => download(name, this.all())}>Download<//>${children}
+    </div>`;
   }
 }

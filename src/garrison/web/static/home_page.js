@@ -15,41 +15,91 @@ const AT = { run: 0, gate: 1, asks: 1, parked: 2, failed: 3 }; // the most urgen
 
 /** Build the page into `main`; its shortcuts. */
 export async function begin(main) {
-  let write = null, listed = null;
+  let write = null,
+    listed = null;
   const draw = () => {
-    const { home, runs = null } = write === null ? {} : listed ?? {};
+    const { home, runs = null } = write === null ? {} : (listed ?? {});
     const waits = runs && waitsOf(runs);
     main.className = runs?.length === 0 ? "" : "home-page";
     if (runs) tab("", waits.length);
-    render(runs?.length === 0 ? html`<${EmptyHome} home=${home} />`
-      : html`<${Waiting} waits=${waits} write=${write} /><${RunsTable} runs=${runs} />`, main);
+    render(
+      runs?.length === 0
+        ? html`<${EmptyHome} home=${home} />`
+        : html`<${Waiting} waits=${waits} write=${write} /><${RunsTable} runs=${runs} />`,
+      main,
+    );
   };
   document.querySelector(".skip").href = "#waits-title";
   draw();
-  const stream = follow(null, { link, full, runs: list => { listed = list; draw(); } });
+  const stream = follow(null, {
+    link,
+    full,
+    runs: list => {
+      listed = list;
+      draw();
+    },
+  });
   window.addEventListener("pagehide", () => stream.close());
   window.addEventListener("pageshow", event => event.persisted && location.reload());
   ({ write } = await get("home"));
   draw();
-  return [["/", "search the runs", () => document.getElementById("runs-search")?.focus()], ["w", "go to what waits for you", () => {
-    (main.querySelector(".cards button, .cards input") ?? document.getElementById("waits-title"))?.focus();
-  }], ["c", "go to the chat", () => { location.href = "/chat"; }]];
+  return [
+    ["/", "search the runs", () => document.getElementById("runs-search")?.focus()],
+    [
+      "w",
+      "go to what waits for you",
+      () => {
+        (main.querySelector(".cards button, .cards input") ?? document.getElementById("waits-title"))?.focus();
+      },
+    ],
+    [
+      "c",
+      "go to the chat",
+      () => {
+        location.href = "/chat";
+      },
+    ],
+  ];
 }
 
 /** What a card shows of a node; only one with an agent can fail. */
-const nodeOf = wait => wait.node ? { node: wait.node, asks: wait.text, agent: wait.kind === "failed" } : null;
+const nodeOf = wait => (wait.node ? { node: wait.node, asks: wait.text, agent: wait.kind === "failed" } : null);
 
-const waitsOf = runs => runs.flatMap(({ run, status, waits = [] }) => waits.map(wait => ({ run, status, wait: { ...wait, node: nodeOf(wait) } })))
-  .sort((one, other) => AT[one.wait.kind] - AT[other.wait.kind]);
+const waitsOf = runs =>
+  runs
+    .flatMap(({ run, status, waits = [] }) =>
+      waits.map(wait => ({ run, status, wait: { ...wait, node: nodeOf(wait) } })),
+    )
+    .sort((one, other) => AT[one.wait.kind] - AT[other.wait.kind]);
 
 /** The panel of what waits in any run; null: not known yet. */
-const Waiting = ({ waits, write }) => html`<${Panel} id="waits" title="Waits for you" class=${waits?.length ? "some" : ""}
-    beside=${html`<span class="number">${waits?.length || ""}</span>`}>
-  ${!waits ? html`<${Skeleton} />` : !waits.length && html`<${Empty}>Nothing is waiting for you.<//>`}
-  <ul class="cards">${waits?.slice(0, SHOWN).map(({ run, status, wait }) => html`<${Card} key="${run} ${wait.key}" one=${wait} run=${run} write=${write !== false}
-    over=${status === "failed"} choose=${(node, tab) => open(run, node, tab)} act=${(path, data) => attempt(() => act(`runs/${part(run)}/${path}`, data))}
-    beside=${html`<a class="of-run" href="/?run=${part(run)}">${run}</a>`} />`)}</ul>
-  ${waits?.length > SHOWN && html`<p class="kind">and ${count(waits.length - SHOWN, "item")} more; the filter "waits for you" lists their runs</p>`}<//>`;
+const Waiting = ({ waits, write }) =>
+  html`<${Panel}
+    id="waits"
+    title="Waits for you"
+    class=${waits?.length ? "some" : ""}
+    beside=${html`<span class="number">${waits?.length || ""}</span>`}
+  >
+    ${!waits ? html`<${Skeleton} />` : !waits.length && html`<${Empty}>Nothing is waiting for you.<//>`}
+    <ul class="cards">
+      ${waits
+        ?.slice(0, SHOWN)
+        .map(
+          ({ run, status, wait }) =>
+            html`<${Card}
+              key="${run} ${wait.key}"
+              one=${wait}
+              run=${run}
+              write=${write !== false}
+              over=${status === "failed"}
+              choose=${(node, tab) => open(run, node, tab)}
+              act=${(path, data) => attempt(() => act(`runs/${part(run)}/${path}`, data))}
+              beside=${html`<a class="of-run" href="/?run=${part(run)}">${run}</a>`}
+            />`,
+        )}
+    </ul>
+    ${waits?.length > SHOWN && html`<p class="kind">and ${count(waits.length - SHOWN, "item")} more; the filter "waits for you" lists their runs</p>`}<//
+  >`;
 
 function open(run, node, tab) {
   location.href = `/?${new URLSearchParams({ run, node, ...(tab ? { tab } : {}) })}`;

@@ -5,7 +5,11 @@ import { openDialog } from "./dialog.js";
 import { html } from "./view.js";
 
 const OFF = "garrison.shortcuts.off";
-const ALWAYS = [["?", "show this list"], ["Escape", "close what is open"], ["Tab", "go to the next control"]];
+const ALWAYS = [
+  ["?", "show this list"],
+  ["Escape", "close what is open"],
+  ["Tab", "go to the next control"],
+];
 
 /**
  * Listen for shortcuts.
@@ -14,7 +18,8 @@ const ALWAYS = [["?", "show this list"], ["Escape", "close what is open"], ["Tab
 export function keys(shortcuts) {
   document.getElementById("help").addEventListener("click", () => list(shortcuts));
   document.addEventListener("keydown", event => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]"))
+      return;
     const found = shortcuts.find(([key]) => key === event.key);
     if (event.key !== "Escape" && (typing(event.target) || localStorage.getItem(OFF))) return;
     if (event.key === "?") list(shortcuts);
@@ -27,13 +32,26 @@ export function keys(shortcuts) {
 const typing = target => target.matches?.("input, textarea, select, [contenteditable]");
 
 function list(shortcuts) {
-  const rows = [...shortcuts.filter(([key]) => key !== "Escape"), ["arrows, Enter", "move in the graph and the timeline; open a node"], ...ALWAYS];
+  const rows = [
+    ...shortcuts.filter(([key]) => key !== "Escape"),
+    ["arrows, Enter", "move in the graph and the timeline; open a node"],
+    ...ALWAYS,
+  ];
   openDialog({ class: "keys", "aria-labelledby": "keys-title" }, Keys, { rows });
 }
 
-const turn = event => event.currentTarget.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1");
+const turn = event => (event.currentTarget.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1"));
 
-const Keys = ({ rows, close }) => html`<h2 id="keys-title">Keyboard</h2>
-  <dl>${rows.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
-  <label><input type="checkbox" checked=${!localStorage.getItem(OFF)} onChange=${turn} /> Single-key shortcuts</label>
-  <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;
+const Keys = ({ rows, close }) =>
+  html`<h2 id="keys-title">Keyboard</h2>
+    <dl>
+      ${rows.map(
+        ([key, what]) =>
+          html`<div key=${key}>
+            <dt><kbd>${key}</kbd></dt>
+            <dd>${what}</dd>
+          </div>`,
+      )}
+    </dl>
+    <label><input type="checkbox" checked=${!localStorage.getItem(OFF)} onChange=${turn} /> Single-key shortcuts</label>
+    <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;

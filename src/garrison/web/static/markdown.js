@@ -9,7 +9,8 @@ const HEADING = /^(#{1,6})\s+(.*?)\s*#*$/;
 const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
 const QUOTE = /^ {0,3}> ?(.*)$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const INLINE = /`([^`\n]+)`|\*\*([^*\n]+)\*\*|__([^_\n]+)__|\*([^*\s][^*\n]*)\*|\b_([^_\s][^_\n]*)_\b|\[([^\]\n]{1,300})\]\(([^()\s]{1,2000})\)/;
+const INLINE =
+  /`([^`\n]+)`|\*\*([^*\n]+)\*\*|__([^_\n]+)__|\*([^*\s][^*\n]*)\*|\b_([^_\s][^_\n]*)_\b|\[([^\]\n]{1,300})\]\(([^()\s]{1,2000})\)/;
 const LONGEST_LINE = 20000; // characters; a longer line is text without inline marks
 const SHORT_LINE = 500; // characters; a longer line is neither a heading nor a rule
 const MARKS = 500; // inline marks of a line at most
@@ -17,14 +18,25 @@ const MARKS = 500; // inline marks of a line at most
 /** Split a text into blocks: { kind, lines, ... }. Pure. */
 export function blocksOf(text) {
   const blocks = [];
-  let open = null, fence = "";
-  const push = block => { blocks.push(block); return block; };
+  let open = null,
+    fence = "";
+  const push = block => {
+    blocks.push(block);
+    return block;
+  };
   for (const line of text.split("\n")) {
     if (fence) {
-      if (line.trim().startsWith(fence) && !line.trim().replaceAll(fence[0], "")) { fence = ""; open = null; } else open.lines.push(line);
+      if (line.trim().startsWith(fence) && !line.trim().replaceAll(fence[0], "")) {
+        fence = "";
+        open = null;
+      } else open.lines.push(line);
       continue;
     }
-    const fenced = FENCE.exec(line), short = line.length <= SHORT_LINE, heading = short && HEADING.exec(line), item = ITEM.exec(line), quote = QUOTE.exec(line);
+    const fenced = FENCE.exec(line),
+      short = line.length <= SHORT_LINE,
+      heading = short && HEADING.exec(line),
+      item = ITEM.exec(line),
+      quote = QUOTE.exec(line);
     if (fenced) {
       fence = fenced[1];
       open = push({ kind: "code", lines: [] });
@@ -42,7 +54,8 @@ export function blocksOf(text) {
     } else if (quote) {
       if (open?.kind !== "quote") open = push({ kind: "quote", lines: [] });
       open.lines.push(quote[1]);
-    } else if (open?.kind === "points" || open?.kind === "numbers") open.lines[open.lines.length - 1] += `\n${line.trim()}`;
+    } else if (open?.kind === "points" || open?.kind === "numbers")
+      open.lines[open.lines.length - 1] += `\n${line.trim()}`;
     else {
       if (open?.kind !== "text") open = push({ kind: "text", lines: [] });
       open.lines.push(line);
@@ -52,17 +65,33 @@ export function blocksOf(text) {
 }
 
 /** Markdown as elements. */
-export const Markdown = memo(({ text }) => html`<div class="words markdown">${blocksOf(text).map((block, at) => html`<${Block} key=${at} ...${block} />`)}</div>`);
+export const Markdown = memo(
+  ({ text }) =>
+    html`<div class="words markdown">
+      ${blocksOf(text).map((block, at) => html`<${Block} key=${at} ...${block} />`)}
+    </div>`,
+);
 
-const sameBlock = (one, other) => one.kind === other.kind && one.level === other.level && one.first === other.first
-  && one.lines.length === other.lines.length && one.lines.every((line, at) => line === other.lines[at]);
+const sameBlock = (one, other) =>
+  one.kind === other.kind &&
+  one.level === other.level &&
+  one.first === other.first &&
+  one.lines.length === other.lines.length &&
+  one.lines.every((line, at) => line === other.lines[at]);
 
 const Block = memo(({ kind, lines, level, first }) => {
   if (kind === "code") return html`<pre tabindex="0"><code>${lines.join("\n")}</code></pre>`;
-  if (kind === "heading") return html`<p class="heading" role="heading" aria-level=${String(Math.min(6, level + 2))}>${inline(lines[0])}</p>`;
+  if (kind === "heading")
+    return html`<p class="heading" role="heading" aria-level=${String(Math.min(6, level + 2))}>${inline(lines[0])}</p>`;
   if (kind === "rule") return html`<hr />`;
-  if (kind === "points") return html`<ul>${lines.map(line => html`<li>${inline(line)}</li>`)}</ul>`;
-  if (kind === "numbers") return html`<ol start=${String(first)}>${lines.map(line => html`<li>${inline(line)}</li>`)}</ol>`;
+  if (kind === "points")
+    return html`<ul>
+      ${lines.map(line => html`<li>${inline(line)}</li>`)}
+    </ul>`;
+  if (kind === "numbers")
+    return html`<ol start=${String(first)}>
+      ${lines.map(line => html`<li>${inline(line)}</li>`)}
+    </ol>`;
   if (kind === "quote") return html`<blockquote>${inline(lines.join("\n"))}</blockquote>`;
   return html`<p>${inline(lines.join("\n"))}</p>`;
 }, sameBlock);

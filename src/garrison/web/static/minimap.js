@@ -11,13 +11,21 @@ const QUIET = 200; // milliseconds between two pictures
 /** The map, in `element` (a canvas, and a frame for what is seen), of what is drawn in `place`, a scrolled element. */
 export function miniMap(element, place) {
   const [canvas, frame] = element.children;
-  let marks = [], drawn = null, found = null, due = 0, width = 0, height = 0;
+  let marks = [],
+    drawn = null,
+    found = null,
+    due = 0,
+    width = 0,
+    height = 0;
 
   /** Show these nodes (each with its box and its state) of a drawing. */
   function put(nodes, drawing) {
     marks = nodes;
     drawn = drawing;
-    if (!drawn) { element.hidden = true; return; }
+    if (!drawn) {
+      element.hidden = true;
+      return;
+    }
     const by = Math.min(SIZE, place.clientWidth * SHARE) / Math.max(drawn.width, drawn.height);
     [width, height] = [Math.max(SMALLEST, drawn.width * by), Math.max(SMALLEST, drawn.height * by)];
     const sharp = window.devicePixelRatio || 1;
@@ -46,7 +54,12 @@ export function miniMap(element, place) {
     for (const { name, box, state } of marks) {
       context.fillStyle = style.getPropertyValue(`--${state || "waiting"}`) || "#888";
       context.globalAlpha = found && !found.has(name) ? 0.2 : state === "waiting" ? 0.5 : 1;
-      context.fillRect((box.x - left) * x, (box.y - top) * y, Math.max(LEAST * sharp, box.width * x), Math.max(LEAST * sharp, box.height * y));
+      context.fillRect(
+        (box.x - left) * x,
+        (box.y - top) * y,
+        Math.max(LEAST * sharp, box.width * x),
+        Math.max(LEAST * sharp, box.height * y),
+      );
     }
   }
 
@@ -62,20 +75,27 @@ export function miniMap(element, place) {
   function moved() {
     if (!drawn) return;
     const { scrollWidth, scrollHeight, clientWidth, clientHeight, scrollLeft, scrollTop } = place;
-    element.hidden = marks.length <= FEW || scrollWidth <= clientWidth + 1 && scrollHeight <= clientHeight + 1;
+    element.hidden = marks.length <= FEW || (scrollWidth <= clientWidth + 1 && scrollHeight <= clientHeight + 1);
     Object.assign(frame.style, {
-      left: `${width * scrollLeft / scrollWidth}px`, width: `${Math.max(4, Math.min(width, width * clientWidth / scrollWidth))}px`,
-      top: `${height * scrollTop / scrollHeight}px`, height: `${Math.max(4, Math.min(height, height * clientHeight / scrollHeight))}px`,
+      left: `${(width * scrollLeft) / scrollWidth}px`,
+      width: `${Math.max(4, Math.min(width, (width * clientWidth) / scrollWidth))}px`,
+      top: `${(height * scrollTop) / scrollHeight}px`,
+      height: `${Math.max(4, Math.min(height, (height * clientHeight) / scrollHeight))}px`,
     });
   }
 
   function go(event) {
     const box = element.getBoundingClientRect();
-    place.scrollTo((event.clientX - box.left) / width * place.scrollWidth - place.clientWidth / 2,
-      (event.clientY - box.top) / height * place.scrollHeight - place.clientHeight / 2);
+    place.scrollTo(
+      ((event.clientX - box.left) / width) * place.scrollWidth - place.clientWidth / 2,
+      ((event.clientY - box.top) / height) * place.scrollHeight - place.clientHeight / 2,
+    );
   }
 
-  element.addEventListener("pointerdown", event => { element.setPointerCapture(event.pointerId); go(event); });
+  element.addEventListener("pointerdown", event => {
+    element.setPointerCapture(event.pointerId);
+    go(event);
+  });
   element.addEventListener("pointermove", event => event.buttons && go(event));
   place.addEventListener("scroll", moved, { passive: true });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => paint());

@@ -7,11 +7,19 @@ import { html, render } from "./view.js";
 /** Show in `main` that this browser has no access. */
 export function noAccess(main) {
   link("off");
-  render(html`<section class="hello" aria-labelledby="hello-title">
-    <h1 id="hello-title">No access</h1>
-    <p>Open the address that <code>garrison serve</code> printed: it ends with <code>?token=…</code>. ${" "}
-      A tab that is open already gives access to the others of its browser.</p>
-    <p>The address is lost? End the server with Ctrl-C and start <code>garrison serve</code> again; it prints the same address. Runs go on meanwhile.</p>
-  </section>`, main);
+  render(
+    html`<section class="hello" aria-labelledby="hello-title">
+      <h1 id="hello-title">No access</h1>
+      <p>
+        Open the address that <code>garrison serve</code> printed: it ends with <code>?token=…</code>. ${" "} A tab that
+        is open already gives access to the others of its browser.
+      </p>
+      <p>
+        The address is lost? End the server with Ctrl-C and start <code>garrison serve</code> again; it prints the same
+        address. Runs go on meanwhile.
+      </p>
+    </section>`,
+    main,
+  );
   watchSession(() => location.reload());
 }

@@ -11,38 +11,110 @@ import { stateOf } from "./words.js";
 export function possible(one, now) {
   const working = now === "working" || (now === "asking" && stateOf(one.place) === "working");
   const failed = now === "failed" && one.agent;
-  return [working && "tell", working && "takeover", now === "parked" && "unpark", failed && "retry", working && "park", working && "respawn", working && "cancel"].filter(Boolean);
+  return [
+    working && "tell",
+    working && "takeover",
+    now === "parked" && "unpark",
+    failed && "retry",
+    working && "park",
+    working && "respawn",
+    working && "cancel",
+  ].filter(Boolean);
 }
 
 const KEPT = "What it did is saved and stays in its branch.";
 
-const ACTIONS = { // action → its words, the class of its button, and what it does: it gets the node, its run, and what posts
-  tell: ["Tell", "", async ({ node, post }) => {
-    const said = await ask({ title: `Tell ${node}`, lines: ["Its session reads it at its next turn and works on; nothing is interrupted."], yes: "Tell", kind: "primary", field: { label: "What it should know", required: true } });
-    if (said) await post({ action: "tell", text: said.text });
-  }],
-  takeover: ["Take over", "", async ({ node, run }) => {
-    const words = `garrison takeover ${node} --run ${run}`;
-    const copied = await ask({ title: `Take over ${node}`, lines: ["Its session becomes yours in a terminal; its agent waits, and goes on when you leave. Run this there:", words], yes: "Copy the command", kind: "primary" });
-    if (copied) await navigator.clipboard?.writeText(words).catch(() => {});
-  }],
-  park: ["Park", "", async ({ node, post }) => {
-    const why = await ask({ title: `Park ${node}?`, lines: [`Its agent stops, and starts again when you unpark it. ${KEPT}`], yes: "Park", kind: "primary", field: { label: "Reason", value: "" } });
-    if (why) await post({ action: "park", text: why.text || "parked from the page" });
-  }],
+const ACTIONS = {
+  // action → its words, the class of its button, and what it does: it gets the node, its run, and what posts
+  tell: [
+    "Tell",
+    "",
+    async ({ node, post }) => {
+      const said = await ask({
+        title: `Tell ${node}`,
+        lines: ["Its session reads it at its next turn and works on; nothing is interrupted."],
+        yes: "Tell",
+        kind: "primary",
+        field: { label: "What it should know", required: true },
+      });
+      if (said) await post({ action: "tell", text: said.text });
+    },
+  ],
+  takeover: [
+    "Take over",
+    "",
+    async ({ node, run }) => {
+      const words = `garrison takeover ${node} --run ${run}`;
+      const copied = await ask({
+        title: `Take over ${node}`,
+        lines: [
+          "Its session becomes yours in a terminal; its agent waits, and goes on when you leave. Run this there:",
+          words,
+        ],
+        yes: "Copy the command",
+        kind: "primary",
+      });
+      if (copied) await navigator.clipboard?.writeText(words).catch(() => {});
+    },
+  ],
+  park: [
+    "Park",
+    "",
+    async ({ node, post }) => {
+      const why = await ask({
+        title: `Park ${node}?`,
+        lines: [`Its agent stops, and starts again when you unpark it. ${KEPT}`],
+        yes: "Park",
+        kind: "primary",
+        field: { label: "Reason", value: "" },
+      });
+      if (why) await post({ action: "park", text: why.text || "parked from the page" });
+    },
+  ],
   unpark: ["Unpark", "primary", ({ post }) => post({ action: "unpark" })],
-  respawn: ["Respawn", "", async ({ node, post }) => {
-    if (await ask({ title: `End the agent of ${node} and start a successor?`, lines: ["The process and what it had in mind are lost; its files stay, and its successor is told what it did."], yes: "Respawn" })) await post({ action: "respawn" });
-  }],
-  retry: ["Retry", "primary", async ({ node, over, post, act }) => {
-    const lines = [`It gets a new attempt, with the reason of its failure; what waited for it waits again. ${KEPT}`, ...(over ? ["The run has failed and is resumed for it; other failed nodes stay failed."] : [])];
-    if (!await ask({ title: `Retry ${node}?`, lines, yes: "Retry", kind: "primary" })) return;
-    await (over ? act("actions", { action: "again", nodes: [node] }) : post({ action: "retry" }));
-  }],
-  cancel: ["Cancel node", "danger", async ({ node, post }) => {
-    const why = await ask({ title: `Cancel ${node}?`, lines: [`Its agent ends without another attempt. For the pipeline the node has failed: what depends on it does not start. ${KEPT}`], yes: "Cancel node", field: { label: "Reason" } });
-    if (why) await post({ action: "cancel", text: why.text || "from the page" });
-  }],
+  respawn: [
+    "Respawn",
+    "",
+    async ({ node, post }) => {
+      if (
+        await ask({
+          title: `End the agent of ${node} and start a successor?`,
+          lines: [
+            "The process and what it had in mind are lost; its files stay, and its successor is told what it did.",
+          ],
+          yes: "Respawn",
+        })
+      )
+        await post({ action: "respawn" });
+    },
+  ],
+  retry: [
+    "Retry",
+    "primary",
+    async ({ node, over, post, act }) => {
+      const lines = [
+        `It gets a new attempt, with the reason of its failure; what waited for it waits again. ${KEPT}`,
+        ...(over ? ["The run has failed and is resumed for it; other failed nodes stay failed."] : []),
+      ];
+      if (!(await ask({ title: `Retry ${node}?`, lines, yes: "Retry", kind: "primary" }))) return;
+      await (over ? act("actions", { action: "again", nodes: [node] }) : post({ action: "retry" }));
+    },
+  ],
+  cancel: [
+    "Cancel node",
+    "danger",
+    async ({ node, post }) => {
+      const why = await ask({
+        title: `Cancel ${node}?`,
+        lines: [
+          `Its agent ends without another attempt. For the pipeline the node has failed: what depends on it does not start. ${KEPT}`,
+        ],
+        yes: "Cancel node",
+        field: { label: "Reason" },
+      });
+      if (why) await post({ action: "cancel", text: why.text || "from the page" });
+    },
+  ],
 };
 
 /** The button of an action on a node; `act` posts a change, `over`: the run has ended. */
@@ -53,7 +125,15 @@ export function NodeAction({ action, run, node, over, act }) {
 }
 
 /** A form with one line of text. `send` gets it and resolves to whether it was taken. */
-export function TextForm({ label, hint, placeholder = hint, kind = "primary", class: look = "row grow", send, children }) {
+export function TextForm({
+  label,
+  hint,
+  placeholder = hint,
+  kind = "primary",
+  class: look = "row grow",
+  send,
+  children,
+}) {
   const field = useRef(null);
   const [busy, run] = useBusy(send);
   const submit = event => {
@@ -61,10 +141,13 @@ export function TextForm({ label, hint, placeholder = hint, kind = "primary", cl
     const text = field.current.value;
     if (text.trim() && !busy) run(text);
   };
-  return html`<form class=${look} onSubmit=${submit}>${children}
+  return html`<form class=${look} onSubmit=${submit}>
+    ${children}
     <input type="text" ref=${field} aria-label=${hint} placeholder=${placeholder} autocomplete="off" required />
-    <button type="submit" class=${kind} disabled=${busy}>${label}</button></form>`;
+    <button type="submit" class=${kind} disabled=${busy}>${label}</button>
+  </form>`;
 }
 
 /** Send an answer to the question of a node, at its gate if it has one. */
-export const answer = (act, node, gate, text) => gate ? act(`gates/${part(gate.gate)}`, { text }) : act(`nodes/${part(node)}/actions`, { action: "answer", text });
+export const answer = (act, node, gate, text) =>
+  gate ? act(`gates/${part(gate.gate)}`, { text }) : act(`nodes/${part(node)}/actions`, { action: "answer", text });

@@ -8,15 +8,25 @@ import { html, useState } from "./view.js";
 /** The log; `at(kind)` gives the path of a file, with its query begun; `name` is that of a downloaded file, without its ending. */
 export function Log({ at, name, live }) {
   const [joined] = useState(joiner);
-  return html`<${FileView} address=${at("log")} search=${at("log/search")} name="${name}.log" nothing="Nothing has been printed yet." box="pre" live=${live}
-    text=${textOf} prepare=${(found, needle) => ({ text: needle === null ? joined(found) : found.text, needle })} Piece=${LogPiece} />`;
+  return html`<${FileView}
+    address=${at("log")}
+    search=${at("log/search")}
+    name="${name}.log"
+    nothing="Nothing has been printed yet."
+    box="pre"
+    live=${live}
+    text=${textOf}
+    prepare=${(found, needle) => ({ text: needle === null ? joined(found) : found.text, needle })}
+    Piece=${LogPiece}
+  />`;
 }
 
 const textOf = found => found.text;
 
 /** A piece of a log with the escape sequence that the one before it began. */
 function joiner() {
-  let rest = "", next = -1;
+  let rest = "",
+    next = -1;
   return found => {
     const text = found.from === next ? rest + found.text : found.text;
     rest = unfinished(text);
@@ -32,10 +42,23 @@ function LogPiece({ text, needle }) {
 }
 
 /** The transcript, as `Log`. */
-export const Transcript = ({ at, name, live }) => html`<${FileView} address=${at("transcript")} search=${at("transcript/search")} name="${name}-transcript.txt"
-  nothing="There is no transcript of this attempt: its agent keeps none, or has not started." box="ol" live=${live} text=${blocksText}
-  prepare=${(found, needle) => ({ blocks: found.blocks, found: needle !== null })} Piece=${Blocks} />`;
+export const Transcript = ({ at, name, live }) =>
+  html`<${FileView}
+    address=${at("transcript")}
+    search=${at("transcript/search")}
+    name="${name}-transcript.txt"
+    nothing="There is no transcript of this attempt: its agent keeps none, or has not started."
+    box="ol"
+    live=${live}
+    text=${blocksText}
+    prepare=${(found, needle) => ({ blocks: found.blocks, found: needle !== null })}
+    Piece=${Blocks}
+  />`;
 
-const blocksText = found => found.blocks.map(block => `${[block.at, block.role, block.kind, block.name].filter(Boolean).join(" ")}\n${block.text}\n\n`).join("");
+const blocksText = found =>
+  found.blocks
+    .map(block => `${[block.at, block.role, block.kind, block.name].filter(Boolean).join(" ")}\n${block.text}\n\n`)
+    .join("");
 
-const Blocks = ({ blocks, found }) => blocks.map((block, at) => html`<${Block} key=${at} block=${block} hit=${found && !at} />`);
+const Blocks = ({ blocks, found }) =>
+  blocks.map((block, at) => html`<${Block} key=${at} block=${block} hit=${found && !at} />`);

@@ -7,7 +7,19 @@ import { Age } from "./time.js";
 import { Empty, html, memo, reading } from "./view.js";
 import { dollars, nodeWord, signOf } from "./words.js";
 
-const ORDER = ["asking", "failed", "parked", "stopped", "working", "landing", "waiting", "landed", "unchanged", "passed", "skipped"];
+const ORDER = [
+  "asking",
+  "failed",
+  "parked",
+  "stopped",
+  "working",
+  "landing",
+  "waiting",
+  "landed",
+  "unchanged",
+  "passed",
+  "skipped",
+];
 const COLUMNS = [
   ["node", "Node", row => row.name],
   ["state", "State", row => ORDER.indexOf(row.look)],
@@ -29,25 +41,50 @@ const FALLING = new Set(["attempt", "deaths", "since", "cost"]); // from the hig
  * @param {function(string)} props.choose opens a node
  */
 export const NodeTable = reading(["nodes", "gates", "status", "next"], ({ state, found, order, reorder, choose }) => {
-  const rows = Object.values(state.nodes).filter(node => !found || found.has(node.node)).map(node => rowOf(state, node));
+  const rows = Object.values(state.nodes)
+    .filter(node => !found || found.has(node.node))
+    .map(node => rowOf(state, node));
   const [, , value] = COLUMNS.find(([name]) => name === order.by) ?? [];
-  if (value) rows.sort((one, other) => (order.down ? -1 : 1) * compared(value(one), value(other)) || compared(one.name, other.name));
+  if (value)
+    rows.sort(
+      (one, other) => (order.down ? -1 : 1) * compared(value(one), value(other)) || compared(one.name, other.name),
+    );
   const sort = name => reorder({ by: name, down: order.by === name ? !order.down : FALLING.has(name) });
-  return html`<div class="node-table"><table aria-label="Nodes of the pipeline"><${SortedHeads} columns=${COLUMNS} order=${order} sort=${sort} />
-    <tbody>${rows.map(row => html`<${Row} key=${row.name} ...${row} choose=${choose} />`)}</tbody></table>
-    ${!rows.length && html`<${Empty}>No node matches.<//>`}</div>`;
+  return html`<div class="node-table">
+    <table aria-label="Nodes of the pipeline">
+      <${SortedHeads} columns=${COLUMNS} order=${order} sort=${sort} />
+      <tbody>
+        ${rows.map(row => html`<${Row} key=${row.name} ...${row} choose=${choose} />`)}
+      </tbody>
+    </table>
+    ${!rows.length && html`<${Empty}>No node matches.<//>`}
+  </div>`;
 });
 
-const Row = memo(({ name, node, look, doing, choose }) => html`<tr data-key=${name}>
-  <th scope="row"><button type="button" class="link-like name" onClick=${() => choose(name)}>${name}</button>
-    ${node.label && node.label !== name && html`<span class="kind">${node.label}</span>`}</th>
-  <td class="c-state"><span class="pill s-${look}">${signOf(look)} ${nodeWord(node, look)}</span></td>
-  <td class="c-attempt">${node.attempt || ""}</td><td class="c-deaths">${node.deaths || ""}</td><td class="c-since"><${Age} time=${node.since} /></td>
-  <td class="c-cost">${dollars(node.cost)}</td><td class="c-doing" title=${doing}>${doing}</td></tr>`);
+const Row = memo(
+  ({ name, node, look, doing, choose }) =>
+    html`<tr data-key=${name}>
+      <th scope="row">
+        <button type="button" class="link-like name" onClick=${() => choose(name)}>${name}</button>
+        ${node.label && node.label !== name && html`<span class="kind">${node.label}</span>`}
+      </th>
+      <td class="c-state"><span class="pill s-${look}">${signOf(look)} ${nodeWord(node, look)}</span></td>
+      <td class="c-attempt">${node.attempt || ""}</td>
+      <td class="c-deaths">${node.deaths || ""}</td>
+      <td class="c-since"><${Age} time=${node.since} /></td>
+      <td class="c-cost">${dollars(node.cost)}</td>
+      <td class="c-doing" title=${doing}>${doing}</td>
+    </tr>`,
+);
 
 function rowOf(state, node) {
-  return { name: node.node, node, look: shown(state, node), doing: node.asks || node.doing || node.reason || (node.answer ? `answered: ${node.answer}` : "") };
+  return {
+    name: node.node,
+    node,
+    look: shown(state, node),
+    doing: node.asks || node.doing || node.reason || (node.answer ? `answered: ${node.answer}` : ""),
+  };
 }
 
 const collator = new Intl.Collator(undefined, { numeric: true });
-const compared = (one, other) => typeof one === "string" ? collator.compare(one, other) : one - other;
+const compared = (one, other) => (typeof one === "string" ? collator.compare(one, other) : one - other);

@@ -21,7 +21,9 @@ export function toast(text, bad = false) {
   box.className = bad ? "toast bad" : "toast";
   box.hidden = false;
   clearTimeout(hiding);
-  hiding = setTimeout(() => { box.hidden = true; }, SHOWN);
+  hiding = setTimeout(() => {
+    box.hidden = true;
+  }, SHOWN);
 }
 
 /** Run an action and show its result; true if it succeeded. */
@@ -42,7 +44,11 @@ export function tab(name, waits) {
   if (document.title === title) return;
   document.title = title;
   const count = waits > 9 ? "9+" : String(waits);
-  const [fill, mark] = waits ? ["#b45309", `<text x="16" y="23" font-family="sans-serif" font-size="20" font-weight="700" text-anchor="middle" fill="#fff">${count}</text>`]
+  const [fill, mark] = waits
+    ? [
+        "#b45309",
+        `<text x="16" y="23" font-family="sans-serif" font-size="20" font-weight="700" text-anchor="middle" fill="#fff">${count}</text>`,
+      ]
     : ["#3f6f5f", '<path d="M9 17l5 5 9-11" fill="none" stroke="#fff" stroke-width="3.5"/>'];
   const picture = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="${fill}"/>${mark}</svg>`;
   document.getElementById("favicon").href = `data:image/svg+xml,${encodeURIComponent(picture)}`;

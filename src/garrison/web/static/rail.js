@@ -7,40 +7,84 @@ import { Age } from "./time.js";
 import { Empty, html, memo, Panel, reading, Skeleton, useState } from "./view.js";
 import { changedSoFar, nodeWord, signOf, span, stateOf, usually } from "./words.js";
 
-const KINDS = { launch: "Launcher", launcher: "Launcher", guardian: "Guardian", runner: "Runner", orchestrator: "Agent", processor: "Merge processor" };
+const KINDS = {
+  launch: "Launcher",
+  launcher: "Launcher",
+  guardian: "Guardian",
+  runner: "Runner",
+  orchestrator: "Agent",
+  processor: "Merge processor",
+};
 const LEAD = ["launcher", "launch", "guardian", "processor"];
-const TABS = [["crew", "Agents"], ["machine", "Machine"]];
+const TABS = [
+  ["crew", "Agents"],
+  ["machine", "Machine"],
+];
 
 /** The panel; `choose` opens a node. */
 export const Rail = reading(["nodes", "layers", "gates", "queue", "status", "next"], ({ state, choose }) => {
   const [tab, turn] = useState("crew");
   const rows = state && rowsOf(state);
-  return html`<${Panel} id="rail" title="Crew" beside=${html`<span class="number">${rows?.filter(row => row.active).length || ""}</span>
-    <${Tabs} prefix="rail" label="About the crew" tabs=${TABS} chosen=${tab} choose=${turn} />`}>
+  return html`<${Panel}
+    id="rail"
+    title="Crew"
+    beside=${html`<span class="number">${rows?.filter(row => row.active).length || ""}</span>
+      <${Tabs} prefix="rail" label="About the crew" tabs=${TABS} chosen=${tab} choose=${turn} />`}
+  >
     <${TabPanel} prefix="rail" name="crew" chosen=${tab}>
-      <ul class="agents" data-testid="agent-rail">${rows?.map(row => html`<${Member} key=${row.who} ...${row} choose=${choose} />`)}</ul>
-      ${!rows ? html`<${Skeleton} />` : !rows.length && html`<${Empty}>No process of this run is alive.<//>`}<//>
+      <ul class="agents" data-testid="agent-rail">
+        ${rows?.map(row => html`<${Member} key=${row.who} ...${row} choose=${choose} />`)}
+      </ul>
+      ${!rows ? html`<${Skeleton} />` : !rows.length && html`<${Empty}>No process of this run is alive.<//>`}<//
+    >
     <${TabPanel} prefix="rail" name="machine" chosen=${tab} tabindex="0">
-      ${state && tab === "machine" && html`<ul class="machine">${state.layers.filter(layer => layer.living).map(layer => html`<${Process} key=${layer.who} layer=${layer} />`)}</ul>`}<//>
+      ${
+        state &&
+        tab === "machine" &&
+        html`<ul class="machine">
+          ${state.layers.filter(layer => layer.living).map(layer => html`<${Process} key=${layer.who} layer=${layer} />`)}
+        </ul>`
+      }<//
+    >
   <//>`;
 });
 
-const Member = memo(({ who, node, state, active, title, kind, since, line, doing, far, farTitle, choose }) => html`
-  <li class="agent s-${state}${active ? " active" : ""}" data-testid="agent-${who}" data-agent=${who} data-key=${who}>
-    <span class="sign" aria-hidden="true">${signOf(state)}</span>
-    <div class="who">${node ? html`<button type="button" class="link-like name" onClick=${() => choose(node)}>${title}</button>` : html`<span class="name">${title}</span>`}
-      <span class="kind">${kind}</span></div><${Age} time=${since} />
-    <p class=${line ? "doing mono" : "doing"} title=${doing}>${doing}</p><p class="far" title=${farTitle}>${far}</p></li>`);
+const Member = memo(
+  ({ who, node, state, active, title, kind, since, line, doing, far, farTitle, choose }) =>
+    html` <li
+      class="agent s-${state}${active ? " active" : ""}"
+      data-testid="agent-${who}"
+      data-agent=${who}
+      data-key=${who}
+    >
+      <span class="sign" aria-hidden="true">${signOf(state)}</span>
+      <div class="who">
+        ${node ? html`<button type="button" class="link-like name" onClick=${() => choose(node)}>${title}</button>` : html`<span class="name">${title}</span>`}
+        <span class="kind">${kind}</span>
+      </div>
+      <${Age} time=${since} />
+      <p class=${line ? "doing mono" : "doing"} title=${doing}>${doing}</p>
+      <p class="far" title=${farTitle}>${far}</p>
+    </li>`,
+);
 
-const Process = memo(({ layer }) => html`<li class="process${layer.cpu >= 5 ? " busy" : ""}" data-key=${layer.who}>
-  <span class="name">${layer.who}</span><span class="vitals">${vitals(layer)}</span></li>`);
+const Process = memo(
+  ({ layer }) =>
+    html`<li class="process${layer.cpu >= 5 ? " busy" : ""}" data-key=${layer.who}>
+      <span class="name">${layer.who}</span><span class="vitals">${vitals(layer)}</span>
+    </li>`,
+);
 
 /** The rows: working agents first, then the upper layers; runners only without their agent; a dead agent until its restart. */
 function rowsOf(state) {
-  const layers = state.layers.filter(layer => layer.living || (layer.status === "crashed" && state.nodes[layer.node]?.place === "working"));
+  const layers = state.layers.filter(
+    layer => layer.living || (layer.status === "crashed" && state.nodes[layer.node]?.place === "working"),
+  );
   const agents = new Set(layers.filter(layer => layer.kind === "orchestrator").map(layer => layer.node));
   const shown = layers.filter(layer => layer.kind !== "runner" || !agents.has(layer.node));
-  return shown.map(layer => row(state, layer, state.nodes[layer.node])).sort((a, b) => a.order - b.order || a.who.localeCompare(b.who));
+  return shown
+    .map(layer => row(state, layer, state.nodes[layer.node]))
+    .sort((a, b) => a.order - b.order || a.who.localeCompare(b.who));
 }
 
 function row(state, layer, node) {
@@ -49,12 +93,20 @@ function row(state, layer, node) {
   const look = !layer.living ? "failed" : agent && node ? shown(state, node) : stateOf(layer.status);
   const busy = agent && (look === "working" || look === "asking");
   return {
-    who: layer.who, node: agent ? layer.node : null, state: look, active: busy,
-    title: agent ? layer.node ?? layer.who : KINDS[layer.kind] ?? layer.who,
-    kind: agent ? [node?.agent || KINDS[layer.kind], node?.attempt > 1 && `attempt ${node.attempt}`].filter(Boolean).join(" · ") : "",
+    who: layer.who,
+    node: agent ? layer.node : null,
+    state: look,
+    active: busy,
+    title: agent ? (layer.node ?? layer.who) : (KINDS[layer.kind] ?? layer.who),
+    kind: agent
+      ? [node?.agent || KINDS[layer.kind], node?.attempt > 1 && `attempt ${node.attempt}`].filter(Boolean).join(" · ")
+      : "",
     since: agent ? node?.since : null,
     line: busy && look === "working" ? node?.work?.line : "",
-    doing: agent ? (busy && look === "working" && node?.work?.line) || node?.doing || [nodeWord(node, look), layer.phase].filter(Boolean).join(", ")
+    doing: agent
+      ? (busy && look === "working" && node?.work?.line) ||
+        node?.doing ||
+        [nodeWord(node, look), layer.phase].filter(Boolean).join(", ")
       : upperLayerDoing(state, layer),
     far: busy ? [changedSoFar(node.work), usually(node.work, node.since)].filter(Boolean).join(" · ") : "",
     farTitle: busy && node.work?.usual ? `median of ${node.work.usual.of}` : null,
@@ -65,16 +117,28 @@ function row(state, layer, node) {
 /** What an upper layer is doing. */
 function upperLayerDoing(state, layer) {
   if (!layer.living) return layer.why || "";
-  const entry = state.queue.entries.find(one => one.state === "testing" || one.state === "landing" || one.state === "candidate");
+  const entry = state.queue.entries.find(
+    one => one.state === "testing" || one.state === "landing" || one.state === "candidate",
+  );
   if (layer.kind === "guardian") return guardianDoing(tally(state));
-  if (layer.kind === "processor") return entry ? `${entry.state === "landing" ? "landing" : "testing"} ${entry.node}` : "idle";
+  if (layer.kind === "processor")
+    return entry ? `${entry.state === "landing" ? "landing" : "testing"} ${entry.node}` : "idle";
   return "supervising the guardian";
 }
 
 /** How many nodes are where, in the words of `garrison top`. */
 function guardianDoing(found) {
-  const words = { working: "at work", asking: found.asking === 1 ? "asks you" : "ask you", landing: "to land", waiting: "waiting", failed: "failed" };
-  return Object.entries(words).filter(([name]) => found[name]).map(([name, word]) => `${found[name]} ${word}`).join(", ");
+  const words = {
+    working: "at work",
+    asking: found.asking === 1 ? "asks you" : "ask you",
+    landing: "to land",
+    waiting: "waiting",
+    failed: "failed",
+  };
+  return Object.entries(words)
+    .filter(([name]) => found[name])
+    .map(([name, word]) => `${found[name]} ${word}`)
+    .join(", ");
 }
 
 function vitals(layer) {

@@ -20,7 +20,10 @@ import { createRef, html, render, useState } from "./view.js";
 import { Waits } from "./waits.js";
 
 const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "landed", "asks", "run", "conflict", "rejected"]);
-const VIEWS = [["graph", "Pipeline", "graph"], ["time", "Time and cost", "gantt"]]; // in the same place; the first one unless the address names another
+const VIEWS = [
+  ["graph", "Pipeline", "graph"],
+  ["time", "Time and cost", "gantt"],
+]; // in the same place; the first one unless the address names another
 const VIEW = "view"; // in the address
 
 /** Build the page into `main`, or that of the home if the address names no run; its shortcuts. */
@@ -49,7 +52,10 @@ class Run {
     const at = `runs/${part(run)}`;
     this.act = (path, data) => attempt(() => act(path ? `${at}/${path}` : at, data));
     this.load = () => get(`${at}/timeline`);
-    this.read = (list, wanted) => get(`${at}/history/${list}?${new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== undefined))}`);
+    this.read = (list, wanted) =>
+      get(
+        `${at}/history/${list}?${new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== undefined))}`,
+      );
     this.choose = (name, tab) => this.open(name, tab);
     this.close = () => this.open(null);
     this.desktop = desktopNotices(document.getElementById("notify"), run, this.choose);
@@ -57,8 +63,13 @@ class Run {
     document.querySelector(".skip").href = "#waits-title";
     this.draw();
     this.stream = follow(run, {
-      snapshot: snapshot => this.begun(snapshot), change: change => this.changed(change),
-      beat: beat => this.beaten(beat), gone: gone => this.ended(gone), runs: list => this.listed(list), link, full,
+      snapshot: snapshot => this.begun(snapshot),
+      change: change => this.changed(change),
+      beat: beat => this.beaten(beat),
+      gone: gone => this.ended(gone),
+      runs: list => this.listed(list),
+      link,
+      full,
     });
     window.addEventListener("popstate", () => this.show(new URLSearchParams(location.search).get("node")));
     window.addEventListener("pagehide", () => this.stream.close());
@@ -70,7 +81,10 @@ class Run {
     if (this.gone && runs.some(one => one.run === this.run)) return location.reload(); // another run has its name
     const known = new Set(this.runs?.map(one => one.run));
     const young = this.runs ? runs.filter(one => !known.has(one.run)) : [];
-    if (young.length) toast(young.length === 1 ? `Run ${young[0].run} started; it is in the list of runs` : `${young.length} runs started`);
+    if (young.length)
+      toast(
+        young.length === 1 ? `Run ${young[0].run} started; it is in the list of runs` : `${young.length} runs started`,
+      );
     this.runs = runs;
     this.elsewhere = runs.filter(one => one.run !== this.run && one.gates);
     this.soon();
@@ -127,13 +141,28 @@ class Run {
       this.select(wanted, this.tab);
     }
     const waits = state ? waiting(state).length : 0;
-    render(html`<${RunHead} run=${run} state=${state} waits=${waits} runs=${runs} act=${act} />`, document.getElementById("run-head"));
+    render(
+      html`<${RunHead} run=${run} state=${state} waits=${waits} runs=${runs} act=${act} />`,
+      document.getElementById("run-head"),
+    );
     render(html`<${Panels} page=${this} state=${state} />`, this.main);
     const place = document.getElementById("detail");
-    render(html`<${Detail} place=${place} run=${run} node=${this.node} tab=${this.tab} opened=${this.opened} state=${state} happened=${this.happened}
-      act=${act} close=${this.close} />`, place);
+    render(
+      html`<${Detail}
+        place=${place}
+        run=${run}
+        node=${this.node}
+        tab=${this.tab}
+        opened=${this.opened}
+        state=${state}
+        happened=${this.happened}
+        act=${act}
+        close=${this.close}
+      />`,
+      place,
+    );
     if (!state) return;
-    if (state.notices !== this.told) this.desktop.show(this.told = state.notices);
+    if (state.notices !== this.told) this.desktop.show((this.told = state.notices));
     tab(state.run, waits);
   }
 
@@ -168,10 +197,20 @@ class Run {
       (section.querySelector(".body button") ?? heading).focus(); // a node's name: nothing is decided by w and Enter
     };
     return [
-      ["w", "go to what waits for you", to("waits")], ["g", "go to the graph", () => this.graph.current.focus()],
-      ["n", "go to the table of nodes", () => this.graph.current.table()], ["/", "find a node", () => this.graph.current.search()],
-      ["a", "go to the crew", to("rail")], ["m", "go to the merge queue", to("queue")], ["t", "go to what happened", to("story")],
-      ["c", "go to the chat", () => { location.href = "/chat"; }],
+      ["w", "go to what waits for you", to("waits")],
+      ["g", "go to the graph", () => this.graph.current.focus()],
+      ["n", "go to the table of nodes", () => this.graph.current.table()],
+      ["/", "find a node", () => this.graph.current.search()],
+      ["a", "go to the crew", to("rail")],
+      ["m", "go to the merge queue", to("queue")],
+      ["t", "go to what happened", to("story")],
+      [
+        "c",
+        "go to the chat",
+        () => {
+          location.href = "/chat";
+        },
+      ],
       ["Escape", "close the node", () => this.node && this.open(null)],
     ];
   }
@@ -180,14 +219,28 @@ class Run {
 /** The panels in their places. */
 function Panels({ page: { run, node, elsewhere, graph, act, choose, load, read }, state }) {
   const [view, turn] = useState(viewOfAddress);
-  const change = name => { turn(name); keep(name); };
+  const change = name => {
+    turn(name);
+    keep(name);
+  };
   return html`<${Rail} state=${state} choose=${choose} />
-    <div class="middle"><${Tabs} class="views" prefix="view" label="What to show of the run" tabs=${VIEWS} chosen=${view} choose=${change} />
+    <div class="middle">
+      <${Tabs}
+        class="views"
+        prefix="view"
+        label="What to show of the run"
+        tabs=${VIEWS}
+        chosen=${view}
+        choose=${change}
+      />
       <${Graph} handle=${graph} hidden=${view !== "graph"} state=${state} selected=${node} choose=${choose} />
       <${Gantt} hidden=${view !== "time"} state=${state} choose=${choose} load=${load} />
-      <${Timeline} state=${state} run=${run} choose=${choose} read=${read} /></div>
-    <div class="side"><${Waits} state=${state} elsewhere=${elsewhere} choose=${choose} act=${act} />
-      <${Queue} state=${state} choose=${choose} act=${act} /><${Costs} state=${state} choose=${choose} /></div>`;
+      <${Timeline} state=${state} run=${run} choose=${choose} read=${read} />
+    </div>
+    <div class="side">
+      <${Waits} state=${state} elsewhere=${elsewhere} choose=${choose} act=${act} />
+      <${Queue} state=${state} choose=${choose} act=${act} /><${Costs} state=${state} choose=${choose} />
+    </div>`;
 }
 
 function viewOfAddress() {

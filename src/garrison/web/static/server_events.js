@@ -18,7 +18,8 @@ export async function* serverEvents(stream) {
 }
 
 function parsed(block) {
-  let id = "", event = "message";
+  let id = "",
+    event = "message";
   const data = [];
   for (const line of block.split(/\r?\n/)) {
     const [, name, value] = /^\s*(\w+): ?(.*)$/.exec(line) ?? [];

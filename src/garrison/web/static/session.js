@@ -69,7 +69,10 @@ function askTabs() {
   channel.postMessage(["ask"]);
   return new Promise(resolve => {
     const stop = watchSession(resolve);
-    setTimeout(() => { stop(); resolve(); }, PATIENCE);
+    setTimeout(() => {
+      stop();
+      resolve();
+    }, PATIENCE);
   });
 }
 
@@ -87,7 +90,8 @@ async function renew() {
   let response;
   try {
     response = await fetch("/api/session", {
-      method: "POST", body: "{}",
+      method: "POST",
+      body: "{}",
       headers: { Authorization: `Bearer ${bearer}`, "Content-Type": "application/json", "X-Garrison": "1" },
     });
   } catch {

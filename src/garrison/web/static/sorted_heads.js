@@ -9,6 +9,19 @@ import { html } from "./view.js";
  * @param {{by: string, down: boolean}} props.order what it is sorted by
  * @param {function(string)} props.sort called with the column that a person chooses
  */
-export const SortedHeads = ({ columns, order, sort }) => html`<thead><tr>${columns.map(([name, title]) => html`
-  <th key=${name} scope="col" class="c-${name}" aria-sort=${name === order.by ? order.down ? "descending" : "ascending" : null}>
-    <button type="button" class="quiet" onClick=${() => sort(name)}>${title}</button></th>`)}</tr></thead>`;
+export const SortedHeads = ({ columns, order, sort }) =>
+  html`<thead>
+    <tr>
+      ${columns.map(
+        ([name, title]) =>
+          html` <th
+            key=${name}
+            scope="col"
+            class="c-${name}"
+            aria-sort=${name === order.by ? (order.down ? "descending" : "ascending") : null}
+          >
+            <button type="button" class="quiet" onClick=${() => sort(name)}>${title}</button>
+          </th>`,
+      )}
+    </tr>
+  </thead>`;

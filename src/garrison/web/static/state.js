@@ -36,7 +36,8 @@ const byWho = layers => Object.fromEntries(layers.map(layer => [layer.who, layer
 
 /** The youngest of a list, the oldest first. Journals are read side by side, so they may come in any order. */
 function latest(part, entries) {
-  const order = (one, other) => one.at < other.at ? -1 : one.at > other.at ? 1 : one.id < other.id ? -1 : Number(one.id > other.id);
+  const order = (one, other) =>
+    one.at < other.at ? -1 : one.at > other.at ? 1 : one.id < other.id ? -1 : Number(one.id > other.id);
   return [...entries].sort(order).slice(-KEPT[part]);
 }
 
@@ -44,7 +45,8 @@ function latest(part, entries) {
 export function shown(state, node) {
   if (node.shape === "Mdiamond") return state.status === "new" ? "waiting" : "passed";
   if (node.shape === "Msquare") return state.status === "done" ? "passed" : "waiting";
-  if (node.asks && !UNATTENDED.has(state.status) || asking(state).some(gate => gate.node === node.node)) return "asking";
+  if ((node.asks && !UNATTENDED.has(state.status)) || asking(state).some(gate => gate.node === node.node))
+    return "asking";
   if (!node.place && !node.status) return passed(state, node.node) ? "passed" : "waiting";
   const look = stateOf(node.place || node.status);
   return look === "working" && UNATTENDED.has(state.status) ? "stopped" : look;
@@ -53,11 +55,13 @@ export function shown(state, node) {
 /** Whether a node without an agent (a fork, a join, a choice) was passed: a node after it has started. */
 function passed(state, name) {
   const steps = stepsFromStart(state);
-  return (state.next[name] ?? []).filter(to => steps.get(to) > steps.get(name)).some(to => {
-    const node = state.nodes[to];
-    if (!node || node.shape === "Msquare") return state.status === "done";
-    return node.place || node.status ? !["waiting", "skipped"].includes(shown(state, node)) : passed(state, to);
-  });
+  return (state.next[name] ?? [])
+    .filter(to => steps.get(to) > steps.get(name))
+    .some(to => {
+      const node = state.nodes[to];
+      if (!node || node.shape === "Msquare") return state.status === "done";
+      return node.place || node.status ? !["waiting", "skipped"].includes(shown(state, node)) : passed(state, to);
+    });
 }
 
 const measured = new WeakMap();
@@ -65,8 +69,13 @@ const measured = new WeakMap();
 /** Node → edges from the start at least; an edge to a smaller number goes back into a loop. */
 function stepsFromStart({ next, nodes }) {
   if (measured.has(next)) return measured.get(next);
-  const steps = new Map(Object.values(nodes).filter(node => node.shape === "Mdiamond").map(node => [node.node, 0]));
-  for (const [name, count] of steps) // what is added meanwhile is visited as well
+  const steps = new Map(
+    Object.values(nodes)
+      .filter(node => node.shape === "Mdiamond")
+      .map(node => [node.node, 0]),
+  );
+  for (const [name, count] of steps)
+    // what is added meanwhile is visited as well
     for (const to of next[name] ?? []) if (!steps.has(to)) steps.set(to, count + 1);
   measured.set(next, steps);
   return steps;
@@ -80,8 +89,14 @@ export const waiting = state => (state.waits ?? []).map(one => ({ ...one, node: 
 /** What a person should see beside it, and what is not counted: problems, and nodes that failed in a run that is over. */
 export function notes(state) {
   const known = new Set((state.waits ?? []).map(one => one.key));
-  const found = [...(state.hint ? [state.hint] : []), ...(state.problems ?? [])].map(text => ({ kind: "run", key: `run ${text}`, text }));
-  const failed = Object.values(state.nodes).filter(node => shown(state, node) === "failed").map(node => ({ kind: "failed", key: `failed ${node.node}`, node }));
+  const found = [...(state.hint ? [state.hint] : []), ...(state.problems ?? [])].map(text => ({
+    kind: "run",
+    key: `run ${text}`,
+    text,
+  }));
+  const failed = Object.values(state.nodes)
+    .filter(node => shown(state, node) === "failed")
+    .map(node => ({ kind: "failed", key: `failed ${node.node}`, node }));
   return [...found, ...failed].filter(one => !known.has(one.key));
 }
 

@@ -16,11 +16,18 @@ const VERSION = "garrison-2"; // changes with the messages between page and work
  */
 export function follow(run, handlers) {
   let open = null;
-  const handle = (kind, data) => { if (open) handlers[kind]?.(data); };
+  const handle = (kind, data) => {
+    if (open) handlers[kind]?.(data);
+  };
   const alone = () => {
     const own = connect(bearer, handle);
     const stop = watchSession(() => own.renewed());
-    open = { close() { stop(); own.close(); } };
+    open = {
+      close() {
+        stop();
+        own.close();
+      },
+    };
     own.follow(run);
   };
   const begin = () => {
@@ -47,11 +54,18 @@ function shared(run, handle, ended, failed) {
   const { locks } = navigator;
   const mine = `garrison-page-${Math.random()}`;
   let known = false;
-  worker.addEventListener("error", event => { event.preventDefault(); if (!known) failed(); });
+  worker.addEventListener("error", event => {
+    event.preventDefault();
+    if (!known) failed();
+  });
   port.addEventListener("message", ({ data: [kind, data] }) => {
     known = true;
     if (kind !== "worker") handle(kind, data);
-    else locks.request(data, () => { handle("link", "lost"); ended(); });
+    else
+      locks.request(data, () => {
+        handle("link", "lost");
+        ended();
+      });
   });
   port.start();
   port.postMessage(["session", bearer()]);
@@ -60,7 +74,15 @@ function shared(run, handle, ended, failed) {
   let leave;
   locks?.request(mine, () => {
     port.postMessage(["lock", mine]);
-    return new Promise(resolve => { leave = resolve; });
+    return new Promise(resolve => {
+      leave = resolve;
+    });
   });
-  return { close() { stop(); port.postMessage(["leave"]); leave?.(); } };
+  return {
+    close() {
+      stop();
+      port.postMessage(["leave"]);
+      leave?.();
+    },
+  };
 }

@@ -6,11 +6,15 @@ import { connect } from "./connection.js";
 const pages = new Map(); // port → the run that the page shows, or null
 const name = `garrison-stream-${Math.random()}`;
 const { locks } = navigator; // missing on a page that came without TLS from another machine
-let held = false, bearer = ""; // the session that a page sent last
+let held = false,
+  bearer = ""; // the session that a page sent last
 
-const connection = connect(() => bearer, (kind, data) => {
-  for (const [port, run] of pages) if (data.run === undefined || data.run === run) port.postMessage([kind, data]);
-});
+const connection = connect(
+  () => bearer,
+  (kind, data) => {
+    for (const [port, run] of pages) if (data.run === undefined || data.run === run) port.postMessage([kind, data]);
+  },
+);
 
 // A lock ends with its holder: so the pages notice this worker's end, and it theirs.
 locks?.request(name, () => {
@@ -33,8 +37,7 @@ self.addEventListener("connect", ({ ports: [port] }) => {
     else if (kind === "session") {
       bearer = word;
       connection.renewed();
-    }
-    else if (kind === "follow") {
+    } else if (kind === "follow") {
       pages.set(port, word);
       connection.follow(word);
     }

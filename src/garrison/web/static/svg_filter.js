@@ -4,9 +4,30 @@
 import { legible } from "./legible.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const GEOMETRY = ["d", "points", "cx", "cy", "rx", "ry", "x", "y", "x1", "y1", "x2", "y2", "width", "height", "transform"];
+const GEOMETRY = [
+  "d",
+  "points",
+  "cx",
+  "cy",
+  "rx",
+  "ry",
+  "x",
+  "y",
+  "x1",
+  "y1",
+  "x2",
+  "y2",
+  "width",
+  "height",
+  "transform",
+];
 const ALLOWED = {
-  g: ["transform"], path: GEOMETRY, polygon: GEOMETRY, polyline: GEOMETRY, ellipse: GEOMETRY, line: GEOMETRY,
+  g: ["transform"],
+  path: GEOMETRY,
+  polygon: GEOMETRY,
+  polyline: GEOMETRY,
+  ellipse: GEOMETRY,
+  line: GEOMETRY,
   text: ["x", "y", "text-anchor", "transform"],
 };
 const KINDS = { node: "node", edge: "edge", cluster: "cluster" };
@@ -25,7 +46,8 @@ export function drawing(written) {
   const [x, y, width, height] = (root.getAttribute("viewBox") ?? "0 0 100 100").split(/[ ,]+/).map(Number);
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", [x, y, width, height].join(" "));
-  const nodes = new Map(), edges = new Map();
+  const nodes = new Map(),
+    edges = new Map();
   for (const child of root.children) copy(child, svg, nodes, edges);
   for (const g of nodes.values()) g.parentElement.append(g); // above the edges, which may not cross a symbol
   return { svg, nodes, edges, width, height };
@@ -47,7 +69,8 @@ function copy(element, parent, nodes, edges) {
   if (element.localName === "text") made.textContent = legible(element.textContent);
   const kind = element.localName === "g" ? KINDS[element.getAttribute("class")] : undefined;
   if (kind) made.classList.add(kind);
-  if (kind === "node") nodes.set([...element.children].find(child => child.localName === "title")?.textContent ?? "", made);
+  if (kind === "node")
+    nodes.set([...element.children].find(child => child.localName === "title")?.textContent ?? "", made);
   const way = kind === "edge" ? WAY.exec(element.id) : null;
   if (way) edges.set(way[1], made);
   for (const child of element.children) copy(child, made, nodes, edges);
@@ -57,4 +80,6 @@ function copy(element, parent, nodes, edges) {
 const isGraph = element => element.getAttribute("class") === "graph";
 
 /** Whether it only wraps an element with a tooltip: its children are copied without it. */
-const wraps = element => element.localName === "a" || (element.localName === "g" && !isGraph(element) && !Object.hasOwn(KINDS, element.getAttribute("class") ?? ""));
+const wraps = element =>
+  element.localName === "a" ||
+  (element.localName === "g" && !isGraph(element) && !Object.hasOwn(KINDS, element.getAttribute("class") ?? ""));

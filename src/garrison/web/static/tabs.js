@@ -19,12 +19,35 @@ export function Tabs({ prefix, label, tabs, chosen, choose, class: kind = "tabs"
     choose(tabs[next][0]);
     event.currentTarget.parentElement.children[next].focus();
   };
-  return html`<div class=${kind} role="tablist" aria-label=${label}>${tabs.map(([name, words, panel], at) => html`
-    <button key=${name} type="button" role="tab" class="quiet" id="${prefix}-tab-${name}" aria-controls=${panel ?? `${prefix}-${name}`}
-      aria-selected=${String(name === chosen)} tabindex=${name === chosen ? "0" : "-1"}
-      onClick=${() => choose(name)} onKeyDown=${event => moved(event, at)}>${words}</button>`)}</div>`;
+  return html`<div class=${kind} role="tablist" aria-label=${label}>
+    ${tabs.map(
+      ([name, words, panel], at) =>
+        html` <button
+          key=${name}
+          type="button"
+          role="tab"
+          class="quiet"
+          id="${prefix}-tab-${name}"
+          aria-controls=${panel ?? `${prefix}-${name}`}
+          aria-selected=${String(name === chosen)}
+          tabindex=${name === chosen ? "0" : "-1"}
+          onClick=${() => choose(name)}
+          onKeyDown=${event => moved(event, at)}
+        >
+          ${words}
+        </button>`,
+    )}
+  </div>`;
 }
 
 /** The panel of a tab. */
-export const TabPanel = ({ prefix, name, chosen, children, ...more }) => html`<div id="${prefix}-${name}" role="tabpanel"
-  aria-labelledby="${prefix}-tab-${name}" hidden=${name !== chosen} ...${more}>${children}</div>`;
+export const TabPanel = ({ prefix, name, chosen, children, ...more }) =>
+  html`<div
+    id="${prefix}-${name}"
+    role="tabpanel"
+    aria-labelledby="${prefix}-tab-${name}"
+    hidden=${name !== chosen}
+    ...${more}
+  >
+    ${children}
+  </div>`;

@@ -16,7 +16,9 @@ export function TerminalView({ run, node, write }) {
 }
 
 function OneTerminal({ run, node, write, reopen }) {
-  const place = useRef(null), button = useRef(null), session = useRef(null);
+  const place = useRef(null),
+    button = useRef(null),
+    session = useRef(null);
   const [now, change] = useState({ title: "", readOnly: "", opened: false, held: false, ended: "" });
   useEffect(() => {
     session.current = terminalSession(place.current, run, node, told => {
@@ -29,9 +31,12 @@ function OneTerminal({ run, node, write, reopen }) {
 
   async function take() {
     const agreed = await ask({
-      title: `Type to the agent of ${node}?`, yes: "Type to the agent", lines: [
+      title: `Type to the agent of ${node}?`,
+      yes: "Type to the agent",
+      lines: [
         "Every key you press in the terminal goes to the agent's program, until you stop. The run's journal records it.",
-        `Its window gets the size of this screen meanwhile. ${LEAVE} leaves the terminal.`],
+        `Its window gets the size of this screen meanwhile. ${LEAVE} leaves the terminal.`,
+      ],
     });
     if (!agreed) return;
     try {
@@ -43,13 +48,30 @@ function OneTerminal({ run, node, write, reopen }) {
   }
 
   const controls = now.held
-    ? html`<p class="typing-mark"><strong>Your keys go to the agent.</strong> <kbd>${LEAVE}</kbd> leaves the terminal.</p>
-      <${Act} does=${() => session.current.release()}>Stop typing<//>`
-    : html`<p class="empty">${now.opened ? `${now.title}, read-only. What has scrolled away is in Log.` : "Opening the terminal…"}</p>
-      ${write && now.opened && !now.readOnly && html`<button type="button" ref=${button} onClick=${take}>Type to the agent</button>`}`;
+    ? html`<p class="typing-mark">
+          <strong>Your keys go to the agent.</strong> <kbd>${LEAVE}</kbd> leaves the terminal.
+        </p>
+        <${Act} does=${() => session.current.release()}>Stop typing<//>`
+    : html`<p class="empty">
+          ${now.opened ? `${now.title}, read-only. What has scrolled away is in Log.` : "Opening the terminal…"}
+        </p>
+        ${write && now.opened && !now.readOnly && html`<button type="button" ref=${button} onClick=${take}>Type to the agent</button>`}`;
   return html`<div class=${now.held ? "terminal held" : "terminal"}>
-    <div class="terminal-bar">${now.ended
-      ? html`<p role="status">The terminal has ended: ${now.ended}.</p><button type="button" onClick=${reopen}>Open again</button>` : controls}</div>
+    <div class="terminal-bar">
+      ${
+        now.ended
+          ? html`<p role="status">The terminal has ended: ${now.ended}.</p>
+              <button type="button" onClick=${reopen}>Open again</button>`
+          : controls
+      }
+    </div>
     ${write && now.opened && now.readOnly && !now.ended && html`<p class="empty">${now.readOnly}.</p>`}
-    <div class="terminal-screen" ref=${place} tabindex="0" role="region" aria-label="Screen of the agent; the tab Log has its output as text" /></div>`;
+    <div
+      class="terminal-screen"
+      ref=${place}
+      tabindex="0"
+      role="region"
+      aria-label="Screen of the agent; the tab Log has its output as text"
+    />
+  </div>`;
 }

@@ -9,9 +9,21 @@ const FOLDER = "./vendor/xterm-6.0.0";
 const FONT = { family: "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace", smallest: 10, usual: 13 };
 const IGNORED = {
   osc: [0, 1, 2, 4, 8, 10, 11, 12, 52, 104, 110, 111, 112],
-  csi: [{ final: "c" }, { prefix: ">", final: "c" }, { prefix: "=", final: "c" }, { final: "n" }, { prefix: "?", final: "n" },
-    { prefix: ">", final: "q" }, { final: "t" }, { intermediates: "$", final: "p" }, { prefix: "?", intermediates: "$", final: "p" }],
-  dcs: [{ intermediates: "$", final: "q" }, { intermediates: "+", final: "q" }],
+  csi: [
+    { final: "c" },
+    { prefix: ">", final: "c" },
+    { prefix: "=", final: "c" },
+    { final: "n" },
+    { prefix: "?", final: "n" },
+    { prefix: ">", final: "q" },
+    { final: "t" },
+    { intermediates: "$", final: "p" },
+    { prefix: "?", intermediates: "$", final: "p" },
+  ],
+  dcs: [
+    { intermediates: "$", final: "q" },
+    { intermediates: "+", final: "q" },
+  ],
 };
 
 const make = document.createElement.bind(document);
@@ -20,7 +32,8 @@ const make = document.createElement.bind(document);
 function strictDocument() {
   const sheets = new Set();
   function style() {
-    const made = make("span"), sheet = new CSSStyleSheet();
+    const made = make("span"),
+      sheet = new CSSStyleSheet();
     made.hidden = true;
     sheets.add(sheet);
     document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
@@ -29,7 +42,8 @@ function strictDocument() {
   }
   function createElement(name) {
     if (name === "style") return style();
-    const made = make(name), setAttribute = made.setAttribute.bind(made);
+    const made = make(name),
+      setAttribute = made.setAttribute.bind(made);
     made.setAttribute = (attribute, value) => {
       if (attribute === "style") made.style.cssText = value;
       else setAttribute(attribute, value);
@@ -52,7 +66,13 @@ function strictDocument() {
       delete document.createElement;
     }
   }
-  return { strict, opened, release() { document.adoptedStyleSheets = document.adoptedStyleSheets.filter(one => !sheets.has(one)); } };
+  return {
+    strict,
+    opened,
+    release() {
+      document.adoptedStyleSheets = document.adoptedStyleSheets.filter(one => !sheets.has(one));
+    },
+  };
 }
 
 let stylesheet = null;
@@ -60,7 +80,12 @@ let stylesheet = null;
 function loadStyle() {
   stylesheet ??= new Promise(resolve => {
     const link = document.createElement("link");
-    Object.assign(link, { rel: "stylesheet", href: new URL(`${FOLDER}/xterm.css`, import.meta.url).href, onload: resolve, onerror: resolve });
+    Object.assign(link, {
+      rel: "stylesheet",
+      href: new URL(`${FOLDER}/xterm.css`, import.meta.url).href,
+      onload: resolve,
+      onerror: resolve,
+    });
     document.head.append(link);
   });
   return stylesheet;
@@ -75,11 +100,23 @@ function loadStyle() {
  */
 export async function openScreen(place, size, typed, leave) {
   const [{ Terminal }, { FitAddon }] = await Promise.all([
-    import(`${FOLDER}/xterm.mjs`), import(`${FOLDER}/addon-fit.mjs`), loadStyle()]);
+    import(`${FOLDER}/xterm.mjs`),
+    import(`${FOLDER}/addon-fit.mjs`),
+    loadStyle(),
+  ]);
   const { strict, opened, release } = strictDocument();
   const terminal = new Terminal({
-    cols: size.columns, rows: size.rows, scrollback: 0, disableStdin: true, documentOverride: strict, logLevel: "off",
-    fontFamily: FONT.family, fontSize: FONT.usual, cursorBlink: false, cursorInactiveStyle: "none", macOptionIsMeta: true,
+    cols: size.columns,
+    rows: size.rows,
+    scrollback: 0,
+    disableStdin: true,
+    documentOverride: strict,
+    logLevel: "off",
+    fontFamily: FONT.family,
+    fontSize: FONT.usual,
+    cursorBlink: false,
+    cursorInactiveStyle: "none",
+    macOptionIsMeta: true,
     theme: { background: "#14171c", foreground: "#e6e8eb", cursor: "#e6e8eb", selectionBackground: "#3c5a86" },
   });
   const fit = new FitAddon();
@@ -88,7 +125,9 @@ export async function openScreen(place, size, typed, leave) {
   for (const id of IGNORED.osc) terminal.parser.registerOscHandler(id, () => true);
   for (const id of IGNORED.csi) terminal.parser.registerCsiHandler(id, () => true);
   for (const id of IGNORED.dcs) terminal.parser.registerDcsHandler(id, () => true);
-  terminal.onData(text => { if (held) typed(text); });
+  terminal.onData(text => {
+    if (held) typed(text);
+  });
   terminal.attachCustomKeyEventHandler(event => {
     if (!held) return false; // the page's own keys, and Tab, work as everywhere
     if (event.ctrlKey && event.shiftKey && event.key.toLowerCase() === "l") {
@@ -108,14 +147,17 @@ export async function openScreen(place, size, typed, leave) {
     if (held) return;
     const width = terminal.element.querySelector(".xterm-screen").offsetWidth;
     if (!width || !place.clientWidth) return;
-    const wanted = Math.floor(10 * terminal.options.fontSize * (place.clientWidth - 8) / width) / 10;
+    const wanted = Math.floor((10 * terminal.options.fontSize * (place.clientWidth - 8)) / width) / 10;
     terminal.options.fontSize = Math.min(FONT.usual, Math.max(FONT.smallest, wanted));
   }
 
   scale();
   return {
     /** Draw; resolved when it is drawn, so that no more is taken than the tab can draw. */
-    draw: text => new Promise(resolve => { terminal.write(text, resolve); }),
+    draw: text =>
+      new Promise(resolve => {
+        terminal.write(text, resolve);
+      }),
     resize({ columns, rows }) {
       terminal.resize(columns, rows);
       scale();

@@ -20,7 +20,13 @@ export function piecesOf(text) {
  */
 export function terminalSession(place, run, node, tell) {
   const stop = new AbortController();
-  let screen = null, id = "", held = false, queue = [], sending = false, watched = null, room = "";
+  let screen = null,
+    id = "",
+    held = false,
+    queue = [],
+    sending = false,
+    watched = null,
+    room = "";
 
   async function begin() {
     try {
@@ -41,7 +47,10 @@ export function terminalSession(place, run, node, tell) {
     id = terminal;
     screen = await openScreen(place, { columns, rows }, type, () => release(true));
     if (stop.signal.aborted) return close();
-    watched = new ResizeObserver(() => { if (held) fill(); else screen.scale(); });
+    watched = new ResizeObserver(() => {
+      if (held) fill();
+      else screen.scale();
+    });
     watched.observe(place);
     tell({ title, readOnly, opened: true });
   }
@@ -99,7 +108,8 @@ export function terminalSession(place, run, node, tell) {
       while (held && queue.length) {
         const pasted = queue[0].startsWith("\x1b[200~");
         let text = queue.shift();
-        while (!pasted && queue.length && !queue[0].startsWith("\x1b[200~") && text.length + queue[0].length <= PIECE) text += queue.shift();
+        while (!pasted && queue.length && !queue[0].startsWith("\x1b[200~") && text.length + queue[0].length <= PIECE)
+          text += queue.shift();
         await act(`terminals/${part(id)}/keys`, { text });
       }
     } catch (problem) {
@@ -120,5 +130,13 @@ export function terminalSession(place, run, node, tell) {
   }
 
   begin();
-  return { take, release, stop() { stop.abort(); held = false; close(); } };
+  return {
+    take,
+    release,
+    stop() {
+      stop.abort();
+      held = false;
+      close();
+    },
+  };
 }

@@ -16,12 +16,19 @@ export function Age({ time, before = "", after = "" }) {
   const [, again] = useReducer(count => count + 1, 0);
   const words = useRef("");
   const at = millis(time);
-  const read = () => at === null ? "" : `${before}${span((Date.now() - at) / 1000)}${after}`;
+  const read = () => (at === null ? "" : `${before}${span((Date.now() - at) / 1000)}${after}`);
   words.current = read();
   useEffect(() => {
-    const renew = () => { if (words.current !== read()) again(); };
+    const renew = () => {
+      if (words.current !== read()) again();
+    };
     shown.add(renew);
     return () => shown.delete(renew);
   }, [at, before, after]);
-  return html`<time class="age" datetime=${at === null ? null : new Date(at).toISOString()} title=${at === null ? null : clock(time)}>${words.current}</time>`;
+  return html`<time
+    class="age"
+    datetime=${at === null ? null : new Date(at).toISOString()}
+    title=${at === null ? null : clock(time)}
+    >${words.current}</time
+  >`;
 }

@@ -7,15 +7,50 @@ import { Empty, html, memo, Panel, reading, Skeleton, useRef, useState } from ".
 import { clock, zone } from "./words.js";
 
 const KINDS = {
-  run: ["▸", "run"], landed: ["✓", "landed"], failed: ["✕", "failed"], skipped: ["–", "skipped"], unchanged: ["=", "no change"], attempt: ["↻", "retry"],
-  death: ["✕", "died"], respawn: ["↻", "restarted"], parked: ["‖", "parked"], unparked: ["▸", "unparked"], healed: ["↻", "healed"],
-  asks: ["?", "asks"], enqueued: ["◕", "queued"], withdrawn: ["–", "withdrawn"], conflict: ["✕", "conflict"],
-  enq: ["◕", "queued"], test: ["▸", "gate runs"], verdict: ["·", "gate ended"], landing: ["▸", "landing"], state: ["·", "changed"], cancel: ["–", "cancelled"],
-  rejected: ["✕", "gate red"], held: ["‖", "held"], rescued: ["✓", "snapshot"], paused: ["‖", "queue paused"], resumed: ["▸", "queue resumed"],
+  run: ["▸", "run"],
+  landed: ["✓", "landed"],
+  failed: ["✕", "failed"],
+  skipped: ["–", "skipped"],
+  unchanged: ["=", "no change"],
+  attempt: ["↻", "retry"],
+  death: ["✕", "died"],
+  respawn: ["↻", "restarted"],
+  parked: ["‖", "parked"],
+  unparked: ["▸", "unparked"],
+  healed: ["↻", "healed"],
+  asks: ["?", "asks"],
+  enqueued: ["◕", "queued"],
+  withdrawn: ["–", "withdrawn"],
+  conflict: ["✕", "conflict"],
+  enq: ["◕", "queued"],
+  test: ["▸", "gate runs"],
+  verdict: ["·", "gate ended"],
+  landing: ["▸", "landing"],
+  state: ["·", "changed"],
+  cancel: ["–", "cancelled"],
+  rejected: ["✕", "gate red"],
+  held: ["‖", "held"],
+  rescued: ["✓", "snapshot"],
+  paused: ["‖", "queue paused"],
+  resumed: ["▸", "queue resumed"],
 };
-const LOOKS = { "✕": "failed", "↻": "back", "‖": "parked", "✓": "landed", "▸": "working", "?": "asking", "◕": "landing", "–": "skipped", "=": "unchanged" };
+const LOOKS = {
+  "✕": "failed",
+  "↻": "back",
+  "‖": "parked",
+  "✓": "landed",
+  "▸": "working",
+  "?": "asking",
+  "◕": "landing",
+  "–": "skipped",
+  "=": "unchanged",
+};
 
-const TABS = [["timeline", "Timeline"], ["signals", "Signals"], ["queue", "Queue"]];
+const TABS = [
+  ["timeline", "Timeline"],
+  ["signals", "Signals"],
+  ["queue", "Queue"],
+];
 
 /** The panel; `choose` opens a node, `read(list, query)` requests a page of a list. */
 export const Timeline = reading(["timeline", "signals", "queue"], ({ state, run, choose, read }) => {
@@ -24,13 +59,36 @@ export const Timeline = reading(["timeline", "signals", "queue"], ({ state, run,
   const [sought, search] = useState(false);
   const live = chosen !== "queue"; // the event stream has the queue as it is, not what it was
   const entries = page?.entries ?? (live ? state?.[chosen] : null);
-  const choices = html`<${Tabs} prefix="story" label="What to list" tabs=${TABS} chosen=${chosen} choose=${name => { turn(name); show(null); }} />`;
-  const pager = html`<${HistoryPager} key=${chosen} live=${live} version=${state} read=${query => read(chosen, query)} show=${show} search=${search}
-    name="${run}-${chosen}.txt" line=${lineText}><span class="zone">Times: ${zone()}</span><//>`;
+  const choices = html`<${Tabs}
+    prefix="story"
+    label="What to list"
+    tabs=${TABS}
+    chosen=${chosen}
+    choose=${name => {
+      turn(name);
+      show(null);
+    }}
+  />`;
+  const pager = html`<${HistoryPager}
+    key=${chosen}
+    live=${live}
+    version=${state}
+    read=${query => read(chosen, query)}
+    show=${show}
+    search=${search}
+    name="${run}-${chosen}.txt"
+    line=${lineText}
+    ><span class="zone">Times: ${zone()}</span><//
+  >`;
   return html`<${Panel} id="story" title="What happened" beside=${choices} above=${pager}>
     ${!entries ? html`<${Skeleton} />` : !entries.length && html`<${Empty}>${sought ? "Nothing matches." : live ? "Nothing has happened yet." : "Nothing was queued yet."}<//>`}
-    ${TABS.map(([name]) => html`<${TabPanel} key=${name} prefix="story" name=${name} chosen=${entries?.length ? chosen : ""}>
-      ${name === chosen && html`<${Lines} name=${name} entries=${entries ?? []} choose=${choose} />`}<//>`)}<//>`;
+    ${TABS.map(
+      ([name]) =>
+        html`<${TabPanel} key=${name} prefix="story" name=${name} chosen=${entries?.length ? chosen : ""}>
+          ${name === chosen && html`<${Lines} name=${name} entries=${entries ?? []} choose=${choose} />`}<//
+        >`,
+    )}<//
+  >`;
 });
 
 /** A list, the latest first. One line of it is in the tab order; arrows move to the others, so that Tab leaves the list. */
@@ -49,27 +107,62 @@ function Lines({ name, entries, choose }) {
     buttons[at + way]?.focus();
   };
   const Line = name === "signals" ? Signal : Happened;
-  return html`<ol class="story" id="list-${name}" ref=${list} onKeyDown=${moved}
-      onFocusIn=${event => hold(event.target.closest("li")?.dataset.key ?? null)}>
-    ${lines.map(line => html`<${Line} key=${line.id} line=${line} stop=${line.id === stop} choose=${choose} />`)}</ol>`;
+  return html`<ol
+    class="story"
+    id="list-${name}"
+    ref=${list}
+    onKeyDown=${moved}
+    onFocusIn=${event => hold(event.target.closest("li")?.dataset.key ?? null)}
+  >
+    ${lines.map(line => html`<${Line} key=${line.id} line=${line} stop=${line.id === stop} choose=${choose} />`)}
+  </ol>`;
 }
 
 const Happened = memo(({ line, stop, choose }) => {
   const [sign, word] = KINDS[line.kind] ?? ["·", line.kind];
-  return html`<li class="line s-${LOOKS[sign] ?? "waiting"}" data-key=${line.id}><${Time} at=${line.at} /><span class="sign" aria-hidden="true">${sign}</span>
-    <span class="kind">${word}</span><${Who} node=${line.node} stop=${stop} choose=${choose} /><span class="text" title=${line.text}>${plain(line.text ?? "")}</span></li>`;
+  return html`<li class="line s-${LOOKS[sign] ?? "waiting"}" data-key=${line.id}>
+    <${Time} at=${line.at} /><span class="sign" aria-hidden="true">${sign}</span> <span class="kind">${word}</span
+    ><${Who} node=${line.node} stop=${stop} choose=${choose} /><span class="text" title=${line.text}
+      >${plain(line.text ?? "")}</span
+    >
+  </li>`;
 });
 
-const Signal = memo(({ line, stop, choose }) => html`<li class="line s-waiting" data-key=${line.id}><${Time} at=${line.at} /><span class="sign" aria-hidden="true">→</span>
-  <span class="kind mono">${line.type}</span><${Who} node=${line.node} stop=${stop} choose=${choose} />
-  <span class="text" title=${line.text}>${[[line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join(" · ")}</span></li>`);
+const Signal = memo(
+  ({ line, stop, choose }) =>
+    html`<li class="line s-waiting" data-key=${line.id}>
+      <${Time} at=${line.at} /><span class="sign" aria-hidden="true">→</span> <span class="kind mono">${line.type}</span
+      ><${Who} node=${line.node} stop=${stop} choose=${choose} />
+      <span class="text" title=${line.text}
+        >${[[line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join(" · ")}</span
+      >
+    </li>`,
+);
 
 /** Without what the line shows already: the signal that reported it, and that it is about a node. */
-const plain = text => text.replace(/^[A-Z_]+ from \S+: /, "").replace(/^node \w+, (attempt \d+):? ?/, "$1 ").trim();
+const plain = text =>
+  text
+    .replace(/^[A-Z_]+ from \S+: /, "")
+    .replace(/^node \w+, (attempt \d+):? ?/, "$1 ")
+    .trim();
 
 const Time = ({ at }) => html`<time datetime=${typeof at === "string" ? at : null}>${clock(at)}</time>`;
 
-const Who = ({ node, stop, choose }) => node ? html`<button type="button" class="link-like name" tabindex=${stop ? "0" : "-1"} title=${node} onClick=${() => choose(node)}>${node}</button>` : html`<span />`;
+const Who = ({ node, stop, choose }) =>
+  node
+    ? html`<button
+        type="button"
+        class="link-like name"
+        tabindex=${stop ? "0" : "-1"}
+        title=${node}
+        onClick=${() => choose(node)}
+      >
+        ${node}
+      </button>`
+    : html`<span />`;
 
 /** A line as text, for copies. */
-const lineText = line => [line.at, line.kind ?? line.type, line.node, [line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join("\t");
+const lineText = line =>
+  [line.at, line.kind ?? line.type, line.node, [line.source, line.target].filter(Boolean).join(" → "), line.text]
+    .filter(Boolean)
+    .join("\t");

@@ -31,14 +31,22 @@ const names = (one, other) => Object.keys({ ...one, ...other });
 const shallow = (one, other) => names(one, other).every(name => one[name] === other[name]);
 
 /** Whether two sets of properties draw the same: of `state`, the run's state, only `parts` are compared. */
-export const sameDrawing = (parts, one, other) => names(one, other).every(name => one[name] === other[name]
-  || (name === "state" && one.state && other.state && parts.every(part => one.state[part] === other.state[part])));
+export const sameDrawing = (parts, one, other) =>
+  names(one, other).every(
+    name =>
+      one[name] === other[name] ||
+      (name === "state" && one.state && other.state && parts.every(part => one.state[part] === other.state[part])),
+  );
 
 /** A component that is drawn again only when `same(properties, new properties)` is false: by default, when one of them changed. */
 export function memo(component, same = shallow) {
   return class extends Component {
-    shouldComponentUpdate(next) { return !same(this.props, next); }
-    render(props) { return h(component, props); }
+    shouldComponentUpdate(next) {
+      return !same(this.props, next);
+    }
+    render(props) {
+      return h(component, props);
+    }
   };
 }
 
@@ -47,12 +55,26 @@ export const reading = (parts, component) => memo(component, (one, other) => sam
 
 /** A panel of the page: a section with a heading, elements `beside` it, others `above` its body. */
 export function Panel({ id, title, beside, above, hidden, class: kind, children }) {
-  return html`<section id=${id} class=${kind ? `panel ${kind}` : "panel"} aria-labelledby="${id}-title" hidden=${Boolean(hidden)}>
-    <div class="panel-head"><h2 id="${id}-title" tabindex="-1">${title}</h2>${beside}</div>${above}<div class="body">${children}</div></section>`;
+  return html`<section
+    id=${id}
+    class=${kind ? `panel ${kind}` : "panel"}
+    aria-labelledby="${id}-title"
+    hidden=${Boolean(hidden)}
+  >
+    <div class="panel-head">
+      <h2 id="${id}-title" tabindex="-1">${title}</h2>
+      ${beside}
+    </div>
+    ${above}
+    <div class="body">${children}</div>
+  </section>`;
 }
 
 /** The text of an empty list. */
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
 /** What stands for something that is not known yet: nothing is stated of it. */
-export const Skeleton = ({ lines = 3 }) => html`<div class="skeleton" aria-hidden="true">${Array.from({ length: lines }, (_, at) => html`<span key=${at} />`)}</div>`;
+export const Skeleton = ({ lines = 3 }) =>
+  html`<div class="skeleton" aria-hidden="true">
+    ${Array.from({ length: lines }, (_, at) => html`<span key=${at} />`)}
+  </div>`;

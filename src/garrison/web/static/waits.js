@@ -21,31 +21,60 @@ const SIGNS = { run: "!", gate: "?", asks: "?", parked: "‖", failed: "✕" };
  * @param {function(string, string?)} props.choose opens a node, at a tab
  * @param {function} props.act posts a change
  */
-export const Waits = reading(["nodes", "gates", "waits", "hint", "problems", "status", "write", "next"], ({ state, elsewhere, choose, act }) => {
-  const waits = state && waiting(state);
-  const all = state && [...waits, ...notes(state)];
-  return html`<${Panel} id="waits" title="Waits for you" class=${waits?.length ? "some" : ""} beside=${html`<span class="number">${waits?.length || ""}</span>`}>
-    ${!all ? html`<${Skeleton} />` : !all.length && html`<${Empty}>Nothing is waiting for you.<//>`}
-    <ul class="cards">${all?.map(one => html`<${Card} key=${one.key} one=${one} run=${state.run} write=${state.write !== false} over=${state.status === "failed"}
-      choose=${choose} act=${act} />`)}</ul>
-    <ul class="elsewhere">${elsewhere.map(one => html`<li key=${one.run}><a href="/?run=${part(one.run)}">${one.run}</a> has ${count(one.gates, "item")} waiting for you</li>`)}</ul><//>`;
-});
+export const Waits = reading(
+  ["nodes", "gates", "waits", "hint", "problems", "status", "write", "next"],
+  ({ state, elsewhere, choose, act }) => {
+    const waits = state && waiting(state);
+    const all = state && [...waits, ...notes(state)];
+    return html`<${Panel}
+      id="waits"
+      title="Waits for you"
+      class=${waits?.length ? "some" : ""}
+      beside=${html`<span class="number">${waits?.length || ""}</span>`}
+    >
+      ${!all ? html`<${Skeleton} />` : !all.length && html`<${Empty}>Nothing is waiting for you.<//>`}
+      <ul class="cards">
+        ${all?.map(
+          one =>
+            html`<${Card}
+              key=${one.key}
+              one=${one}
+              run=${state.run}
+              write=${state.write !== false}
+              over=${state.status === "failed"}
+              choose=${choose}
+              act=${act}
+            />`,
+        )}
+      </ul>
+      <ul class="elsewhere">
+        ${elsewhere.map(one => html`<li key=${one.run}><a href="/?run=${part(one.run)}">${one.run}</a> has ${count(one.gates, "item")} waiting for you</li>`)}
+      </ul><//
+    >`;
+  },
+);
 
 /** A card of what waits, with what answers it; `write`: changes are allowed, `over`: the run has failed, `beside`: elements of its head. */
 export function Card({ one, run, write, over, choose, act, beside }) {
   const name = one.node?.node ?? one.gate?.node;
   return html`<li class="card w-${one.kind}" data-key=${one.key}>
-    <div class="card-head"><span class="sign" aria-hidden="true">${SIGNS[one.kind]}</span><span class="kind">${TITLES[one.kind]}</span>
-      ${name && html`<button type="button" class="link-like name" onClick=${() => choose(name)}>${name}</button>`}<${Age} time=${one.node?.since} />${beside}</div>
+    <div class="card-head">
+      <span class="sign" aria-hidden="true">${SIGNS[one.kind]}</span
+      ><span class="kind">${TITLES[one.kind]}</span>
+      ${name && html`<button type="button" class="link-like name" onClick=${() => choose(name)}>${name}</button>`}<${Age}
+        time=${one.node?.since}
+      />${beside}
+    </div>
     <p class="question">${question(one)}</p>
     ${one.kind === "gate" && one.gate.kind !== "signal" && html`<${Decision} run=${run} gate=${one.gate.gate} />`}
-    ${write && name && html`<div class="row answers"><${Answers} one=${one} name=${name} run=${run} over=${over} choose=${choose} act=${act} /></div>`}</li>`;
+    ${write && name && html`<div class="row answers"><${Answers} one=${one} name=${name} run=${run} over=${over} choose=${choose} act=${act} /></div>`}
+  </li>`;
 }
 
 function question({ kind, text, gate, node }) {
   if (kind === "run") return text;
   if (gate) return gate.question + until(gate);
-  return typeof node.asks === "string" && node.asks || node.reason || node.doing || "";
+  return (typeof node.asks === "string" && node.asks) || node.reason || node.doing || "";
 }
 
 function until({ deadline, default: chosen }) {
@@ -55,17 +84,25 @@ function until({ deadline, default: chosen }) {
 
 function Answers({ one, name, run, over, choose, act }) {
   const details = html`<button key="why" type="button" onClick=${() => choose(name)}>See why</button>`;
-  if (one.kind === "parked") return html`<${NodeAction} action="unpark" run=${run} node=${name} act=${act} />${details}`;
-  if (one.kind === "failed") return html`${one.node.agent && html`<${NodeAction} action="retry" run=${run} node=${name} over=${over} act=${act} />`}${details}`;
+  if (one.kind === "parked")
+    return html`<${NodeAction} action="unpark" run=${run} node=${name} act=${act} />${details}`;
+  if (one.kind === "failed")
+    return html`${one.node.agent && html`<${NodeAction} action="retry" run=${run} node=${name} over=${over} act=${act} />`}${details}`;
   const { choices = [], free, kind } = one.gate ?? {};
   const send = text => answer(act, name, one.gate, text);
   if (!choices.length || free) return html`<${TextForm} label="Answer" hint="Answer to ${name}" send=${send} />`;
   const review = kind === "review";
-  const chosen = async label => (!review || await landing(name, one.gate)) && act(`gates/${part(one.gate.gate)}`, { choice: label });
+  const chosen = async label =>
+    (!review || (await landing(name, one.gate))) && act(`gates/${part(one.gate.gate)}`, { choice: label });
   return html`${review && html`<button key="changes" type="button" onClick=${() => choose(name, "changes")}>See changes</button>`}
-    ${choices.map((choice, at) => html`<${Act} key="choice ${choice.label}" class=${at === 0 ? "primary" : ""} does=${() => chosen(choice.label)}>${choice.label}<//>`)}
-    ${review && html`<${TextForm} key="reject" label="Reject" hint="Reason for its next attempt" kind="" send=${send} />`}`;
+  ${choices.map((choice, at) => html`<${Act} key="choice ${choice.label}" class=${at === 0 ? "primary" : ""} does=${() => chosen(choice.label)}>${choice.label}<//>`)}
+  ${review && html`<${TextForm} key="reject" label="Reject" hint="Reason for its next attempt" kind="" send=${send} />`}`;
 }
 
-const landing = (name, gate) => ask({ title: `Approve the work of ${name}?`, yes: "Approve", kind: "primary",
-  lines: [gate.question, "It lands once it has passed the gate. The changes show what it is."] });
+const landing = (name, gate) =>
+  ask({
+    title: `Approve the work of ${name}?`,
+    yes: "Approve",
+    kind: "primary",
+    lines: [gate.question, "It lands once it has passed the gate. The changes show what it is."],
+  });

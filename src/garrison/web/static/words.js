@@ -15,18 +15,46 @@ const STATES = {
   unchanged: ["=", "no change"],
 };
 const ALSO = {
-  pending: "waiting", new: "waiting", planning: "waiting",
-  active: "working", running: "working", executing: "working", candidate: "working", testing: "working",
-  starting: "working", alive: "working", agent: "working", spawning: "working",
-  queued: "landing", impl_complete: "landing", validating: "landing",
-  validated: "landed", merged: "landed",
-  done: "passed", success: "passed", partial_success: "passed", succeeded: "passed", finished: "passed",
-  terminated: "passed", ended: "passed",
-  fail: "failed", dead: "failed", crashed: "failed", rejected: "failed", conflict: "failed", corrupt: "failed",
-  "no change": "unchanged", undone: "failed",
-  cancelled: "skipped", superseded: "skipped",
+  pending: "waiting",
+  new: "waiting",
+  planning: "waiting",
+  active: "working",
+  running: "working",
+  executing: "working",
+  candidate: "working",
+  testing: "working",
+  starting: "working",
+  alive: "working",
+  agent: "working",
+  spawning: "working",
+  queued: "landing",
+  impl_complete: "landing",
+  validating: "landing",
+  validated: "landed",
+  merged: "landed",
+  done: "passed",
+  success: "passed",
+  partial_success: "passed",
+  succeeded: "passed",
+  finished: "passed",
+  terminated: "passed",
+  ended: "passed",
+  fail: "failed",
+  dead: "failed",
+  crashed: "failed",
+  rejected: "failed",
+  conflict: "failed",
+  corrupt: "failed",
+  "no change": "unchanged",
+  undone: "failed",
+  cancelled: "skipped",
+  superseded: "skipped",
   interrupted: "parked",
-  held: "parked", paused: "parked", landing_blocked: "parked", stopping: "parked", hung: "parked",
+  held: "parked",
+  paused: "parked",
+  landing_blocked: "parked",
+  stopping: "parked",
+  hung: "parked",
 };
 
 /** One of the states, for a status of a node, run, layer or queue entry. */
@@ -42,7 +70,7 @@ export const signOf = status => STATES[stateOf(status)][0];
 export const wordOf = status => STATES[stateOf(status)][1];
 
 /** A node's state in a word: while it lands, what the queue does with it, in the words of the command line. */
-export const nodeWord = (node, state) => state === "landing" && node?.state ? node.state : wordOf(state);
+export const nodeWord = (node, state) => (state === "landing" && node?.state ? node.state : wordOf(state));
 
 /** Milliseconds since the epoch of a time on the wire (ISO 8601, or seconds); null if there is none. */
 export function millis(time) {
@@ -56,8 +84,8 @@ export function span(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;
   if (whole < 3600) return `${Math.floor(whole / 60)} min`;
-  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${String(Math.floor(whole % 3600 / 60)).padStart(2, "0")}`;
-  return `${Math.floor(whole / 86400)} d ${Math.floor(whole % 86400 / 3600)} h`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${String(Math.floor((whole % 3600) / 60)).padStart(2, "0")}`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
 /** The time of day of a time on the wire, with seconds; the date too if it was another day. */
@@ -65,14 +93,19 @@ export function clock(time, now = Date.now()) {
   const at = millis(time);
   if (at === null) return "";
   const date = new Date(at);
-  const day = date.toDateString() === new Date(now).toDateString() ? ""
-    : date.toLocaleDateString(undefined, { month: "short", day: "numeric" }) + " ";
-  return day + date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  const day =
+    date.toDateString() === new Date(now).toDateString()
+      ? ""
+      : date.toLocaleDateString(undefined, { month: "short", day: "numeric" }) + " ";
+  return (
+    day + date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false })
+  );
 }
 
 /** The zone of all times on the page: "Europe/Berlin (UTC+02:00)". */
 export function zone(date = new Date()) {
-  const minutes = -date.getTimezoneOffset(), whole = Math.abs(minutes);
+  const minutes = -date.getTimezoneOffset(),
+    whole = Math.abs(minutes);
   const offset = `UTC${minutes < 0 ? "−" : "+"}${String(Math.floor(whole / 60)).padStart(2, "0")}:${String(whole % 60).padStart(2, "0")}`;
   const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
   return name && name !== "UTC" ? `${name} (${offset})` : minutes ? offset : "UTC";
@@ -85,11 +118,16 @@ export function dollars(usd) {
 }
 
 /** Dollars of a limit: "$0.43 of $2.00"; an empty string for none. */
-export const dollarsOf = (usd, limit) => usd && limit ? `${dollars(usd)} of ${dollars(limit)}` : dollars(usd);
+export const dollarsOf = (usd, limit) => (usd && limit ? `${dollars(usd)} of ${dollars(limit)}` : dollars(usd));
 
 /** [input, output] tokens: "12 k tokens in, 3.4 k out"; an empty string for none. */
 export function tokens([input, output] = [0, 0]) {
-  const short = n => n < 1000 ? String(n) : n < 1e6 ? `${(n / 1000).toPrecision(n < 1e4 ? 2 : 3).replace(/\.0$/, "")} k` : `${(n / 1e6).toFixed(1)} M`;
+  const short = n =>
+    n < 1000
+      ? String(n)
+      : n < 1e6
+        ? `${(n / 1000).toPrecision(n < 1e4 ? 2 : 3).replace(/\.0$/, "")} k`
+        : `${(n / 1e6).toFixed(1)} M`;
   return input || output ? `${short(input)} tokens in, ${short(output)} out` : "";
 }
 
@@ -98,7 +136,9 @@ export function changedSoFar(work) {
   const { files = 0, added = 0, removed = 0, new: fresh = 0 } = work?.changed ?? {};
   if (!work?.changed) return "";
   if (!files && !fresh) return "nothing changed yet";
-  return [files && `${count(files, "file")} +${added} −${removed}`, fresh && count(fresh, "new file")].filter(Boolean).join(", ");
+  return [files && `${count(files, "file")} +${added} −${removed}`, fresh && count(fresh, "new file")]
+    .filter(Boolean)
+    .join(", ");
 }
 
 /** How long a node at work usually takes: "usually 3 min"; twice as long is said as well. An empty string if unknown. */

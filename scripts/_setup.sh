@@ -98,10 +98,11 @@ system_packages() {
     have bwrap || say "set-up: bubblewrap is missing; garrison asks at its first launch what shall hold agents instead (docs/security.md); to have it: $(install_command bubblewrap)"
 }
 
-# Packages that only tests need: without a browser, Graphviz or an ssh server, those tests are skipped.
+# Packages that only tests need: without a browser, Graphviz, npm or an ssh server, those tests are skipped.
 test_packages() {
     wanted=
-    have dot || wanted=graphviz
+    have npm || wanted="nodejs npm"
+    have dot || wanted="${wanted:+$wanted }graphviz"
     # Outside of a container, Debian's package would leave an ssh server running that the user did not ask for.
     have sshd || ! in_container || wanted="${wanted:+$wanted }openssh-server"
     # The headless build is half as large and uses half the CPU; older distributions have only the other one.
@@ -117,6 +118,14 @@ test_packages() {
     # shellcheck disable=SC2086
     [ -z "$wanted" ] || try_install $wanted ||
         say "set-up: some tests are skipped; to run them too: $(install_command $wanted)"
+}
+
+# Lint, format and types of the page need what package-lock.json names; without npm that check is skipped.
+page_tools() {
+    have npm || return 0
+    [ "$root/node_modules/.package-lock.json" -nt "$root/package-lock.json" ] && return 0
+    (cd "$root" && npm ci --silent --no-audit --no-fund </dev/null >/dev/null) ||
+        say "set-up: npm ci failed; the page's code is not checked"
 }
 
 # find_python [MODULE...] : prints the path of the newest Python >= 3.11 that has these modules. Each candidate is run:
@@ -296,7 +305,7 @@ set_up() {
 # As set_up, with what only tests need; the packages come while .venv is made. Ctrl-C lets apt-get finish.
 set_up_for_tests() {
     sane_environment
-    (system_packages && test_packages) &
+    (system_packages && test_packages && page_tools) &
     packages=$!
     environment test
     wait "$packages"

@@ -49,6 +49,11 @@ GRACE = 10.0
 """Seconds for a check to end after a signal, and for the last processes of the tests to end by themselves."""
 NOT_ISOLATED = 77
 """Exit code of `garrison.testing.isolation` where nothing can be isolated."""
+OLDEST_NODE = 20
+"""Major version that ESLint needs."""
+NOT_THERE = 78
+"""Exit code of a check whose tools are not installed."""
+SKIPPED = {NOT_ISOLATED: "nothing can be isolated here", NOT_THERE: "its tools are not installed"}
 CALLERS = re.compile(r"(GARRISON|GIT|PYTEST|COVERAGE|CLAUDE|ANTHROPIC)_|(CDPATH|TMPDIR|PYTHON[A-Z]+|CLAUDECODE)$")
 """Variables of the caller that tests must not see."""
 
@@ -172,13 +177,13 @@ class Check:
     @property
     def result(self) -> str:
         """The word of the table."""
-        if self.code == NOT_ISOLATED:
-            return "skipped, nothing can be isolated here"
+        if self.code in SKIPPED:
+            return f"skipped, {SKIPPED[self.code]}"
         return (f"FAILED ({self.code})" if self.code else "ok") + (f", {self.note}" if self.note else "")
 
     @property
     def failed(self) -> bool:
-        return self.code not in (0, NOT_ISOLATED)
+        return self.code != 0 and self.code not in SKIPPED
 
 
 @dataclass
@@ -203,6 +208,7 @@ class Suite:
             mypy = self.check("mypy", str(self.bin / "mypy"), beside=True).start(self.root)
             claude = None if self.arguments else self.claude(self.tier.claude_markers, "-n", "2").start(self.root)
             self.run_one(self.check("ruff check", str(self.bin / "ruff"), "check"))
+            self.check_page()
             self.run_one(self.check("import-linter", str(self.bin / "lint-imports")))
             self.run_main()
             print("\n== mypy", flush=True)
@@ -261,6 +267,18 @@ class Suite:
         isolated = [str(self.bin / "python"), "-P", "-m", "garrison.testing.isolation", "--env",
                     f"COVERAGE_FILE={self.scratch}/coverage", "--", *inner]
         return self.check("pytest claude, once more" if again else "pytest claude", *isolated, beside=not again)
+
+    def check_page(self) -> None:
+        """Check the page's code, its format, rules and types, where their tools are installed."""
+        tools = self.root / "node_modules/.bin/eslint"
+        node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=False).stdout \
+            if shutil.which("node") and shutil.which("npm") else ""
+        check = self.check("page", "npm", "run", "--silent", "check")
+        if tools.exists() and node.startswith("v") and int(node[1:].partition(".")[0]) >= OLDEST_NODE:
+            self.run_one(check)
+        else:
+            print(f"\n== page\nnot checked: it needs Node.js {OLDEST_NODE}, npm, and what package.json names (npm ci)")
+            check.code = NOT_THERE
 
     def coverage(self) -> Check:
         """Make the check that the coverage of all tests together is enough."""

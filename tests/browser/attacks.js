@@ -55,10 +55,10 @@ async target => {
         socket.onerror = () => resolve("refused");
       }),
   );
-  await tried(
-    "worker",
-    async () => new SharedWorker(`${target}/static/stream_worker.js`, { type: "module" }) && "open",
-  );
+  await tried("worker", async () => {
+    new SharedWorker(`${target}/static/stream_worker.js`, { type: "module" });
+    return "open";
+  });
   await tried("channel", () => {
     const channel = new BroadcastChannel("garrison-session");
     const heard = new Promise(resolve => {

@@ -90,7 +90,7 @@ class TestTiers:
         assert "not slow and smoke" in claude
         assert not calls(checkout, "--cov")
         assert [line[3:] for line in done.stdout.splitlines() if line.startswith("== ")] == [
-            "ruff check", "import-linter", "pytest", "mypy", "pytest claude"]
+            "ruff check", "page", "import-linter", "pytest", "mypy", "pytest claude"]
         assert done.stdout.endswith("scripts/test: all checks passed\n")
 
     def test_full_runs_all_but_the_slow_ones_with_coverage(self, checkout: Path) -> None:

@@ -35,9 +35,13 @@ async function body(response) {
   return found;
 }
 
-/** GET a path below /api; its JSON. `signal` is an AbortSignal. */
-export async function get(path, { signal } = {}) {
-  return body(await answer(path, { signal, headers: { Accept: "application/json" } }));
+/**
+ * GET a path below /api; its JSON.
+ * @param {string} path
+ * @param {{signal?: AbortSignal}} [how]
+ */
+export async function get(path, how = {}) {
+  return body(await answer(path, { signal: how.signal, headers: { Accept: "application/json" } }));
 }
 
 function post(path, data, signal) {

@@ -14,7 +14,7 @@ const ARMED_AFTER = 400; // milliseconds
  * @param {Array<string>} [what.lines] what happens, what is lost
  * @param {string} what.yes the word on the button that agrees
  * @param {string} [what.kind] class of that button
- * @param {{label: string, value: string, required: boolean}} [what.field] a text to give with it
+ * @param {{label: string, value?: string, required?: boolean}} [what.field] a text to give with it
  * @param {Array<{value: string, label: string}>} [what.options] things to choose from, all chosen at first
  * @returns {Promise<{text: string, chosen: Array<string>}|null>} null: not now
  */

@@ -22,7 +22,7 @@ const SHORT = 10;
  * @param {number} props.attempt
  * @param {number} props.version changes when it may be different by now
  * @param {boolean} props.write whether changes are allowed
- * @param {function} props.act posts a change
+ * @param {(...given: any[]) => any} props.act posts a change
  */
 export class Changes extends Component {
   constructor(props) {
@@ -122,7 +122,8 @@ export class Changes extends Component {
     const { change, comments } = this.state,
       note = this.note.current.value.trim();
     const lines = [
-      `${count(change.count, "file")} +${change.added} −${change.removed}, commit ${change.commit.slice(0, SHORT)}. It lands on ${change.target} once it has passed the gate.`,
+      `${count(change.count, "file")} +${change.added} −${change.removed}, commit ${change.commit.slice(0, SHORT)}. ` +
+        `It lands on ${change.target} once it has passed the gate.`,
       ...(comments.length
         ? [`${count(comments.length, "comment")} of yours would not be sent: comments are part of a rejection.`]
         : []),
@@ -196,7 +197,12 @@ export class Changes extends Component {
             </div>`
           : html`<${Empty}>It changed no file.<//>`
       }
-      ${next !== null && html`<${Act} class="more" does=${() => this.moreFiles()}>${trouble || `More files (${next} of ${change.count} shown)`}<//>`}
+      ${
+        next !== null &&
+        html`<${Act} class="more" does=${() => this.moreFiles()}>
+          ${trouble || `More files (${next} of ${change.count} shown)`}
+        <//>`
+      }
       ${
         change.evidence.length > 0 &&
         html`<section>
@@ -285,7 +291,13 @@ const Commits = ({ change: { commits, more_commits: more } }) =>
     <h3>${count(commits.length + more, "commit")}</h3>
     <ol class="commits">
       ${more > 0 && html`<li class="kind">… ${more} earlier</li>`}
-      ${commits.map(one => html`<li key=${one.oid}><code>${one.oid.slice(0, SHORT)}</code> ${one.subject} <span class="kind">${one.author}, ${clock(one.at)}</span></li>`)}
+      ${commits.map(
+        one =>
+          html`<li key=${one.oid}>
+            <code>${one.oid.slice(0, SHORT)}</code> ${one.subject}
+            <span class="kind"> ${one.author}, ${clock(one.at)}</span>
+          </li>`,
+      )}
     </ol>
   </section>`;
 

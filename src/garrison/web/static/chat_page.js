@@ -5,7 +5,7 @@ import { act, get, part, posted, replayed } from "./api.js";
 import { BUTLER, ChatRail } from "./chat_rail.js";
 import { HistoryPager } from "./history_pager.js";
 import { Markdown } from "./markdown.js";
-import { announce, link, tab, toast } from "./notice.js";
+import { announce, link, skipTo, tab, toast } from "./notice.js";
 import { Component, createRef, html, memo, Panel, render, Skeleton } from "./view.js";
 import { clock, count, zone } from "./words.js";
 
@@ -15,12 +15,11 @@ const YOU = "you";
 const TITLE = 60; // characters of a conversation's first message
 
 /** Build the page into `main`; its shortcuts. */
+/** @returns {Promise<Array<[string, string, () => void]>>} the shortcuts */
 export async function begin(main) {
   const chat = createRef();
   main.className = "chat-page";
-  const skip = document.querySelector(".skip");
-  skip.textContent = "Skip to the conversation";
-  skip.href = "#talk-title";
+  skipTo("#talk-title", "Skip to the conversation");
   const named = new URLSearchParams(location.search).get("conversation");
   const draw = props => render(html`<${Chat} handle=${chat} ...${props} />`, main);
   draw({ crew: null, kept: null, conversation: named });
@@ -59,6 +58,21 @@ const go = conversation => {
   location.href = `/chat?conversation=${part(conversation)}`;
 };
 
+/** The conversations that are kept, the open one among them. */
+const withOpen = (kept, open) => (kept.some(one => one.id === open) ? kept : [{ id: open, first: "" }, ...kept]);
+
+/** What stands above the bubbles: that there are none, or that there are earlier ones. */
+function Above({ shown, sought, earlier }) {
+  if (!shown) return html`<${Skeleton} />`;
+  if (!shown.length) {
+    const none = sought ? "Nothing matches." : "The butler knows the runs of this home, and delegates to the crew.";
+    return html`<p class="empty">${none}</p>`;
+  }
+  if (sought || earlier <= 0) return null;
+  const them = earlier === 1 ? "it" : "them";
+  return html`<p class="empty">${count(earlier, "earlier message")}: “Older” shows ${them}.</p>`;
+}
+
 /**
  * The conversation and its crew.
  *
@@ -82,7 +96,9 @@ class Chat extends Component {
       get(
         `conversations/${this.path}?${new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined))}`,
       );
-    for (const name of ["rail", "input", "scroll"]) this[name] = createRef();
+    this.rail = createRef();
+    this.input = createRef();
+    this.scroll = createRef();
   }
 
   componentDidMount() {
@@ -191,23 +207,25 @@ class Chat extends Component {
         name="chat-${conversation}.md"
         ><span class="zone">Times: ${zone()}</span><//
       >`;
-    const known = kept?.some(one => one.id === conversation)
-      ? kept
-      : [{ id: conversation ?? "", first: "" }, ...(kept ?? [])];
+    const known = withOpen(kept ?? [], conversation ?? "");
     const pressed = event => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       this.send();
     };
     const beside = html`<select aria-label="Conversation" onChange=${event => go(event.currentTarget.value)}>
-        ${known.map(one => html`<option key=${one.id} value=${one.id} selected=${one.id === conversation}>${one.first?.slice(0, TITLE) || one.id}</option>`)}
+        ${known.map(
+          one =>
+            html`<option key=${one.id} value=${one.id} selected=${one.id === conversation}>
+              ${one.first?.slice(0, TITLE) || one.id}
+            </option>`,
+        )}
       </select>
       <button type="button" class="quiet" onClick=${() => go(`talk-${Date.now()}`)}>New conversation</button>`;
     return html`<${ChatRail} handle=${this.rail} crew=${crew} />
       <${Panel} id="talk" title="Butler" beside=${beside} above=${above}>
         <div class="scroll" tabindex="0" role="region" aria-label="Conversation" ref=${this.scroll}>
-          ${!shown ? html`<${Skeleton} />` : page && !shown.length ? html`<p class="empty">Nothing matches.</p>` : !shown.length && html`<p class="empty">The butler knows the runs of this home, and delegates to the crew.</p>`}
-          ${!page && earlier > 0 && html`<p class="empty">${count(earlier, "earlier message")}: “Older” shows ${earlier === 1 ? "it" : "them"}.</p>`}
+          <${Above} shown=${shown} sought=${Boolean(page)} earlier=${earlier} />
           <ol class="talk" aria-live="polite" aria-relevant="additions" aria-busy=${String(busy)}>
             ${shown?.map(
               (one, at) =>

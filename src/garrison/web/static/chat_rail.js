@@ -21,19 +21,20 @@ export function afterEvent(before, event) {
     !name || before.crew.some(one => one.agent === name)
       ? before.crew
       : [...before.crew, { agent: name, title: name, what: "" }];
-  let { working, marks, last } = before;
-  if (event.type === "agent_complete" && name !== BUTLER) {
-    last = name;
-    working = working.filter(one => one !== name);
-  }
-  if (begins) marks = {}; // an agent without a mark was handed nothing in this answer
-  if (event.type === "agent_delegate") marks = { ...marks, [event.to]: from };
-  if (event.type === "agent_resume") marks = { ...marks, [name]: last };
-  if (event.type === "agent_resume" || begins) working = [];
-  if (event.type === "agent_start" || event.type === "agent_resume")
-    working = [...working.filter(one => one !== name), name];
-  if (event.type === "agent_delegate") working = [...working.filter(one => one !== from && one !== event.to), event.to];
-  return { crew, working: working.length ? working : [BUTLER], marks, last, doing: AT_WORK };
+  const { working, marks, last } = before;
+  const without = (...names) => working.filter(one => !names.includes(one));
+  const changed = {
+    // an agent without a mark was handed nothing in this answer
+    agent_start: () => (begins ? { marks: {}, working: [name] } : { working: [...without(name), name] }),
+    agent_resume: () => ({ marks: { ...marks, [name]: last }, working: [name] }),
+    agent_delegate: () => ({
+      marks: { ...marks, [event.to]: from },
+      working: [...without(from, event.to), event.to],
+    }),
+    agent_complete: () => (name === BUTLER ? {} : { last: name, working: without(name) }),
+  }[event.type]?.();
+  const after = { working, marks, last, ...changed };
+  return { ...after, crew, working: after.working.length ? after.working : [BUTLER], doing: AT_WORK };
 }
 
 /**
@@ -69,7 +70,15 @@ export class ChatRail extends Component {
   moved(event) {
     this.shown = this.shown
       .then(() => this.pause())
-      .then(() => new Promise(drawn => this.setState(state => afterEvent(state, event), drawn)));
+      .then(
+        () =>
+          new Promise(drawn =>
+            this.setState(
+              state => afterEvent(state, event),
+              () => drawn(null),
+            ),
+          ),
+      );
   }
 
   /** Resolve when all events were shown. */

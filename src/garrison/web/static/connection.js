@@ -10,10 +10,10 @@ const ENDED = 1000; // milliseconds until it connects again to a server that end
 
 /**
  * A connection that follows no run yet.
- * @param {function(): string} bearer the session
- * @param {function(string, Object|string)} handle called with the name and data of each event, ("link", "live", "lost"
+ * @param {() => string} bearer the session
+ * @param {(a: string, b: Object|string) => void} handle called with the name and data of each event, ("link", "live", "lost"
  *     or "denied"), and ("full", why) if the server has no room; a denied connection waits for `follow` or `renewed`
- * @returns {{follow: function(string|null), leave: function(string|null), renewed: function(), close: function()}} `follow`:
+ * @returns {{follow: (a: string|null) => void, leave: (a: string|null) => void, renewed: () => void, close: () => void}} `follow`:
  *     begin with a snapshot, even if the run is followed already; with no run, only the list of runs is sent
  */
 export function connect(bearer, handle) {

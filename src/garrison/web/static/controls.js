@@ -2,10 +2,15 @@
 
 import { html, useState } from "./view.js";
 
-/** A function that says that it is under way: [busy, run]. */
+/**
+ * A function that says that it is under way.
+ * @template {Array<any>} Given
+ * @param {(...given: Given) => Promise<any>} does
+ * @returns {[boolean, (...given: Given) => Promise<any>]} busy, run
+ */
 export function useBusy(does) {
   const [busy, setBusy] = useState(false);
-  const run = async (...given) => {
+  const run = async (/** @type {Given} */ ...given) => {
     setBusy(true);
     try {
       return await does(...given);

@@ -50,7 +50,12 @@ export function Curves({ costs, begin, end }) {
           role="img"
           aria-label="Costs over time, ${CHOICES[by]}: ${totals.join(", ")}"
         >
-          ${series.map(([name, sums], number) => html`<polyline key=${name} class="curve c-${colour(number)}" points=${points(sums)}><title>${totals[number]}</title></polyline>`)}
+          ${series.map(
+            ([name, sums], number) =>
+              html`<polyline key=${name} class="curve c-${colour(number)}" points=${points(sums)}>
+                <title>${totals[number]}</title>
+              </polyline>`,
+          )}
         </svg>
         <p class="curve-ends kind" aria-hidden="true"><span>${clock(begin)}</span><span>${clock(end)}</span></p>
       </div>

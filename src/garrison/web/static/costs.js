@@ -15,6 +15,7 @@ export const Costs = reading(
     >`,
 );
 
+/** @param {{costs: Object<string, any>, choose: (node: string) => void}} props */
 function Spent({ costs: { usd, limits = { nodes: {} }, tokens: used, nodes = {}, today, windows }, choose }) {
   const spent = Object.entries(nodes)
     .map(([node, of]) => ({ node, usd: of, limit: limits.nodes[node], tokens: used?.nodes[node] }))

@@ -37,8 +37,8 @@ const AT_WORK = new Set(["working", "asking"]);
  * @param {number} props.opened changes when a person opens a node, also the same one
  * @param {Object} props.state of the run
  * @param {number} props.happened changes with each event of the node
- * @param {function} props.act posts a change
- * @param {function()} props.close called by the close button
+ * @param {(...given: any[]) => any} props.act posts a change
+ * @param {() => void} props.close called by the close button
  */
 export function Detail({ place, run, node, tab: wanted, opened, state, happened, act, close }) {
   const [tab, turn] = useState(wanted ?? "story");
@@ -50,7 +50,7 @@ export function Detail({ place, run, node, tab: wanted, opened, state, happened,
   }, [opened]);
   useLayoutEffect(() => {
     if (node && !last.current) before.current = document.activeElement;
-    place.hidden = !node;
+    place.toggleAttribute("hidden", !node);
     document.body.classList.toggle("with-detail", Boolean(node));
     if (node) title.current.focus();
     else if (last.current) (before.current?.isConnected ? before.current : document.getElementById("main")).focus();
@@ -76,25 +76,33 @@ export function Detail({ place, run, node, tab: wanted, opened, state, happened,
   );
 }
 
+/** What a node has cost, in words. */
+function spentOn({ nodes, costs }, node) {
+  const { limits, tokens: used } = costs ?? {};
+  return [dollarsOf(nodes[node].cost, limits?.nodes[node]), tokens(used?.nodes[node])];
+}
+
+/** What a node is for, unless that is its name. */
+const goalOf = (one, node) => (one.label && one.label !== node ? one.label : "");
+
 /** What it is now, and what a person can do about it. */
 const Top = memo(
   ({ run, node, state, title, act, close }) => {
     const one = state.nodes[node],
       now = shown(state, one),
       write = state.write !== false;
-    const { limits, tokens: used } = state.costs ?? {};
     const work = now === "working" ? one.work : null;
     const gate = state.gates.find(each => each.node === node && each.free);
+    const doing = [one.doing || one.reason, changedSoFar(work), usually(work, one.since), ...spentOn(state, node)];
+    const over = state.status === "failed";
     return html` <div class="panel-head">
         <h2 tabindex="-1" id="detail-title" ref=${title}>${node}</h2>
         <span class="pill s-${now}">${signOf(now)} ${nodeWord(one, now)}</span>
         <button type="button" class="quiet close" aria-label="Close" onClick=${() => close()}>✕</button>
       </div>
-      <p class="goal">${one.label && one.label !== node ? one.label : ""}</p>
+      <p class="goal">${goalOf(one, node)}</p>
       ${work?.line && html`<p class="now mono" title="The last line of its output">${work.line}</p>`}
-      <p class="doing">
-        ${[one.doing || one.reason, changedSoFar(work), usually(work, one.since), dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · ")}
-      </p>
+      <p class="doing">${doing.filter(Boolean).join(" · ")}</p>
       ${
         write &&
         (gate || one.asks) &&
@@ -109,7 +117,20 @@ const Top = memo(
         >`
       }
       <div class="row">
-        ${write && possible(one, now).map(action => html`<${NodeAction} key="${node} ${action}" action=${action} run=${run} node=${node} over=${state.status === "failed"} act=${act} />`)}
+        ${
+          write &&
+          possible(one, now).map(
+            action =>
+              html`<${NodeAction}
+                key="${node} ${action}"
+                action=${action}
+                run=${run}
+                node=${node}
+                over=${over}
+                act=${act}
+              />`,
+          )
+        }
       </div>`;
   },
   (one, other) =>
@@ -118,14 +139,11 @@ const Top = memo(
     sameDrawing(["gates", "status", "next", "costs", "write"], one, other),
 );
 
-/** Its tabs; all that is requested of a node. */
-function Bodies({ run, node, now, write, happened, tab, turn, act }) {
-  const [known, know] = useState(null); // what the server says of it
+/** What the server says of a node, asked again each time that something `happened` to it. */
+function useNode(run, node, happened, current, pick) {
+  const [known, know] = useState(null);
   const [trouble, fail] = useState("");
   const [version, renew] = useState(0);
-  const [picked, pick] = useState(null); // an attempt; null: the latest
-  const current = useRef({}).current; // for what asks while something is followed
-  const changes = useRef({ met: false }).current; // once shown they stay, with place and note; out of sight they ask for nothing
   useEffect(() => {
     let wanted = true;
     const timer = setTimeout(
@@ -148,6 +166,17 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
       clearTimeout(timer);
     };
   }, [happened]);
+  return { known, trouble, version };
+}
+
+/** Its tabs; all that is requested of a node. */
+function Bodies({ run, node, now, write, happened, tab, turn, act }) {
+  const [picked, pick] = useState(null); // an attempt; null: the latest
+  /** @type {Object<string, any>} */
+  const current = useRef({}).current; // for what asks while something is followed
+  const { known, trouble, version } = useNode(run, node, happened, current, pick);
+  // once shown they stay, with place and note; out of sight they ask for nothing
+  const changes = useRef({ met: false }).current;
   const attempts = known?.attempts ?? [];
   const latest = attempts.at(-1)?.attempt,
     attempt = picked ?? latest ?? 1;
@@ -163,6 +192,7 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
       >${content}<//
     >`;
   const unknown = trouble ? html`<${Empty}>${trouble}<//>` : html`<${Skeleton} lines=${6} />`;
+  const once = draw => (known ? draw() : unknown); // the server has answered
   const one = `${attempt} ${attempts.length}`; // a new attempt begins another file, even of the same number
   return html` <div class="row between">
       <${Tabs} prefix="detail" label="About this node" tabs=${TABS} chosen=${tab} choose=${turn} /> ${
@@ -172,12 +202,18 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
         </select>`
       }
     </div>
-    ${body("story", known ? html`<${Story} known=${known} turn=${turn} />` : unknown)}
-    ${body("changes", changes.met && (known ? html`<${Changes} run=${run} node=${node} attempt=${changes.attempt} version=${changes.version} write=${write} act=${act} />` : unknown))}
-    ${body("log", tab === "log" && (known ? html`<${Log} key=${one} ...${files} />` : unknown))}
-    ${body("transcript", tab === "transcript" && (known ? html`<${Transcript} key=${one} ...${files} />` : unknown))}
+    ${body(
+      "story",
+      once(() => html`<${Story} known=${known} turn=${turn} />`),
+    )}
+    ${body("changes", changes.met && once(() => html`<${Changes} ...${changes} run=${run} node=${node} write=${write} act=${act} />`))}
+    ${body("log", tab === "log" && once(() => html`<${Log} key=${one} ...${files} />`))}
+    ${body("transcript", tab === "transcript" && once(() => html`<${Transcript} key=${one} ...${files} />`))}
     ${body("terminal", tab === "terminal" && html`<${TerminalView} key=${node} run=${run} node=${node} write=${write} />`)}
-    ${body("task", known ? html`<${Task} known=${known} />` : unknown)}`;
+    ${body(
+      "task",
+      once(() => html`<${Task} known=${known} />`),
+    )}`;
 }
 
 const Part = ({ title, children }) =>
@@ -204,9 +240,10 @@ const Story = memo(
                   (line, at) =>
                     html`<li key=${at}>
                       <time>${clock(line.at)}</time>
-                      <span
-                        >${OF[line.about?.split("-")[0]] ?? ""}${line.text}${line.rule && !line.text.includes(line.rule) && html`<span class="rule">${line.rule}</span>`}</span
-                      >
+                      <span>
+                        ${OF[line.about?.split("-")[0]] ?? ""}${line.text}
+                        ${line.rule && !line.text.includes(line.rule) && html`<span class="rule"> ${line.rule}</span>`}
+                      </span>
                     </li>`,
                 )}
               </ol>`
@@ -247,11 +284,19 @@ function Attempts({ all }) {
     }`;
 }
 
+const lifeWords = ({ who, incarnation, started, ended, how }) =>
+  `${who} incarnation ${incarnation}: ${[clock(started), ended && `ended ${clock(ended)}`, how].filter(Boolean).join(", ")}`;
+
+/** Why an attempt was not good enough: the `next` one has the reason, if there is one. */
+function reasonOf(one, next, state) {
+  return next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
+}
+
 /** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
 function Attempt({ one, next }) {
   const lives = one.lives ?? [];
   const state = next?.why_again ? "failed" : stateOf(one.status);
-  const reason = next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
+  const reason = reasonOf(one, next, state);
   return html`<li class="s-${state}">
     <p>
       <span class="sign" aria-hidden="true">${signOf(state)}</span><strong> Attempt ${one.attempt} </strong
@@ -264,12 +309,7 @@ function Attempt({ one, next }) {
     ${
       lives.length > 0 &&
       html`<ol class="lives">
-        ${lives.map(
-          (life, at) =>
-            html`<li key=${at}>
-              ${`${life.who} incarnation ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`}
-            </li>`,
-        )}
+        ${lives.map((life, at) => html`<li key=${at}>${lifeWords(life)}</li>`)}
       </ol>`
     }
   </li>`;

@@ -6,7 +6,7 @@ import { html, render } from "./view.js";
 /**
  * Open a dialog until it is closed.
  * @param {Object<string, string>} attributes class, aria-label or aria-labelledby
- * @param {function} Content a component: `close(answer)` is among its properties
+ * @param {(...given: any[]) => any} Content a component: `close(answer)` is among its properties
  * @param {Object} props the others
  * @returns {Promise<*>} the answer; null: closed without one
  */

@@ -24,7 +24,7 @@ export const amount = file => (file.added === null ? "data" : `+${file.added} �
  * @param {boolean} props.split in two columns
  * @param {boolean} props.may whether lines may be commented
  * @param {Map<number, string>|undefined} props.comments line → comment
- * @param {function(Object, number, string)} props.comment keeps a comment on a line, or removes it (an empty one)
+ * @param {(a: Object, b: number, c: string) => void} props.comment keeps a comment on a line, or removes it (an empty one)
  */
 export class ChangedFile extends Component {
   constructor(props) {
@@ -51,7 +51,8 @@ export class ChangedFile extends Component {
     this.setState({ reading: true, trouble: "" });
     try {
       const found = await get(
-        `runs/${part(change.run)}/nodes/${part(change.node)}/diff?attempt=${change.attempt}&head=${part(change.head)}&file=${file.number}&from=${from}`,
+        `runs/${part(change.run)}/nodes/${part(change.node)}/diff` +
+          `?attempt=${change.attempt}&head=${part(change.head)}&file=${file.number}&from=${from}`,
       );
       if (this.head === change.head)
         this.setState(({ read }) => ({ read: [...(from ? read : []), found], next: found.next, reading: false }));
@@ -83,10 +84,26 @@ export class ChangedFile extends Component {
         ${read.map(
           (found, at) =>
             html`${found.note && html`<${Empty}>${found.note}<//>`}
-            ${found.lines.length > 0 && html`<${Lines} key=${at} lines=${found.lines} file=${file} split=${split} may=${may} comments=${comments} comment=${comment} />`}`,
+            ${
+              found.lines.length > 0 &&
+              html`<${Lines}
+                key=${at}
+                lines=${found.lines}
+                file=${file}
+                split=${split}
+                may=${may}
+                comments=${comments}
+                comment=${comment}
+              />`
+            }`,
         )}
         ${(reading || trouble) && html`<${Empty}>${trouble || "Reading…"}<//>`}
-        ${read.length > 0 && next !== null && !reading && html`<button type="button" class="more" onClick=${() => this.more(next)}>More lines</button>`}
+        ${
+          read.length > 0 &&
+          next !== null &&
+          !reading &&
+          html`<button type="button" class="more" onClick=${() => this.more(next)}>More lines</button>`
+        }
       </div>
     </details>`;
   }
@@ -138,9 +155,11 @@ const Lines = memo(({ lines, file, split, may, comments, comment }) => {
 function CommentForm({ line, text, done, close }) {
   const field = useRef(null);
   useLayoutEffect(() => {
-    const control = document.activeElement;
+    const control = /** @type {HTMLElement|null} */ (document.activeElement);
     field.current.focus();
-    return () => control?.isConnected && control.focus();
+    return () => {
+      if (control?.isConnected) control.focus();
+    };
   }, []);
   const finish = () => done(field.current.value.trim());
   const pressed = event => {

@@ -20,10 +20,10 @@ const NEAR = 40; // pixels from the end within which the view stays at it
  * @param {string} props.name of the downloaded file
  * @param {string} props.nothing what to say of an empty file
  * @param {string} props.box element that holds the pieces
- * @param {function(Object, string|null): Object} props.prepare properties of a piece, once; the searched text, if it was found in it
- * @param {function} props.Piece component of a piece; the first place of a searched text is a <mark>, or has the class "hit"
- * @param {function(Object): string} props.text a piece as text
- * @param {function(): boolean} props.live whether more may come
+ * @param {(a: Object, b: string|null) => Object} props.prepare properties of a piece, once; the searched text, if it was found in it
+ * @param {(...given: any[]) => any} props.Piece component of a piece; what was searched is first in a <mark>, or has the class "hit"
+ * @param {(a: Object) => string} props.text a piece as text
+ * @param {() => boolean} props.live whether more may come
  */
 export class FileView extends Component {
   constructor(props) {
@@ -204,7 +204,10 @@ export class FileView extends Component {
         <${Tool} label="Search back" does=${() => this.find(true)}>↑<//
         ><${Tool} label="Search on" does=${() => this.find(false)}>↓<//>
         <span class="number" role="status">${told}</span>
-        ${pieces[0]?.found.from > 0 && html`<${Tool} key="earlier" label="Earlier: show what was before" does=${() => this.back()}>Earlier<//>`}
+        ${
+          pieces[0]?.found.from > 0 &&
+          html`<${Tool} key="earlier" label="Earlier: show what was before" does=${() => this.back()}>Earlier<//>`
+        }
         ${
           !following &&
           html`<${Tool} key="later" label="Later: show what came after" does=${() => this.forth()}>Later<//>

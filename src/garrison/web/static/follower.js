@@ -11,9 +11,9 @@ const PAUSE = 2000; // milliseconds before a retry, and between answers that wer
  * Follow `path` from `from` until `stop()`, or until it has ended and no agent works on it.
  * @param {string} path with its query begun
  * @param {number} from where to begin
- * @param {function(Object)} more called with each answer
- * @param {function(Error)} failed called with each failure, which is retried
- * @param {function(): boolean} live whether more may come
+ * @param {(a: Object) => void} more called with each answer
+ * @param {(a: Error) => void} failed called with each failure, which is retried
+ * @param {() => boolean} live whether more may come
  */
 export function follower(path, from, more, failed, live) {
   let stopped = false,

@@ -43,8 +43,8 @@ const PARTS = ["status", "timeline", "queue", "costs"]; // of the state: one tha
  * @param {Object} props
  * @param {boolean} props.hidden
  * @param {Object|null} props.state of the run
- * @param {function(string)} props.choose opens a node
- * @param {function(): Promise<Object>} props.load reads the timeline
+ * @param {(a: string) => void} props.choose opens a node
+ * @param {() => Promise<Object>} props.load reads the timeline
  */
 export class Gantt extends Component {
   constructor(props) {
@@ -121,7 +121,10 @@ const Chart = memo(({ made, choose }) => {
               <span />
             </div>
             <ol class="gantt-rows">
-              ${[...queue, ...busy].map(lane => html`<${Row} key=${lane.node} lane=${lane} begin=${made.begin} end=${made.end} choose=${choose} />`)}
+              ${[...queue, ...busy].map(
+                lane =>
+                  html`<${Row} key=${lane.node} lane=${lane} begin=${made.begin} end=${made.end} choose=${choose} />`,
+              )}
             </ol>`
         : html`<${Empty}>Nothing has started.<//>`
     }
@@ -167,7 +170,11 @@ const Row = memo(
     const told = spent.map(([kind, seconds]) => `${KINDS[kind]?.[1] ?? kind} ${span(seconds)}`).join(", ");
     const runs = lane.gates && count(lane.gates.length, "gate run");
     return html`<li class="gantt-row" data-key=${lane.node}>
-      ${lane.gates ? html`<span class="name">${lane.node}</span>` : html`<button type="button" class="link-like name" onClick=${() => choose(lane.node)}>${lane.node}</button>`}
+      ${
+        lane.gates
+          ? html`<span class="name">${lane.node}</span>`
+          : html`<button type="button" class="link-like name" onClick=${() => choose(lane.node)}>${lane.node}</button>`
+      }
       <svg class="gantt-bar" role="img" aria-label=${runs ? `${QUEUE}: ${runs}` : `${lane.node}: ${told}`}>
         ${lane.gates ? gatesOf(lane, end, rect) : spansOf(lane, end, rect)}
         ${lane.marks
@@ -190,18 +197,18 @@ const Row = memo(
     JSON.stringify(one.lane) === JSON.stringify(other.lane),
 );
 
+function titleOf(node, one, end) {
+  const attempt = one.attempt > 1 ? `, attempt ${one.attempt}` : "";
+  return `${node}: ${KINDS[one.kind]?.[1] ?? one.kind}${attempt}, ${span((one.end ?? end) - one.begin)}`;
+}
+
 const spansOf = (lane, end, rect) =>
   lane.spans.map((one, place) =>
     rect(
       one.begin,
       one.end ?? end,
       KINDS[one.kind]?.[0] ?? "",
-      [
-        `${lane.node}: ${KINDS[one.kind]?.[1] ?? one.kind}${one.attempt > 1 ? `, attempt ${one.attempt}` : ""}, ${span((one.end ?? end) - one.begin)}`,
-        one.text,
-      ]
-        .filter(Boolean)
-        .join(": "),
+      [titleOf(lane.node, one, end), one.text].filter(Boolean).join(": "),
       place,
     ),
   );
@@ -253,7 +260,8 @@ const headline = made =>
   [
     `${span(made.end - made.begin)} so far`.replace(made.over ? " so far" : "", ""),
     made.estimate
-      ? `about ${span(made.estimate.seconds)} left for ${count(made.estimate.nodes, "node")}, from the times of ${made.estimate.sample} finished, without waits for people`
+      ? `about ${span(made.estimate.seconds)} left for ${count(made.estimate.nodes, "node")}, ` +
+        `from the times of ${made.estimate.sample} finished, without waits for people`
       : "",
   ]
     .filter(Boolean)

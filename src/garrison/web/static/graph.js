@@ -29,7 +29,7 @@ const BUSY = new Set(["working", "asking"]);
  * @param {boolean} props.hidden
  * @param {Object|null} props.state of the run
  * @param {string|null} props.selected the node that is open
- * @param {function(string)} props.choose opens a node
+ * @param {(a: string) => void} props.choose opens a node
  * @param {{current: Graph}} props.handle gets the panel: its focus(), table() and search() are for shortcuts
  */
 export class Graph extends Component {
@@ -42,7 +42,10 @@ export class Graph extends Component {
       found: null,
       order: { by: null, down: false },
     };
-    for (const name of ["canvas", "map", "input", "list"]) this[name] = createRef();
+    this.canvas = createRef();
+    this.map = createRef();
+    this.input = createRef();
+    this.list = createRef();
     this.asked = 0; // number of the layout that is wanted
     this.at = -1; // place among what the search found
     this.reorder = order => this.setState({ order });

@@ -28,7 +28,7 @@ function say(element, text) {
  * The drawing.
  * @param {Element} place holds it, and scrolls; nothing else draws in it
  * @param {Object} map its map: see `miniMap`
- * @param {function(string)} choose opens a node
+ * @param {(a: string) => void} choose opens a node
  * @returns {Object} `put` takes a layout, `clear` removes it; the others do what they are called
  */
 export function graphDrawing(place, map, choose) {

@@ -28,7 +28,7 @@ const LOOKS = { "waiting for you": "asking", "nothing at work": "waiting" };
  * @param {Object|null} props.state null: not known yet, and nothing is shown
  * @param {number} props.waits how many items wait for a person
  * @param {Array<Object>|null} props.runs all runs of the home
- * @param {function} props.act posts a change
+ * @param {(...given: any[]) => any} props.act posts a change
  */
 export const RunHead = reading(
   ["status", "nodes", "gates", "waits", "next", "goal", "title", "costs", "write"],
@@ -80,19 +80,32 @@ function Progress({ state }) {
         .map(name => `${found[name]} ${wordOf(name)}`)
         .join(", ")}
     >
-      ${ORDER.map(name => html`<span key=${name} class="s-${name}" hidden=${!found[name]} style=${{ flexGrow: String(found[name] ?? 0) }} />`)}
+      ${ORDER.map(name => {
+        const share = { flexGrow: String(found[name] ?? 0) };
+        return html`<span key=${name} class="s-${name}" hidden=${!found[name]} style=${share} />`;
+      })}
     </div>
     <span class="far">${found.landed ?? 0} of ${all}</span>`;
 }
 
 function Actions({ state, act }) {
   const running = RUNNING.has(state.status);
+  const resume = html`<${Act}
+    key="resume"
+    class="primary"
+    data-action="resume"
+    does=${() => act("actions", { action: "resume" })}
+    >Resume<//
+  >`;
   const stop = async () =>
     (await confirmed("Stop this run gracefully? Work under way is kept; Resume continues it.", "Stop")) &&
     act("actions", { action: "stop" });
   return html` ${running && html`<${Act} key="stop" data-action="stop" does=${stop}>Stop<//>`}
-  ${!running && !["done", "failed"].includes(state.status) && html`<${Act} key="resume" class="primary" data-action="resume" does=${() => act("actions", { action: "resume" })}>Resume<//>`}
-  ${state.status === "failed" && html`<${Act} key="again" class="primary" data-action="again" does=${() => again(state, act)}>Retry failed<//>`}`;
+  ${!running && !["done", "failed"].includes(state.status) && resume}
+  ${
+    state.status === "failed" &&
+    html`<${Act} key="again" class="primary" data-action="again" does=${() => again(state, act)}>Retry failed<//>`
+  }`;
 }
 
 /** Retry the failed nodes that a person chooses. */

@@ -3,17 +3,25 @@
 // pattern reads each character once.
 
 const C =
-  "auto break case char class const continue default delete do double else enum extern false final finally float for func function if import in int interface let long namespace new nil null package private protected public return short signed sizeof static struct super switch this throw true try typedef union unsigned using var virtual void volatile while async await export extends from implements of type yield fn impl match mod mut pub ref self trait use where chan defer go map range select";
+  "auto break case char class const continue default delete do double else enum extern false final finally " +
+  "float for func function if import in int interface let long namespace new nil null package private " +
+  "protected public return short signed sizeof static struct super switch this throw true try typedef union " +
+  "unsigned using var virtual void volatile while async await export extends from implements of type yield " +
+  "fn impl match mod mut pub ref self trait use where chan defer go map range select";
 const PYTHON =
-  "False None True and as assert async await break class continue def del elif else except finally for from global if import in is lambda match nonlocal not or pass raise return try while with yield self";
+  "False None True and as assert async await break class continue def del elif else except finally for from " +
+  "global if import in is lambda match nonlocal not or pass raise return try while with yield self";
 const SHELL =
   "case do done elif else esac export fi for function if in local return set shift then trap unset until while echo exit test";
 const RUBY =
-  "begin class def do else elsif end ensure false for if in module nil not or require rescue return self super then true unless until when while yield";
+  "begin class def do else elsif end ensure false for if in module nil not or require rescue return self " +
+  "super then true unless until when while yield";
 const SQL =
-  "select from where insert into values update set delete create table index view join left right inner outer on group by order limit as and or not null primary key references default union drop alter";
+  "select from where insert into values update set delete create table index view join left right inner " +
+  "outer on group by order limit as and or not null primary key references default union drop alter";
 
-const LANGUAGES = [
+/** @type {Array<[Array<string>, string, string]>} */
+const WORDS = [
   [["py", "pyi", "toml", "cfg", "ini", "yaml", "yml", "r", "mk", "cmake"], PYTHON, "#"],
   [["sh", "bash", "zsh", "dockerfile", "makefile"], SHELL, "#"],
   [["rb", "ex", "exs"], RUBY, "#"],
@@ -46,11 +54,12 @@ const LANGUAGES = [
     C,
     "//",
   ],
-].flatMap(([names, words, comment]) => {
+];
+const BY_NAME = new Map();
+for (const [names, words, comment] of WORDS) {
   const language = { words: new Set(words.split(" ")), comment };
-  return names.map(name => [name, language]);
-});
-const BY_NAME = new Map(LANGUAGES);
+  for (const name of names) BY_NAME.set(name, language);
+}
 // comment to the end of the line | string | number | word; the first character decides which one is tried
 const TOKENS =
   /(\/\/.*|\/\*.*?(?:\*\/|$)|#.*|--.*)|("(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|`(?:[^`\\]|\\.)*`?)|(\b\d[\w.]*)|([A-Za-z_$][\w$]*)/g;

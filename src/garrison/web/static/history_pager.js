@@ -15,12 +15,12 @@ const DOWNLOADED = 500; // entries of a request for a download
  * @param {Object} props
  * @param {boolean} props.live whether the list has a live form; one without begins with its latest page
  * @param {*} props.version changes when the run went on
- * @param {function(Object): Promise<Object>} props.read requests a page: {before, after, limit, q}
- * @param {function(Object|null)} props.show called with the page to show; null: the list is live
- * @param {function(boolean)} props.search called with whether something is searched
+ * @param {(a: Object) => Promise<Object>} props.read requests a page: {before, after, limit, q}
+ * @param {(a: Object|null) => void} props.show called with the page to show; null: the list is live
+ * @param {(a: boolean) => void} props.search called with whether something is searched
  * @param {string} props.name of a downloaded file
  * @param {string} [props.what] what the list is, for the name of its search
- * @param {function(Object): string} props.line an entry as text
+ * @param {(a: Object) => string} props.line an entry as text
  */
 export class HistoryPager extends Component {
   constructor(props) {

@@ -3,7 +3,7 @@
 
 import { act, get, part } from "./api.js";
 import { EmptyHome } from "./empty_home.js";
-import { attempt, full, link, tab } from "./notice.js";
+import { attempt, full, link, skipTo, tab } from "./notice.js";
 import { RunsTable } from "./runs_table.js";
 import { follow } from "./stream.js";
 import { Empty, html, Panel, render, Skeleton } from "./view.js";
@@ -13,7 +13,10 @@ import { count } from "./words.js";
 const SHOWN = 20; // cards at once; the table has the others
 const AT = { run: 0, gate: 1, asks: 1, parked: 2, failed: 3 }; // the most urgent first
 
-/** Build the page into `main`; its shortcuts. */
+/**
+ * Build the page into `main`.
+ * @returns {Promise<Array<[string, string, () => void]>>} its shortcuts
+ */
 export async function begin(main) {
   let write = null,
     listed = null;
@@ -29,7 +32,7 @@ export async function begin(main) {
       main,
     );
   };
-  document.querySelector(".skip").href = "#waits-title";
+  skipTo("#waits-title");
   draw();
   const stream = follow(null, {
     link,
@@ -98,7 +101,12 @@ const Waiting = ({ waits, write }) =>
             />`,
         )}
     </ul>
-    ${waits?.length > SHOWN && html`<p class="kind">and ${count(waits.length - SHOWN, "item")} more; the filter "waits for you" lists their runs</p>`}<//
+    ${
+      waits?.length > SHOWN &&
+      html`<p class="kind">
+        and ${count(waits.length - SHOWN, "item")} more; the filter "waits for you" lists their runs
+      </p>`
+    }<//
   >`;
 
 function open(run, node, tab) {

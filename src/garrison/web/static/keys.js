@@ -13,7 +13,7 @@ const ALWAYS = [
 
 /**
  * Listen for shortcuts.
- * @param {Array<[string, string, function()]>} shortcuts key, what it does in words, the doing
+ * @param {Array<[string, string, (event: KeyboardEvent) => void]>} shortcuts key, what it does in words, the doing
  */
 export function keys(shortcuts) {
   document.getElementById("help").addEventListener("click", () => list(shortcuts));

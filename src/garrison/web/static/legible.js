@@ -1,6 +1,8 @@
 // Make text of agents legible. Pure. Words stay; terminal escape sequences are removed; characters that hide, reorder or
 // pile up are written out, so that no two different texts look the same.
 
+/* eslint no-control-regex: "off", no-misleading-character-class: "off" -- these characters are what it is about */
+
 const PLAIN = /^[\n\t\x20-\x7e]*$/;
 // Escape sequences: colours and cursor; strings such as titles, links and the clipboard; the rest.
 const SEQUENCES =
@@ -8,8 +10,12 @@ const SEQUENCES =
 const UNFINISHED = /(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,2000}\x1b?)?|\r)$/;
 const CONTROLS = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
 // Changes of writing direction, and what takes no room: within an emoji or a script that needs it, a joiner does.
-const HIDDEN =
-  /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065\u206a-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]|(?<![\p{M}\p{Extended_Pictographic}\p{Emoji_Modifier}\ufe0f]|(?!\p{Script=Latin})\p{L})[\u200c\u200d]/gu;
+const HIDDEN = new RegExp(
+  "[\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\u00ad\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b" +
+    "\\u2060-\\u2065\\u206a-\\u206f\\u3164\\ufe00-\\ufe0d\\ufeff\\uffa0\\ufff0-\\ufffb\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]" +
+    "|(?<![\\p{M}\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\ufe0f]|(?!\\p{Script=Latin})\\p{L})[\\u200c\\u200d]",
+  "gu",
+);
 const LINES = /\r\n|[\r\x0b\x0c\x85\u2028\u2029]/g;
 const PILES = /(\p{M}{4})\p{M}+/gu; // marks that would cover the lines above and below
 const HALVES = /\p{Surrogate}/gu;

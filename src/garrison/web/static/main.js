@@ -8,9 +8,7 @@ import { render } from "./view.js";
 
 const page = location.pathname === "/chat" ? "chat" : "run";
 const main = document.getElementById("main");
-for (const link of document.querySelectorAll("[data-page]")) {
-  if (link.dataset.page === page) link.setAttribute("aria-current", "page");
-}
+document.querySelector(`[data-page="${page}"]`)?.setAttribute("aria-current", "page");
 if (await beginSession()) {
   const opened = page === "chat" ? await import("./chat_page.js") : await import("./run_page.js");
   try {

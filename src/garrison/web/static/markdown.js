@@ -18,50 +18,44 @@ const MARKS = 500; // inline marks of a line at most
 /** Split a text into blocks: { kind, lines, ... }. Pure. */
 export function blocksOf(text) {
   const blocks = [];
-  let open = null,
+  let open = null, // the block that the next line may continue
     fence = "";
-  const push = block => {
-    blocks.push(block);
-    return block;
-  };
   for (const line of text.split("\n")) {
-    if (fence) {
-      if (line.trim().startsWith(fence) && !line.trim().replaceAll(fence[0], "")) {
-        fence = "";
-        open = null;
-      } else open.lines.push(line);
-      continue;
-    }
-    const fenced = FENCE.exec(line),
-      short = line.length <= SHORT_LINE,
-      heading = short && HEADING.exec(line),
-      item = ITEM.exec(line),
-      quote = QUOTE.exec(line);
-    if (fenced) {
-      fence = fenced[1];
-      open = push({ kind: "code", lines: [] });
-    } else if (!line.trim()) open = null;
-    else if (heading) {
-      push({ kind: "heading", level: heading[1].length, lines: [heading[2]] });
+    if (!fence) {
+      const block = blockAt(line, open);
+      if (block && block !== open) blocks.push(block);
+      if (block?.kind === "code") fence = FENCE.exec(line)[1];
+      open = block?.kind === "heading" || block?.kind === "rule" ? null : block;
+    } else if (line.trim().startsWith(fence) && !line.trim().replaceAll(fence[0], "")) {
+      fence = "";
       open = null;
-    } else if (short && RULE.test(line)) {
-      push({ kind: "rule", lines: [] });
-      open = null;
-    } else if (item) {
-      const kind = item[2] ? "numbers" : "points";
-      if (open?.kind !== kind) open = push({ kind, first: Number(item[2] ?? 1), lines: [] });
-      open.lines.push(item[3]);
-    } else if (quote) {
-      if (open?.kind !== "quote") open = push({ kind: "quote", lines: [] });
-      open.lines.push(quote[1]);
-    } else if (open?.kind === "points" || open?.kind === "numbers")
-      open.lines[open.lines.length - 1] += `\n${line.trim()}`;
-    else {
-      if (open?.kind !== "text") open = push({ kind: "text", lines: [] });
-      open.lines.push(line);
-    }
+    } else open.lines.push(line);
   }
   return blocks;
+}
+
+/** The block of a line outside of code: `open` if the line continues it, else a new one; null for an empty line. */
+function blockAt(line, open) {
+  const short = line.length <= SHORT_LINE;
+  if (FENCE.test(line)) return { kind: "code", lines: [] };
+  if (!line.trim()) return null;
+  const heading = short && HEADING.exec(line);
+  if (heading) return { kind: "heading", level: heading[1].length, lines: [heading[2]] };
+  if (short && RULE.test(line)) return { kind: "rule", lines: [] };
+  const item = ITEM.exec(line);
+  if (item) return lineOf(item[2] ? "numbers" : "points", item[3], open, { first: Number(item[2] ?? 1) });
+  const quote = QUOTE.exec(line);
+  if (quote) return lineOf("quote", quote[1], open);
+  if (open?.kind !== "points" && open?.kind !== "numbers") return lineOf("text", line, open);
+  open.lines[open.lines.length - 1] += `\n${line.trim()}`;
+  return open;
+}
+
+/** The open block with one line more, or a new one of another kind. */
+function lineOf(kind, line, open, more = {}) {
+  if (open?.kind !== kind) return { kind, ...more, lines: [line] };
+  open.lines.push(line);
+  return open;
 }
 
 /** Markdown as elements. */

@@ -20,6 +20,7 @@ const ORDER = [
   "passed",
   "skipped",
 ];
+/** @type {Array<[string, string, (row: any) => any]>} name, title, the value that orders */
 const COLUMNS = [
   ["node", "Node", row => row.name],
   ["state", "State", row => ORDER.indexOf(row.look)],
@@ -37,8 +38,8 @@ const FALLING = new Set(["attempt", "deaths", "since", "cost"]); // from the hig
  * @param {Object} props.state
  * @param {Set<string>|null} props.found only these nodes
  * @param {{by: string|null, down: boolean}} props.order by nothing: as in the graph
- * @param {function({by: string, down: boolean})} props.reorder called with another order
- * @param {function(string)} props.choose opens a node
+ * @param {(order: {by: string, down: boolean}) => void} props.reorder called with another order
+ * @param {(a: string) => void} props.choose opens a node
  */
 export const NodeTable = reading(["nodes", "gates", "status", "next"], ({ state, found, order, reorder, choose }) => {
   const rows = Object.values(state.nodes)

@@ -50,8 +50,16 @@ export function tab(name, waits) {
         `<text x="16" y="23" font-family="sans-serif" font-size="20" font-weight="700" text-anchor="middle" fill="#fff">${count}</text>`,
       ]
     : ["#3f6f5f", '<path d="M9 17l5 5 9-11" fill="none" stroke="#fff" stroke-width="3.5"/>'];
-  const picture = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="${fill}"/>${mark}</svg>`;
-  document.getElementById("favicon").href = `data:image/svg+xml,${encodeURIComponent(picture)}`;
+  const ground = `<rect width="32" height="32" rx="7" fill="${fill}"/>`;
+  const picture = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">${ground}${mark}</svg>`;
+  document.getElementById("favicon").setAttribute("href", `data:image/svg+xml,${encodeURIComponent(picture)}`);
+}
+
+/** Let the first link of the page skip to an address, in these words if they are given. */
+export function skipTo(address, words = "") {
+  const skip = document.querySelector(".skip");
+  skip.setAttribute("href", address);
+  if (words) skip.textContent = words;
 }
 
 const LINK = { live: "Live", lost: "Reconnecting…", off: "Not connected", denied: "No access" };

@@ -20,7 +20,11 @@ export const Queue = reading(["queue", "timeline", "write"], ({ state, choose, a
     beside=${html`<span class="number">${entries?.length || ""}</span>
       ${can && (entries.length > 0 || state.queue.paused) && html`<${Pause} queue=${state.queue} act=${act} />`}`}
   >
-    ${state ? html`<${Entries} queue=${state.queue} timeline=${state.timeline} can=${can} choose=${choose} act=${act} />` : html`<${Skeleton} />`}<//
+    ${
+      state
+        ? html`<${Entries} queue=${state.queue} timeline=${state.timeline} can=${can} choose=${choose} act=${act} />`
+        : html`<${Skeleton} />`
+    }<//
   >`;
 });
 

@@ -59,7 +59,11 @@ const Member = memo(
     >
       <span class="sign" aria-hidden="true">${signOf(state)}</span>
       <div class="who">
-        ${node ? html`<button type="button" class="link-like name" onClick=${() => choose(node)}>${title}</button>` : html`<span class="name">${title}</span>`}
+        ${
+          node
+            ? html`<button type="button" class="link-like name" onClick=${() => choose(node)}>${title}</button>`
+            : html`<span class="name">${title}</span>`
+        }
         <span class="kind">${kind}</span>
       </div>
       <${Age} time=${since} />
@@ -89,28 +93,55 @@ function rowsOf(state) {
 
 function row(state, layer, node) {
   const lead = LEAD.indexOf(layer.kind);
-  const agent = lead < 0;
-  const look = !layer.living ? "failed" : agent && node ? shown(state, node) : stateOf(layer.status);
-  const busy = agent && (look === "working" || look === "asking");
+  return lead < 0 ? agentRow(state, layer, node) : upperRow(state, layer, lead);
+}
+
+/** The row of the launcher, a guardian or a processor. */
+function upperRow(state, layer, lead) {
   return {
     who: layer.who,
-    node: agent ? layer.node : null,
+    node: null,
+    state: layer.living ? stateOf(layer.status) : "failed",
+    active: false,
+    title: KINDS[layer.kind] ?? layer.who,
+    kind: "",
+    since: null,
+    line: "",
+    doing: upperLayerDoing(state, layer),
+    far: "",
+    farTitle: null,
+    order: 2 + lead,
+  };
+}
+
+const NOTHING = /** @type {Object<string, any>} */ ({}); // known of the node of an agent that is still beginning
+
+const again = node => node.attempt > 1 && `attempt ${node.attempt}`;
+const joined = (words, sign) => words.filter(Boolean).join(sign);
+
+/** How far an agent is. */
+const farOf = node => ({
+  far: joined([changedSoFar(node.work), usually(node.work, node.since)], " · "),
+  farTitle: node.work?.usual ? `median of ${node.work.usual.of}` : null,
+});
+
+/** The row of an agent, or of the runner above it. */
+function agentRow(state, layer, node = NOTHING) {
+  const look = !layer.living ? "failed" : node.node ? shown(state, node) : stateOf(layer.status);
+  const busy = look === "working" || look === "asking";
+  const line = (look === "working" && node.work?.line) || "";
+  return {
+    who: layer.who,
+    node: layer.node,
     state: look,
     active: busy,
-    title: agent ? (layer.node ?? layer.who) : (KINDS[layer.kind] ?? layer.who),
-    kind: agent
-      ? [node?.agent || KINDS[layer.kind], node?.attempt > 1 && `attempt ${node.attempt}`].filter(Boolean).join(" · ")
-      : "",
-    since: agent ? node?.since : null,
-    line: busy && look === "working" ? node?.work?.line : "",
-    doing: agent
-      ? (busy && look === "working" && node?.work?.line) ||
-        node?.doing ||
-        [nodeWord(node, look), layer.phase].filter(Boolean).join(", ")
-      : upperLayerDoing(state, layer),
-    far: busy ? [changedSoFar(node.work), usually(node.work, node.since)].filter(Boolean).join(" · ") : "",
-    farTitle: busy && node.work?.usual ? `median of ${node.work.usual.of}` : null,
-    order: agent ? Number(!busy) : 2 + lead,
+    title: layer.node ?? layer.who,
+    kind: joined([node.agent || KINDS[layer.kind], again(node)], " · "),
+    since: node.since,
+    line,
+    doing: line || node.doing || joined([nodeWord(node, look), layer.phase], ", "),
+    ...(busy ? farOf(node) : { far: "", farTitle: null }),
+    order: Number(!busy),
   };
 }
 

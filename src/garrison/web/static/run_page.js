@@ -9,7 +9,7 @@ import { NoSuchRun } from "./empty_home.js";
 import { Gantt } from "./gantt.js";
 import { Graph } from "./graph.js";
 import { RunHead } from "./head.js";
-import { announce, attempt, full, link, tab, toast } from "./notice.js";
+import { announce, attempt, full, link, skipTo, tab, toast } from "./notice.js";
 import { Queue } from "./queue.js";
 import { Rail } from "./rail.js";
 import { fromSnapshot, patched, waiting } from "./state.js";
@@ -26,7 +26,10 @@ const VIEWS = [
 ]; // in the same place; the first one unless the address names another
 const VIEW = "view"; // in the address
 
-/** Build the page into `main`, or that of the home if the address names no run; its shortcuts. */
+/**
+ * Build the page into `main`, or that of the home if the address names no run.
+ * @returns {Promise<Array<[string, string, (event?: KeyboardEvent) => void]>>} its shortcuts
+ */
 export async function begin(main) {
   const address = new URLSearchParams(location.search);
   const run = address.get("run");
@@ -60,7 +63,7 @@ class Run {
     this.close = () => this.open(null);
     this.desktop = desktopNotices(document.getElementById("notify"), run, this.choose);
     main.className = "run-page";
-    document.querySelector(".skip").href = "#waits-title";
+    skipTo("#waits-title");
     this.draw();
     this.stream = follow(run, {
       snapshot: snapshot => this.begun(snapshot),
@@ -127,10 +130,10 @@ class Run {
 
   draw() {
     this.due = false;
-    const { run, state, runs, act, choose } = this;
+    const { run, state, runs, act } = this;
     if (this.gone && !state) {
       this.main.className = "";
-      Object.assign(document.querySelector(".skip"), { href: "#main", textContent: "Skip to the content" });
+      skipTo("#main", "Skip to the content");
       render(html`<${NoSuchRun} why=${this.gone} runs=${runs ?? []} />`, this.main);
       render(null, document.getElementById("run-head"));
       return;
@@ -189,12 +192,14 @@ class Run {
     this.opened += 1;
   }
 
+  /** @returns {Array<[string, string, (event?: KeyboardEvent) => void]>} keys, what they do, the doing */
   shortcuts() {
     const to = id => () => {
       const heading = document.getElementById(`${id}-title`);
       heading.scrollIntoView({ block: "nearest" });
       const section = heading.closest("section");
-      (section.querySelector(".body button") ?? heading).focus(); // a node's name: nothing is decided by w and Enter
+      const first = /** @type {HTMLElement|null} */ (section.querySelector(".body button"));
+      (first ?? heading).focus(); // a node's name: nothing is decided by w and Enter
     };
     return [
       ["w", "go to what waits for you", to("waits")],

@@ -21,8 +21,8 @@ const PLACES = [
   "skipped",
   "waiting",
 ]; // of the bar
+/** @type {Array<[string, string, (run: any) => any]>} name, title, the value that orders */
 const COLUMNS = [
-  // name, title, the value that orders
   ["status", "State", run => run.status],
   ["run", "Run", run => run.run],
   ["gates", "Waits for you", run => run.gates],
@@ -75,7 +75,11 @@ export function RunsTable({ runs }) {
       ${["", ...repos].map(one => html`<option key=${one} value=${one}>${one || "all repositories"}</option>`)}
     </select>`;
   return html`<${Panel} id="runs" title="Runs" beside=${beside}>
-    ${runs ? html`<${Filters} found=${found} chosen=${wanted.state} choose=${state => change({ state })} />` : html`<${Skeleton} lines=${6} />`}
+    ${
+      runs
+        ? html`<${Filters} found=${found} chosen=${wanted.state} choose=${state => change({ state })} />`
+        : html`<${Skeleton} lines=${6} />`
+    }
     ${
       runs &&
       html`<div class="table-scroll">
@@ -134,9 +138,11 @@ function Filters({ found, chosen, choose }) {
   </div>`;
 }
 
+/** @returns {{q: string, state: string, repo: string, sort: string, order: string}} */
 function fromAddress() {
   const address = new URLSearchParams(location.search);
-  return Object.fromEntries(["q", "state", "repo", "sort", "order"].map(name => [name, address.get(name) ?? ""]));
+  const word = name => address.get(name) ?? "";
+  return { q: word("q"), state: word("state"), repo: word("repo"), sort: word("sort"), order: word("order") };
 }
 
 const Row = memo(({ run }) => {

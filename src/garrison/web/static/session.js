@@ -71,7 +71,7 @@ function askTabs() {
     const stop = watchSession(resolve);
     setTimeout(() => {
       stop();
-      resolve();
+      resolve(null);
     }, PATIENCE);
   });
 }

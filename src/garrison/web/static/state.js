@@ -12,7 +12,10 @@ export function fromSnapshot(snapshot) {
   return { ...snapshot, timeline: latest("timeline", snapshot.timeline), signals: latest("signals", snapshot.signals) };
 }
 
-/** A state after an event: nodes and layers are updated one by one, lists grow, all else is replaced; what is the same stays the same object. */
+/**
+ * A state after an event: nodes and layers are updated one by one, lists grow, all else is replaced; what is the same
+ * stays the same object.
+ */
 export function patched(state, patch) {
   const next = { ...state };
   for (const [name, value] of Object.entries(patch ?? {})) {

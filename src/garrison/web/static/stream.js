@@ -12,7 +12,7 @@ const VERSION = "garrison-2"; // changes with the messages between page and work
  * @param {string|null} run null: only the list of runs
  * @param {Object<string, function>} handlers `snapshot`, `change`, `beat`, `gone` and `runs` get their data; `link`
  *     gets "live", "lost", "denied" or "off"; `full` why the server has no room for another page
- * @returns {{close: function()}}
+ * @returns {{close: () => void}}
  */
 export function follow(run, handlers) {
   let open = null;

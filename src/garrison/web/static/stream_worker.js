@@ -30,7 +30,7 @@ function gone(port) {
   else if (![...pages.values()].includes(run)) connection.leave(run);
 }
 
-self.addEventListener("connect", ({ ports: [port] }) => {
+self.addEventListener("connect", (/** @type {MessageEvent} */ { ports: [port] }) => {
   port.addEventListener("message", ({ data: [kind, word] }) => {
     if (kind === "lock") locks?.request(word, () => gone(port));
     else if (kind === "leave") gone(port);

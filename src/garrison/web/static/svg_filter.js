@@ -59,14 +59,8 @@ function copy(element, parent, nodes, edges) {
     return;
   }
   if (isGraph(element.parentElement) && element.localName !== "g") return; // the background, and the graph's own label
-  const attributes = Object.hasOwn(ALLOWED, element.localName) ? ALLOWED[element.localName] : null;
-  if (!attributes || element.namespaceURI !== SVG) return;
-  const made = document.createElementNS(SVG, element.localName);
-  for (const name of attributes) {
-    if (element.hasAttribute(name)) made.setAttribute(name, element.getAttribute(name));
-  }
-  if (element.hasAttribute("stroke-dasharray")) made.classList.add("dashed");
-  if (element.localName === "text") made.textContent = legible(element.textContent);
+  const made = allowedPart(element);
+  if (!made) return;
   const kind = element.localName === "g" ? KINDS[element.getAttribute("class")] : undefined;
   if (kind) made.classList.add(kind);
   if (kind === "node")
@@ -75,6 +69,19 @@ function copy(element, parent, nodes, edges) {
   if (way) edges.set(way[1], made);
   for (const child of element.children) copy(child, made, nodes, edges);
   parent.append(made);
+}
+
+/** An element with what is allowed of it; null if it is not. */
+function allowedPart(element) {
+  const attributes = Object.hasOwn(ALLOWED, element.localName) ? ALLOWED[element.localName] : null;
+  if (!attributes || element.namespaceURI !== SVG) return null;
+  const made = document.createElementNS(SVG, element.localName);
+  for (const name of attributes) {
+    if (element.hasAttribute(name)) made.setAttribute(name, element.getAttribute(name));
+  }
+  if (element.hasAttribute("stroke-dasharray")) made.classList.add("dashed");
+  if (element.localName === "text") made.textContent = legible(element.textContent);
+  return made;
 }
 
 const isGraph = element => element.getAttribute("class") === "graph";

@@ -9,7 +9,8 @@ import { html } from "./view.js";
  * @param {string} props.label what they are about
  * @param {Array<[string, string, string?]>} props.tabs name, words, and the id of its panel if that is another one
  * @param {string} props.chosen name of the tab that is shown
- * @param {function(string)} props.choose called with the one that a person chooses
+ * @param {(name: string) => void} props.choose called with the one that is chosen
+ * @param {string} [props.class]
  */
 export function Tabs({ prefix, label, tabs, chosen, choose, class: kind = "tabs" }) {
   const moved = (event, at) => {

@@ -37,7 +37,12 @@ function strictDocument() {
     made.hidden = true;
     sheets.add(sheet);
     document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
-    Object.defineProperty(made, "textContent", { set: text => sheet.replaceSync(text), get: () => "" });
+    Object.defineProperty(made, "textContent", {
+      set(text) {
+        sheet.replaceSync(text);
+      },
+      get: () => "",
+    });
     return made;
   }
   function createElement(name) {
@@ -95,8 +100,8 @@ function loadStyle() {
  * A screen in `place`, a scrolled element.
  * @param {Element} place
  * @param {{columns: number, rows: number}} size
- * @param {function(string)} typed gets what a person types while the screen has the keyboard
- * @param {function()} leave called when the person leaves the screen by keyboard
+ * @param {(a: string) => void} typed gets what a person types while the screen has the keyboard
+ * @param {() => void} leave called when the person leaves the screen by keyboard
  */
 export async function openScreen(place, size, typed, leave) {
   const [{ Terminal }, { FitAddon }] = await Promise.all([

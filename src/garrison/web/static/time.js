@@ -13,7 +13,7 @@ setInterval(() => {
 
 /** The age of a `time` on the wire, between `before` and `after`. */
 export function Age({ time, before = "", after = "" }) {
-  const [, again] = useReducer(count => count + 1, 0);
+  const [, again] = useReducer(/** @type {(count: number, action: void) => number} */ (count => count + 1), 0);
   const words = useRef("");
   const at = millis(time);
   const read = () => (at === null ? "" : `${before}${span((Date.now() - at) / 1000)}${after}`);

@@ -59,6 +59,7 @@ export const Timeline = reading(["timeline", "signals", "queue"], ({ state, run,
   const [sought, search] = useState(false);
   const live = chosen !== "queue"; // the event stream has the queue as it is, not what it was
   const entries = page?.entries ?? (live ? state?.[chosen] : null);
+  const none = sought ? "Nothing matches." : live ? "Nothing has happened yet." : "Nothing was queued yet.";
   const choices = html`<${Tabs}
     prefix="story"
     label="What to list"
@@ -81,7 +82,7 @@ export const Timeline = reading(["timeline", "signals", "queue"], ({ state, run,
     ><span class="zone">Times: ${zone()}</span><//
   >`;
   return html`<${Panel} id="story" title="What happened" beside=${choices} above=${pager}>
-    ${!entries ? html`<${Skeleton} />` : !entries.length && html`<${Empty}>${sought ? "Nothing matches." : live ? "Nothing has happened yet." : "Nothing was queued yet."}<//>`}
+    ${entries ? !entries.length && html`<${Empty}>${none}<//>` : html`<${Skeleton} />`}
     ${TABS.map(
       ([name]) =>
         html`<${TabPanel} key=${name} prefix="story" name=${name} chosen=${entries?.length ? chosen : ""}>

@@ -13,7 +13,8 @@ const MARKUP = "dangerouslySetInnerHTML";
 
 /** Apply the rules to everything that is drawn: preact calls this for each element and for each text. */
 options.vnode = vnode => {
-  const { type, props } = vnode;
+  const { type } = vnode;
+  const props = /** @type {Object<string, any>} */ (vnode.props);
   if (type === null) vnode.props = legible(String(props));
   else if (typeof type === "string") {
     for (const name of READ_BY_PEOPLE) if (typeof props[name] === "string") props[name] = legible(props[name]);

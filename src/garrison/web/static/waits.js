@@ -18,8 +18,8 @@ const SIGNS = { run: "!", gate: "?", asks: "?", parked: "‖", failed: "✕" };
  * @param {Object} props
  * @param {Object|null} props.state null: not known yet
  * @param {Array<Object>} props.elsewhere other runs in which something waits
- * @param {function(string, string?)} props.choose opens a node, at a tab
- * @param {function} props.act posts a change
+ * @param {(a: string, b?: string) => void} props.choose opens a node, at a tab
+ * @param {(...given: any[]) => any} props.act posts a change
  */
 export const Waits = reading(
   ["nodes", "gates", "waits", "hint", "problems", "status", "write", "next"],
@@ -48,7 +48,12 @@ export const Waits = reading(
         )}
       </ul>
       <ul class="elsewhere">
-        ${elsewhere.map(one => html`<li key=${one.run}><a href="/?run=${part(one.run)}">${one.run}</a> has ${count(one.gates, "item")} waiting for you</li>`)}
+        ${elsewhere.map(
+          one =>
+            html`<li key=${one.run}>
+              <a href="/?run=${part(one.run)}">${one.run}</a> has ${count(one.gates, "item")} waiting for you
+            </li>`,
+        )}
       </ul><//
     >`;
   },
@@ -67,7 +72,13 @@ export function Card({ one, run, write, over, choose, act, beside }) {
     </div>
     <p class="question">${question(one)}</p>
     ${one.kind === "gate" && one.gate.kind !== "signal" && html`<${Decision} run=${run} gate=${one.gate.gate} />`}
-    ${write && name && html`<div class="row answers"><${Answers} one=${one} name=${name} run=${run} over=${over} choose=${choose} act=${act} /></div>`}
+    ${
+      write &&
+      name &&
+      html`<div class="row answers">
+        <${Answers} one=${one} name=${name} run=${run} over=${over} choose=${choose} act=${act} />
+      </div>`
+    }
   </li>`;
 }
 
@@ -95,7 +106,10 @@ function Answers({ one, name, run, over, choose, act }) {
   const chosen = async label =>
     (!review || (await landing(name, one.gate))) && act(`gates/${part(one.gate.gate)}`, { choice: label });
   return html`${review && html`<button key="changes" type="button" onClick=${() => choose(name, "changes")}>See changes</button>`}
-  ${choices.map((choice, at) => html`<${Act} key="choice ${choice.label}" class=${at === 0 ? "primary" : ""} does=${() => chosen(choice.label)}>${choice.label}<//>`)}
+  ${choices.map(
+    ({ label }, at) =>
+      html`<${Act} key="choice ${label}" class=${at === 0 ? "primary" : ""} does=${() => chosen(label)}>${label}<//>`,
+  )}
   ${review && html`<${TextForm} key="reject" label="Reject" hint="Reason for its next attempt" kind="" send=${send} />`}`;
 }
 

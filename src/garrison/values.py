@@ -33,7 +33,12 @@ def asdict(value: object) -> dict[str, Any]:
 
     Tuples stay tuples, enums become their values.
     """
-    return cast("dict[str, Any]", msgspec.to_builtins(value, enc_hook=_plain))
+    return cast("dict[str, Any]", to_builtins(value))
+
+
+def to_builtins(value: object) -> object:
+    """Return what `json` can write of a value, or of a list or mapping of values, as `asdict` does of one."""
+    return msgspec.to_builtins(value, enc_hook=_plain)
 
 
 def _plain(value: object) -> str | dict[object, object]:

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from merge_support import World, await_gate, check, drive, git, until
 
+from garrison.cli import merge_queue_process
 from garrison.cli.main import main
-from garrison.cli.merge_queue_process import enqueue, process_next
+from garrison.cli.original_calls import as_original
 from garrison.merge.config import QueueConfig
 from garrison.merge.records import LandingStarted, StatusChanged
 from garrison.processes.launch import describe_foreign_entries, foreign_entries_note
@@ -42,6 +43,7 @@ def call(*arguments):
     return SimpleNamespace(exit_code=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
+enqueue, process_next = as_original(merge_queue_process.enqueue), as_original(merge_queue_process.process_next)
 EMPTY = {"success": True, "entry": None, "error": None}
 
 

@@ -187,7 +187,7 @@ def test_watching_goes_on_after_the_queue_was_empty(world, monkeypatch):
 
     monkeypatch.setattr("garrison.cli.merge_queue_process.time.sleep", nap)
     results = process(watch=True, report=config.append)
-    assert [next(results)["entry"]["node"] for _ in range(2)] == ["one", "two"]
+    assert [next(results).entry.node for _ in range(2)] == ["one", "two"]
     assert "paused" in config[0]
     results.close()
     assert not world.queue.is_processor_running()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 import click
 
@@ -47,7 +46,7 @@ def report(status: str | None, label: str | None, next_nodes: tuple[str, ...], c
     _send(type="report", **given)
 
 
-def _pair(word: str) -> tuple[str, Any]:
+def _pair(word: str) -> tuple[str, object]:
     """Return key and value of KEY=VALUE; the value is JSON if it can be."""
     key, equals, text = word.partition("=")
     if not (key and equals):

@@ -7,7 +7,6 @@ None of the commands writes a record. Each posts a signal to the guardian (park,
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import click
 
@@ -22,11 +21,11 @@ from garrison.pipeline.node_status import Landing
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.person_signals import signal_by_person
 from garrison.processes.run_state import NodeState, RunState, replay_run
-from garrison.records import journal, signals
+from garrison.records import journal, record, signals
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.run import RunFiles
-from garrison.records.signals import Signal
+from garrison.records.signals import CancelNode, KillOrchestrator, ParkNode, RetryNode, Signal, UnparkNode
 from garrison.records.store import Store
 
 ENDED = {"validated": "has landed", "failed": "has failed",
@@ -63,7 +62,7 @@ def show_command(role: str, name: str | None, run: str | None, as_json: bool, ho
     store = resolve.open_store(home)
     identity = store.get(Identity, resolve.find_key(store, Identity, role, name, run))
     seen = process_evidence(resolve.observer_of(store), identity)
-    print_json({**identities.show(role, name, run, home), "seen": seen})
+    print_json({**record.to_dict(identities.show(role, name, run, home)), "seen": seen})
 
 
 def parse_name(role: str, name: str | None, run: str | None) -> tuple[str, str, str | None]:
@@ -157,7 +156,7 @@ def park(name: str, reason: str, run: str | None, home: str | None) -> None:
     if state.over or ended:
         why = f"run {chosen} is {state.status}" if state.over else f"{target} {ended}"
         raise Refused(f"{target} cannot be parked (`garrison status {chosen}`): {why}")
-    has_guardian = _signal_guardian(store, chosen, {"action": "park", "who": target, "text": reason})
+    has_guardian = _signal_guardian(store, chosen, ParkNode(target, reason))
     print_message(f"{target} is parked; `garrison agents unpark {target}` lets it continue" if has_guardian else
                   f"{target} will be parked when run {chosen} is resumed: it has no living guardian")
 
@@ -175,7 +174,7 @@ def unpark(name: str, run: str | None, home: str | None) -> None:
     state = _replay(store, chosen)
     if target not in state.held and not find_parked(state, target) and not _has_pending_park(store, chosen, target):
         raise Refused(f"{target} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
-    has_guardian = _signal_guardian(store, chosen, {"action": "unpark", "who": target})
+    has_guardian = _signal_guardian(store, chosen, UnparkNode(target))
     print_message(f"{target} continues" if has_guardian and state.status in ("new", "running") else
                   f"{target} continues when its run does: `garrison resume {chosen}`")
 
@@ -209,16 +208,16 @@ def _guardian(store: Store, run: str) -> Key:
 
 
 def _has_pending_park(store: Store, run: str, target: str) -> bool:
-    payloads = [posted.signal.payload for posted in signals.list_pending(store.home, _guardian(store, run))
+    payloads = [signals.parse(posted.signal) for posted in signals.list_pending(store.home, _guardian(store, run))
                 if posted.signal]
-    return any(payload.get("action") == "park" and payload.get("who") == target for payload in payloads)
+    return any(isinstance(payload, ParkNode) and payload.who == target for payload in payloads)
 
 
-def _signal_guardian(store: Store, run: str, payload: dict[str, Any]) -> bool:
+def _signal_guardian(store: Store, run: str, payload: ParkNode | UnparkNode) -> bool:
     """Post GUIDANCE to the guardian; return whether it is alive."""
     guardian = _guardian(store, run)
-    node = None if payload["who"] == "processor" else str(payload["who"])
-    signals.post(store.home, signal_by_person(guardian, "GUIDANCE", payload, node=node))
+    node = None if payload.who == "processor" else payload.who
+    signals.post(store.home, signal_by_person(guardian, payload, node=node))
     return resolve.is_living(store, guardian)
 
 
@@ -281,7 +280,7 @@ def retry(node: str, run: str | None, home: str | None) -> None:
         raise Refused(f"{node} of run {chosen} cannot be retried: {objection}")
     attempt = state.nodes[node].attempt
     posted = signals.post(runtime.home, signal_by_person(
-        guardian, "GUIDANCE", {"action": "retry", "who": node}, node=node, attempt=attempt,
+        guardian, RetryNode(node), node=node, attempt=attempt,
         id=f"{chosen}-{node}-{attempt}-retried-by-hand"))
     if not resolve.is_living(runtime.store, guardian):
         print_message(f"{node} is retried when the run is resumed: `garrison resume {chosen}`")
@@ -309,7 +308,7 @@ def objection_to_cancel(state: RunState, node: str) -> str:
 def cancel_signal(runner: Key, attempt: int, reason: str, now: str = "") -> Signal:
     """Return the signal that makes a runner cancel that attempt of its node; its id makes it idempotent."""
     text = f"{CANCELLED_BY_PERSON}: {reason}" if reason else CANCELLED_BY_PERSON
-    return signal_by_person(runner, "GUIDANCE", {"action": "cancel", "text": text}, node=runner.name, attempt=attempt,
+    return signal_by_person(runner, CancelNode(text), node=runner.name, attempt=attempt,
                             id=f"{runner.run}-{runner.name}-{attempt}-cancelled-by-hand", now=now)
 
 
@@ -347,7 +346,7 @@ def respawn(node: str, run: str | None, home: str | None) -> None:
 def kill_signal(runner: Key, incarnation: int) -> Signal:
     """Return the signal that makes a runner end one incarnation of its orchestrator; its id makes it idempotent."""
     agent = Key("orchestrator", runner.name, runner.run).full
-    return signal_by_person(runner, "KILL_ORCHESTRATOR", {"incarnation": incarnation}, node=runner.name,
+    return signal_by_person(runner, KillOrchestrator(incarnation), node=runner.name,
                             id=f"{agent}-{incarnation}-kill")
 
 

@@ -67,7 +67,7 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
                        f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
     attempt = state.nodes[node].attempt if node in state.nodes else 0
     posted = signals.post(store.home, signal_by_person(
-        guardian, "INPUT_RESPONSE", {"question_id": question.id, "text": text}, node=node, attempt=attempt))
+        guardian, signals.InputResponse(question.id, text), node=node, attempt=attempt))
     is_living = resolve.is_living(store, guardian)
     if is_living:  # so that `status` right after this one does not show the question as open
         wait_until_applied(posted)

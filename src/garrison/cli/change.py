@@ -144,7 +144,7 @@ def _request(runtime: Runtime, run: str, change: AddNode | EditNode) -> None:
         check_agents(replace(after, tasks={change.who: task}), runtime.home, launch.agent,
                      runtime.environment(launch, {}), passed=launch.env)
     posted = signals.post(runtime.home, signal_by_person(
-        guardian, change.type, change.to_data(), node=change.who))
+        guardian, change, node=change.who))
     done = f"{change.who} is {'added to' if isinstance(change, AddNode) else 'changed in'} run {run}"
     if await_decision(runtime.store, run, posted):
         click.echo(f"{done}; `garrison status {run}` shows it")

@@ -1,13 +1,12 @@
 """`hook_manager.py`: create, read and move hooks, as commands and as functions for agents' prompts.
 
-A hook records the progress of the work of one role and name. The functions return what the commands print as JSON, and
-raise a GarrisonError to refuse.
+A hook records the progress of the work of one role and name. The functions return the record, which the commands print
+as JSON, and raise a GarrisonError to refuse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import click
 
@@ -15,9 +14,8 @@ from garrison.cli import resolve
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Command, Group, run_command
 from garrison.cli.options import home_option, incarnation_option, quiet_option, record_arguments, use_home
-from garrison.cli.output import print_error_json, print_json, print_message
+from garrison.cli.output import print_error_json, print_message, print_record
 from garrison.errors import Fenced, NotFound
-from garrison.records import record
 from garrison.records.hook import PHASES, Hook, change_phase, check_phase, update_notes
 from garrison.records.identity import Identity
 from garrison.records.names import Key
@@ -33,7 +31,7 @@ __all__ = ["build_wisdom_prompt_block", "create_hook", "main", "read_hook", "upd
 
 @guarded("hook-manager create")
 def create_hook(role: str, name: str, phase: str = "planning", run: str | None = None, home: str | None = None, *,
-                predecessor_hook_id: str | None = None) -> dict[str, Any]:
+                predecessor_hook_id: str | None = None) -> Hook:
     """Create a hook, or continue the existing one with a new id that links to the old one; the phase is kept.
 
     `predecessor_hook_id` counts where there is no hook to continue.
@@ -51,7 +49,7 @@ def create_hook(role: str, name: str, phase: str = "planning", run: str | None =
                         predecessor_hook_id=predecessor_hook_id)
         return next_hook(old, key, identity.incarnation if identity else old.incarnation + 1, now, new_id())
 
-    return record.to_dict(store.update(Hook, key, created_or_continued))
+    return store.update(Hook, key, created_or_continued)
 
 
 def _key_for_new(store: Store, role: str, name: str, run: str | None) -> Key:
@@ -65,22 +63,15 @@ def _key_for_new(store: Store, role: str, name: str, run: str | None) -> Key:
         return key
 
 
-def read_hook(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any] | None:
-    """Return a hook, None if there is none."""
-    try:
-        return record.to_dict(_hook(role, name, run, home))
-    except NotFound:
-        return None
-
-
-def _hook(role: str, name: str, run: str | None, home: str | None) -> Hook:
+def read_hook(role: str, name: str, run: str | None = None, home: str | None = None) -> Hook:
+    """Return a hook; NotFound if there is none."""
     store = resolve.open_store(home)
     return store.get(Hook, resolve.find_key(store, Hook, role, name, run))
 
 
 @guarded("hook-manager update-phase")
 def update_phase(role: str, name: str, phase: str, run: str | None = None, incarnation: int | None = None,
-                 home: str | None = None) -> dict[str, Any]:
+                 home: str | None = None) -> Hook:
     """Move a hook to a phase; ForbiddenTransition if the table of phases does not allow it."""
     check_phase(phase)
     return _update(role, name, run, incarnation, home, lambda hook, now: change_phase(hook, phase, now))
@@ -88,14 +79,14 @@ def update_phase(role: str, name: str, phase: str, run: str | None = None, incar
 
 @guarded("hook-manager update-resumption")
 def update_resumption(role: str, name: str, text: str, last_committed_node: str | None = None, run: str | None = None,
-                      incarnation: int | None = None, home: str | None = None) -> dict[str, Any]:
+                      incarnation: int | None = None, home: str | None = None) -> Hook:
     """Record notes, and optionally the last commit, for the successor."""
     return _update(role, name, run, incarnation, home,
                    lambda hook, now: update_notes(hook, now, text=text, last_committed=last_committed_node))
 
 
 def _update(role: str, name: str, run: str | None, incarnation: int | None, home: str | None,
-            change: Callable[[Hook, str], Hook]) -> dict[str, Any]:
+            change: Callable[[Hook, str], Hook]) -> Hook:
     store = resolve.open_store(home)
     key = resolve.find_key(store, Hook, role, name, run)
     writer = resolve.writer_incarnation(store, key, incarnation)
@@ -107,7 +98,7 @@ def _update(role: str, name: str, run: str | None, incarnation: int | None, home
             raise NotFound(f"hook {key.full} no longer exists; `create` makes one")
         return change(old, now)
 
-    return record.to_dict(store.update(Hook, key, changed, incarnation=writer))
+    return store.update(Hook, key, changed, incarnation=writer)
 
 
 def _check_not_fenced(store: Store, key: Key, incarnation: int | None) -> None:
@@ -120,7 +111,7 @@ def _check_not_fenced(store: Store, key: Key, incarnation: int | None) -> None:
 
 def wisdom(role: str, name: str, run: str | None = None, home: str | None = None) -> str:
     """Return the block of a successor's prompt that describes the progress of the work; NotFound without a hook."""
-    return build_wisdom_prompt_block(_hook(role, name, run, home))
+    return build_wisdom_prompt_block(read_hook(role, name, run, home))
 
 
 # ------------------------------------------------------------------------------------------------------------ commands
@@ -145,9 +136,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def create_command(role: str, name: str, run: str | None, home: str | None, phase: str | None) -> None:
     """Create a hook, or continue the existing one."""
     hook = create_hook(role, name, phase or "planning", run, home)
-    if phase and hook["phase"] != phase:
-        print_message(f"the hook exists and keeps its phase, {hook['phase']}; `update-phase` moves it")
-    print_json(hook)
+    if phase and hook.phase != phase:
+        print_message(f"the hook exists and keeps its phase, {hook.phase}; `update-phase` moves it")
+    print_record(hook)
 
 
 @hook_manager.command("update-phase", help=f"Move a hook to PHASE: {', '.join(PHASES)}.")
@@ -157,14 +148,14 @@ def create_command(role: str, name: str, run: str | None, home: str | None, phas
 def update_phase_command(role: str, name: str, run: str | None, home: str | None, phase: str,
                          incarnation: int | None) -> None:
     """Move a hook."""
-    print_json(update_phase(role, name, phase, run, incarnation, home))
+    print_record(update_phase(role, name, phase, run, incarnation, home))
 
 
 @hook_manager.command("read")
 @record_arguments
 def read_command(role: str, name: str, run: str | None, home: str | None) -> None:
     """Show a hook as JSON."""
-    print_json(record.to_dict(_hook(role, name, run, home)))
+    print_record(read_hook(role, name, run, home))
 
 
 class _NotesCommand(Command):
@@ -189,7 +180,7 @@ class _NotesCommand(Command):
 def update_resumption_command(role: str, name: str, run: str | None, home: str | None, text: str,
                               last_committed_node: str | None, incarnation: int | None) -> None:
     """Record TEXT as notes for the successor."""
-    print_json(update_resumption(role, name, text, last_committed_node, run, incarnation, home))
+    print_record(update_resumption(role, name, text, last_committed_node, run, incarnation, home))
 
 
 @hook_manager.command("wisdom")

@@ -8,7 +8,7 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -110,7 +110,7 @@ def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> Non
     found = read_host(where, name)
     if not here:
         seen = _look(where, found)
-        working = seen.data.get("working") or []
+        working = _listed(seen.data, "working")
         if working and not yes:
             _ask(name, working)
         if not seen.why and found.is_set_up:
@@ -119,7 +119,7 @@ def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> Non
     click.echo(f"{name} is no longer a host")
 
 
-def _ask(name: str, working: list[Any]) -> None:
+def _ask(name: str, working: list[object]) -> None:
     what = ", ".join(clean(str(each)) for each in working[:5])
     if not sys.stdin.isatty():
         raise Refused(f"{name} works on {what}; `garrison host drain {name}` lets it finish, --yes ends that work")
@@ -155,7 +155,7 @@ class Seen(Value):
     """What was seen of a host now."""
 
     host: Host
-    data: dict[str, Any]
+    data: Mapping[str, object]
     why: str = ""
     """Why it cannot be seen, '' if it was."""
     last_seen: str = ""
@@ -195,7 +195,7 @@ def list_command(as_json: bool, home: str | None) -> None:
     hosts, errors = list_hosts(where)
     seen = _look_at_all(where, hosts)
     if as_json:
-        print_json([_to_data(each) for each in seen])
+        print_json([ShownHost.of(each) for each in seen])
     elif hosts:
         rows = [_row(each) for each in seen]
         for line in align_columns(["HOST", "STATE", "SLOTS", "LOAD", "AGENTS", "VERSION", "CLOCK", "LABELS"], rows):
@@ -215,7 +215,7 @@ def show_command(name: str, as_json: bool, home: str | None) -> None:
     where = find_home(home)
     (seen,) = _look_at_all(where, [read_host(where, name)])
     if as_json:
-        print_json(_to_data(seen))
+        print_json(ShownHost.of(seen))
     else:
         for key, value in _details(seen):
             click.echo(f"{key + ':':13} {value}")
@@ -252,20 +252,25 @@ def _row(seen: Seen) -> list[str]:
 
 
 def _slots(seen: Seen) -> str:
-    return f"{len(seen.data.get('working') or [])}/{seen.host.slots}"
+    return f"{len(_listed(seen.data, 'working'))}/{seen.host.slots}"
 
 
-def _number(data: Mapping[str, Any], key: str) -> float:
+def _listed(data: Mapping[str, object], key: str) -> list[object]:
+    value = data.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _number(data: Mapping[str, object], key: str) -> float:
     value = data.get(key)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
-def _load(data: Mapping[str, Any]) -> str:
+def _load(data: Mapping[str, object]) -> str:
     return f"{_number(data, 'load'):.1f}/{_number(data, 'cores'):.0f}"
 
 
-def _agents(data: Mapping[str, Any]) -> str:
-    named = [(clean(str(each.get("program", ""))), bool(each.get("ready"))) for each in data.get("agents") or []
+def _agents(data: Mapping[str, object]) -> str:
+    named = [(clean(str(each.get("program", ""))), bool(each.get("ready"))) for each in _listed(data, "agents")
              if isinstance(each, dict)]
     return ", ".join(name if ready else f"{name} (no log-in)" for name, ready in named) or "none found"
 
@@ -289,21 +294,37 @@ def _details(seen: Seen) -> Iterator[tuple[str, str]]:
     if seen.why:
         return
     yield "slots", f"{_slots(seen)} in use"
-    yield "works on", ", ".join(clean(str(each)) for each in data.get("working") or []) or "nothing"
+    yield "works on", ", ".join(clean(str(each)) for each in _listed(data, "working")) or "nothing"
     yield "version", clean(str(data.get("version", "")))
     yield "kept by", clean(str(data.get("kept_by", "")))
     yield "load", f"{_load(data)} cores, {_number(data, 'disk_free') / 1e9:.1f} GB free"
     yield "clock", f"{_number(data, 'clock_offset'):+.2f} s from here"
-    for agent in data.get("agents") or []:
+    for agent in _listed(data, "agents"):
         if isinstance(agent, dict):
             yield "agent", f"{clean(str(agent.get('program', '')))}: {clean(str(agent.get('access', '')))}"
 
 
-def _to_data(seen: Seen) -> dict[str, Any]:
-    found = seen.host
-    return {"name": found.name, "ssh": found.ssh, "slots": found.slots, "labels": list(found.labels),
-            "state": _state(seen), "why": seen.why, "home": found.home, "address": found.address, "port": found.port,
-            "last_seen": seen.last_seen, "tunnel_since": seen.tunnel_since, "seen": seen.data}
+class ShownHost(Value):
+    """A host, as `--json` prints it."""
+
+    name: str
+    ssh: str
+    slots: int
+    labels: list[str]
+    state: str
+    why: str
+    home: str
+    address: str
+    port: int
+    last_seen: str
+    tunnel_since: str
+    seen: Mapping[str, object]
+
+    @classmethod
+    def of(cls, seen: Seen) -> ShownHost:
+        found = seen.host
+        return cls(found.name, found.ssh, found.slots, found.labels, _state(seen), seen.why, found.home, found.address,
+                   found.port, seen.last_seen, seen.tunnel_since, seen.data)
 
 
 # ---------------------------------------------------------------------------------------------------------- on the host

@@ -1,15 +1,14 @@
 """`identity_registry.py`: create, list, refresh and end identities, as commands and as functions for agents' prompts.
 
-The functions return what the commands print as JSON; refusals are GarrisonErrors. cron calls `find-stale` every minute,
-so what starts launchers is imported only with `--respawn`.
+The functions return records, which the commands print as JSON; refusals are GarrisonErrors. cron calls `find-stale`
+every minute, so what starts launchers is imported only with `--respawn`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import click
 
@@ -25,7 +24,7 @@ from garrison.cli.options import (
     record_arguments,
     use_home,
 )
-from garrison.cli.output import print_error_json, print_json, print_message, print_table
+from garrison.cli.output import print_error_json, print_json, print_message, print_record, print_table
 from garrison.config import Timing, find_home
 from garrison.errors import Fenced, NotFound, RecordError, Refused
 from garrison.records import life_lock, record, signals
@@ -40,7 +39,7 @@ from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease, 
 from garrison.supervise.observer import Observer, ProcessOrigin
 from garrison.system import processes
 from garrison.system.clock import SystemClock, format_age
-from garrison.values import replace
+from garrison.values import Value, replace
 
 _ENDINGS = {"crashed": AgentCrashed, "terminated": AgentTerminated}
 STALE_AFTER = 300.0
@@ -52,7 +51,7 @@ STALE_AFTER = 300.0
 @guarded("identity-registry create")
 def create_identity(role: str, name: str, session_id: str = "", worktree: str | None = None, pid: int | None = None,
                     run: str | None = None, home: str | None = None, *, predecessor_id: str | None = None,
-                    metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+                    metadata: Mapping[str, object] | None = None) -> Identity:
     """Create the identity of an incarnation that is started by hand; over a dead one of the same run, its successor.
 
     Without `pid` the incarnation counts as alive while its heartbeat is fresh. `predecessor_id` counts where no earlier
@@ -65,7 +64,7 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
     key = Key(role, name, resolve.run_for_new(store, run))
     observer = resolve.observer_of(store)
     _replace_dead(store, observer, key)
-    request = SpawnRequest(key, worktree=worktree, session_id=session_id, metadata=metadata or {})
+    request = SpawnRequest(key, worktree=worktree, session_id=session_id, metadata=dict(metadata or {}))
     process = observer.origin(pid) if pid is not None else None
 
     def linked(old: Identity | None) -> Identity:
@@ -75,7 +74,7 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
     identity = store.update(Identity, key, linked)
     _link_hook(store, identity, observer.clock.utc())
     _tell_guardian(store, identity, AgentRegistered(identity.incarnation))
-    return record.to_dict(identity)
+    return identity
 
 
 def _tell_guardian(store: Store, identity: Identity, payload: Payload) -> None:
@@ -120,8 +119,8 @@ def _link_hook(store: Store, identity: Identity, now: str) -> None:
 
 @guarded("identity-registry update-liveness")
 def update_liveness(role: str, name: str, run: str | None = None, incarnation: int | None = None,
-                    home: str | None = None) -> dict[str, Any]:
-    """Record a heartbeat and return `{"status": "ok", "last_heartbeat": …}`; Refused if the incarnation has ended."""
+                    home: str | None = None) -> Identity:
+    """Record a heartbeat and return the identity; Refused if the incarnation has ended."""
     store = resolve.open_store(home)
     key = resolve.find_key(store, Identity, role, name, run)
     now = SystemClock().utc()
@@ -133,58 +132,65 @@ def update_liveness(role: str, name: str, run: str | None = None, incarnation: i
                           "`create` starts its next incarnation")
         return record_heartbeat(identity, now)
 
-    written = store.update(Identity, key, with_heartbeat,
-                           incarnation=resolve.writer_incarnation(store, key, incarnation))
-    return {"status": "ok", "last_heartbeat": written.last_heartbeat}
+    return store.update(Identity, key, with_heartbeat,
+                        incarnation=resolve.writer_incarnation(store, key, incarnation))
 
 
-def find_stale(timeout: float = STALE_AFTER, home: str | None = None) -> list[dict[str, Any]]:
-    """Return the stale identities, each with `stale_reason`.
+class Listed(Value):
+    """An identity with its latest heartbeat, as listings show it."""
 
-    The reason is `heartbeat` (older than `timeout` seconds), `process_gone` or `start_deadline`. Corrupt records are
-    reported on stderr.
-    """
-    found, errors = _find_stale(timeout, home)
+    identity: Identity
+    stale_reason: str = ""
+    """`heartbeat` (too old), `process_gone` or `start_deadline`; '' for one that was not judged."""
+
+    def body(self) -> dict[str, object]:
+        """Return it as JSON values: the fields of the record, and the reason."""
+        reason = {"stale_reason": self.stale_reason} if self.stale_reason else {}
+        return {**record.to_dict(self.identity), **reason}
+
+
+def _print_errors(errors: Iterable[RecordError]) -> None:
     for error in errors:
         print_message(str(error))
-    return found
 
 
-def _find_stale(timeout: float, home: str | None) -> tuple[list[dict[str, Any]], list[RecordError]]:
+def find_stale(timeout: float = STALE_AFTER, home: str | None = None,
+               report: Callable[[Iterable[RecordError]], None] = _print_errors) -> list[Listed]:
+    """Return the stale identities: without a heartbeat for `timeout` seconds, or without their process.
+
+    Args:
+        report: is told of corrupt records (default: printed on stderr).
+    """
     observer = resolve.observer_of(resolve.open_store(home))
     identities, errors = stale.find_stale(observer, timeout)
-    return [{**to_json(observer, identity), "stale_reason": reason} for identity, reason in identities], errors
+    report(errors)
+    return [Listed(observer.with_heartbeat(identity), reason) for identity, reason in identities]
 
 
-def list_all(home: str | None = None) -> list[dict[str, Any]]:
+def list_all(home: str | None = None) -> list[Listed]:
     """Return every readable identity; corrupt ones are reported on stderr."""
     store = resolve.open_store(home)
     observer = resolve.observer_of(store)
-    return [to_json(observer, identity) for identity in readable_identities(store)]
-
-
-def to_json(observer: Observer, identity: Identity) -> dict[str, Any]:
-    """Return an identity as the commands print it: the record, with the latest heartbeat."""
-    return record.to_dict(observer.with_heartbeat(identity))
+    return [Listed(observer.with_heartbeat(identity)) for identity in readable_identities(store)]
 
 
 def readable_identities(store: Store) -> list[Identity]:
     """Return every readable identity of a home; corrupt ones are reported on stderr."""
     identities, errors = store.list(Identity)
-    for error in errors:
-        print_message(str(error))
+    _print_errors(errors)
     return identities
 
 
-def show(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any]:
+def show(role: str, name: str, run: str | None = None, home: str | None = None) -> Identity:
+    """Return one identity, with its latest heartbeat."""
     store = resolve.open_store(home)
     identity = store.get(Identity, resolve.find_key(store, Identity, role, name, run))
-    return to_json(resolve.observer_of(store), identity)
+    return resolve.observer_of(store).with_heartbeat(identity)
 
 
 @guarded("identity-registry mark-crashed")
 def mark_crashed(role: str, name: str, run: str | None = None, incarnation: int | None = None,
-                 reason: str = "marked by hand", home: str | None = None, *, kill: bool = False) -> dict[str, Any]:
+                 reason: str = "marked by hand", home: str | None = None, *, kill: bool = False) -> Identity:
     """Record that an incarnation crashed; idempotent.
 
     With `kill` a living process is ended first.
@@ -197,13 +203,13 @@ def mark_crashed(role: str, name: str, run: str | None = None, incarnation: int 
 
 @guarded("identity-registry mark-terminated")
 def mark_terminated(role: str, name: str, run: str | None = None, incarnation: int | None = None,
-                    reason: str = "marked by hand", home: str | None = None, *, kill: bool = False) -> dict[str, Any]:
+                    reason: str = "marked by hand", home: str | None = None, *, kill: bool = False) -> Identity:
     """Record that an incarnation ended normally; idempotent. Otherwise as `mark_crashed`."""
     return _mark("terminated", role, name, run, incarnation, reason, home, kill=kill)
 
 
 def _mark(status: str, role: str, name: str, run: str | None, incarnation: int | None, reason: str,
-          home: str | None, *, kill: bool) -> dict[str, Any]:
+          home: str | None, *, kill: bool) -> Identity:
     store = resolve.open_store(home)
     key = resolve.find_key(store, Identity, role, name, run)
     observer, now = resolve.observer_of(store), SystemClock().utc()
@@ -219,15 +225,15 @@ def _mark(status: str, role: str, name: str, run: str | None, incarnation: int |
         marked = store.update(Identity, key, with_status, incarnation=writer)
         if before.status != status:
             _tell_guardian(store, marked, _ENDINGS[status](marked.incarnation, reason))
-        return to_json(observer, marked)
+        return observer.with_heartbeat(marked)
     identity = before
     if writer is not None:
         check_incarnation(identity, key, writer)
     _end_process(observer, identity, reason)
     try:
-        return to_json(observer, store.update(Identity, key, with_status, incarnation=identity.incarnation))
+        return observer.with_heartbeat(store.update(Identity, key, with_status, incarnation=identity.incarnation))
     except Fenced:  # its supervisor was quicker: the name has a successor
-        return to_json(observer, store.get(Identity, key))
+        return observer.with_heartbeat(store.get(Identity, key))
 
 
 def _refuse_living(observer: Observer, identity: Identity) -> None:
@@ -262,18 +268,17 @@ def _existing(old: Identity | None, key: Key) -> Identity:
     return old
 
 
-def print_identities(identities: list[dict[str, Any]], home: str | None) -> None:
+def print_identities(listed: Sequence[Listed], home: str | None) -> None:
     """Print identities as a table: the record, and the verdict from what this machine shows of its process."""
     store = resolve.open_store(home)
     observer = resolve.observer_of(store)
     rows = []
-    for body in identities:
-        fields = {name: value for name, value in body.items() if name != "stale_reason"}
-        identity = record.from_dict(Identity, fields, store.home)
+    for each in listed:
+        identity = each.identity
         verdict, seen = observer.judge(identity), observer.observe(identity)
-        state = "stale" if verdict.living and body.get("stale_reason") else verdict.state
+        state = "stale" if verdict.living and each.stale_reason else verdict.state
         rows.append((identity.key.full, identity.incarnation, identity.status, state, identity.pid,
-                     format_age(seen.beat_age), body.get("stale_reason") or identity.reason or verdict.why))
+                     format_age(seen.beat_age), each.stale_reason or identity.reason or verdict.why))
     print_table(("NAME", "INCARNATION", "STATUS", "VERDICT", "PID", "HEARTBEAT", "WHY"), rows,
                 f"no identities in {store.home}")
 
@@ -302,7 +307,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def create_command(role: str, name: str, run: str | None, home: str | None, session_id: str, worktree: str | None,
                    pid: int | None) -> None:
     """Create an identity; over a dead one of the same run, its successor."""
-    print_json(create_identity(role, name, session_id, worktree, pid, run, home))
+    print_record(create_identity(role, name, session_id, worktree, pid, run, home))
 
 
 @identity_registry.command("update-liveness")
@@ -310,7 +315,8 @@ def create_command(role: str, name: str, run: str | None, home: str | None, sess
 @incarnation_option
 def update_liveness_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None) -> None:
     """Record a heartbeat."""
-    print_json(update_liveness(role, name, run, incarnation, home))
+    beat = update_liveness(role, name, run, incarnation, home)
+    print_json({"status": "ok", "last_heartbeat": beat.last_heartbeat})
 
 
 @identity_registry.command("find-stale")
@@ -320,8 +326,8 @@ def update_liveness_command(role: str, name: str, run: str | None, home: str | N
 @home_option
 def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
     """List the incarnations that are silent, gone or never started, as JSON; exit code 1 if a record is damaged."""
-    found, errors = _find_stale(timeout, home)
-    print_json(found)
+    errors: list[RecordError] = []
+    print_json([each.body() for each in find_stale(timeout, home, errors.extend)])
     if respawn:
         sys.stdout.flush()
         from garrison.processes.resume_all import REPORTED_TO_CRON, resume_all
@@ -343,18 +349,18 @@ def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
 @home_option
 def list_command(as_json: bool, stale_only: float | None, home: str | None) -> None:
     """List agents and the processes around them: state, process, heartbeat."""
-    identities = list_all(home) if stale_only is None else find_stale(stale_only, home)
+    listed = list_all(home) if stale_only is None else find_stale(stale_only, home)
     if as_json:
-        print_json(identities)
+        print_json([each.body() for each in listed])
     else:
-        print_identities(identities, home)
+        print_identities(listed, home)
 
 
 @identity_registry.command("show")
 @record_arguments
 def show_command(role: str, name: str, run: str | None, home: str | None) -> None:
     """Show one identity as JSON."""
-    print_json(show(role, name, run, home))
+    print_record(show(role, name, run, home))
 
 
 kill_option = click.option("--kill", is_flag=True, help="End its processes first; its run starts a successor.")
@@ -367,7 +373,7 @@ kill_option = click.option("--kill", is_flag=True, help="End its processes first
 def mark_crashed_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None,
                          kill: bool) -> None:
     """Record that an incarnation crashed; refused while its process is alive."""
-    print_json(mark_crashed(role, name, run, incarnation, home=home, kill=kill))
+    print_record(mark_crashed(role, name, run, incarnation, home=home, kill=kill))
 
 
 @identity_registry.command("mark-terminated")
@@ -377,4 +383,4 @@ def mark_crashed_command(role: str, name: str, run: str | None, home: str | None
 def mark_terminated_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None,
                             kill: bool) -> None:
     """Record that an incarnation ended normally; refused while its process is alive."""
-    print_json(mark_terminated(role, name, run, incarnation, home=home, kill=kill))
+    print_record(mark_terminated(role, name, run, incarnation, home=home, kill=kill))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import click
 
@@ -21,7 +21,9 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.values import Value, fields_of
+from garrison.values import Value
+
+R = TypeVar("R", Identity, Hook)
 
 STATE_FOLDERS = (".claude/state", "state", ".")
 """Where identities/, hooks/ and merge-queue.json lie below DIR."""
@@ -59,7 +61,7 @@ def import_command(folder: Path, home: str | None, *, as_json: bool) -> None:
         raise NotFound(f"{folder} holds no identities, hooks, signals or merge-queue.json; name the repository "
                        "in which the scripts worked, or the folder that holds `state`")
     if as_json:
-        print_json([fields_of(result) for result in results])
+        print_json(results)
     else:
         print_table(("WHAT", "NAME", "RESULT"), [(each.what, each.name, each.result) for each in results], "")
 
@@ -72,7 +74,7 @@ def _records(store: Store, folder: Path) -> Iterator[Imported]:
         yield _attempt("hook", path, lambda body: _save(store, Hook, original.to_hook(body)))
 
 
-def _save(store: Store, kind: type[Any], record: Identity | Hook) -> str:
+def _save(store: Store, kind: type[R], record: R) -> str:
     if store.path(kind, record.key).exists():
         return "known"
     store.update(kind, record.key, lambda old: old or record)
@@ -87,8 +89,8 @@ def _signals(store: Store, folder: Path) -> Iterator[Imported]:
             by_role.setdefault(key.role, set()).add(key.name)
     only = {role: next(iter(names)) for role, names in by_role.items() if len(names) == 1}
 
-    def post(path: Path) -> Callable[[dict[str, Any]], str]:
-        def save(body: dict[str, Any]) -> str:
+    def post(path: Path) -> Callable[[dict[str, object]], str]:
+        def save(body: dict[str, object]) -> str:
             signal = original.to_signal(path.name, body, only)
             Key(signal.target["role"], signal.target["name"], "")  # refuses a name that could not be a folder
             file = signals.inbox_path(store.home, signal.recipient) / signals.file_name(signal, 0)
@@ -125,10 +127,10 @@ def _enqueue(home: Path, folder: Path, entry: original.QueuedBranch) -> str:
     place = entry.repo or folder
     try:
         before = {each.id for each in resolve.open_queue(place, None, home).entries()}
-        made = enqueue(entry.node, entry.branch, place, home=home)["entry"]
+        made = enqueue(entry.node, entry.branch, place, home=home).entry
     except GarrisonError as error:
         return f"left: {error}"
-    return "known" if made["id"] in before else "imported"
+    return "known" if made.id in before else "imported"
 
 
 def _files(folder: Path, places: tuple[str, ...], name: str) -> list[Path]:
@@ -140,7 +142,7 @@ def _files(folder: Path, places: tuple[str, ...], name: str) -> list[Path]:
     return []
 
 
-def _attempt(what: str, path: Path, save: Callable[[dict[str, Any]], str]) -> Imported:
+def _attempt(what: str, path: Path, save: Callable[[dict[str, object]], str]) -> Imported:
     try:
         return Imported(what, path.stem, save(_read(path)))
     except KeyError as error:
@@ -149,7 +151,7 @@ def _attempt(what: str, path: Path, save: Callable[[dict[str, Any]], str]) -> Im
         return Imported(what, path.stem, f"left: {error}")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     if path.stat().st_size > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES} bytes")
     body = json.loads(path.read_bytes())

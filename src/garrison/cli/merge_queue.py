@@ -7,10 +7,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -33,6 +32,7 @@ from garrison.merge.state import QueueState
 from garrison.merge.turns import describe_wait
 from garrison.system.git import Git
 from garrison.system.terminal_text import clean_lines
+from garrison.values import Value
 
 _LOG_LIMIT = 20
 """Landings that `log` prints for people by default."""
@@ -65,7 +65,7 @@ def list_command(as_json: bool, repo_root: str | None, home: str | None, *, ever
     own = [queue for queue in queues if queue.folder.parent.name == key]
     queues = own if own or repo_root else queues
     if as_json:
-        print_json(queues_to_data(queues))
+        print_json(_list(queues))
     else:
         for line in _queue_lines(queues) if queues or not problems else ():
             click.echo(line)
@@ -83,18 +83,44 @@ def _key_here() -> str:
         return ""
 
 
-def queues_to_data(queues: list[QueueReader]) -> dict[str, Any]:
-    return {"entries": [entry.to_dict() for queue in queues for entry in queue.state.entries.values()],
-            "queues": [_queue_to_data(queue) for queue in queues],
-            "last_updated": max((queue.state.updated_at for queue in queues if queue.state.updated_at), default=None)}
+class ListedPause(Value):
+    """Why a queue judges nothing now."""
+
+    reason: str
+    detail: str
+    log: str
+    retry_at: str | None
 
 
-def _queue_to_data(queue: QueueReader) -> dict[str, Any]:
+class ListedQueue(Value):
+    """A queue, without its entries."""
+
+    repository: str
+    target: str
+    pause: ListedPause | None
+    hindrance: str
+    config: Mapping[str, object] | None
+
+
+class Listing(Value):
+    """Queues and their entries, as `list --json` prints them."""
+
+    entries: list[Mapping[str, object]]
+    queues: list[ListedQueue]
+    last_updated: str | None
+
+
+def _list(queues: list[QueueReader]) -> Listing:
+    return Listing([entry.to_dict() for queue in queues for entry in queue.state.entries.values()],
+                   [_list_queue(queue) for queue in queues],
+                   max((queue.state.updated_at for queue in queues if queue.state.updated_at), default=None))
+
+
+def _list_queue(queue: QueueReader) -> ListedQueue:
     config, pause = queue.state.config, queue.state.pause
-    return {"repository": queue.folder.parent.name, "target": target_of_folder(queue.folder),
-            "pause": {"reason": pause.reason, "detail": pause.detail, "log": pause.log,
-                      "retry_at": pause.retry_at or None} if pause else None,
-            "hindrance": queue.state.hindrance, "config": config.to_data() if config else None}
+    return ListedQueue(queue.folder.parent.name, target_of_folder(queue.folder),
+                       ListedPause(pause.reason, pause.detail, pause.log, pause.retry_at or None) if pause else None,
+                       queue.state.hindrance, config.to_data() if config else None)
 
 
 def _queue_lines(queues: list[QueueReader]) -> Iterator[str]:
@@ -432,7 +458,7 @@ def _unpause(repo_root: str | None, target: str | None, home: str | None, *, as_
 @click.option("--guard/--no-guard", default=None, help="Prevent other moves of the target, with a git hook.")
 @json_option
 @home_option
-def config_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None, **given: Any) -> None:
+def config_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None, **given: object) -> None:
     """Show a queue's configuration, or change it with options.
 
     When the gate changes, entries whose test has started are tested again with the new gate.
@@ -453,13 +479,13 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
         print_table(("SETTING", "VALUE"), [(name, _plain(value)) for name, value in config.to_data().items()])
 
 
-def _config_changes(given: dict[str, Any]) -> dict[str, Any]:
+def _config_changes(given: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that the options change, under their names in the record."""
     changes = {name: given[name] for name in
                ("timeout", "strategy", "clean", "gate_cores", "batch_history", "max_batch", "beliefs", "guard")
                if given[name] is not None}
-    changes |= {name: tuple(value for value in given[name] if value) for name in
-                ("lock_files", "keep", "gate_from_target") if given[name]}
+    changes |= {name: tuple(filter(None, value)) for name in ("lock_files", "keep", "gate_from_target")
+                if isinstance(value := given[name], tuple) and value}
     if given["gate"]:
         changes |= {"gate": given["gate"], "no_gate": False}
     if given["no_gate"]:

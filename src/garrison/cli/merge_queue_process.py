@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -41,23 +41,56 @@ from garrison.records.names import Key, branch_name, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
 from garrison.system.clock import SystemClock
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.merge.outcome_signals import Outcome
     from garrison.merge.processor import MergeProcessor
 
-EMPTY: dict[str, Any] = {"success": True, "entry": None, "error": None}
-"""Result of processing an empty queue."""
 
 
-class NoEntry(dict[str, Any]):
-    """The entry of a result that is about none: empty, so false, and '' for every key.
+class Processed(Value):
+    """What processing a queue came to: a verdict on an entry, or a refusal; without either the queue is empty."""
 
-    Agents' prompts look up `result["entry"]["node_id"]` without asking first whether there was anything to land.
-    """
+    success: bool = True
+    entry: MergeEntry | None = None
+    error: str | None = None
 
-    def __missing__(self, key: str) -> str:
-        return ""
+    @property
+    def is_verdict(self) -> bool:
+        return self.entry is not None and (self.success or self.entry.status in FAILED)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.success and self.entry is None
+
+    def body(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {"success": self.success, "entry": self.entry.to_dict() if self.entry else None, "error": self.error}
+
+    def describe(self) -> str:
+        """Return it in one line."""
+        entry = self.entry
+        if entry is None:
+            return self.first_line or "nothing waits to land"
+        if self.success:
+            return f"{entry.branch} has landed on {entry.target} as {entry.commit[:10]}"
+        return f"{entry.branch} did not land: {self.first_line}"
+
+    @property
+    def first_line(self) -> str:
+        """Return why it failed, in one line."""
+        return (self.error or "").partition("\n")[0]
+
+
+class Enqueued(Value):
+    """The entry of a branch that was enqueued."""
+
+    entry: MergeEntry
+
+    def body(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {"status": "ok", "entry": self.entry.to_dict()}
 
 
 _REF_LOCK_TIMEOUT = 10.0
@@ -71,16 +104,15 @@ _WATCH_POLL = 0.2
 @guarded("merge-queue enqueue")
 def enqueue(node: str, branch: str, repo_root: str | os.PathLike[str] | None = None, target: str | None = None,
             run: str = "", home: str | os.PathLike[str] | None = None, *, priority: int | None = None,
-            depends_on: Sequence[str] | None = None, strategy: str | None = None) -> dict[str, Any]:
-    """Enqueue a branch and return `{"status": "ok", "entry": {…}}`; Refused if branch or target is missing."""
+            depends_on: Sequence[str] | None = None, strategy: str | None = None) -> Enqueued:
+    """Enqueue a branch; Refused if branch or target is missing."""
     if run:
         check_run(run)
     options = EntryOptions(priority, None if depends_on is None else tuple(depends_on), strategy).check()
     queue = open_queue(repo_root, target, home)
     check_target(queue.git, queue.target)
-    entry = queue.enqueue_by_hand(node, branch, run=run, recipient=_runner_by_hand(queue.home, run, node),
-                                  options=options)
-    return {"status": "ok", "entry": entry.to_dict()}
+    return Enqueued(queue.enqueue_by_hand(node, branch, run=run, recipient=_runner_by_hand(queue.home, run, node),
+                                          options=options))
 
 
 def _runner_by_hand(home: Path, run: str, node: str) -> str:
@@ -96,23 +128,21 @@ def _runner_by_hand(home: Path, run: str, node: str) -> str:
 @guarded("merge-queue process")
 def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None = None, no_gate: bool = False,
                  setup: str | None = None, target: str | None = None, wait: bool = True,
-                 home: str | os.PathLike[str] | None = None, report: Callable[[str], None] | None = None,
-                 ) -> dict[str, Any]:
-    """Process the queue until its next verdict and return `{"success", "entry", "error"}`.
+                 home: str | os.PathLike[str] | None = None, report: Callable[[str], None] | None = None) -> Processed:
+    """Process the queue until its next verdict.
 
-    For an empty queue the result is a success with an empty entry; for a refusal it has an `error`. If another
+    For an empty queue the result is a success without an entry; for a refusal it has an `error`. If another
     processor is alive, its verdict is awaited instead, unless `wait` is False. `gate`, `setup` and `no_gate` are
     recorded in the queue's configuration.
     """
-    result = next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, max_batch=1,
-                          home=home, report=report))
-    return {**result, "entry": NoEntry() if result["entry"] is None else result["entry"]}
+    return next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, max_batch=1,
+                        home=home, report=report))
 
 
 def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None = None, no_gate: bool = False,
             setup: str | None = None, target: str | None = None, wait: bool = True, watch: bool = False,
             max_batch: int = MAX_BATCH, home: str | os.PathLike[str] | None = None,
-            report: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
+            report: Callable[[str], None] | None = None) -> Iterator[Processed]:
     """Yield a result like `process_next`'s for each verdict, until the queue is empty or blocked; with `watch` forever.
 
     Args:
@@ -134,7 +164,7 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
         raise
     except GarrisonError as error:
         _report_other_queues(find_home(home), None, report)
-        yield _failure(None, str(error))
+        yield Processed(False, error=str(error))
         return
     processing = ManualProcessing(queue, report, max_batch)
     try:
@@ -143,35 +173,31 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
         processing.close()
 
 
-def _drain(processing: ManualProcessing, wait: bool) -> Iterator[dict[str, Any]]:
+def _drain(processing: ManualProcessing, wait: bool) -> Iterator[Processed]:
     """Yield results until the queue is empty, blocked, or processed by another processor."""
     while True:
         result = processing.next_or_failure(wait)
         processing.clean_up_landed()
         yield result
-        if result is EMPTY or not is_verdict(result):
+        if not result.is_verdict:
             return
 
 
-def _watch(processing: ManualProcessing) -> Iterator[dict[str, Any]]:
+def _watch(processing: ManualProcessing) -> Iterator[Processed]:
     """Yield verdicts forever; report once what blocks the queue."""
     reported = ""
     while True:
         result = processing.next_or_failure(wait=True)
-        if result is not EMPTY and is_verdict(result):
+        if result.is_verdict:
             reported = ""
             processing.clean_up_landed()
             yield result
             continue
         processing.close()  # idle: another processor may take over
-        if result["error"] and result["error"] != reported:
-            reported = result["error"]
-            processing.report(reported.splitlines()[0])
+        if result.error and result.error != reported:
+            reported = result.error
+            processing.report(result.first_line)
         time.sleep(_WATCH_POLL)
-
-
-def is_verdict(result: dict[str, Any]) -> bool:
-    return result["entry"] is not None and (result["success"] or result["entry"]["status"] in FAILED)
 
 
 def _report_other_queues(home: Path, own: Path | None, report: Callable[[str], None]) -> None:
@@ -206,21 +232,21 @@ class ManualProcessing:
             self._processor.close()
             self._processor = None
 
-    def next_or_failure(self, wait: bool) -> dict[str, Any]:
+    def next_or_failure(self, wait: bool) -> Processed:
         """Return the next result; a refusal becomes a failure."""
         try:
             return self._next(wait)
         except GarrisonError as error:
-            return _failure(None, str(error))
+            return Processed(False, error=str(error))
 
-    def _next(self, wait: bool) -> dict[str, Any]:
+    def _next(self, wait: bool) -> Processed:
         if outcome := self._new_outcome():
             return self._result(outcome)
         if not self.queue.state.unfinished():
-            return EMPTY
+            return Processed()
         return (None if self._processor else self._acquire(wait)) or self._process()
 
-    def _acquire(self, wait: bool) -> dict[str, Any] | None:
+    def _acquire(self, wait: bool) -> Processed | None:
         """Become the queue's processor (None), or return the result of the one that is alive."""
         from garrison.merge.processor import MergeProcessor
         from garrison.system.environment import child_environment
@@ -237,7 +263,7 @@ class ManualProcessing:
         self.queue.resume_own_pause("asked for by hand")
         return None
 
-    def _wait_for_other_processor(self) -> dict[str, Any] | None:
+    def _wait_for_other_processor(self) -> Processed | None:
         """Return the next result of the processor that is alive, None if it dies first."""
         self.report(f"{self.queue.state.holder} is processing this queue; waiting for its next verdict")
         while self.queue.is_processor_running():
@@ -245,13 +271,13 @@ class ManualProcessing:
                 return self._result(outcome)
             state = self.queue.state
             if not state.unfinished():
-                return EMPTY
+                return Processed()
             if state.pause:
-                return _failure(self._first_unheld(), state.pause.describe())
+                return Processed(False, self._first_unheld(), state.pause.describe())
             time.sleep(0.05)
         return None
 
-    def _process(self) -> dict[str, Any]:
+    def _process(self) -> Processed:
         """Step our own processor to its next verdict."""
         processor, ref_lock_deadline = self._processor, time.monotonic() + _REF_LOCK_TIMEOUT
         assert processor is not None
@@ -270,9 +296,9 @@ class ManualProcessing:
                 processor.heartbeat()
             elif step.kind is WaitKind.EMPTY:
                 self._report_held()
-                return EMPTY
+                return Processed()
             else:
-                return _failure(self._first_unheld(), step.text)
+                return Processed(False, self._first_unheld(), step.text)
 
     def _first_unheld(self) -> MergeEntry:
         """Return the entry to which a failure without a verdict is attributed."""
@@ -290,11 +316,10 @@ class ManualProcessing:
         return next((outcome for outcome in self.queue.state.outcomes if outcome.seq > self._returned
                      and outcome.type.startswith("MERGE_")), None)
 
-    def _result(self, outcome: Outcome) -> dict[str, Any]:
+    def _result(self, outcome: Outcome) -> Processed:
         self._returned = outcome.seq
-        if outcome.entry.status in FAILED:
-            return _failure(outcome.entry, outcome.entry.reason)
-        return {"success": True, "entry": outcome.entry.to_dict(), "error": None}
+        failed = outcome.entry.status in FAILED
+        return Processed(not failed, outcome.entry, outcome.entry.reason if failed else None)
 
     def clean_up_landed(self) -> None:
         """Clean up after landed ad-hoc branches; a failure here does not undo a landing."""
@@ -320,10 +345,6 @@ def _signal_runner(home: Path, outcome: Outcome) -> None:
     signal = to_signal(outcome)
     if signal:
         signals.post(home, signal, outcome.seq)
-
-
-def _failure(entry: MergeEntry | None, reason: str) -> dict[str, Any]:
-    return {"success": False, "entry": entry.to_dict() if entry else None, "error": reason}
 
 
 def process_entry(queue: MergeQueue, entry: MergeEntry, report: Callable[[str], None]) -> MergeEntry:
@@ -417,9 +438,9 @@ def enqueue_command(node: str, branch: str | None, repo_root: str | None, target
     node, branch = (re.sub(r"\W+", "_", node, flags=re.ASCII), node) if branch is None else (node, branch)
     enqueued = enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
                        strategy=strategy)
-    target, name = enqueued["entry"]["target"], enqueued["entry"]["id"]
-    print_result(enqueued, f"{branch} waits to land on {target} as {name}; `garrison merge-queue process --target "
-                           f"{target}` tests and lands it", as_json=as_json)
+    entry = enqueued.entry
+    print_result(enqueued.body(), f"{branch} waits to land on {entry.target} as {entry.id}; `garrison merge-queue "
+                                  f"process --target {entry.target}` tests and lands it", as_json=as_json)
 
 
 @click.command("process", cls=Command, examples=(
@@ -450,36 +471,26 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
     if watch and no_wait:
         raise click.UsageError("--watch waits while another processor is alive; omit --no-wait")
     settle_mode(find_home(home))
-    failures: list[dict[str, Any]] = []
+    failures: list[Processed] = []
     printed = False
     for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
                           watch=watch, max_batch=MAX_BATCH if drain or watch else 1, home=home):
-        if result is not EMPTY or not printed:
-            print_result(result, _describe(result), as_json=as_json)
+        if not (result.is_empty and printed):
+            print_result(result.body(), result.describe(), as_json=as_json)
             printed = True
-        if not (result["success"] or watch):
+        if not (result.success or watch):
             failures.append(result)
-        if not (drain or watch) or not is_verdict(result):
+        if not (drain or watch) or not result.is_verdict:
             break
     if failures:
         raise Refused(_summarize(failures))
 
 
-def _describe(result: dict[str, Any]) -> str:
-    """Return a result in one line."""
-    entry = result["entry"]
-    if entry is None:
-        return str(result["error"] or "nothing waits to land").splitlines()[0]
-    if result["success"]:
-        return f"{entry['branch']} has landed on {entry['target']} as {entry['commit'][:10]}"
-    return f"{entry['branch']} did not land: {str(result['error']).splitlines()[0]}"
-
-
-def _summarize(failures: list[dict[str, Any]]) -> str:
+def _summarize(failures: list[Processed]) -> str:
     """Return one line about all failures; if several entries failed, the reasons are in their own results."""
-    ids = [result["entry"]["id"] for result in failures if is_verdict(result)]
-    reasons = [str(result["error"] or "an entry did not land").splitlines()[0] for result in failures]
+    ids = [result.entry.id for result in failures if result.is_verdict and result.entry is not None]
+    reasons = [result.first_line or "an entry did not land" for result in failures]
     if len(ids) < 2:
         return reasons[0]
-    blocked = "" if is_verdict(failures[-1]) else f"; {reasons[-1]}"
+    blocked = "" if failures[-1].is_verdict else f"; {reasons[-1]}"
     return f"{len(ids)} entries did not land: {', '.join(ids)}{blocked}"

@@ -73,7 +73,7 @@ quiet_option = click.option("-q", "--quiet", is_flag=True, expose_value=False, c
                             help='Print {"status": "ok"} and nothing else.')
 
 
-def record_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
+def record_arguments(command: Callable[..., None]) -> Callable[..., None]:
     """Add what names an identity or a hook: ROLE, NAME, --run, --home and -q."""
     for parameter in (home_option, quiet_option, run_option, click.argument("name", shell_complete=completion.names),
                       click.argument("role", type=click.Choice(ROLES), metavar="ROLE")):

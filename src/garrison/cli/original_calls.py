@@ -8,18 +8,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from garrison.cli import hooks, identities
 from garrison.errors import NotFound, RecordCorrupt, UsageError
-from garrison.records import atomic
-from garrison.records.hook import PHASES
+from garrison.records import atomic, record
+from garrison.records.hook import PHASES, Hook
 from garrison.records.signals import TYPES
 from garrison.system import untrusted
+from garrison.values import Value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +35,25 @@ _NAMES = {"timeout_seconds": "timeout", "node_id": "node", "signal_type": "type"
 """Argument of the original → garrison's."""
 _POLL = 0.05
 """Seconds between two looks at a folder."""
+
+
+@runtime_checkable
+class HasBody(Protocol):
+    """A result of which a command prints more, or less, than its fields."""
+
+    def body(self) -> dict[str, object]:
+        """Return what is printed."""
+        ...
+
+
+class NoEntry(dict[str, str]):
+    """The entry of a result that is about none: empty, so false, and '' for every key.
+
+    Agents' prompts look up `result["entry"]["node_id"]` without asking first whether there was anything to land.
+    """
+
+    def __missing__(self, key: str) -> str:
+        return ""
 
 
 class NoSuchRecord(NotFound, FileNotFoundError):
@@ -56,15 +76,17 @@ class BadRecord(RecordCorrupt, json.JSONDecodeError):
         self.path, self.why, self.msg, self.doc, self.pos, self.lineno, self.colno = str(path), why, why, "", 0, 1, 1
 
 
-def as_original(function: Callable[P, R]) -> Callable[..., R]:
-    """Return a function with the original's keywords and errors; `state_dir` is a folder of records, or a home.
+def as_original(function: Callable[P, object]) -> Callable[..., object]:
+    """Return a function with the original's keywords and errors, which returns mappings in place of records.
+
+    `state_dir` is a folder of records, or a home.
 
     `state_dir` and `timeout_seconds` are taken everywhere; where nothing is read or waited for, they have no effect.
     """
     taken = signature(function).parameters
 
     @wraps(function)
-    def call(*arguments: Any, state_dir: str | None = None, **keywords: Any) -> R:
+    def call(*arguments: Any, state_dir: str | None = None, **keywords: Any) -> object:
         if state_dir is not None:
             folder = Path(state_dir)
             keywords["home"] = str(folder.parent if folder.name in _RECORD_FOLDERS else folder)
@@ -72,7 +94,7 @@ def as_original(function: Callable[P, R]) -> Callable[..., R]:
         for name in {"home", "timeout"} - taken.keys():
             named.pop(name, None)
         try:
-            return function(*arguments, **named)
+            return _to_mapping(function(*arguments, **named))
         except NoSignal:
             raise
         except NotFound as error:
@@ -85,45 +107,52 @@ def as_original(function: Callable[P, R]) -> Callable[..., R]:
     return call
 
 
+def _to_mapping(result: object) -> object:
+    """Return what a command prints of a result; texts, and what is a mapping already, as they are."""
+    if isinstance(result, list):
+        return [_to_mapping(each) for each in result]
+    if isinstance(result, HasBody):
+        body = result.body()
+        return {**body, "entry": NoEntry()} if body.get("entry", ...) is None else body
+    return record.to_dict(result) if isinstance(result, Value) else result
+
+
+def _or_none(function: Callable[P, R]) -> Callable[P, R | None]:
+    """Return a function that returns None where there is no such record."""
+    @wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R | None:
+        try:
+            return function(*arguments, **keywords)
+        except NotFound:
+            return None
+
+    return call
+
+
 # ------------------------------------------------------------------------------------------------ identities and hooks
 
 
-def _read_identity(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any] | None:
-    """Return an identity, None if there is none."""
-    try:
-        return identities.show(role, name, run, home)
-    except NotFound:
-        return None
-
-
-def _update_liveness(role: str, name: str, run: str | None = None, incarnation: int | None = None,
-                     home: str | None = None) -> dict[str, Any]:
-    """Record a heartbeat and return the identity."""
-    beat = identities.update_liveness(role, name, run, incarnation, home)
-    return {**identities.show(role, name, run, home), "last_heartbeat": beat["last_heartbeat"]}
-
-
-def _mark_merged(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any]:
+def _mark_merged(role: str, name: str, run: str | None = None, home: str | None = None) -> Hook:
     """Move a hook that is being validated to `merged`."""
     return hooks.update_phase(role, name, "merged", run, home=home)
 
 
 def _update_resumption_instructions(role: str, name: str, instructions: str, last_committed_node: str | None = None,
                                     run: str | None = None, incarnation: int | None = None,
-                                    home: str | None = None) -> dict[str, Any]:
+                                    home: str | None = None) -> Hook:
     """Record notes, and optionally the last commit, for the successor."""
     return hooks.update_resumption(role, name, instructions, last_committed_node, run, incarnation, home)
 
 
 create_identity = as_original(identities.create_identity)
-read_identity = as_original(_read_identity)
-update_liveness = as_original(_update_liveness)
+read_identity = as_original(_or_none(identities.show))
+update_liveness = as_original(identities.update_liveness)
 find_stale = as_original(identities.find_stale)
 list_all = as_original(identities.list_all)
 mark_crashed = as_original(identities.mark_crashed)
 mark_terminated = as_original(identities.mark_terminated)
 create_hook = as_original(hooks.create_hook)
-read_hook = as_original(hooks.read_hook)
+read_hook = as_original(_or_none(hooks.read_hook))
 update_phase = as_original(hooks.update_phase)
 update_resumption = as_original(hooks.update_resumption)
 update_resumption_instructions = as_original(_update_resumption_instructions)
@@ -134,14 +163,14 @@ build_wisdom_prompt_block = hooks.build_wisdom_prompt_block
 # ------------------------------------------------------------------------------------------------------------- signals
 
 
-def _write_signal(source: str, target: str, type: str, payload: dict[str, Any] | None = None,
+def _write_signal(source: str, target: str, type: str, payload: Mapping[str, object] | None = None,
                   signals_dir: str | os.PathLike[str] | None = None, *, home: str | None = None) -> str:
     from garrison.cli import signals
 
     return signals.write_signal(source, target, type, payload, signals_dir, home=home)
 
 
-def _read_signal(path: str | os.PathLike[str], signals_dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+def _read_signal(path: str | os.PathLike[str], signals_dir: str | os.PathLike[str] | None = None) -> object:
     """Return the signal in a file, garrison's or the original's; `signals_dir` is where a mere file name lies."""
     from garrison.cli import signals
 
@@ -154,7 +183,7 @@ def _read_signal(path: str | os.PathLike[str], signals_dir: str | os.PathLike[st
         return body
 
 
-def _body(path: Path) -> dict[str, Any] | None:
+def _body(path: Path) -> dict[str, object] | None:
     """Return a signal of the original's form; None for anything else."""
     try:
         body = json.loads(untrusted.read(path.parent, path.name) or b"")
@@ -190,7 +219,7 @@ def move_to_processed(path: str | os.PathLike[str]) -> str:
 
 def _wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | None = None, run: str | None = None,
                      home: str | None = None, *, signals_dir: str | os.PathLike[str] | None = None,
-                     poll_interval: float = _POLL) -> dict[str, Any] | None:
+                     poll_interval: float = _POLL) -> object:
     """Return the oldest signal for `target` and take it; None after `timeout` seconds.
 
     In a folder of the caller's own it is moved to `processed/`, and NoSignal is raised after `timeout` seconds.

@@ -12,9 +12,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from garrison.errors import GarrisonError
+from garrison.values import to_builtins
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -72,9 +76,10 @@ class _TerminalBuffer(io.BufferedIOBase):
     def __init__(self, stream: TerminalStream) -> None:
         self._stream = stream
 
-    def write(self, data: Any) -> int:
-        self._stream.write(bytes(data).decode(errors="replace"))
-        return len(data)
+    def write(self, data: ReadableBuffer) -> int:
+        block = bytes(data)
+        self._stream.write(block.decode(errors="replace"))
+        return len(block)
 
     def writable(self) -> bool:
         return True
@@ -112,9 +117,9 @@ _ESCAPED_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u00ad\u061c\u200b-\u200f\
                               "\U000e0000-\U000e0fff]")
 
 
-def dumps(value: Any) -> str:
-    """Return `value` as indented JSON; what a terminal obeys or hides is escaped."""
-    body = json.dumps(value, indent=2, ensure_ascii=False)
+def dumps(value: object) -> str:
+    """Return `value`, which may hold records, as indented JSON; what a terminal obeys or hides is escaped."""
+    body = json.dumps(to_builtins(value), indent=2, ensure_ascii=False)
     return _ESCAPED_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], body)
 
 
@@ -122,7 +127,7 @@ QUIET = "garrison.quiet"
 """Key of a click context's `meta`: set by -q of the original's scripts."""
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print `value` as JSON on stdout; with -q that it was done, and nothing else."""
     import click
 
@@ -130,7 +135,14 @@ def print_json(value: Any) -> None:
     print('{"status": "ok"}' if context is not None and context.meta.get(QUIET) else dumps(value))
 
 
-def print_result(value: Any, words: str, *, as_json: bool) -> None:
+def print_record(value: object) -> None:
+    """Print a record as JSON, as its file holds it."""
+    from garrison.records import record
+
+    print_json(record.to_dict(value))
+
+
+def print_result(value: object, words: str, *, as_json: bool) -> None:
     """Print what a command did: in words for a person at a terminal, else, or if asked for, as JSON."""
     if as_json or not sys.stdout.isatty():
         print_json(value)
@@ -162,7 +174,7 @@ def print_error_json(error: GarrisonError) -> None:
           file=sys.stderr)
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
     """Print a table on stdout: drawn by rich on a terminal, aligned text in a pipe.
 
     Args:
@@ -179,7 +191,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]], empty: str =
         print("\n".join(align_columns(head, cells)))
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     from garrison.system.terminal_text import clean
 
     return "-" if value is None or value == "" else clean(str(value))

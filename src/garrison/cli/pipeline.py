@@ -10,10 +10,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -49,7 +49,7 @@ from garrison.records.names import check_run
 from garrison.records.run import RunFiles
 from garrison.session.adapters import NODES
 from garrison.session.graph_reader import TRANSLATED_TYPES, to_session_graph
-from garrison.values import asdict, replace
+from garrison.values import Value, asdict, replace
 from garrison.views.page_view import PASSED_STATUS
 from garrison.views.run_view import RunReader
 
@@ -229,7 +229,7 @@ def parse(file: Path, *, dot: bool, as_json: bool) -> None:
     """Parse the graph in FILE; exit 1 with line and column on a syntax error."""
     graph = read_graph(file)
     if as_json:
-        print_json(graph_to_data(graph))
+        print_json(_describe_graph(graph))
     elif dot:
         click.echo(to_dot(graph), nl=False)
     else:
@@ -243,7 +243,7 @@ def show(file: Path, as_json: bool) -> None:
     """Show the nodes and edges of the graph in FILE as garrison interprets them."""
     graph, _ = apply_installed(read_graph(file), "")
     if as_json:
-        print_json(graph_to_data(graph))
+        print_json(_describe_graph(graph))
         return
     predecessors = graph.predecessors()
     _print_table(("node", "handler", "after", "label"),
@@ -252,18 +252,54 @@ def show(file: Path, as_json: bool) -> None:
     click.echo(f"{_summary(graph)}; {_launch_verdict(graph)}")
 
 
-def graph_to_data(graph: Graph) -> dict[str, Any]:
-    """Return a graph as plain data; `refused` is why `garrison launch` would refuse it, None if it would not."""
-    return {
-        "id": graph.id,
-        "attrs": dict(graph.attrs),
-        "nodes": [{"id": node.id, "handler": node.handler, "label": node.label, "classes": list(node.classes),
-                   "attrs": dict(node.attrs), "line": node.line, "column": node.column}
-                  for node in graph.nodes.values()],
-        "edges": [{"source": edge.source, "target": edge.target, "attrs": dict(edge.attrs), "line": edge.line,
-                   "column": edge.column} for edge in graph.edges],
-        "refused": launch_refusal(graph),
-    }
+class ShownNode(Value):
+    """A node of a graph as garrison interprets it."""
+
+    id: str
+    handler: str
+    label: str
+    classes: Sequence[str]
+    attrs: Mapping[str, str]
+    line: int
+    column: int
+
+
+class ShownEdge(Value):
+    """An edge of a graph."""
+
+    source: str
+    target: str
+    attrs: Mapping[str, str]
+    line: int
+    column: int
+
+
+class ShownGraph(Value):
+    """A graph; `refused` is why `garrison launch` would refuse it, None if it would not."""
+
+    id: str | None
+    attrs: Mapping[str, str]
+    nodes: list[ShownNode]
+    edges: list[ShownEdge]
+    refused: str | None
+
+
+def _describe_graph(graph: Graph) -> ShownGraph:
+    return ShownGraph(
+        graph.id, graph.attrs,
+        [ShownNode(node.id, node.handler, node.label, node.classes, node.attrs, node.line, node.column)
+         for node in graph.nodes.values()],
+        [ShownEdge(edge.source, edge.target, edge.attrs, edge.line, edge.column) for edge in graph.edges],
+        launch_refusal(graph))
+
+
+class HandlerRow(Value, rename={"origin": "from"}):
+    """A type of nodes that can be run."""
+
+    type: str
+    origin: str
+    shapes: list[str]
+    does: str
 
 
 @pipeline.command()
@@ -276,16 +312,14 @@ def handlers(*, as_json: bool) -> None:
     shapes: dict[str, list[str]] = {}
     for shape, name in SHAPES.items():
         shapes.setdefault(name, []).append(shape)
-    rows = [{"type": name, "from": "engine", "shapes": shapes.get(name, []), "does": ""} for name in ENGINE_TYPES]
-    rows += [{"type": name, "from": "garrison", "shapes": shapes.get(name, []), "does": does}
-             for name, (_, does) in BUILT_IN.items()]
-    rows += [{"type": name, "from": ENTRY_POINTS, "shapes": [], "does": _describe_installed(name)}
-             for name in sorted(offered())]
+    rows = [HandlerRow(name, "engine", shapes.get(name, []), "") for name in ENGINE_TYPES]
+    rows += [HandlerRow(name, "garrison", shapes.get(name, []), does) for name, (_, does) in BUILT_IN.items()]
+    rows += [HandlerRow(name, ENTRY_POINTS, [], _describe_installed(name)) for name in sorted(offered())]
     if as_json:
         print_json(rows)
     else:
         print_table(("type", "from", "shapes", "does"),
-                    [(row["type"], row["from"], ", ".join(row["shapes"]), row["does"]) for row in rows])
+                    [(row.type, row.origin, ", ".join(row.shapes), row.does) for row in rows])
 
 
 def _describe_installed(name: str) -> str:
@@ -344,9 +378,10 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
         print_json(bodies)
     else:
         _print_table(("node", "status", "attempt", "visits", "outcome", "commit", "reason"),
-                     [(name, body["status"], str(body.get("attempt", "")), str(body["visits"] or ""),
-                       " ".join(filter(None, (body["outcome"], body["label"]))), body.get("commit", "")[:10],
-                       body.get("reason", "").partition("\n")[0]) for name, body in bodies.items()])
+                     [(name, str(body["status"]), str(body.get("attempt", "")), str(body["visits"] or ""),
+                       " ".join(str(word) for word in (body["outcome"], body["label"]) if word),
+                       str(body.get("commit", ""))[:10], str(body.get("reason", "")).partition("\n")[0])
+                      for name, body in bodies.items()])
 
 
 def print_graph(run: str, home: str | None) -> None:
@@ -371,12 +406,12 @@ def _launched_files(run: str, home: str | None) -> RunFiles:
     return files
 
 
-def node_statuses(state: RunState) -> dict[str, dict[str, Any]]:
+def node_statuses(state: RunState) -> dict[str, dict[str, object]]:
     """Return node → status of tasks (as the guardian records them) and of gates.
 
     Each has the node's latest outcome in the flow, the label it chose, and the number of its visits.
     """
-    bodies: dict[str, dict[str, Any]] = {name: asdict(node) for name, node in state.nodes.items()}
+    bodies: dict[str, dict[str, object]] = {name: asdict(node) for name, node in state.nodes.items()}
     for name, passed in state.outcomes.items():
         bodies.setdefault(name, {"status": PASSED_STATUS.get(passed.status, passed.status)})
     for gate in state.gates.values():
@@ -387,7 +422,7 @@ def node_statuses(state: RunState) -> dict[str, dict[str, Any]]:
     return bodies
 
 
-def _subpipeline_statuses(files: RunFiles, entries: list[Entry]) -> dict[str, dict[str, Any]]:
+def _subpipeline_statuses(files: RunFiles, entries: list[Entry]) -> dict[str, dict[str, object]]:
     """Return the status of nodes that run a pipeline; no record has it, so the flow is replayed."""
     try:
         plan = plan_run(parse_file(files.launched_graph), max_steps=_UNLIMITED_STEPS,
@@ -400,7 +435,6 @@ def _subpipeline_statuses(files: RunFiles, entries: list[Entry]) -> dict[str, di
 
 def print_engine_status(run: str, home: str | None, *, dot: bool = False, as_json: bool) -> None:
     """Print how far a run of `garrison pipeline run` is, and what it waits for."""
-    """Print the status of a run of `pipeline run`."""
     from garrison.pipeline.store import open_questions
 
     folder = find_run_directory(run, home)

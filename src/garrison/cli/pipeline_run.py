@@ -11,9 +11,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
@@ -27,13 +27,18 @@ from garrison.pipeline.outcome import Budget
 from garrison.pipeline.store import RunDirectory
 from garrison.records import atomic
 from garrison.records.names import to_run_stem
+from garrison.records.record import from_data
 from garrison.records.run import RunFiles
 from garrison.supervise.incarnation import new_id
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
+    from garrison.cli.pipeline_agent import HomeAgent
     from garrison.cli.pipeline_worktree import PipelineWorktree
     from garrison.pipeline.engine import RunResult
     from garrison.pipeline.graph import Graph
+    from garrison.pipeline.handlers.call import Handler
+    from garrison.pipeline.questions import Answerer
     from garrison.pipeline.store import Event, RunStart
 
 FOLDER = "pipelines"
@@ -44,7 +49,7 @@ _EXIT_HELP = "Exit code: 0 success, 1 failed, 2 wrong usage, 3 waiting for a per
 # ------------------------------------------------------------------------------------------------------------ commands
 
 
-def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that `run` and `resume` share."""
     options = (
         click.option("--answer", "answers", metavar="GATE=LABEL", multiple=True,
@@ -107,8 +112,7 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
     if not simulate:
         check_configuration(state, print_message)
     directory = run_dir or new_run_directory(state, graph.id, file)
-    simulated = {"outcomes": {node: list(outcome) for node, outcome in planned_outcomes.items()},
-                 "labels": prepared} if simulate else {}
+    simulated = _Simulation(planned_outcomes, prepared) if simulate else None
     workers = _workers(graph, state, agent or "command", simulated, prepared, auto_approve=auto_approve,
                        as_json=as_json)
     if not simulate:
@@ -118,7 +122,8 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
         result = _run_interruptibly(directory, run_async(
             file, initial=parse_context(values), run_dir=directory, max_steps=max_steps, seed=seed, own_loop=True,
             on_event=None if quiet or as_json else _print_event, stay=stay, tree=place.tree, **workers,
-            notes={"agent": agent or "command", "simulated": simulated, "repository": place.repository}))
+            notes={"agent": agent or "command", "simulated": asdict(simulated) if simulated else {},
+                   "repository": place.repository}))
         place.end(result)
     _print_result_and_exit(result, directory, as_json=as_json, place=place)
 
@@ -154,8 +159,10 @@ def resume_pipeline_run(run: str, home: str | None, *, answers: tuple[str, ...],
     graph = parse(text or start.graph, start.source)
     prepared = parse_pairs(answers, "--answer", "GATE=LABEL")
     _check_gates(graph, prepared)
-    workers = _workers(graph, find_home(home), agent or start.agent or "command", start.simulated,
-                       {**start.simulated.get("labels", {}), **prepared}, auto_approve=auto_approve, as_json=as_json)
+    simulated = from_data(_Simulation, start.simulated) if start.simulated else None
+    workers = _workers(graph, find_home(home), agent or start.agent or "command", simulated,
+                       {**(simulated.labels if simulated else {}), **prepared}, auto_approve=auto_approve,
+                       as_json=as_json)
     if not start.simulated:
         _print_sandbox(graph, find_home(home), agent or start.agent or "command", quiet=quiet or as_json)
     with _Workplace(graph, find_home(home), agent or start.agent or "command", simulate=bool(start.simulated),
@@ -197,6 +204,23 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
 
 
 # ---------------------------------------------------------------------------------------------------------- inner parts
+
+
+class _Simulation(Value):
+    """Settings of a simulation, as a run's start records them."""
+
+    outcomes: Mapping[str, tuple[str | Mapping[str, object], int | None]]
+    """Node → report and the number of attempts that have it, None for all."""
+    labels: Mapping[str, str]
+    """Gate → answer."""
+
+
+class _Workers(TypedDict, total=False):
+    """Arguments of `run_async` for what runs the nodes and what answers the gates."""
+
+    handlers: Mapping[str, Handler]
+    answerer: Answerer | None
+    agent: HomeAgent
 
 
 class _Workplace:
@@ -286,7 +310,7 @@ class _Workplace:
         pipeline_worktree.warn_of_changed(self._before, self.tree)
 
 
-def _run_interruptibly(directory: Path, work: Coroutine[Any, Any, RunResult]) -> RunResult:
+def _run_interruptibly(directory: Path, work: Coroutine[object, None, RunResult]) -> RunResult:
     """Run `work`; Ctrl-C, TERM and a closed terminal end running nodes gracefully, and print how to resume."""
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -300,7 +324,7 @@ def _run_interruptibly(directory: Path, work: Coroutine[Any, Any, RunResult]) ->
             signal.signal(number, handler)
 
 
-async def _cancelled_by_signals(work: Coroutine[Any, Any, RunResult]) -> RunResult:
+async def _cancelled_by_signals(work: Coroutine[object, None, RunResult]) -> RunResult:
     """Await `work`; the first TERM or HUP cancels it, the second ends it at once, as a second Ctrl-C does.
 
     The first one raises nothing: an exception could come between the start of a command and the code that ends it.
@@ -323,25 +347,23 @@ async def _cancelled_by_signals(work: Coroutine[Any, Any, RunResult]) -> RunResu
     return await work
 
 
-def _workers(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answers: dict[str, str], *,
-             auto_approve: bool, as_json: bool) -> dict[str, Any]:
-    """Return the arguments of `run_async` for what runs the nodes and what answers the gates."""
+def _workers(graph: Graph, home: Path, agent: str, simulated: _Simulation | None, answers: dict[str, str], *,
+             auto_approve: bool, as_json: bool) -> _Workers:
     from garrison.pipeline import simulation
     from garrison.pipeline.questions import AutoApprove, Console, Prepared
 
     if simulated:
-        outcomes = {node: (status, times) for node, (status, times) in simulated["outcomes"].items()}
-        return {"handlers": simulation.handlers_for(graph, outcomes, answers),
+        return {"handlers": simulation.handlers_for(graph, simulated.outcomes, answers),
                 "answerer": simulation.answerer_for(answers)}
-    fallback: Any = AutoApprove() if auto_approve else None
+    fallback: Answerer | None = AutoApprove() if auto_approve else None
     if fallback is None and not as_json and sys.stdin.isatty():
         fallback = Console()
-    workers: dict[str, Any] = {"answerer": Prepared(answers, fallback) if answers else fallback}
+    workers: _Workers = {"answerer": Prepared(answers, fallback) if answers else fallback}
     if graph.nodes_of("codergen", "subgraph", "stack.manager_loop"):
         from garrison.cli.pipeline_agent import HomeAgent
 
-        workers["agent"] = HomeAgent(agent, home)
-        workers["agent"].check(graph)
+        workers["agent"] = own = HomeAgent(agent, home)
+        own.check(graph)
     return workers
 
 
@@ -512,9 +534,9 @@ def parse_pairs(words: tuple[str, ...], option: str, form: str) -> dict[str, str
     return pairs
 
 
-def parse_context(words: tuple[str, ...]) -> dict[str, Any]:
+def parse_context(words: tuple[str, ...]) -> dict[str, object]:
     """Return `--set context.KEY=VALUE` words as context values; a VALUE that is JSON is parsed, others are text."""
-    context: dict[str, Any] = {}
+    context: dict[str, object] = {}
     for key, value in parse_pairs(words, "--set", "KEY=VALUE").items():
         name = key.removeprefix("context.")
         if not name:
@@ -526,6 +548,6 @@ def parse_context(words: tuple[str, ...]) -> dict[str, Any]:
     return context
 
 
-def _reject_constant(word: str) -> Any:
+def _reject_constant(word: str) -> object:
     """Refuse NaN and Infinity, which are not JSON."""
     raise ValueError(word)

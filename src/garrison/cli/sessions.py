@@ -6,10 +6,11 @@ Answers go to stdout, everything else to stderr.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,7 +24,7 @@ from garrison.records.names import check_run
 from garrison.records.purse import Allowance, Purse
 
 if TYPE_CHECKING:
-    from garrison.session.session import Session
+    from garrison.session.session import HeartbeatResult, Initiative, Session, TurnResult
 
 turn_option = click.option("--turn-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                            metavar="FILE", help="Graph for turns (default: the shipped turn.dot).")
@@ -85,7 +86,7 @@ def start(name: str, agent_id: str | None, tier: str, goals: tuple[str, ...], ho
 @home_option
 def send(name: str, text: str, turn_graph: Path | None, workdir: Path, as_json: bool, home: str | None) -> None:
     """Send TEXT to the session NAME and print its answer."""
-    async def send_once() -> Any:
+    async def send_once() -> TurnResult:
         async with AsyncExitStack() as stack:
             opened = await _open(stack, find_home(home), name, turn_graph=turn_graph, workdir=workdir)
             return await opened.send(text)
@@ -108,11 +109,13 @@ def heartbeat(name: str, initiative: bool, heartbeat_graph: Path | None, as_json
     """Run one heartbeat of the session NAME."""
     from garrison.session.session import Initiative
 
-    async def beat_once() -> Any:
+    async def beat_once() -> HeartbeatResult:
         async with AsyncExitStack() as stack:
             policy = Initiative(interval=0) if initiative else None
             opened = await _open(stack, find_home(home), name, heartbeat_graph=heartbeat_graph, initiative=policy)
-            return await opened.heartbeat()
+            beat = await opened.heartbeat()
+            assert beat is not None  # nothing else of this process works in it
+            return beat
 
     result = asyncio.run(beat_once())
     if as_json:
@@ -178,7 +181,8 @@ def restore(name: str, workdir: Path, home: str | None) -> None:
 
 
 async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Path | None = None,
-                heartbeat_graph: Path | None = None, initiative: Any = None, workdir: Path | None = None) -> Session:
+                heartbeat_graph: Path | None = None, initiative: Initiative | None = None,
+                workdir: Path | None = None) -> Session:
     """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
     from garrison.agents.graph.graph import claude
     from garrison.agents.registry import graph_settings
@@ -218,6 +222,6 @@ def check_runs(home: Path) -> dict[str, str]:
         *([f"waits for a person's answer: {', '.join(view.questions)}"] if view.questions else [])]) for view in views}
 
 
-def _print_tool_call(name: str, data: Any) -> None:
+def _print_tool_call(name: str, data: Mapping[str, object]) -> None:
     if name == "tool_dispatched":
         print_message(f"→ {data['tool']}{'' if data['allowed'] else ' (not allowed)'}")

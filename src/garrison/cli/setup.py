@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -21,6 +20,7 @@ from garrison.system.clock import format_age
 from garrison.system.exit_info import quote_command
 from garrison.system.git import Git, validate_repository
 from garrison.system.terminal_text import format_size
+from garrison.values import Value
 
 _SHORT = 8
 """Characters of a digest that are shown as the set-up's name."""
@@ -44,10 +44,24 @@ def _store(target_dir: Path | None, home: str | None) -> Path:
     return setups.store_of(trees_root(os.environ) / Git(repo, home=find_home(home)).key)
 
 
-def _body(layer: SetupLayer, users: Sequence[str]) -> dict[str, Any]:
-    return {"name": layer.digest, "command": layer.command, "commit": layer.commit, "created": layer.created,
-            "last_use": setups.last_use(layer), "seconds": layer.seconds, "size": layer.size,
-            "made": list(layer.made), "used_by": list(users), "folder": layer.folder}
+class KeptSetup(Value):
+    """A set-up that is kept, as `show --json` prints it; times are in seconds since 1970."""
+
+    name: str
+    command: str
+    commit: str
+    created: float
+    last_use: float
+    seconds: float
+    size: int
+    made: Sequence[str]
+    used_by: Sequence[str]
+    folder: str
+
+    @classmethod
+    def of(cls, layer: SetupLayer, users: Sequence[str]) -> KeptSetup:
+        return cls(layer.digest, layer.command, layer.commit, layer.created, setups.last_use(layer), layer.seconds,
+                   layer.size, layer.made, users, layer.folder)
 
 
 @setup.command("show", examples=(
@@ -65,7 +79,7 @@ def show_command(target_dir: Path | None, as_json: bool, home: str | None) -> No
     store = _store(target_dir, home)
     used, kept, now = setups.users_of(store.parent), setups.list_kept(store), time.time()
     if as_json:
-        print_json([_body(layer, used.get(layer.folder, ())) for layer in kept])
+        print_json([KeptSetup.of(layer, used.get(layer.folder, ())) for layer in kept])
         return
     print_table(("SET-UP", "AGE", "LAST USE", "TOOK", "SIZE", "USED BY", "COMMAND"),
                 [(layer.digest[:_SHORT], format_age(now - layer.created), format_age(now - setups.last_use(layer)),

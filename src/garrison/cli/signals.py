@@ -1,7 +1,8 @@
 """Signals: `garrison signals` lists and sends them, `signal_protocol.py` writes, reads and waits for them.
 
 A bare role is resolved to a full name by the payload: `node_id` decides which runner or orchestrator, the run decides
-which guardian, launcher or processor. The functions return what the commands print; refusals are GarrisonErrors.
+which guardian, launcher or processor. The functions return records, which the commands print as JSON; refusals are
+GarrisonErrors.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -21,7 +21,7 @@ from garrison.cli import resolve
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Group, run_command
 from garrison.cli.options import SECONDS, home_option, json_option, quiet_option, run_option, use_home
-from garrison.cli.output import QUIET, print_error_json, print_json, print_message, print_table
+from garrison.cli.output import QUIET, print_error_json, print_json, print_message, print_record, print_table
 from garrison.config import checkout, find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
 from garrison.processes.person_signals import signal_by_person
@@ -33,10 +33,11 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
-from garrison.records.signals import Signal
+from garrison.records.signals import SendPipelineSignal, Signal
 from garrison.records.store import Store
 from garrison.supervise.incarnation import new_id
 from garrison.system.clock import SystemClock
+from garrison.values import Value, fields_of
 
 _INBOX_FOLDERS = {"waiting": "", "taken": "taken", "refused": "refused"}
 """State of a signal → folder of the inbox that holds it."""
@@ -54,7 +55,7 @@ _POLL = 0.05
 
 
 @guarded("signal-protocol write")
-def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | None = None,
+def write_signal(source: str, target: str, type: str, payload: Mapping[str, object] | None = None,
                  signals_dir: str | os.PathLike[str] | None = None, *, home: str | None = None) -> str:
     """Write a signal into its recipient's inbox and return the path of its file.
 
@@ -70,12 +71,12 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
         payload: content; `node_id` and `run_id` in it resolve bare roles.
         signals_dir: folder of the caller's own, into which the signal is written as the original does.
     """
-    body = dict(payload or {})
+    body = payload or {}
     if (folder := own_folder(signals_dir)) is not None:
         return _write_into(folder, source, target, type, body)
     if not signal_records.is_type(type):
         raise UsageError(f"not a signal type: {type!r}; types are {signal_records.list_types()}")
-    node = body.get("node_id")
+    node = _node_of(body)
     if target in _NODE_ROLES and node == "":
         print_message(f"no {type} is sent: there is no node whose {target} could get it")
         return ""
@@ -86,7 +87,7 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
     signal = Signal(
         new_id()[:12], {"role": sender.role, "name": sender.name, "incarnation": _incarnation_of(store, sender)},
         {"role": recipient.role, "name": recipient.name}, type, run, SystemClock().utc(), node,
-        _attempt(store, run, node, body), body)
+        _attempt(store, run, node, body), dict(body))
     return str(signal_records.post(store.home, signal))
 
 
@@ -98,7 +99,7 @@ def own_folder(signals_dir: str | os.PathLike[str] | None) -> Path | None:
     return None if source is not None and folder == source / "pipelines" / "signals" else folder
 
 
-def _write_into(folder: Path, source: str, target: str, type: str, payload: dict[str, Any]) -> str:
+def _write_into(folder: Path, source: str, target: str, type: str, payload: Mapping[str, object]) -> str:
     if bad := [word for word in (source, target, type) if not _WORD.fullmatch(word)]:
         raise UsageError(f"not a name: {bad[0]!r}; a signal's file has it in its name")
     atomic.make_directory(folder / "processed")
@@ -109,21 +110,21 @@ def _write_into(folder: Path, source: str, target: str, type: str, payload: dict
             if not os.path.lexists(path):
                 break
         atomic.write(path, json.dumps({"source": source, "target": target, "signal_type": type, "timestamp": stamp,
-                                       "payload": payload}, indent=2).encode())
+                                       "payload": dict(payload)}, indent=2).encode())
     return str(path)
 
 
-def read_signal(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_signal(path: str | os.PathLike[str]) -> Signal:
     """Return the signal in a file; NotFound if the file is gone, RecordCorrupt if it holds no signal."""
     try:
-        return record.to_dict(signal_records.read(Path(path)))
+        return signal_records.read(Path(path))
     except FileNotFoundError:
         raise NotFound(f"no signal {path}; it may have been taken (see taken/ beside it)") from None
 
 
 @guarded("signal-protocol wait")
 def wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | None = None, run: str | None = None,
-                    home: str | None = None) -> dict[str, Any] | None:
+                    home: str | None = None) -> Signal | None:
     """Return the oldest signal waiting for `target`, of one of `types`; None after `timeout` seconds.
 
     The signal is removed from the inbox, unless another living process owns that inbox and has to act on it.
@@ -140,7 +141,7 @@ def wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | N
         time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
 
 
-def _take_oldest(store: Store, recipient: Key, types: Sequence[str] | None) -> dict[str, Any] | None:
+def _take_oldest(store: Store, recipient: Key, types: Sequence[str] | None) -> Signal | None:
     folder = signal_records.inbox_path(store.home, recipient)
     if not folder.is_dir():
         return None
@@ -149,7 +150,7 @@ def _take_oldest(store: Store, recipient: Key, types: Sequence[str] | None) -> d
             if posted.signal is not None and (types is None or posted.signal.signal_type in types):
                 if not _is_read_by_other_process(store, recipient):
                     signal_records.acknowledge(posted.path)
-                return record.to_dict(posted.signal)
+                return posted.signal
     return None
 
 
@@ -160,7 +161,7 @@ def _is_read_by_other_process(store: Store, key: Key) -> bool:
     return resolve.current_process() != (key.run, Key(key.role, key.name).full)
 
 
-def _run_of(store: Store, body: dict[str, Any], target: str, source: str = "") -> str:
+def _run_of(store: Store, body: Mapping[str, object], target: str, source: str = "") -> str:
     """Return the run that names and payload refer to; '' for what is by hand.
 
     A name without a run is the full name of a record by hand; else it belongs to the only place that has a record or an
@@ -169,7 +170,7 @@ def _run_of(store: Store, body: dict[str, Any], target: str, source: str = "") -
     given = body.get("run_id") or next((name.partition("@")[2] for name in (target, source) if "@" in name), "")
     if given or resolve.current_run():
         return check_run(str(given or resolve.current_run()))
-    node = body.get("node_id")
+    node = _node_of(body)
     role, name = _parts(target, node)
     places = _places(store, role, name)
     if source and not name and _parts(source, node)[1]:  # a mere role is that of the source's own chain
@@ -185,6 +186,11 @@ def _run_of(store: Store, body: dict[str, Any], target: str, source: str = "") -
     raise Refused(f"{found} is in several places, choose one with run_id in the payload"
                   f"{f' or as {found}@RUN' if name else ''}: "
                   f"{', '.join(sorted(place or 'by hand (no run)' for place in places))}")
+
+
+def _node_of(body: Mapping[str, object]) -> str | None:
+    node = body.get("node_id")
+    return None if node is None else str(node)
 
 
 def _parts(name: str, node: str | None) -> tuple[str, str]:
@@ -238,10 +244,10 @@ def _incarnation_of(store: Store, key: Key) -> int:
     return resolve.writer_incarnation(store, key, None) or (identity.incarnation if identity else 1)
 
 
-def _attempt(store: Store, run: str, node: str | None, body: dict[str, Any]) -> int:
+def _attempt(store: Store, run: str, node: str | None, body: Mapping[str, object]) -> int:
     """Return the attempt in the payload, else the caller's, else the node's latest; 0 without a node."""
     if "attempt" in body:
-        return int(body["attempt"])
+        return int(str(body["attempt"]))
     if not node:
         return 0
     own = os.environ.get("GARRISON_ATTEMPT", "")
@@ -305,14 +311,14 @@ def list_command(unacked: bool, run: str | None, as_json: bool, home: str | None
     """List signals, oldest first, with their state: waiting, taken or refused (with the reason)."""
     place = find_home(home)
     of_run = None if run is None else check_run(run)
-    bodies = [body for key in _inboxes(place) if of_run is None or key.run == of_run
-              for state in (["waiting"] if unacked else _INBOX_FOLDERS) for body in _signals_in(place, key, state)]
-    bodies.sort(key=lambda body: (body["timestamp"], body["file"]))
+    listed = [each for key in _inboxes(place) if of_run is None or key.run == of_run
+              for state in (["waiting"] if unacked else _INBOX_FOLDERS) for each in _signals_in(place, key, state)]
+    listed.sort(key=lambda each: (each.signal.timestamp, each.file))
     if as_json:
-        print_json(bodies)
+        print_json([each.body() for each in listed])
         return
-    rows = [(body["timestamp"], body["state"], _sender(body), body["to"], body["signal_type"], body["node_id"],
-             body["attempt"] or "", body["reason"]) for body in bodies]
+    rows = [(each.signal.timestamp, each.state, each.sender, each.to, each.signal.signal_type, each.signal.node_id,
+             each.signal.attempt or "", each.reason) for each in listed]
     print_table(("TIME", "STATE", "FROM", "TO", "TYPE", "NODE", "ATTEMPT", "REASON"), rows, f"no signals in {place}")
 
 
@@ -342,13 +348,13 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
     if guardian is None:
         raise NotFound(f"run {chosen} has no pipeline; `garrison status` lists the runs")
     signal_records.post(store.home, signal_by_person(
-        guardian, "GUIDANCE", {"action": "signal", "name": name, "value": _parse_value(value)}))
+        guardian, SendPipelineSignal(name, _parse_value(value))))
     print_message(f"signal {name} sent" + (
         "" if resolve.is_living(store, guardian) else
         f"; run {chosen} receives it when resumed: `garrison resume {chosen}`"))
 
 
-def _parse_value(text: str | None) -> Any:
+def _parse_value(text: str | None) -> object:
     if text is None:
         return True
     try:
@@ -357,8 +363,25 @@ def _parse_value(text: str | None) -> Any:
         return text
 
 
-def _sender(body: dict[str, Any]) -> str:
-    return f"{body['source']['role']}-{body['source']['name']}#{body['source'].get('incarnation', '?')}"
+class Listed(Value):
+    """A signal in an inbox."""
+
+    signal: Signal
+    to: str
+    state: str
+    reason: str
+    """Why it was refused, '' if it was not."""
+    file: str
+
+    @property
+    def sender(self) -> str:
+        source = self.signal.source
+        return f"{source['role']}-{source['name']}#{source.get('incarnation', '?')}"
+
+    def body(self) -> dict[str, object]:
+        """Return it as JSON values: the fields of the signal, and where it lies."""
+        place = {name: value for name, value in fields_of(self).items() if name != "signal"}
+        return {**record.to_dict(self.signal), **place}
 
 
 def _inboxes(home: Path) -> Iterator[Key]:
@@ -370,7 +393,7 @@ def _inboxes(home: Path) -> Iterator[Key]:
             print_message(f"{folder / name} is not an inbox; skipped")
 
 
-def _signals_in(home: Path, key: Key, state: str) -> Iterator[dict[str, Any]]:
+def _signals_in(home: Path, key: Key, state: str) -> Iterator[Listed]:
     folder = home / "signals" / key.full / _INBOX_FOLDERS[state]
     for path in sorted(folder.glob("[!.]*.json")):
         try:
@@ -380,7 +403,7 @@ def _signals_in(home: Path, key: Key, state: str) -> Iterator[dict[str, Any]]:
         except RecordError as error:
             print_message(str(error))
             continue
-        yield {**record.to_dict(signal), "to": key.full, "state": state, "reason": _refusal(path), "file": str(path)}
+        yield Listed(signal, key.full, state, _refusal(path), str(path))
 
 
 def _refusal(path: Path) -> str:
@@ -407,7 +430,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(signal_protocol, argv, "signal_protocol.py", report=print_error_json)
 
 
-def _parse_payload(_ctx: click.Context, _param: click.Parameter, text: str) -> dict[str, Any]:
+def _parse_payload(_ctx: click.Context, _param: click.Parameter, text: str) -> dict[str, object]:
     try:
         body = json.loads(text)
     except ValueError as error:
@@ -429,7 +452,7 @@ def _parse_payload(_ctx: click.Context, _param: click.Parameter, text: str) -> d
 @quiet_option
 @home_option
 @click.pass_context
-def write_command(context: click.Context, source: str, target: str, type: str, payload: dict[str, Any],
+def write_command(context: click.Context, source: str, target: str, type: str, payload: dict[str, object],
                   signals_dir: str | None, home: str | None, timeout: float) -> None:
     """Write a signal of TYPE (MERGE_READY, GUIDANCE …) and print its file.
 
@@ -452,7 +475,7 @@ def write_command(context: click.Context, source: str, target: str, type: str, p
 @home_option
 def read_command(path: str, home: str | None) -> None:
     """Show the signal in the file PATH as JSON."""
-    print_json(read_signal(path))
+    print_record(read_signal(path))
 
 
 @signal_protocol.command("wait")
@@ -466,4 +489,4 @@ def wait_command(target: str, timeout: float, types: tuple[str, ...], run: str |
     signal = wait_for_signal(target, timeout, types or None, run, home)
     if signal is None:
         raise NotFound(f"no signal for {target} came within {timeout:g} s")
-    print_json(signal)
+    print_record(signal)

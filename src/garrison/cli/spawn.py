@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -39,7 +38,7 @@ from garrison.system.terminal_choice import choose_terminal
 from garrison.system.worktree_files import complete_worktree
 
 
-def _task_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _task_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that describe a node's task."""
     options = (
         click.option("--node", required=True, metavar="NAME", help="Name of the node."),
@@ -72,7 +71,7 @@ def _task_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @sandbox_option
 @home_option
 def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt: int, home: str | None, wait: bool,
-                 **options: Any) -> None:
+                 **options: str | None) -> None:
     """Start the runner of one node; prints its pid and the paths of its records once it is active.
 
     Without --run it enqueues the finished branch and ends; `garrison merge-queue process` lands the branch.
@@ -106,7 +105,7 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
 @sandbox_option
 @home_option
 def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str | None, run: str | None,
-                       home: str | None, **options: Any) -> None:
+                       home: str | None, **options: str | None) -> None:
     """Start the orchestrator of one node in the terminal; the prompt tells it how far a dead predecessor got."""
     runtime = Runtime.real(find_home(home))
     launch, task = _launch_and_task(runtime, node, prd, repo_root, run, 1, options)
@@ -134,7 +133,7 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
 
 
 def _launch_and_task(runtime: Runtime, node: str, prd: str, target: Path, run: str | None, attempt: int,
-                     options: dict[str, Any]) -> tuple[Launch, Task]:
+                     options: dict[str, str | None]) -> tuple[Launch, Task]:
     """Return launch record and task of an existing run, or create those of an ad-hoc run."""
     check_node(node)
     if run and (runtime.home / "runs" / run).is_dir():

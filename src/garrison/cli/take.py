@@ -27,6 +27,7 @@ from garrison.processes.runtime import Runtime
 from garrison.records.atomic import locked, make_directory
 from garrison.records.run import LAND_PR, list_runs
 from garrison.system.git import Git, validate_repository
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.forge.model import Issue, Location
@@ -39,6 +40,14 @@ LOCK_SECONDS = 600.0
 """Seconds that a call waits for another one, whose pre-flights may run gates."""
 MAX_TEXT = 300_000
 """Characters of an issue's text that the agent is told: all of it, on any forge that bounds it."""
+
+
+class Begun(Value):
+    """A run that was begun from an issue."""
+
+    issue: int
+    run: str
+    launcher_pid: int
 
 
 def run_of_issue(location: Location, number: int) -> str:
@@ -81,7 +90,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
     git = Git(target, home=runtime.home)
     remote, branch = find_base(git, base or read_defaults(runtime.home, target).base)
     forge, _ = connect(git, remote, runtime.home, runtime.environ, read_config(runtime.home).pull_requests())
-    begun: list[dict[str, Any]] = []
+    begun: list[Begun] = []
     # what is counted must stay true until its runs are there: two calls at once would each begin `at_most`
     with locked(make_directory(runtime.home / "run") / TAKE_LOCK, LOCK_SECONDS):
         taken, busy = _taken(runtime)
@@ -106,7 +115,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
                 continue
             pid = start_detached(runtime, created, [])
             _link(forge, issue, name)
-            begun.append({"issue": issue.number, "run": name, "launcher_pid": pid})
+            begun.append(Begun(issue.number, name, pid))
     if not begun and not dry_run and number is None:
         print_message(f"nothing to take: {len(issues)} open issue{'s' * (len(issues) != 1)} with the label, {busy} "
                       f"unfinished run{'s' * (busy != 1)} from issues, at most {at_most}")
@@ -114,7 +123,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
         print_json(begun)
         return
     for each in begun:
-        click.echo(f"issue {each['issue']}: run {each['run']}")
+        click.echo(f"issue {each.issue}: run {each.run}")
 
 
 def _check_options(number: int | None, label: str | None, *, has_own: bool) -> None:

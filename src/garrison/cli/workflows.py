@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from garrison.sandbox.checkout import CheckoutCommands
     from garrison.workflow.agent import WorkflowAgent
-    from garrison.workflow.executor import Progress
+    from garrison.workflow.executor import Progress, Tool
     from garrison.workflow.mcp_tools import ServerSpec
     from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState
 
@@ -144,7 +144,7 @@ def stdout_for_results() -> Iterator[None]:
 
 
 async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str, ServerSpec], logs: Path | None,
-                     flow: Workflow | None = None, commands: CheckoutCommands | None = None) -> dict[str, Any]:
+                     flow: Workflow | None = None, commands: CheckoutCommands | None = None) -> dict[str, Tool]:
     """Return the built-in tools, the tools of MCP `servers` (closed with `stack`), and the Python functions of `flow`.
 
     `commands` confines what `command.run` and `git.log` run. Servers and functions are the user's own programs: they
@@ -152,7 +152,7 @@ async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str,
     """
     from garrison.workflow.tools import Toolbox
 
-    tools: dict[str, Any] = dict(Toolbox(workdir, commands).tools())
+    tools: dict[str, Tool] = dict(Toolbox(workdir, commands).tools())
     if flow is not None:
         from garrison.workflow.tools import python_tools
         from garrison.workflow.workflow_file import BASE_DIR
@@ -303,16 +303,16 @@ def plan(command: str, servers: Path | None, output: Path | None, workdir: Path,
 
     from garrison.records import atomic
 
-    body = asyncio.run(_plan(command, servers, workdir, find_home(home)))
+    body, steps = asyncio.run(_plan(command, servers, workdir, find_home(home)))
     text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=120)
     if output is None:
         click.echo(text, nl=False)
     else:
         atomic.write(output, text.encode())
-        print_message(f"{len(body['steps'])} steps; to run it: garrison workflow run {output}")
+        print_message(f"{steps} steps; to run it: garrison workflow run {output}")
 
 
-async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -> dict[str, Any]:
+async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -> tuple[dict[str, object], int]:
     from garrison.workflow.agent import claude_planner, make_plan
     from garrison.workflow.workflow_file import read_servers
 
@@ -320,7 +320,7 @@ async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -
     async with AsyncExitStack() as stack:
         tools = await load_tools(stack, workdir, specs, None)
         workflow = await make_plan(command, tools, await stack.enter_async_context(claude_planner(home)))
-    return {**workflow.to_data(), **({"servers": raw_servers} if raw_servers else {})}
+    return {**workflow.to_data(), **({"servers": raw_servers} if raw_servers else {})}, len(workflow.steps)
 
 
 # ------------------------------------------------------------------------------------------------------------ progress

@@ -11,7 +11,7 @@ import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from garrison.doctor.processes import open_sessions
@@ -74,7 +74,7 @@ class CleanupPlan:
         """Id of the run."""
         return self.status.run
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         return {"run": self.run, "status": self.status.status, "files": [str(path) for path in self.files],
                 "trees": [str(worktree.path) for worktree in self.worktrees], "archived": self.branches,
                 "refs": self.refs, "kept": self.kept, "rescued": self.rescued, "note": self.note, "done": self.done}

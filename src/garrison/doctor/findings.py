@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.doctor.fixes import (
     CloseSession,
@@ -70,7 +70,7 @@ class Finding(Value):
         """Name of the fix, '' without one."""
         return self.fix.name if self.fix else ""
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         return {"check": self.check, "severity": self.severity, "finding": self.text, "remedy": self.remedy,
                 "would": self.fix.description if self.fix else self.advice, "outcome": self.outcome,
                 "wrong": self.wrong}

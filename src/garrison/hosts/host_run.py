@@ -51,6 +51,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import LAND_NONE, Result, load_launch
+from garrison.records.signals import InputResponse
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_message, rescue_stem
 from garrison.system.jobs import read_tail
@@ -209,7 +210,7 @@ class HostRun:
         """Answer the agent's question."""
         guardian = Key("guardian", self._pipeline(), self.name)
         signals.post(self.runtime.home, signal_by_person(
-            guardian, "INPUT_RESPONSE", {"question_id": question, "text": text}, node=self.job.node, attempt=1,
+            guardian, InputResponse(question, text), node=self.job.node, attempt=1,
             id=f"{self.name}-{id_}"))
 
     def _pipeline(self) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from garrison.records.names import Key
-from garrison.records.signals import Signal
+from garrison.records.signals import Payload, Signal
 from garrison.supervise.incarnation import new_id
 from garrison.system.clock import SystemClock
 
 
-def signal_by_person(recipient: Key, type: str, payload: dict[str, Any], *, node: str | None = None, attempt: int = 0,
-                     id: str = "", now: str = "") -> Signal:
+def signal_by_person(recipient: Key, payload: Payload, *, node: str | None = None, attempt: int = 0, id: str = "",
+                     now: str = "") -> Signal:
     """Return a signal that a command sends for its user; the source `launch` with incarnation 0 stands for a person.
 
     Args:
@@ -19,5 +17,5 @@ def signal_by_person(recipient: Key, type: str, payload: dict[str, Any], *, node
         now: its timestamp (default: the current time).
     """
     person = {"role": "launch", "name": "launch", "incarnation": 0}
-    return Signal(id or new_id()[:12], person, {"role": recipient.role, "name": recipient.name}, type, recipient.run,
-                  now or SystemClock().utc(), node, attempt, payload)
+    return Signal(id or new_id()[:12], person, {"role": recipient.role, "name": recipient.name}, payload.type,
+                  recipient.run, now or SystemClock().utc(), node, attempt, payload.to_data())

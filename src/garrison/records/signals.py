@@ -450,6 +450,10 @@ class SendPipelineSignal(Payload):
     name: str
     value: Any = True
 
+    def to_data(self) -> dict[str, Any]:
+        """Return it with its value, whatever that is."""
+        return {**super().to_data(), "value": self.value}
+
 
 class AddNode(Payload):
     """Add a task to the run's graph, after the node `after` ('': as the graph begins), with these attributes."""

@@ -39,10 +39,15 @@ BYTES_A_SECOND = 2 << 20
 """Most bytes a second to one page: a browser draws no more."""
 TYPED = 4000
 """Most characters of one request."""
-SIGNAL = "X-KEYBOARD"
-"""Type of the signal that records in the run's journal who has the keyboard."""
 SMALLEST, LARGEST = Size(20, 5), Size(400, 200)
 """Sizes that a page may give to a window."""
+
+
+class KeyboardTaken(signals.Payload):
+    """Records in the run's journal who has the keyboard."""
+
+    type = "X-KEYBOARD"
+    text: str
 
 
 class PageTerminal:
@@ -191,7 +196,7 @@ class PageTerminal:
     def _record(self, text: str) -> None:
         """Record in the journal of the node's runner who has the keyboard."""
         key = self.agent.key
-        signals.post(self.home, signal_by_person(Key("runner", key.name, key.run), SIGNAL, {"text": text},
+        signals.post(self.home, signal_by_person(Key("runner", key.name, key.run), KeyboardTaken(text),
                                                  node=key.name, attempt=self.agent.attempt))
 
     def close(self) -> None:

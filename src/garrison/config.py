@@ -52,7 +52,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from garrison.ends import ChangeKind, Effect
-from garrison.errors import RecordUnreadable, UsageError
+from garrison.errors import RecordUnreadable, Refused, UsageError
 from garrison.plugins import Group, offered
 from garrison.spelling import nearest
 from garrison.tables import (
@@ -159,6 +159,17 @@ def _seconds(name: str, text: str) -> float:
 def checkout() -> Path | None:
     root = Path(__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() and (root / "scripts").is_dir() else None
+
+
+def find_data(folder: str, file: str) -> Path:
+    """Return the folder `folder` that has `file`: the checkout's, else the wheel's; Refused if there is none."""
+    from importlib import resources  # few commands need it
+
+    source = checkout()
+    for root in (*([source] if source is not None else []), Path(str(resources.files("garrison")))):
+        if (root / folder / file).is_file():
+            return root / folder
+    raise Refused(f"this installation lacks {folder}; install garrison from a wheel, or work in a checkout")
 
 
 def find_home(option: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path:

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 from merge_support import World, await_gate, check, drive, git, until
 
-from garrison.cli import merge_queue_process
+from garrison.cli import merge_queue_process, original_calls
 from garrison.cli.main import main
-from garrison.cli.original_calls import as_original
 from garrison.merge.config import QueueConfig
 from garrison.merge.records import LandingStarted, StatusChanged
 from garrison.processes.launch import describe_foreign_entries, foreign_entries_note
@@ -43,16 +42,14 @@ def call(*arguments):
     return SimpleNamespace(exit_code=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
-enqueue, process_next = as_original(merge_queue_process.enqueue), as_original(merge_queue_process.process_next)
-EMPTY = {"success": True, "entry": None, "error": None}
+enqueue, process_next = map(original_calls.as_original, (merge_queue_process.enqueue, merge_queue_process.process_next))
 
 
 def test_an_empty_queue_is_processed_with_success_even_without_a_gate(world):
     git(world.repo, "branch", "other")
-    assert json.loads(call("process").stdout) == EMPTY
-    result = call("process", "--target", "other")
-    assert (result.exit_code, json.loads(result.stdout)) == (0, EMPTY)
-    assert process_next() == {**EMPTY, "entry": {}}
+    for result in (call("process"), call("process", "--target", "other")):
+        assert (result.exit_code, json.loads(result.stdout)) == (0, {"success": True, "entry": None, "error": None})
+    assert process_next() == {"success": True, "entry": {}, "error": None}
 
 
 def test_enqueue_list_process_show(world):
@@ -213,7 +210,7 @@ def test_an_ad_hoc_run_is_cleaned_up_once_it_landed_and_its_runner_ended(world):
     assert process_next(report=lambda line: None)["success"]
     assert git(world.repo, "rev-parse", f"refs/heads/{entry.branch}") == entry.oid, "its runner is alive"
     store.update(Identity, key, lambda old: replace(old, status="terminated"))
-    assert process_next() == {**EMPTY, "entry": {}}
+    assert process_next() == {"success": True, "entry": {}, "error": None}
     assert git(world.repo, "for-each-ref", "--format=%(refname)", "refs/heads/garrison", "refs/garrison/archive") == (
         "refs/garrison/archive/adhoc-n/n")
     assert store.get(Hook, key).phase == "merged"

@@ -225,13 +225,13 @@ def test_a_wrong_call_is_refused_and_leaves_nothing(words: tuple[str, ...], erro
     assert not (find_home() / "pipelines").exists()
 
 
-@pytest.mark.parametrize("words", [("resume", "nowhere"), ("answer", "nowhere", "a", "b"), ("signal", "nowhere", "s"),
+@pytest.mark.parametrize("words", [("answer", "nowhere", "a", "b"), ("signal", "nowhere", "s"),
                                    ("fork", "nowhere", "--at", "a")])
 def test_a_run_that_is_not_there(words: tuple[str, ...], call: Call) -> None:
     assert "garrison pipeline run FILE" in str(call(*words, fails=NotFound).exception)
 
 
-@pytest.mark.parametrize("words", [("resume", "."), ("status", "."), ("status", "./left"), ("resume", "left"),
+@pytest.mark.parametrize("words", [("resume", "."), ("status", "."), ("status", "./left"), ("resume", "./left"),
                                    ("render", "--run", "./file")])
 def test_a_path_without_a_run_is_refused(words: tuple[str, ...], call: Call, tmp_path: Path) -> None:
     (tmp_path / "left").mkdir()

@@ -188,9 +188,9 @@ def test_runs_are_old_enough_by_when_they_ended() -> None:
 
 
 def test_durations_are_parsed() -> None:
-    for text, seconds in (("0", 0), ("90s", 90), ("15m", 900), ("12h", 43200), ("7d", 604800), ("2w", 1209600)):
+    for text, seconds in (("0", 0), ("90s", 90), ("15m", 900), ("1.5h", 5400), ("7d", 604800), ("2w", 1209600)):
         assert parse_duration(None, None, text) == seconds  # type: ignore[arg-type]
-    for bad in ("", "d", "-1d", "7 d", "1y", "1.5h"):
+    for bad in ("", "d", "-1d", "7 d", "1y"):
         with pytest.raises(UsageError):
             parse_duration(None, None, bad)  # type: ignore[arg-type]
 

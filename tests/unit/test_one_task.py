@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from garrison.agents.registry import find_profile, installed_agents
-from garrison.cli.follow import follow_run
+from garrison.cli.launch import follow_run
 from garrison.cli.main import garrison
 from garrison.cli.run import read_task
 from garrison.cli.task_list import (

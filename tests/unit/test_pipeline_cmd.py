@@ -189,7 +189,7 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     with pytest.raises(SystemExit) as caught:
         pipeline.main(["show", str(EXAMPLE)])
     assert caught.value.code == 0
-    assert "━" in capsys.readouterr().out
+    assert "─" in capsys.readouterr().out
 
 
 def test_status_shows_each_node_and_leaves_the_file_unchanged(tmp_path: Path) -> None:

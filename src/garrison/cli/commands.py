@@ -95,6 +95,12 @@ class Command(click.Command):
                     formatter.write(f"{'':{formatter.current_indent + 4}}{effect}\n")
 
 
+def former(command: click.Command, name: str, moved_to: str, renamed: Mapping[str, str] | None = None) -> Command:
+    """Return a command under a name that it had before: unlisted, and it says where it went."""
+    return Command(name, callback=command.callback, params=command.params, help=command.help, moved_to=moved_to,
+                   renamed=renamed)
+
+
 def _show_all_help(ctx: click.Context, _param: click.Parameter, is_given: bool) -> None:
     """Print the whole help of a command and exit, if its option is given."""
     if is_given and not ctx.resilient_parsing:
@@ -227,3 +233,34 @@ def _invoke(command: click.Command, arguments: list[str], name: str | None) -> i
         print_message(str(error.code))
         return 1
     return code if isinstance(code, int) else 0
+
+
+# ---- what other tools have as commands
+
+
+@click.command("help", cls=Command, examples=(
+    ("garrison help merge-queue enqueue", "the same as with --help"),
+    ("garrison help --all", "all commands"),
+))
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.option("--all", "everything", is_flag=True, help="All commands, or options, not only the everyday ones.")
+@click.pass_context
+def help_command(ctx: click.Context, words: tuple[str, ...], *, everything: bool) -> None:
+    """Show the help of a command."""
+    at = ctx.find_root()
+    at.meta[SHOW_ALL] = everything
+    arguments = list(words)
+    while arguments and isinstance(at.command, click.Group):
+        name, command, arguments = at.command.resolve_command(at, arguments)
+        if command is None:
+            break
+        at = click.Context(command, info_name=name, parent=at)
+    click.echo(at.get_help())
+
+
+@click.command(cls=Command)
+def version() -> None:
+    """Show the version."""
+    from importlib.metadata import version as installed_version
+
+    click.echo(f"garrison, version {installed_version('garrison')}")

@@ -14,9 +14,8 @@ import click
 
 from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.cli.commands import Command
-from garrison.cli.package_data import find_data
 from garrison.cli.sandbox import sandbox_option, settle_mode
-from garrison.config import find_home
+from garrison.config import find_data, find_home
 from garrison.errors import Refused, UsageError
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.probe import mode_here

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from garrison.cli.commands import Command
-from garrison.cli.interrupt import interruptible
 from garrison.cli.options import home_option, json_option
-from garrison.cli.output import print_json, print_message, print_table
+from garrison.cli.output import interruptible, print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.doctor.confinement import prove
 from garrison.doctor.examine import CHECK_NAMES, apply_fixes, examine

@@ -16,7 +16,7 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import home_option, json_option, parse_age
 from garrison.cli.output import print_message
 from garrison.cli.resolve import existing_run
 from garrison.config import find_home
@@ -32,7 +32,6 @@ from garrison.views.explain import describe
 
 _POLL = 0.25
 """Seconds between two reads while following."""
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.command(cls=Command, examples=(
@@ -102,9 +101,8 @@ def _oldest(since: str | None, now: float) -> str:
     """Return the earliest wanted time in the format of records; '' for all. UsageError if it is invalid. Pure."""
     if since is None:
         return ""
-    number, unit = since[:-1], since[-1:]
-    if unit in _UNITS and number.replace(".", "", 1).isdigit():
-        return iso(now - float(number) * _UNITS[unit])
+    if (age := parse_age(since)) is not None:
+        return iso(now - age)
     try:
         moment = datetime.fromisoformat(since)
         return iso((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())

@@ -18,9 +18,8 @@ import click
 from garrison.agents.claude.extra import INSTALL
 from garrison.agents.registry import check_variables, find_profile, installed_agents
 from garrison.cli.commands import Command
-from garrison.cli.interrupt import interruptible
 from garrison.cli.options import home_option, json_option
-from garrison.cli.output import dumps, print_message
+from garrison.cli.output import dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import PROJECT_FILE, LaunchConfig, config_path, find_home, trees_root
 from garrison.errors import Refused, UsageError

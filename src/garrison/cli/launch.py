@@ -1,4 +1,4 @@
-"""`garrison launch`, `up` and `stop`: start, continue and stop launched runs. `garrison resume` is in `resume`."""
+"""`garrison launch`, `up` and `stop`: start, follow, continue and stop launched runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.follow import how_to_follow
-from garrison.cli.interrupt import interruptible
 from garrison.cli.launch_options import OPTION_GROUPS, launch_options, make_request
 from garrison.cli.options import home_option
-from garrison.cli.output import dumps, print_message
+from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
 from garrison.cli.sandbox import settle_mode
 from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
@@ -31,16 +29,20 @@ from garrison.processes.home_readme import tell_changed_defaults
 from garrison.processes.launch import foreign_entries_note
 from garrison.processes.launch_claim import LaunchClaim
 from garrison.processes.launch_request import LaunchRequest
+from garrison.processes.launcher.progress import Progress, closing_lines
 from garrison.processes.preflight import PreparedLaunch
-from garrison.processes.run_state import ENDED
-from garrison.processes.run_status import read_run_state
+from garrison.processes.run_state import ENDED, EXIT, RunState, describe_landed
+from garrison.processes.run_status import FINAL, read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
+from garrison.records.journal import Reader
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
 from garrison.values import fields_of
 
+_FOLLOW_POLL = 0.2
+"""Seconds between two reads of a run that is followed."""
 STOP_SECONDS = 90.0
 """Seconds that a stop waits for the run's processes."""
 LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays",
@@ -219,6 +221,55 @@ def _print_plan(prepared: PreparedLaunch, *, as_json: bool) -> None:
     for name, task in plan.tasks.items():
         click.echo(f"  {name} after {', '.join(plan.predecessors[name]) or 'nothing'}: {task.label}")
     click.echo("pre-flight passed; nothing was started")
+
+
+# -------------------------------------------------------------------------------------------------------------- follow
+
+
+def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> int:
+    """Print the progress of a run until it is over; return its exit code.
+
+    Ctrl-C ends only this: the run goes on, and a line says so. GarrisonError if the launcher dies before the run is
+    over.
+    """
+    run = launch.run_id
+    progress, state = Progress(as_json=as_json), RunState()
+    progress.run_branch = launch.onto if launch.onto != launch.base else ""
+    progress.begin(run)
+    reader = Reader(runtime.files(run).journal)
+    is_ticking = False
+    try:
+        while True:
+            has_launcher = resolve.is_living(runtime.store, launcher_key(run))  # before reading: its last records count
+            for entry in reader.read():
+                state.apply(entry)
+                progress.show(entry)
+            if not has_launcher:
+                break
+            if launch.tick and state.status in FINAL and not is_ticking:
+                is_ticking = True
+                print_message(f"ticking {Path(launch.tick).name}, by a commit that the gate tests if git tracks it")
+            time.sleep(_FOLLOW_POLL)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        print_message(f"run {run} continues in the background; {how_to_follow(run)}")
+        return INTERRUPTED
+    if not state.over:
+        from garrison.views.node_view import first_line  # only here; every launch loads this module
+        from garrison.views.run_view import RunReader
+
+        view = RunReader(runtime.home, runtime.environ).read(run, details=False)
+        why = [part for part in (first_line(view.reason), view.hint) if part]
+        raise GarrisonError(f"run {run} is {view.status}, {view.progress}: "
+                            f"{'; '.join(why) or f'`garrison status {run}` shows it'}")
+    progress.end(state.status, state.reason, state,
+                 describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes)),
+                 closing_lines(state, launch, runtime.files(run).process_log("tick")))
+    return EXIT[state.status]
+
+
+def how_to_follow(run: str) -> str:
+    return f"`garrison status {run} --watch` shows it, `garrison stop {run}` stops it"
 
 
 # ------------------------------------------------------------------------------------------------------------------ up

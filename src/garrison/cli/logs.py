@@ -7,10 +7,14 @@ not write to the clipboard or move the cursor. Colours that it left on are reset
 from __future__ import annotations
 
 import os
+import select
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,20 +23,25 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message, trusted_stdout
 from garrison.config import find_home
-from garrison.errors import NotFound, Refused
+from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes.run_state import replay_run
 from garrison.records import journal
 from garrison.records.identity import Identity
 from garrison.records.log_retention import find_data
 from garrison.records.names import ROLES, Key, check_run
-from garrison.records.remote import RemotePhase, look_remote
+from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
 from garrison.system.terminal_text import OutputFilter
 
+if TYPE_CHECKING:
+    from garrison.hosts.access import HostAccess
+
 _POLL = 0.25
 """Seconds between two reads while following."""
 _BLOCK = 65536
+_READ_SECONDS = 120.0
+"""Seconds that a host may take to send a log."""
 _MAX_TAIL = 64 << 20
 """Bytes of a file's end in which lines are counted."""
 _FINAL = ("validated", "failed")
@@ -73,8 +82,6 @@ def logs(node: str | None, run: str | None, follow: bool, tail: int | None, atte
             raise NotFound(f"node {node} has not started in run {chosen}; `garrison logs {node} --run {chosen} -f` "
                            "waits for it while the run continues")
         if process is None and _is_on_host(store, chosen, node, attempt):
-            from garrison.cli.remote_logs import print_remote_log  # few nodes are on a host
-
             print_remote_log(printer, store.home, node, lambda: _node_log(store, chosen, node, attempt, None).parent,
                              lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
                              or _has_ended(store, chosen, node), tail, follow=follow)
@@ -236,3 +243,88 @@ def _follow(printer: LogPrinter, latest_log: Callable[[], Path], has_ended: Call
             ended = has_ended()  # read again after the end, for output written in between
             if not ended:
                 time.sleep(_POLL)
+
+
+# ---- on a host: as foreign as what an agent prints, so that on a terminal it passes the same filter
+
+
+def print_remote_log(printer: LogPrinter, home: Path, node: str, latest: Callable[[], Path],
+                     has_ended: Callable[[], bool], tail: int | None, *, follow: bool) -> None:
+    """Print what the agent of a node printed on its host, and what home noted if that cannot be reached.
+
+    Args:
+        latest: returns the folder of the attempt to show.
+    """
+    shown: tuple[Path, int] | None = None
+    is_told = False
+    while True:
+        folder, ended = latest(), has_ended()
+        state = look_remote(folder)
+        if state is not None and state.host and shown != (folder, state.offer):
+            shown = (folder, state.offer)
+            if follow:
+                print_message(f"--- {node} on {state.host}")
+                _follow_there(printer, home, node, state, folder, partial(_is_over, folder, latest, has_ended))
+            else:
+                _print_there(printer, home, node, state, folder, tail)
+        elif state is not None and follow and not ended and not is_told:
+            is_told = True
+            print_message("no host has it yet; waiting for one")
+        if not follow or ended:
+            return
+        time.sleep(_POLL)
+
+
+def _is_over(folder: Path, latest: Callable[[], Path], has_ended: Callable[[], bool]) -> bool:
+    return has_ended() or latest() != folder
+
+
+def _tail_argv(home: Path, node: str, state: RemoteWorkState, *options: str) -> tuple[HostAccess, list[str]]:
+    from garrison.hosts.access import HostAccess  # few nodes are on a host
+    from garrison.records.hosts import read_host
+
+    host = read_host(home, state.host)
+    path = f"{host.home}/runs/{state.host_run}/nodes/{node}/1/output.log"
+    return HostAccess.of(home, host), ["tail", *options, path]
+
+
+def _print_there(printer: LogPrinter, home: Path, node: str, state: RemoteWorkState, folder: Path,
+                 tail: int | None) -> None:
+    try:
+        access, argv = _tail_argv(home, node, state, "-n", "+1" if tail is None else str(tail))
+        done = access.run(argv, timeout=_READ_SECONDS)
+        if done.code == 0:
+            printer.print_block(done.out)
+            return
+        why = done.last_error
+    except GarrisonError as error:
+        why = str(error)
+    print_message(f"its output is on {state.host}: {why}; this is what is known here:")
+    printer.print_from(folder / "output.log", 0)
+
+
+def _follow_there(printer: LogPrinter, home: Path, node: str, state: RemoteWorkState, folder: Path,
+                  is_over: Callable[[], bool]) -> None:
+    """Print what is added on the host until the offer is over."""
+    access, argv = _tail_argv(home, node, state, "-n", "+1", "-F")
+    child = access.popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert child.stdout is not None
+    over_since: float | None = None
+    try:
+        while True:
+            ready, _, _ = select.select([child.stdout], [], [], _POLL)
+            if ready:
+                block = os.read(child.stdout.fileno(), _BLOCK)
+                if not block:
+                    print_message(f"the connection to {state.host} has ended")
+                    return
+                printer.print_block(block)
+                continue
+            now = look_remote(folder)
+            if is_over() or now is None or now.offer != state.offer:
+                over_since = over_since if over_since is not None else time.monotonic()
+                if time.monotonic() - over_since > 4 * _POLL:  # what was written last has come
+                    return
+    finally:
+        child.kill()
+        child.wait()

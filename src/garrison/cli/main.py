@@ -78,8 +78,8 @@ SECTIONS = {
         "find-stale": ("identities", "find_stale_command", "List silent or dead processes; --respawn for cron."),
         "completion": ("completion", "completion", "Print the completion script for bash, zsh or fish."),
         "demo": ("demo", "demo", "Watch agents work while each process is killed once."),
-        "help": ("help", "help_command", "Show the help of a command."),
-        "version": ("help", "version", "Show the version."),
+        "help": ("commands", "help_command", "Show the help of a command."),
+        "version": ("commands", "version", "Show the version."),
     },
 }
 """Heading → command → (module of garrison.cli, attribute, help line)."""

@@ -15,7 +15,7 @@ import click
 
 from garrison import plugins
 from garrison.cli import merge_queue_process
-from garrison.cli.commands import Group
+from garrison.cli.commands import Group, former
 from garrison.cli.options import PluginChoice, home_option, json_option, repo_root_option, target_option
 from garrison.cli.output import align_columns, print_json, print_message, print_result, print_table
 from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
@@ -400,20 +400,6 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
 @home_option
 def unpause_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
     """Resume a paused queue; if it paused itself, it retries what failed."""
-    _unpause(repo_root, target, home, as_json=as_json)
-
-
-@merge_queue.command("resume", moved_to="garrison merge-queue unpause")
-@repo_root_option
-@target_option
-@json_option
-@home_option
-def resume_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Resume a paused queue, as `unpause` does."""
-    _unpause(repo_root, target, home, as_json=as_json)
-
-
-def _unpause(repo_root: str | None, target: str | None, home: str | None, *, as_json: bool) -> None:
     queue = only_queue(repo_root, target, home)
     pause = commands.resume(queue)
     if pause is None:
@@ -421,6 +407,9 @@ def _unpause(repo_root: str | None, target: str | None, home: str | None, *, as_
     print_result({"status": "ok", "target": queue.target,
                   "was": {"reason": pause.reason, "detail": pause.detail} if pause else None},
                  f"what waits for {queue.target} lands again", as_json=as_json)
+
+
+merge_queue.add_command(former(unpause_command, "resume", "garrison merge-queue unpause"))
 
 
 @merge_queue.command("config", examples=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,15 @@ class PluginChoice(click.Choice[str]):
 
 
 SECONDS = _Seconds(0)
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def parse_age(text: str) -> float | None:
+    """Return the seconds of a length of time such as 90s, 15m, 12h, 7d or 2w; None if it is none."""
+    match = _AGE.fullmatch(text)
+    return float(match[1]) * _UNIT_SECONDS[match[2]] if match else None
+
 
 home_option = click.option("--home", metavar="DIR", type=click.Path(file_okay=False),
                            help="State directory (default: GARRISON_HOME, else the checkout's state/, "

@@ -10,8 +10,10 @@ import io
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from garrison.errors import GarrisonError
@@ -174,12 +176,16 @@ def print_error_json(error: GarrisonError) -> None:
           file=sys.stderr)
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "", *, tabs: bool = False) -> None:
     """Print a table on stdout: drawn by rich on a terminal, aligned text in a pipe.
 
     Args:
         empty: message for stderr when there are no rows.
+        tabs: in a pipe, separate the cells by tabs instead.
     """
+    if tabs and not sys.stdout.isatty():
+        print("\n".join("\t".join(" ".join(str(cell).split()) for cell in row) for row in (head, *rows)))
+        return
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         if empty:
@@ -253,3 +259,15 @@ def _as_garrison_error(error: Exception) -> GarrisonError:
     if isinstance(error, OSError):
         return GarrisonError(f"{error.strerror or error}: {error.filename or 'garrison cannot continue'}")
     return GarrisonError(f"internal error ({type(error).__name__}: {error}); GARRISON_DEBUG=1 shows the traceback")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let TERM and HUP end what runs here as Ctrl-C does, so that it ends what it started and removes its files."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

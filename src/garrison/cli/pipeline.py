@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import click
 
 from garrison.agents.config_check import check_configuration
-from garrison.cli import pipeline_run
-from garrison.cli.commands import Group
+from garrison.cli import pipeline_run, resume
+from garrison.cli.commands import Group, former
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.pipeline_run import (
@@ -185,9 +185,9 @@ def _refused(use: Use, refusal: str) -> Finding:
 
 def _print_findings(graph: Graph, findings: list[Finding], use: Use) -> None:
     if findings:
-        _print_table(("place", "severity", "rule", "message"),
-                     [(f"{finding.line}:{finding.column}" if finding.line else "-", finding.severity, finding.rule,
-                       str(finding)) for finding in findings])
+        print_table(("place", "severity", "rule", "message"),
+                    [(f"{finding.line}:{finding.column}" if finding.line else "-", finding.severity, finding.rule,
+                      str(finding)) for finding in findings], tabs=True)
     count = len(errors(findings))
     warnings = len(findings) - count
     click.echo(f"{_summary(graph)}, {count} error{'s' * (count != 1)}, {warnings} warning{'s' * (warnings != 1)}")
@@ -246,9 +246,9 @@ def show(file: Path, as_json: bool) -> None:
         print_json(_describe_graph(graph))
         return
     predecessors = graph.predecessors()
-    _print_table(("node", "handler", "after", "label"),
-                 [(node.id, node.handler, ", ".join(predecessors[node.id]), node.label)
-                  for node in graph.nodes.values()])
+    print_table(("node", "handler", "after", "label"),
+                [(node.id, node.handler, ", ".join(predecessors[node.id]), node.label)
+                 for node in graph.nodes.values()], tabs=True)
     click.echo(f"{_summary(graph)}; {_launch_verdict(graph)}")
 
 
@@ -332,25 +332,10 @@ def _describe_installed(name: str) -> str:
         return str(error)
 
 
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on a terminal, tab-separated lines in a pipe."""
-    if not sys.stdout.isatty():
-        for row in (head, *rows):
-            click.echo("\t".join(" ".join(cell.split()) for cell in row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*head)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
-
-
 # -------------------------------------------------------------------------------------------------- runs of a pipeline
 
-for _command in (pipeline_run.run, pipeline_run.resume, pipeline_run.fork):
+for _command in (pipeline_run.run, former(resume.resume, "resume", "garrison resume", {
+        "--as-begun": "--original-graph", "--again": "--retry-failed"}), pipeline_run.fork):
     pipeline.add_command(_command)
 
 
@@ -377,11 +362,11 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     if as_json:
         print_json(bodies)
     else:
-        _print_table(("node", "status", "attempt", "visits", "outcome", "commit", "reason"),
-                     [(name, str(body["status"]), str(body.get("attempt", "")), str(body["visits"] or ""),
-                       " ".join(str(word) for word in (body["outcome"], body["label"]) if word),
-                       str(body.get("commit", ""))[:10], str(body.get("reason", "")).partition("\n")[0])
-                      for name, body in bodies.items()])
+        print_table(("node", "status", "attempt", "visits", "outcome", "commit", "reason"),
+                    [(name, body["status"], body.get("attempt", ""), body["visits"] or "",
+                      " ".join(str(word) for word in (body["outcome"], body["label"]) if word),
+                      str(body.get("commit", ""))[:10], str(body.get("reason", "")).partition("\n")[0])
+                     for name, body in bodies.items()], tabs=True)
 
 
 def print_graph(run: str, home: str | None) -> None:

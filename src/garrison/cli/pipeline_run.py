@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -49,26 +49,6 @@ _EXIT_HELP = "Exit code: 0 success, 1 failed, 2 wrong usage, 3 waiting for a per
 # ------------------------------------------------------------------------------------------------------------ commands
 
 
-def _run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that `run` and `resume` share."""
-    options = (
-        click.option("--answer", "answers", metavar="GATE=LABEL", multiple=True,
-                     help="Answer a gate with LABEL every time it asks (repeatable)."),
-        click.option("--auto-approve", is_flag=True, help="Answer every other gate with its first option."),
-        click.option("--wait", "stay", is_flag=True, help="Wait at gates and signals instead of ending with code 3."),
-        click.option("--max-steps", type=click.IntRange(1), metavar="N",
-                     help="Maximum number of steps (default: the graph's max_steps, else 500)."),
-        click.option("--agent", metavar="NAME", help="Agent of codergen nodes (default: command)."),
-        sandbox_option,
-        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
-        click.option("--quiet", "-q", is_flag=True, help="Do not print a line for each node."),
-        home_option,
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 run_dir_option = click.option("--run-dir", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
                               help="Directory of the new run (default: a new one in the home).")
 
@@ -90,7 +70,17 @@ run_dir_option = click.option("--run-dir", metavar="DIR", type=click.Path(path_t
               help="With --simulate: outcome of NODE, in its first TIMES attempts or in all; also NODE={JSON} with the "
                    "fields of a status report (repeatable).")
 @click.option("--seed", default=None, metavar="TEXT", help="Seed of the jitter between retries.")
-@_run_options
+@click.option("--answer", "answers", metavar="GATE=LABEL", multiple=True,
+              help="Answer a gate with LABEL every time it asks (repeatable).")
+@click.option("--auto-approve", is_flag=True, help="Answer every other gate with its first option.")
+@click.option("--wait", "stay", is_flag=True, help="Wait at gates and signals instead of ending with code 3.")
+@click.option("--max-steps", type=click.IntRange(1), metavar="N",
+              help="Maximum number of steps (default: the graph's max_steps, else 500).")
+@click.option("--agent", metavar="NAME", help="Agent of codergen nodes (default: command).")
+@sandbox_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not print a line for each node.")
+@home_option
 def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[str, ...], outcomes: tuple[str, ...],
         seed: str | None, answers: tuple[str, ...], max_steps: int | None, agent: str | None, home: str | None, *,
         simulate: bool, in_place: bool, auto_approve: bool, stay: bool, as_json: bool, quiet: bool) -> None:
@@ -126,23 +116,6 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
                    "repository": place.repository}))
         place.end(result)
     _print_result_and_exit(result, directory, as_json=as_json, place=place)
-
-
-@click.command(cls=Command, epilog=_EXIT_HELP, moved_to="garrison resume", renamed={
-    "--as-begun": "--original-graph", "--again": "--retry-failed",
-})
-@click.argument("run")
-@click.option("--changed-graph", is_flag=True, help="Use the graph's file as it is now, although it has changed.")
-@click.option("--original-graph", is_flag=True, help="Keep the graph as it was started, although its file has changed.")
-@click.option("--retry-failed", is_flag=True, help="Visit the node at which the run failed again.")
-@_run_options
-def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str | None, home: str | None, *,
-           changed_graph: bool, original_graph: bool, retry_failed: bool, auto_approve: bool, stay: bool,
-           as_json: bool, quiet: bool) -> None:
-    """Resume a run that was interrupted, suspended, or out of steps. RUN is its id or directory."""
-    resume_pipeline_run(run, home, answers=answers, max_steps=max_steps, agent=agent, changed_graph=changed_graph,
-                        original_graph=original_graph, retry_failed=retry_failed, auto_approve=auto_approve, stay=stay,
-                        as_json=as_json, quiet=quiet)
 
 
 def resume_pipeline_run(run: str, home: str | None, *, answers: tuple[str, ...], max_steps: int | None,

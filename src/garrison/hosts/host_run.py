@@ -51,7 +51,6 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import LAND_NONE, Result, load_launch
-from garrison.records.signals import InputResponse
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_message, rescue_stem
 from garrison.system.jobs import read_tail
@@ -210,7 +209,7 @@ class HostRun:
         """Answer the agent's question."""
         guardian = Key("guardian", self._pipeline(), self.name)
         signals.post(self.runtime.home, signal_by_person(
-            guardian, InputResponse(question, text), node=self.job.node, attempt=1,
+            guardian, signals.InputResponse(question, text), node=self.job.node, attempt=1,
             id=f"{self.name}-{id_}"))
 
     def _pipeline(self) -> str:

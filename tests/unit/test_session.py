@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -15,13 +17,16 @@ import pytest
 
 from garrison.cli.sessions import CHECKED_RUNS, check_runs
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
+from garrison.pipeline import run
 from garrison.session import MODES, Initiative, Session, SessionState
 from garrison.session.memory import Memory
-from garrison.session.nodes import IDEMPOTENCY
+from garrison.session.nodes import IDEMPOTENCY, SessionNodes
 from garrison.session.prompt import KEPT_MESSAGES, MAX_SECTION, build_messages
-from garrison.session.session import RunFailed, read_state, shipped_graph
-from garrison.session.state import apply_goal_changes, is_plan_due
+from garrison.session.session import RunFailed, shipped_graph
+from garrison.session.state import apply_goal_changes, build_turn_values, is_plan_due
+from garrison.session.store import read_state, write_state
 from garrison.session.trust import Tier, read_tiers
+from garrison.values import asdict
 
 NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)
 
@@ -274,7 +279,7 @@ def test_1d_a_turn_adds_two_messages_and_changes_nothing_else() -> None:
                             {"role": "assistant", "content": "hello"}, {"role": "user", "content": "Again"},
                             {"role": "assistant", "content": "hello"}]
     assert (new.turn_count, new.trust_tier, new.goals, new.working_memory) == (5, "trusted", [{"id": 1}], {"k": [1]})
-    assert SessionState.from_data(json.loads(json.dumps(new.to_data()))) == new
+    assert SessionState.from_data(json.loads(json.dumps(asdict(new)))) == new
 
 
 def test_1d_memory_changes_only_if_the_graph_changed_it() -> None:
@@ -406,7 +411,7 @@ def test_a_session_is_restored_with_its_state(tmp_path: Path) -> None:
     session = World().session(folder=tmp_path / "s1")
     play(session, "Hello")
     kept = sorted(path.name for path in (tmp_path / "s1").iterdir())
-    assert kept == ["events.jsonl", "runs", "session.json", "session.lock"]
+    assert kept == ["events.jsonl", "journal.jsonl", "session.json", "session.lock"]
     again = Session.restore(tmp_path / "s1", World().adapters())
     assert again.state == session.state
     with pytest.raises(NotFound):
@@ -449,6 +454,96 @@ def test_killed_in_a_node_the_turn_is_finished_and_no_finished_node_runs_again(t
         expected = {"llm_call": 2}.get(name, 1) + (1 if name == node else 0)
         assert after.count(name) == expected, (name, before, after)
     assert not (tmp_path / "s1/under_way.json").exists()
+
+
+def deadly(world: World, name: str, number: int = 1) -> Callable[..., Any]:
+    """The world's adapter, which is killed in its call of that number."""
+    inner, calls = world.adapters()[name], itertools.count(1)
+
+    def adapter(*arguments: Any) -> Any:
+        if next(calls) == number:
+            raise Killed
+        return inner(*arguments)
+    return adapter
+
+
+def restored(folder: Path, world: World) -> SessionState:
+    async def scene() -> SessionState:
+        async with Session.restore(folder, world.adapters()) as session:
+            return session.state
+    return asyncio.run(scene())
+
+
+def test_what_a_turn_adds_is_recorded_once_and_a_killed_one_has_all_of_it(tmp_path: Path) -> None:
+    """A turn of many tool calls: its journal grows by each result, not by all of them each time."""
+    world, said = World(*[tool()] * 25, {"content": "done"}), "x" * 5_000
+    world.answers.insert(0, {"content": said})
+    session = world.session(folder=tmp_path / "s1", more={"llm_call": deadly(world, "llm_call", 26)})
+    with pytest.raises(BaseException):  # noqa: B017
+        play(session, "first", "look it up")
+    assert (tmp_path / "s1/journal.jsonl").stat().st_size < 100_000
+    assert read_state(tmp_path / "s1").turn_count == 1
+    assert len(restored(tmp_path / "s1", world).messages) == 4
+    messages = world.asked()[-1][0]
+    assert [one["role"] for one in messages] == ["user", "assistant", "user", *["assistant", "tool"] * 25]
+    assert (messages[1]["content"], messages[-1]["content"]) == (said, "result of search")
+    assert (tmp_path / "s1/journal.jsonl").stat().st_size == 0
+
+
+def test_a_step_that_must_not_happen_twice_is_synced_before_the_next_and_no_other(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, sync = World(tool(), {"content": "done"}), os.fdatasync
+
+    def syncing(descriptor: int) -> None:
+        world.calls.append(("sync", None))
+        sync(descriptor)
+
+    async def scene() -> None:
+        async with world.session(folder=tmp_path / "s1") as session:
+            monkeypatch.setattr(os, "fdatasync", syncing)
+            await session.send("look it up")
+            monkeypatch.undo()
+    asyncio.run(scene())
+    steps = ("llm_call", "tool_dispatch", "llm_call", "memory_update", "checkpoint")
+    assert [name for name, _ in world.calls] == [
+        "memory_recall", *(word for step in steps for word in (step, "sync")), "sync"]
+
+
+def test_a_long_journal_is_compacted_and_an_end_that_the_state_has_is_not_repeated(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garrison.session.store.COMPACT_BYTES", 40_000)
+    folder, sizes = tmp_path / "s1", []
+
+    async def scene() -> None:
+        async with World().session(folder=folder) as session:
+            for number in range(40):
+                await session.send({"tool_result": number})
+                await session.heartbeat()
+                sizes.append((folder / "journal.jsonl").stat().st_size)
+                assert read_state(folder) == session.state
+            shutil.copy(folder / "journal.jsonl", tmp_path / "records")
+    asyncio.run(scene())
+    assert max(sizes) < 60_000 and min(sizes[5:]) < max(sizes) / 2
+    state = read_state(folder)
+    shutil.copy(tmp_path / "records", folder / "journal.jsonl")  # killed within a compaction
+    assert read_state(folder) == state == restored(folder, World())
+
+
+def test_a_turn_of_an_earlier_version_is_finished(tmp_path: Path) -> None:
+    world, folder = World(tool(), {"content": "done"}), tmp_path / "s1"
+    state = SessionState("s1", "agent", messages=[{"role": "user", "content": "old"}])
+    adapters = world.adapters(memory_update=deadly(world, "memory_update"))
+    folder.mkdir()
+    write_state(folder, state)
+    (folder / "under_way.json").write_text('{"kind": "turn", "number": 1, "text": "look it up"}')
+    nodes = SessionNodes(adapters, read_tiers()["established"], lambda *_: None)
+    with pytest.raises(BaseException):  # noqa: B017
+        run(shipped_graph("turn"), initial=build_turn_values(state, "look it up", NOW), handlers=nodes.handlers(),
+            run_dir=folder / "runs/turn-1", max_steps=100, seed="s1-turn-1")
+    assert [one["content"] for one in restored(folder, world).messages] == ["old", "look it up", "done"]
+    assert (world.count("llm_call"), world.count("tool_dispatch"), world.count("memory_update")) == (2, 1, 1)
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
+        "events.jsonl", "journal.jsonl", "session.json", "session.lock"]
 
 
 def test_a_graph_is_replaced_from_the_next_turn_on_and_a_broken_one_is_not() -> None:

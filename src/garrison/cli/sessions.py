@@ -22,6 +22,7 @@ from garrison.config import find_home
 from garrison.errors import Refused
 from garrison.records.names import check_run
 from garrison.records.purse import Allowance, Purse
+from garrison.values import asdict
 
 if TYPE_CHECKING:
     from garrison.session.session import HeartbeatResult, Initiative, Session, TurnResult
@@ -60,8 +61,8 @@ def session() -> None:
 def start(name: str, agent_id: str | None, tier: str, goals: tuple[str, ...], home: str | None) -> None:
     """Create the session NAME."""
     from garrison.records import atomic
-    from garrison.session.session import write_state
     from garrison.session.state import SessionState
+    from garrison.session.store import write_state
     from garrison.session.trust import find_tier, read_tiers
 
     folder = session_folder(find_home(home), name)
@@ -131,11 +132,11 @@ def heartbeat(name: str, initiative: bool, heartbeat_graph: Path | None, as_json
 @home_option
 def show(name: str, as_json: bool, home: str | None) -> None:
     """Show the state of the session NAME."""
-    from garrison.session.session import read_state
+    from garrison.session.store import read_state
 
     state = read_state(session_folder(find_home(home), name))
     if as_json:
-        print_json(state.to_data())
+        print_json(asdict(state))
         return
     print_table(("FIELD", "VALUE"), [
         ("agent", state.agent_id), ("tier", state.trust_tier), ("turns", state.turn_count),
@@ -150,14 +151,14 @@ def show(name: str, as_json: bool, home: str | None) -> None:
 @home_option
 def list_command(as_json: bool, home: str | None) -> None:
     """List the sessions of this home."""
-    from garrison.session.session import read_state
+    from garrison.session import store
 
     rows = []
     for path in sorted((find_home(home) / "sessions").glob("*/session.json")):
-        state = read_state(path.parent)
+        state, under_way = store.read(path.parent)
         rows.append({"session": path.parent.name, "agent": state.agent_id, "tier": state.trust_tier,
                      "turns": state.turn_count, "heartbeats": state.heartbeat_count,
-                     "under_way": (path.parent / "under_way.json").exists()})
+                     "under_way": bool(under_way or store.read_earlier_run(path.parent))})
     if as_json:
         print_json(rows)
     else:
@@ -190,7 +191,8 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
     from garrison.processes.orchestrator.session_attempt import tools_of
     from garrison.session.claude import claude_adapters
     from garrison.session.memory import Memory
-    from garrison.session.session import Session, read_state
+    from garrison.session.session import Session
+    from garrison.session.store import read_state
     from garrison.session.trust import find_tier, read_tiers
 
     folder = session_folder(home, name)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.fidelity import FULL, Carryover, carryover_of, incoming_edge
@@ -246,12 +246,26 @@ MAX_STATUS_FILES = 200
 """Nodes without other files that get a status.json; in larger runs checkpoint.json has their status."""
 
 
+class StepLog(Protocol):
+    """Journal of a caller, in which it keeps the steps of a run."""
+
+    def attach(self, program: Program, state: FlowState) -> Sequence[Event]:
+        """Take the run whose steps follow; return those that are recorded of it."""
+        ...
+
+    def append_event(self, event: Event) -> None:
+        """Record a step; it is durable before anything follows from it that must not happen twice."""
+
+
 @dataclass
 class Storage:
-    """Storage of a run in a directory: the directory, its journal, and the run's start."""
+    """Storage of a run in a directory: the directory, its journal, and the run's start.
+
+    A caller's log in place of the journal leaves out the derived files.
+    """
 
     directory: RunDirectory
-    journal: RunJournal
+    journal: RunJournal | StepLog
     start: RunStart
 
 
@@ -411,7 +425,7 @@ class Driver:
         if self.storage is not None:
             self.storage.journal.append_event(event)
         self.apply_change(advance(self.program, self.state, event))
-        if self.storage is not None:
+        if self.storage is not None and isinstance(self.storage.journal, RunJournal):
             self.storage.journal.compact(self.storage.start, self.state.to_data)
         self._checkpoint_soon()
 
@@ -468,7 +482,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.storage is None:
+        if self.storage is None or not isinstance(self.storage.journal, RunJournal):
             return
         checkpoint = checkpoint_of(self.program, self.state, self.scope.run, self.how)
         directory = self.storage.directory

@@ -26,7 +26,7 @@ from typing import Any
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import graph_digest, to_dot
-from garrison.pipeline.driver import Driver, Options, Storage
+from garrison.pipeline.driver import Driver, Options, StepLog, Storage
 from garrison.pipeline.flow import Aborted, Change, Finished, FlowState, Place, Restarted, Resumed, advance, start
 from garrison.pipeline.flow import Event as FlowEvent
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
@@ -50,16 +50,18 @@ from garrison.pipeline.store import (
     RunDirectory,
     RunJournal,
     RunStart,
+    checkpoint_of,
     public_status,
     read_run,
     recorded_run,
+    write_checkpoint,
 )
 from garrison.pipeline.transforms import Transform, installed_transforms, prepare
 from garrison.records import atomic
 from garrison.system.clock import SystemClock
 from garrison.values import replace
 
-__all__ = ["RunResult", "run", "run_async"]
+__all__ = ["RunResult", "run", "run_async", "run_program"]
 
 
 def run(graph: GraphLike | None = None, **options: Any) -> RunResult:
@@ -142,7 +144,7 @@ async def run_async(
             storage = Storage(directory, journal, opened.start) if directory and journal else None
             driver = Driver(opened.program, opened.state, registry, scope, events, storage,
                             Options(own_loop, on_checkpoint, idle, opened.active_s, resume))
-            return await _drive(driver, opened, max_steps=max_steps, again=again)
+            return await _drive(driver, opened.change, max_steps=max_steps, again=again)
         finally:
             events.close()
     finally:
@@ -150,11 +152,35 @@ async def run_async(
             journal.close()
 
 
-async def _drive(driver: Driver, opened: OpenRun, *, max_steps: int | None, again: bool) -> RunResult:
+async def run_program(program: Program, initial: Mapping[str, Any], log: StepLog | None, *,
+                      handlers: Mapping[str, Any], directory: Path | None, seed: str, resumed: bool) -> RunResult:
+    """Run a program whose steps `log` keeps among other records, from `initial`; `resumed`: it had begun before.
+
+    The files of its nodes are in `directory`, if it has any, and there a run that failed leaves its checkpoint. Without
+    log and directory the run is in memory.
+    """
+    state, change = start(program, initial, seed)
+    for event in log.attach(program, state) if log is not None else ():
+        advance(program, state, event)
+    files = RunDirectory(directory) if directory is not None else None
+    scope = Scope(files.root.name if files else program.graph.id or "run", program.graph.read_only(), Path.cwd(),
+                  dict(os.environ), directory=files.root if files else None,
+                  artifacts=Artifacts(files.artifacts if files else None), seed=seed, base=Path.cwd(),
+                  run_pipeline=run_async, handlers=dict(handlers))
+    storage = Storage(files, log, RunStart(scope.run, "", "", program.digest)) if files and log else None
+    driver = Driver(program, state, Registry(handlers), scope, EventSink(scope.run, None, None, SystemClock().utc),
+                    storage, Options(resumed=resumed))
+    result = await _drive(driver, change, max_steps=None, again=False)
+    if files is not None and result.status != "success":
+        atomic.make_directory(files.root)
+        write_checkpoint(files, checkpoint_of(program, state, scope.run, driver.how), durable=False)
+    return result
+
+
+async def _drive(driver: Driver, change: Change, *, max_steps: int | None, again: bool) -> RunResult:
     state, events = driver.state, driver.events
     events.emit("PipelineResumed" if driver.options.resumed else "PipelineStarted",
-                name=opened.program.graph.id or "", steps=state.steps)
-    change = opened.change
+                name=driver.program.graph.id or "", steps=state.steps)
     if driver.options.resumed:
         change = Change(started=_continue(driver, max_steps=max_steps, again=again))
     await driver.drive(change)

@@ -257,6 +257,16 @@ class Writer:
         if now.st_size != self._size:
             raise Fenced(f"journal {self.path} was written by another process; stopping without writing")
 
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def clear(self) -> None:
+        """Drop all records, which the caller has made durable elsewhere; the next one has the number 1."""
+        self._check_unfenced()
+        os.ftruncate(self._descriptor, 0)
+        self._size = self.seq = 0
+
     def compact(self, state: dict[str, Any], at: str) -> None:
         """Replace the file by a snapshot of the replayed `state`; the old file stays beside it under its last
         number."""

@@ -29,14 +29,7 @@ from typing import Any, Protocol, TypedDict
 from garrison.agents.base import Function
 from garrison.errors import UsageError
 from garrison.session.memory import Memory
-
-
-class ToolCall(TypedDict, total=False):
-    """A tool call requested by a model."""
-
-    id: str
-    name: str
-    arguments: dict[str, Any]
+from garrison.session.state import Message, ToolCall
 
 
 class ModelResponse(TypedDict, total=False):
@@ -50,7 +43,7 @@ class ModelResponse(TypedDict, total=False):
 class LlmCall(Protocol):
     """Signature of the adapter `llm_call`."""
 
-    def __call__(self, messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any], /,
+    def __call__(self, messages: list[Message], mode: str, options: Mapping[str, Any], /,
                  ) -> ModelResponse | Awaitable[ModelResponse]:
         """Return the answer to `messages`; `options` has agent_id, tools, memories, context (goals and so on, as data)
         and the node's attributes.

@@ -1,26 +1,24 @@
-"""`Session`: messages in, answers out, state saved after each. Thin over `state`, `nodes` and the engine.
+"""`Session`: messages in, answers out, state saved after each. Thin over `state`, `nodes`, `store` and the engine.
 
-After a crash: `session.json` is the state after the last completed run, `under_way.json` names the run in progress, and
-`runs/KIND-N` is the engine's run directory for it. A restored session finishes that run first; finished nodes do not
-run again. Runs are serialized: a message that arrives during a heartbeat is answered after it, a heartbeat that falls
-into any other run is skipped.
+After a crash a restored session first finishes the run under way, from its journal (`store`); finished nodes do not run
+again. Runs are serialized: a message that arrives during a heartbeat is answered after it, a heartbeat that falls into
+any other run is skipped.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused
+from garrison.errors import GarrisonError, Refused
 from garrison.records import atomic
 from garrison.records.json_io import append_line
 from garrison.records.life_lock import LifeLock
@@ -29,13 +27,15 @@ from garrison.session import state as states
 from garrison.session.graph_reader import adapters_of, read_session_graph
 from garrison.session.nodes import SessionNodes
 from garrison.session.state import SessionState
+from garrison.session.store import Kind, Run, SessionJournal, drop_earlier_run, read_earlier_run, read_state
 from garrison.session.trust import Tier, find_tier, read_tiers
-from garrison.values import Value, replace
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from typing import Self
 
     from garrison.pipeline.engine import RunResult
+    from garrison.pipeline.flow.program import Program
     from garrison.pipeline.graph import Graph
 
 logger = logging.getLogger(__name__)
@@ -78,14 +78,6 @@ class Initiative:
     spent: int = 0
 
 
-@dataclass
-class _Graphs:
-    turn: Graph
-    heartbeat: Graph
-    pending: dict[str, Graph] = field(default_factory=dict)
-    """Graphs that replace them with the next run."""
-
-
 def shipped_graph(name: str) -> str:
     return resources.files("garrison.session").joinpath(f"graphs/{name}.dot").read_text()
 
@@ -115,12 +107,18 @@ class Session:
         adapting.check_adapters(adapters)
         self.tier = find_tier(state.trust_tier, tiers or read_tiers())
         self.initiative, self._max_steps, self._clock = initiative, max_steps, clock
-        self._graphs = _Graphs(_read_graph("turn", turn_graph), _read_graph("heartbeat", heartbeat_graph))
+        self._graphs: dict[Kind, Graph] = {"turn": _read_graph("turn", turn_graph),
+                                           "heartbeat": _read_graph("heartbeat", heartbeat_graph)}
+        self._programs: dict[Kind, tuple[Program, str]] = {}
+        """Each graph as it runs, and its text."""
+        self._next: dict[Kind, Graph] = {}
+        """Graphs that replace them with the next run."""
         self._listeners = [on_event] if on_event else []
         self._busy = asyncio.Lock()
         self._heartbeats: asyncio.Task[None] | None = None
         self._lock: LifeLock | None = None
-        used = adapters_of(self._graphs.turn) | adapters_of(self._graphs.heartbeat)
+        self._journal: SessionJournal | None = None
+        used = frozenset().union(*map(adapters_of, self._graphs.values()))
         self.missing = adapting.missing_adapters(adapters, used)
         self.nodes = SessionNodes(adapters, self.tier, self.emit, self._may_spend)
 
@@ -135,10 +133,14 @@ class Session:
             self._lock = LifeLock.try_acquire(self.folder / "session.lock")
             if self._lock is None:
                 raise Refused(f"session {self.state.session_id} is in use by another process; retry when it has ended")
+            try:
+                self._journal = SessionJournal(self.folder, self.state)
+            except BaseException:
+                self._release()
+                raise
         if self.missing:
             logger.warning("session %s has no adapter for %s; their nodes are skipped", self.state.session_id,
                            ", ".join(self.missing))
-        self._save()
         self.emit("agent_started", {"agent_id": self.state.agent_id, "turn_count": self.state.turn_count})
         try:
             await self._finish_interrupted_run()
@@ -159,35 +161,35 @@ class Session:
         self._release()
 
     def _release(self) -> None:
+        if self._journal is not None:
+            self._journal.close(self.state)
+            self._journal = None
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     # ---- public API
 
-    async def send(self, text: Any) -> TurnResult:
+    async def send(self, text: object) -> TurnResult:
         """Answer a message; raise RunFailed, with the state unchanged, if the turn fails."""
         self.emit("percept_received", {"agent_id": self.state.agent_id, "input": text})
         async with self._busy:
-            return await self._turn(text)
+            return await self._turn(self._next_run("turn", text))
 
     async def heartbeat(self) -> HeartbeatResult | None:
         """Run one heartbeat; None, without doing anything, while another run is in progress."""
         if self._busy.locked():
             return None
         async with self._busy:
-            return await self._heartbeat()
+            return await self._heartbeat(self._next_run("heartbeat"))
 
     def update_graph(self, turn: str | None = None, heartbeat: str | None = None) -> None:
         """Replace a graph (DOT text) from the next run on; an error in it is raised now, and nothing changes."""
-        from garrison.pipeline.engine import build_program
-        from garrison.pipeline.handlers.registry import Registry
-
-        graphs = {name: _read_graph(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat))
-                  if text is not None}
+        given: tuple[tuple[Kind, str | None], ...] = (("turn", turn), ("heartbeat", heartbeat))
+        graphs = {kind: _read_graph(kind, text) for kind, text in given if text is not None}
         for graph in graphs.values():
-            build_program(graph, Registry(self.nodes.handlers()), self._max_steps, None)
-        self._graphs.pending.update(graphs)
+            self._compile(graph)
+        self._next.update(graphs)
 
     def listen(self, listener: Callable[[str, dict[str, Any]], None]) -> None:
         """Call `listener` with the name and data of every event from now on."""
@@ -202,80 +204,93 @@ class Session:
 
     # ---- runs
 
-    async def _turn(self, text: Any, *, resume: bool = False) -> TurnResult:
-        number = self.state.turn_count + 1
-        values = states.build_turn_values(self.state, text, self._clock())
-        result = await self._run("turn", number, values, {"text": text}, resume=resume)
+    def _compile(self, graph: Graph) -> Program:
+        from garrison.pipeline.engine import build_program
+        from garrison.pipeline.handlers.registry import Registry
+
+        return build_program(graph, Registry(self.nodes.handlers()), self._max_steps, None)
+
+    def _next_run(self, kind: Kind, text: object = None) -> Run:
+        """Return the next run of a kind, and have it take the place of whatever was under way."""
+        from garrison.pipeline.dot_writer import to_dot
+
+        if kind in self._next:
+            self._graphs[kind] = self._next.pop(kind)
+            self._programs.pop(kind, None)
+        if kind not in self._programs:
+            self._programs[kind] = self._compile(self._graphs[kind]), to_dot(self._graphs[kind])
+        number = 1 + (self.state.turn_count if kind == "turn" else self.state.heartbeat_count)
+        run = Run(kind, number, text, self._clock().isoformat(), self._programs[kind][1])
+        if self._journal is not None:
+            self._journal.begin(run)
+        return run
+
+    async def _turn(self, run: Run, *, resume: bool = False) -> TurnResult:
+        values = states.build_turn_values(self.state, run.text, datetime.fromisoformat(run.at))
+        result = await self._run(run, values, resume=resume)
         context = result.context
-        self.state = states.apply_turn_result(self.state, text, context)
-        self._finish("turn", number)
-        self.emit("query_completed", {"agent_id": self.state.agent_id, "turn": number, "steps": result.steps})
+        self._finish(run, states.apply_turn_result(self.state, run.text, context))
+        self.emit("query_completed", {"agent_id": self.state.agent_id, "turn": run.number, "steps": result.steps})
         return TurnResult(str(context.get("session.response", "")), int(context.get("session.tool_calls_made") or 0),
                           dict(context), tuple(context.get("llm.thinking") or ()), result.steps)
 
-    async def _heartbeat(self, *, resume: bool = False) -> HeartbeatResult:
-        number = self.state.heartbeat_count + 1
-        values = states.build_heartbeat_values(self.state, self._clock(), initiative=self.initiative is not None)
-        result = await self._run("heartbeat", number, values, {}, resume=resume)
+    async def _heartbeat(self, run: Run, *, resume: bool = False) -> HeartbeatResult:
+        values = states.build_heartbeat_values(self.state, datetime.fromisoformat(run.at),
+                                               initiative=self.initiative is not None)
+        result = await self._run(run, values, resume=resume)
         context = result.context
-        self.state = states.apply_heartbeat_result(self.state, context)
         calls = int(context.get("llm.calls") or 0)
-        self._finish("heartbeat", number)
-        self.emit("heartbeat_complete", {"agent_id": self.state.agent_id, "heartbeat": number,
+        self._finish(run, states.apply_heartbeat_result(self.state, context))
+        self.emit("heartbeat_complete", {"agent_id": self.state.agent_id, "heartbeat": run.number,
                                          "mode": self.state.cognitive_mode, "model_calls": calls})
         return HeartbeatResult(self.state.cognitive_mode, tuple(context.get("session.actions") or ()), calls,
                                dict(context))
 
-    async def _run(self, kind: str, number: int, values: dict[str, Any], fields: dict[str, Any], *,
-                   resume: bool) -> RunResult:
-        from garrison.pipeline.engine import run_async
+    async def _run(self, run: Run, values: dict[str, object], *, resume: bool) -> RunResult:
+        """Run a graph to its end; RunFailed if it does not reach that."""
+        from garrison.pipeline.engine import run_async, run_program
+        from garrison.pipeline.parser import parse
 
-        if not resume:
-            self._graphs = replace(self._graphs, **self._graphs.pending, pending={})
-        graph = self._graphs.turn if kind == "turn" else self._graphs.heartbeat
-        folder = self.folder / "runs" / f"{kind}-{number}" if self.folder else None
-        if self.folder is not None and not resume:
-            shutil.rmtree(folder, ignore_errors=True) if folder else None
-            atomic.write(self.folder / "under_way.json", json.dumps(
-                {"kind": kind, "number": number, **fields}, ensure_ascii=False).encode())
-        continued = resume and folder is not None and (folder / "journal.jsonl").exists()
-        result = await run_async(None if continued else graph, initial=None if continued else values,
-                                 handlers=self.nodes.handlers(), run_dir=folder, resume=continued,
-                                 max_steps=self._max_steps, seed=f"{self.state.session_id}-{kind}-{number}")
+        seed, handlers = f"{self.state.session_id}-{run.name}", self.nodes.handlers()
+        folder = self._journal.files_of(run) if self._journal is not None else None
+        if folder is not None and not resume:
+            shutil.rmtree(folder, ignore_errors=True)
+        if folder is not None and resume and (folder / "journal.jsonl").exists():  # an earlier version's run
+            result = await run_async(handlers=handlers, run_dir=folder, resume=True, max_steps=self._max_steps)
+        else:
+            program = self._compile(parse(run.graph, "<graph>")) if resume else self._programs[run.kind][0]
+            result = await run_program(program, values, self._journal, handlers=handlers, directory=folder, seed=seed,
+                                       resumed=resume)
         if result.status != "success":
-            kept = f"; the run is kept in {folder}" if folder else ""
-            raise RunFailed(f"{kind} {number} of session {self.state.session_id} ended as {result.status}: "
-                            f"{result.reason or result.detail}{kept}")
+            kept = f"; its checkpoint is in {folder}" if folder is not None else ""
+            error = RunFailed(f"{run.kind} {run.number} of session {self.state.session_id} ended as {result.status}: "
+                              f"{result.reason or result.detail}{kept}")
+            if self._journal is not None and result.status == "fail":
+                self._journal.fail(run, str(error))
+            raise error
         return result
 
-    def _finish(self, kind: str, number: int) -> None:
-        self._save()
-        if self.folder is not None:
-            (self.folder / "under_way.json").unlink(missing_ok=True)
-            shutil.rmtree(self.folder / "runs" / f"{kind}-{number}", ignore_errors=True)
+    def _finish(self, run: Run, state: SessionState) -> None:
+        before, self.state = self.state, state
+        if self._journal is not None:
+            self._journal.end(run, before, state)
+            if (folder := self._journal.files_of(run)).exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
     async def _finish_interrupted_run(self) -> None:
-        raw = atomic.read(self.folder / "under_way.json") if self.folder else None
-        if raw is None:
+        if self._journal is None or self.folder is None:
             return
-        under_way = json.loads(raw)
-        count = self.state.turn_count if under_way["kind"] == "turn" else self.state.heartbeat_count
-        if count >= under_way["number"]:
-            self._finish(under_way["kind"], under_way["number"])
-            return
-        async with self._busy:
-            try:
-                await (self._turn(under_way["text"], resume=True) if under_way["kind"] == "turn"
-                       else self._heartbeat(resume=True))
-            except RunFailed as error:
-                logger.warning("%s", error)
-                assert self.folder is not None
-                (self.folder / "under_way.json").unlink(missing_ok=True)
-                self.emit("run_failed", {"reason": str(error)})
-
-    def _save(self) -> None:
-        if self.folder is not None:
-            write_state(self.folder, self.state)
+        run = self._journal.under_way.run if self._journal.under_way is not None else None
+        if run is None and (earlier := read_earlier_run(self.folder)) is not None and earlier.follows(self.state):
+            run = self._next_run(earlier.kind, earlier.text)
+        if run is not None:
+            async with self._busy:
+                try:
+                    await (self._turn(run, resume=True) if run.kind == "turn" else self._heartbeat(run, resume=True))
+                except RunFailed as error:
+                    logger.warning("%s", error)
+                    self.emit("run_failed", {"reason": str(error)})
+        drop_earlier_run(self.folder)
 
     # ---- initiative
 
@@ -299,20 +314,3 @@ class Session:
             except GarrisonError as error:
                 logger.warning("%s", error)
                 self.emit("run_failed", {"reason": str(error)})
-
-
-def write_state(folder: Path, state: SessionState) -> None:
-    """Write a state to its existing folder, whole or not at all."""
-    body = json.dumps({"schema": 1, "state": state.to_data()}, ensure_ascii=False, indent=1)
-    atomic.write(folder / "session.json", body.encode("utf-8", "backslashreplace"))
-
-
-def read_state(folder: Path) -> SessionState:
-    """Return the state kept in a folder; raise NotFound or RecordCorrupt if there is none that can be read."""
-    raw = atomic.read(folder / "session.json")
-    if raw is None:
-        raise NotFound(f"no session in {folder}; `garrison session list` shows the existing ones")
-    try:
-        return SessionState.from_data(json.loads(raw)["state"])
-    except (ValueError, KeyError, TypeError, GarrisonError) as error:
-        raise RecordCorrupt(folder / "session.json", str(error)) from error

@@ -8,21 +8,37 @@ turn; working memory changes only if the graph changed it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from garrison.errors import UsageError
 from garrison.records.record import from_data
-from garrison.values import asdict, field_names
+from garrison.values import field_names, replace
 
 MODES = ("reflection", "goal_pursuit", "plan_execution", "consolidation")
 ROLES = ("user", "assistant", "tool", "system")
 CONSOLIDATE_EVERY, REFLECT_EVERY = 30, 60
 """Heartbeats between identity consolidations, and between periodic reflections."""
-Message = dict[str, Any]
-"""`role` and `content`; for a tool's result also `tool_call_id` and `name`."""
+
+
+class ToolCall(TypedDict, total=False):
+    """A tool call requested by a model."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, object]
+
+
+class Message(TypedDict, total=False):
+    """A message of the conversation; one with a tool's result has the id of its call and the tool's name."""
+
+    role: Required[str]
+    content: object
+    tool_calls: list[ToolCall]
+    tool_call_id: str
+    name: str
 
 
 @dataclass
@@ -34,36 +50,35 @@ class SessionState:
     trust_tier: str = "established"
     turn_count: int = 0
     messages: list[Message] = field(default_factory=list)
-    working_memory: dict[str, Any] = field(default_factory=dict)
-    goals: list[dict[str, Any]] = field(default_factory=list)
+    working_memory: dict[str, object] = field(default_factory=dict)
+    goals: list[dict[str, object]] = field(default_factory=list)
+    """Each has an `id`, and what its owner says of it."""
     cognitive_mode: str = "reflection"
     heartbeat_count: int = 0
 
-    def to_data(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
-    def from_data(cls, data: Any) -> SessionState:
-        """Return the state that `to_data` wrote; UsageError names what is wrong."""
-        odd = data.keys() - {*field_names(cls)} if isinstance(data, dict) else {}
+    def from_data(cls, data: Mapping[str, Any]) -> SessionState:
+        """Return the state in JSON data; UsageError names what is wrong."""
+        odd = data.keys() - {*field_names(cls)}
         if odd:
             raise UsageError(f"not the state of a session: it has no field {min(odd)!r:.60}")
         try:
             state = from_data(cls, data)
         except ValueError as error:
             raise UsageError(f"not the state of a session: {error}") from error
-        if any(message.get("role") not in ROLES for message in state.messages):
+        if any(message["role"] not in ROLES for message in state.messages):
             raise UsageError(f"not the state of a session: a message's role is one of {', '.join(ROLES)}")
-        return state
+        return replace(state, messages=[*data.get("messages", ())])  # with what else their writer says of them
 
 
-def is_plan_due(goals: list[dict[str, Any]], now: datetime) -> bool:
+def is_plan_due(goals: Sequence[Mapping[str, object]], now: datetime) -> bool:
     """Return whether a step of a goal's plan is due and not done: `plan: [{done, due}]`, `due` ISO 8601 or absent."""
-    steps = [step for goal in goals for step in goal.get("plan") or [] if isinstance(step, Mapping)]
+    plans = [plan for goal in goals if isinstance(plan := goal.get("plan"), list)]
+    steps = [step for plan in plans for step in plan if isinstance(step, Mapping)]
     return any(not step.get("done") and _is_past(step.get("due"), now) for step in steps)
 
 
-def _is_past(due: Any, now: datetime) -> bool:
+def _is_past(due: object, now: datetime) -> bool:
     if not due:
         return True
     try:
@@ -73,33 +88,30 @@ def _is_past(due: Any, now: datetime) -> bool:
     return (moment if moment.tzinfo else moment.replace(tzinfo=now.tzinfo)) <= now
 
 
-def _common(state: SessionState, now: datetime) -> dict[str, Any]:
+def _common(state: SessionState, now: datetime) -> dict[str, object]:
+    """Return what a run of either kind starts with; the run copies it."""
     return {"session.id": state.session_id, "session.agent_id": state.agent_id,
             "session.trust_tier": state.trust_tier, "session.turn_count": state.turn_count,
-            "session.messages": copy.deepcopy(state.messages), "session.goals": copy.deepcopy(state.goals),
-            "session.working_memory": copy.deepcopy(state.working_memory),
+            "session.messages": state.messages, "session.goals": state.goals,
+            "session.working_memory": state.working_memory,
             "session.cognitive_mode": state.cognitive_mode, "session.plan_due": is_plan_due(state.goals, now)}
 
 
-def build_turn_values(state: SessionState, text: Any, now: datetime) -> dict[str, Any]:
+def build_turn_values(state: SessionState, text: object, now: datetime) -> dict[str, object]:
     """Return the context a turn starts with: the state and the person's message."""
-    values = _common(state, now)
-    content = text if isinstance(text, str) else copy.deepcopy(text)
-    values["session.messages"] = [*values["session.messages"], {"role": "user", "content": content}]
-    return {**values, "session.input": content, "session.is_heartbeat": False}
+    return {**_common(state, now), "session.messages": [*state.messages, {"role": "user", "content": text}],
+            "session.input": text, "session.is_heartbeat": False}
 
 
-def apply_turn_result(state: SessionState, text: Any, context: Mapping[str, Any]) -> SessionState:
+def apply_turn_result(state: SessionState, text: object, context: Mapping[str, Any]) -> SessionState:
     """Return the state after a turn; the given one is not changed."""
-    new = copy.deepcopy(state)
-    new.turn_count += 1
-    new.messages += [{"role": "user", "content": copy.deepcopy(text)},
-                     {"role": "assistant", "content": str(context.get("session.response", ""))}]
-    _apply_memory(new, context)
-    return new
+    answer = str(context.get("session.response", ""))
+    added: list[Message] = [{"role": "user", "content": copy.deepcopy(text)}, {"role": "assistant", "content": answer}]
+    return replace(state, turn_count=state.turn_count + 1, messages=[*state.messages, *added],
+                   working_memory=_memory_after(state, context))
 
 
-def build_heartbeat_values(state: SessionState, now: datetime, *, initiative: bool) -> dict[str, Any]:
+def build_heartbeat_values(state: SessionState, now: datetime, *, initiative: bool) -> dict[str, object]:
     """Return the context a heartbeat starts with, and which periodic tasks are due."""
     count = state.heartbeat_count + 1
     return {**_common(state, now), "session.input": "", "session.is_heartbeat": True,
@@ -110,24 +122,19 @@ def build_heartbeat_values(state: SessionState, now: datetime, *, initiative: bo
 
 def apply_heartbeat_result(state: SessionState, context: Mapping[str, Any]) -> SessionState:
     """Return the state after a heartbeat: mode, goals and memory may change, messages and turns do not."""
-    new = copy.deepcopy(state)
-    new.heartbeat_count += 1
     mode = context.get("session.cognitive_mode")
-    if mode in MODES:
-        new.cognitive_mode = str(mode)
-    new.goals = apply_goal_changes(new.goals, context.get("session.goal_updates") or [],
-                                   context.get("session.new_goals") or [])
-    _apply_memory(new, context)
-    return new
+    goals = apply_goal_changes(state.goals, context.get("session.goal_updates"), context.get("session.new_goals"))
+    return replace(state, heartbeat_count=state.heartbeat_count + 1, goals=goals,
+                   cognitive_mode=str(mode) if mode in MODES else state.cognitive_mode,
+                   working_memory=_memory_after(state, context))
 
 
-def _apply_memory(state: SessionState, context: Mapping[str, Any]) -> None:
+def _memory_after(state: SessionState, context: Mapping[str, Any]) -> dict[str, object]:
     memory = context.get("session.working_memory")
-    if isinstance(memory, Mapping):
-        state.working_memory = copy.deepcopy(dict(memory))
+    return copy.deepcopy(dict(memory)) if isinstance(memory, Mapping) else state.working_memory
 
 
-def apply_goal_changes(goals: list[dict[str, Any]], updates: Any, new: Any) -> list[dict[str, Any]]:
+def apply_goal_changes(goals: Sequence[Mapping[str, object]], updates: object, new: object) -> list[dict[str, object]]:
     """Return the goals with updates merged by id and new ones added; entries that are not goals are ignored."""
     result = [dict(goal) for goal in goals]
     by_id = {goal.get("id"): goal for goal in result}

@@ -11,6 +11,7 @@ import pytest
 
 from doubles.forge_server import ForgeServer
 from doubles.forge_state import OWN_LOGIN, OWN_TOKEN, Issue, Repository
+from garrison.backoff import Backoff
 from garrison.forge import writing
 from garrison.forge.connect import open_forge
 from garrison.forge.credentials import Token, git_environment
@@ -48,7 +49,7 @@ class Place:
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, server: ForgeServer, tmp_path: Path,
           monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(writing, "PAUSE", 0.001)
+    monkeypatch.setattr(writing, "PAUSES", Backoff(0.001))
     name = request.node.name.partition("[")[0].removeprefix("test_")[:60]
     yield Place(server, request.param, name + str(len(server.state.repositories)), tmp_path)
     for fault in server.faults:

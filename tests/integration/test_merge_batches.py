@@ -7,6 +7,7 @@ import json
 import pytest
 from merge_support import World, await_gate, check, drive, git, until
 
+from garrison.backoff import Backoff
 from garrison.merge import base_check, batch, commands
 from garrison.merge.entry import EntryOptions
 from garrison.merge.history import read_history
@@ -262,7 +263,7 @@ def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
 
 @pytest.mark.parametrize(("failure", "reason"), [("kill -9 $$", "gate_broken"), ("exit 1", "base_red")])
 def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_path, monkeypatch, failure, reason):
-    monkeypatch.setattr(base_check, "FIRST_RETRY", 0.5)
+    monkeypatch.setattr(base_check, "RETRY", Backoff(0.5))
     world = World(tmp_path, gate=f"test ! -e {tmp_path}/down || {failure}")
     (tmp_path / "down").touch()
     world.branch("a", {"a.txt": "1\n"})

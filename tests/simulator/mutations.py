@@ -84,7 +84,7 @@ RESTARTS = (
     _bug("backoff_without_wake_up", "nothing wakes the supervisor when the backoff is over",
          _at(DECISIONS, "_decide", "argument", "", "at", 2)),
     _bug("backoff_too_long", "the backoff grows without its cap",
-         _at(RESTART, "backoff_delay", "return", "float(min(1000000.0, 1000 * x2 * 2.0 ** min(x3, 64) * (1 + x1.jitter * x4)))", "float")),
+         _at(RESTART, "backoff_delay", "return", "Backoff(1000 * x1, 1000000.0, jitter=(1.0, 1.0 + x2.jitter)).delay(x3, x4)", "Backoff")),
     _bug("never_parked", "a process that keeps dying is restarted without end",
          _at(RESTART, "apply_policy", "condition", "False", "intensity")),
     _bug("parked_early", "a process is parked after two deaths",

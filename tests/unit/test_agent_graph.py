@@ -24,7 +24,7 @@ from garrison.agents.graph import (
 )
 from garrison.agents.graph.claude_session import ClaudeSession
 from garrison.agents.graph.model import TRANSITIONS, Node
-from garrison.agents.graph.session_manager import DELAYS, delay_after, describe, is_transient
+from garrison.agents.graph.session_manager import delay_after, describe, is_transient
 from garrison.errors import ForbiddenTransition, NewerSchema, NotFound, RecordCorrupt, UsageError
 
 
@@ -471,7 +471,7 @@ def test_classification_of_transient_errors(error: Exception, transient: bool) -
 
 
 def test_there_are_three_retries() -> None:
-    assert [delay_after(attempt, OSError()) for attempt in (1, 2, 3, 4)] == [*DELAYS, None]
+    assert [delay_after(attempt, OSError()) for attempt in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, None]
 
 
 @pytest.mark.parametrize(("asked", "delay"), [(0.5, 1.0), (17.0, 17.0), (600.0, None)])

@@ -55,7 +55,7 @@ def test_a_rate_limit_is_waited_for_until_its_reset_and_never_fails_the_attempt(
 @pytest.mark.untraced
 @pytest.mark.parametrize("kind", sorted(policy.TRANSIENT))
 def test_a_transient_failure_waits_longer_each_time_and_fails_the_attempt_only_where_its_class_is_bounded(kind):
-    most = policy.TRANSIENT[kind].max_consecutive
+    most = policy.TRANSIENT[kind].tries
     waits = []
     for times in range(1, (most or 200) + 1):
         decision = after(*[kind] * times)

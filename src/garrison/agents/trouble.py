@@ -22,6 +22,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from garrison.backoff import Backoff
 from garrison.supervise import death_classes
 from garrison.values import Value
 
@@ -81,23 +82,6 @@ class Rule(StrEnum):
     NEVER = "never"
 
 
-class Backoff(Value):
-    """Pauses between failures of one class: first × 2ⁿ⁻¹ seconds, at most `cap`."""
-
-    first: float
-    cap: float
-    max_consecutive: int | None = None
-    """Consecutive failures after which a session's attempt has failed; None: it waits until the trouble is over."""
-    max_total: int | None = None
-    """Failures of one attempt after which it has failed, whatever progress it made in between: each costs a call."""
-    max_seconds: float | None = None
-    """Longest wait for its end in seconds, None for none: then the attempt fails, a program's too."""
-
-    def delay(self, failure: int) -> float:
-        """Return the seconds to wait after the n-th consecutive failure."""
-        return float(min(self.cap, self.first * 2.0 ** min(failure - 1, 60)))
-
-
 class Handling(Value):
     """What follows a class of trouble."""
 
@@ -108,6 +92,10 @@ class Handling(Value):
     """Its class in the restart policy."""
     words: str = ""
     """What `status` calls it, '' for what is no interruption."""
+    max_total: int | None = None
+    """Failures of one attempt after which it has failed, whatever progress it made in between: each costs a call."""
+    max_seconds: float | None = None
+    """Longest wait for its end in seconds, None for none: then the attempt fails, a program's too."""
 
 
 TABLE: Mapping[TroubleKind, Handling] = {
@@ -117,10 +105,10 @@ TABLE: Mapping[TroubleKind, Handling] = {
     TroubleKind.SERVER: Handling(Rule.PATIENT, Backoff(2.0, 60.0), words="API failing"),
     TroubleKind.NETWORK: Handling(Rule.PATIENT, Backoff(1.0, 60.0), words="API not reachable"),
     TroubleKind.VANISHED: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0), death_classes.SHORTAGE, "program gone"),
-    TroubleKind.BROKEN: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0, max_seconds=600.0), death_classes.SHORTAGE,
-                                 "program broken"),
-    TroubleKind.HANG: Handling(Rule.GIVEN_UP, Backoff(0.5, 10.0, 3, 8), death_classes.HUNG, "interrupted"),
-    TroubleKind.TOO_LONG: Handling(Rule.NEVER, Backoff(0.5, 10.0, 3, 3), words="response too long"),
+    TroubleKind.BROKEN: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0), death_classes.SHORTAGE, "program broken",
+                                 max_seconds=600.0),
+    TroubleKind.HANG: Handling(Rule.GIVEN_UP, Backoff(0.5, 10.0, 3), death_classes.HUNG, "interrupted", max_total=8),
+    TroubleKind.TOO_LONG: Handling(Rule.NEVER, Backoff(0.5, 10.0, 3), words="response too long", max_total=3),
     TroubleKind.RESERVED: Handling(Rule.NEVER, Backoff(2.0, 30.0), death_classes.RATE_LIMIT, "waits for the budget"),
     TroubleKind.AUTHENTICATION: Handling(Rule.AT_ONCE, None, death_classes.AUTHENTICATION),
     TroubleKind.BILLING: Handling(Rule.AT_ONCE, None, death_classes.BILLING),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from garrison.backoff import Backoff
 from garrison.forge.errors import ForgeError, Refused, Stale, Unreachable
 from garrison.forge.marker import has_marker
 from garrison.forge.model import MergeOutcome, MergeResult, PullState
@@ -21,8 +22,8 @@ T = TypeVar("T")
 
 LOOKS = 4
 """Looks for an object after a write that may have made it."""
-PAUSE = 0.25
-"""Seconds before the second of them; each further one waits twice as long."""
+PAUSES = Backoff(0.25)
+"""Delays before the second of them and those that follow."""
 
 
 def make_once(session: Session, find: Callable[[], T | None], make: Callable[[], T]) -> T:
@@ -46,9 +47,8 @@ def make_once(session: Session, find: Callable[[], T | None], make: Callable[[],
 
 def look_repeatedly(session: Session, find: Callable[[], T | None]) -> T | None:
     """Look for an object until it is listed, a few times; None if it is not, or the forge does not answer."""
-    pause = PAUSE
     for look in range(LOOKS):
-        if look and not session.pause(pause * 2 ** (look - 1)):
+        if look and not session.pause(PAUSES.delay(look)):
             return None
         try:
             if (found := find()) is not None:

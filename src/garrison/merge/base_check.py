@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from garrison.backoff import Backoff
 from garrison.merge.decision import RED_RUNS_NEEDED
 from garrison.merge.verdicts import BROKEN
 
@@ -18,9 +19,8 @@ _RETRIED = frozenset({"red", "setup"})
 _TRANSIENT = _RETRIED | {"lost"}
 """Results of the bare target that may change by themselves: a flaky test, a killed process, a service or a network that
 is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests stays so until a person helps."""
-FIRST_RETRY = 30.0
-"""Seconds until a queue that paused for such a result tries again by itself."""
-LONGEST_RETRY = 1800.0
+RETRY = Backoff(30.0, 1800.0)
+"""Delays after which a queue that paused for such a result tries again by itself."""
 
 
 def check_base(tree: str, results: Collection[str], evidence: Evidence) -> Answer:
@@ -50,4 +50,4 @@ def choose_retry(result: str, pauses: int) -> float:
         result: of the bare target.
         pauses: how often in a row the queue has paused for such a result before.
     """
-    return min(FIRST_RETRY * 2 ** min(pauses, 10), LONGEST_RETRY) if result in _TRANSIENT else 0.0
+    return RETRY.delay(pauses + 1) if result in _TRANSIENT else 0.0

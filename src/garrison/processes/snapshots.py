@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.backoff import Backoff
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.records.names import format_marker
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
-MAX_DOUBLINGS = 5
-"""Doublings of the interval, at most, while snapshots fail."""
+LONGEST = 32
+"""Intervals between two snapshots, at most, while they fail."""
 
 
 def next_delay(every: float, failures: int) -> float:
     """Return the seconds to the next snapshot after `failures` failures in a row. Pure."""
-    return float(every * 2 ** min(failures, MAX_DOUBLINGS))
+    return Backoff(every, every * LONGEST).delay(failures + 1)
 
 
 class Snapshotter:

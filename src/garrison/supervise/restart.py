@@ -12,6 +12,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from garrison.backoff import Backoff
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.death_classes import CRASH, MEMORY, ruling
 from garrison.system.shortage import retry_pause
@@ -52,7 +53,7 @@ class Policy(Value):
 
     def cool_down(self, parks: int) -> float:
         """Return the seconds from the `parks`-th consecutive park to its probe: doubled each time, up to the cap."""
-        return float(min(self.probe_cap, self.probe_after * 2.0 ** min(max(parks, 1) - 1, 64)))
+        return Backoff(self.probe_after, self.probe_cap).delay(parks)
 
     def probe_due(self, circuit: Circuit, boot_id: str) -> float:
         """Return when the probe of a parked name is due (monotonic); after a reboot at once."""
@@ -208,9 +209,9 @@ def backoff_delay(number: int, policy: Policy, name: str, incarnation: int, kind
     """Return the seconds from the `number`-th death in a row to its restart; name and incarnation seed the jitter."""
     if number <= 1 and kind != MEMORY:
         return 0.0
-    doublings, base = (number - 1, policy.memory_base) if kind == MEMORY else (number - 2, policy.base)
+    failure, first = (number, policy.memory_base) if kind == MEMORY else (number - 1, policy.base)
     spread = zlib.crc32(f"{name}#{incarnation}".encode()) / 2**32
-    return float(min(policy.cap, base * 2.0 ** min(doublings, 64) * (1 + policy.jitter * spread)))
+    return Backoff(first, policy.cap, jitter=(1.0, 1.0 + policy.jitter)).delay(failure, spread)
 
 
 def _in_window(restarts: Sequence[_Restart], now: float, policy: Policy) -> list[_Restart]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from garrison.backoff import Backoff
 from garrison.errors import GarrisonError, Shortage
 from garrison.system import own_package
 from garrison.system.capacity import available_memory
@@ -87,7 +88,7 @@ def require_room(processes: int = MIN_PROCESSES) -> None:
 
 def retry_pause(number: int) -> float:
     """Return the seconds before the start that met its `number`-th shortage in a row is tried again. Pure."""
-    return float(min(LONGEST_PAUSE, PAUSE * 2.0 ** min(max(number, 1) - 1, 16)))
+    return Backoff(PAUSE, LONGEST_PAUSE).delay(number)
 
 
 def _processes_left(proc: Path, cgroups: Path) -> int | None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from garrison.agents.base import Trouble
 from garrison.agents.claude import failures
-from garrison.agents.trouble import LIMITS, MAX_WAIT, TABLE, TRANSIENT, Backoff, TroubleKind
+from garrison.agents.trouble import LIMITS, MAX_WAIT, TABLE, TRANSIENT, TroubleKind
 from garrison.values import Value, replace
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
@@ -83,7 +83,7 @@ MAX_RESUMED = 100_000
 saves, and little room is left."""
 
 
-__all__ = ["MAX_WAIT", "TRANSIENT", "Backoff", "Decision", "Ending", "Prompt", "Step", "decide",
+__all__ = ["MAX_WAIT", "TRANSIENT", "Decision", "Ending", "Prompt", "Step", "decide",
            "decide_program", "find_trouble"]
 
 _COUNTED = frozenset(kind for kind in TRANSIENT if failures.ruling(kind).counts)
@@ -132,8 +132,8 @@ def decide_program(endings: Sequence[Ending]) -> Decision:
     backoff = TRANSIENT.get(last.kind)
     if backoff is None:
         return RESUME
-    row = list(_row(endings))
-    if backoff.max_seconds is not None and last.at - row[-1].at >= backoff.max_seconds:
+    row, limit = list(_row(endings)), TABLE[TroubleKind(last.kind)].max_seconds
+    if limit is not None and last.at - row[-1].at >= limit:
         reason = f"{last.reason}; it was waited for {_length(last.at - row[-1].at)}"
         return Decision(Step.FINISH, reason=reason)
     pause, words = _pause(endings), TABLE[TroubleKind(last.kind)].words
@@ -141,8 +141,8 @@ def decide_program(endings: Sequence[Ending]) -> Decision:
         return replace(pause, reason=f"{words}: {last.reason}")
     if last.kind == TroubleKind.VANISHED:
         return replace(pause, reason=f"{last.reason}; waiting until it is back")
-    if backoff.max_seconds is not None:
-        return replace(pause, reason=f"{last.reason}; waiting until it can, at most {_length(backoff.max_seconds)}")
+    if limit is not None:
+        return replace(pause, reason=f"{last.reason}; waiting until it can, at most {_length(limit)}")
     times = f"tried {len(row)} times, " if len(row) > 1 else ""
     return replace(pause, reason=f"{words}: {last.reason} ({times}again at least every {_length(backoff.cap)})")
 
@@ -203,11 +203,11 @@ def find_trouble(endings: Sequence[Ending], decision: Decision) -> Trouble | Non
 
 def _after_transient(endings: Sequence[Ending]) -> Decision:
     last = endings[-1]
-    backoff = TRANSIENT[last.kind]
-    if backoff.max_consecutive is not None and (same := consecutive(endings, {last.kind})) > backoff.max_consecutive:
+    handling = TABLE[TroubleKind(last.kind)]
+    if TRANSIENT[last.kind].is_over(same := consecutive(endings, {last.kind})):
         return Decision(Step.FINISH, reason=f"{last.kind} {same} times in a row: {last.reason}")
     total = sum(1 for ending in endings if ending.kind == last.kind)
-    if backoff.max_total is not None and total > backoff.max_total:
+    if handling.max_total is not None and total > handling.max_total:
         return Decision(Step.FINISH, reason=f"{last.kind} {total} times in one attempt: {last.reason}")
     return _pause(endings)
 

@@ -9,7 +9,7 @@ from garrison.agents.claude import failures
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import REPORTED, SILENT
 from garrison.agents.outages import read_outage
-from garrison.agents.trouble import TABLE, TRANSIENT
+from garrison.agents.trouble import TABLE, TRANSIENT, TroubleKind
 from garrison.records.failover import session_holders
 from garrison.system import untrusted
 from garrison.values import Value
@@ -72,7 +72,7 @@ def summarize(endings: Sequence[Ending]) -> str:
     if not troubles or endings[-1].kind == REPORTED:
         return ""
     count = sum(1 for ending in troubles if ending.kind == troubles[-1].kind)
-    limit = TRANSIENT[troubles[-1].kind].max_total if troubles[-1].kind == failures.HANG else 0
+    limit = TABLE[TroubleKind(troubles[-1].kind)].max_total if troubles[-1].kind == failures.HANG else 0
     times = f" ({count} times{f' of {limit}' if limit else ''})" if count > 1 else ""
     return f"{_describe(troubles[-1])}{times}"
 

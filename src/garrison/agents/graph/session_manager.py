@@ -32,6 +32,7 @@ from garrison.agents.graph.model import (
     Session,
     SessionSpec,
 )
+from garrison.backoff import Backoff
 from garrison.errors import GarrisonError, Refused, UsageError
 
 T = TypeVar("T")
@@ -356,8 +357,8 @@ def _refuse_pending(running: _Running) -> None:
             question.answer.set_exception(AgentGraphError("the agent was stopped before it had answered"))
 
 
-DELAYS = (1.0, 2.0, 4.0)
-"""Seconds before the second, third and fourth try, unless the API asks for more."""
+RETRIES = Backoff(1.0, tries=3)
+"""Delays before the second, third and fourth try, unless the API asks for more."""
 MAX_WAIT = 60.0
 """Seconds that the API may ask to wait; a message that would have to wait longer fails at once, with the reason."""
 PERMANENT = frozenset({failures.AUTHENTICATION, failures.BILLING, failures.BUDGET, failures.INVALID, failures.CONTEXT,
@@ -386,9 +387,9 @@ def is_unknown_session(error: BaseException) -> bool:
 def delay_after(attempt: int, error: BaseException) -> float | None:
     """Return the seconds until the next try, after try number `attempt` (from 1) failed; None to give up."""
     wait = error.wait if isinstance(error, AgentFailure) else 0.0
-    if attempt > len(DELAYS) or wait > MAX_WAIT or not is_transient(error):
+    if RETRIES.is_over(attempt) or wait > MAX_WAIT or not is_transient(error):
         return None
-    return max(DELAYS[attempt - 1], wait)
+    return max(RETRIES.delay(attempt), wait)
 
 
 def describe(error: BaseException) -> str:

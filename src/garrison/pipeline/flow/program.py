@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from garrison.backoff import Backoff
 from garrison.errors import GarrisonError, Refused
 from garrison.pipeline.condition import (
     And,
@@ -64,12 +65,9 @@ class RetryPolicy(Value):
 
     def delay(self, retry: int, seed: str) -> float:
         """Return the seconds before a retry (from 1); the same for the same `seed`."""
-        try:
-            base = min(self.first_s * self.factor ** (retry - 1), CAP_S)
-        except OverflowError:
-            base = CAP_S
-        spread = random.Random(seed).uniform(0.5, 1.5) if self.jitter else 1.0
-        return round(min(base * spread, CAP_S), 6)
+        jitter = (0.5, 1.5) if self.jitter else (1.0, 1.0)
+        backoff = Backoff(self.first_s, CAP_S, factor=self.factor, jitter=jitter)
+        return round(backoff.delay(retry, random.Random(seed).random()), 6)
 
 
 NO_RETRY = RetryPolicy()

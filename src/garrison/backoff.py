@@ -1,0 +1,44 @@
+"""Backoff: after how long something that failed is tried again. Pure.
+
+Every delay of this kind is a value of this class, beside what it is for:
+
+| seconds | for | in |
+|---|---|---|
+| 1, 2, 4 | an agent's message or start in an agent graph, then it has failed | `agents.graph.session_manager` |
+| 0.5 to 60, up to 15 minutes | a model's API, by the class of its refusal; a program that is gone | `agents.trouble` |
+| 0.5 to 30 | a process that died | `supervise.restart` |
+| 5 to 30 | a start that met a lack of processes, memory or descriptors | `system.shortage` |
+| 600 to 7,200 | the probe of a process that is parked | `supervise.restart` |
+| 0.2, 0.4 … 60; others by name | a node of a pipeline | `pipeline.flow.program` |
+| 30 to 1,800 | a merge queue that paused | `merge.base_check` |
+| its interval, up to 32 times that | the snapshot of a worktree | `processes.snapshots` |
+| 0.25, 0.5, 1 | a look at what a forge has written | `forge.writing` |
+"""
+
+from __future__ import annotations
+
+import math
+
+from garrison.values import Value
+
+
+class Backoff(Value):
+    """Delays that grow: first × factorⁿ⁻¹ seconds after the n-th failure in a row, at most `cap`."""
+
+    first: float
+    cap: float = math.inf
+    tries: int | None = None
+    """Failures in a row after which it is given up; None: never."""
+    factor: float = 2.0
+    jitter: tuple[float, float] = (1.0, 1.0)
+    """Least and largest multiple of a delay, so that what failed together is not tried again together."""
+
+    def delay(self, failure: int, fraction: float = 0.0) -> float:
+        """Return the seconds to wait after the n-th consecutive failure; `fraction` (0 to 1) chooses the jitter."""
+        low, high = self.jitter
+        grown = self.first * self.factor ** min(max(failure, 1) - 1, 64)
+        return float(min(self.cap, grown * (low + (high - low) * fraction)))
+
+    def is_over(self, failure: int) -> bool:
+        """Return whether nothing is tried again after the n-th consecutive failure."""
+        return self.tries is not None and failure > self.tries

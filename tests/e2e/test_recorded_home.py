@@ -1,4 +1,6 @@
-"""A home that version 0.1 left (`recorded_home`) is read whole, and everything unfinished in it goes on to its end."""
+"""Homes that earlier versions left (`recorded_home`) are read whole, and all that is unfinished in them goes on to its
+end: one of version 0.1, and one of ed856ddb.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from garrison.delegation.conversation import Conversation
-from recorded_home import ARCHIVE, unpack
+from recorded_home import ARCHIVE, LATER, unpack
 from support import CONFIG, Place, git, load, wait_for
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -37,9 +39,9 @@ def old(places: Callable[..., Place]) -> Place:
     return place
 
 
-def output(place: Place, *words: object, code: int = 0) -> str:
+def output(place: Place, *words: object, code: int = 0, **env: str) -> str:
     """Return what a command prints; it must end with `code`."""
-    done = place.command(*words)
+    done = place.command(*words, **env)
     assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -252,8 +254,45 @@ def test_the_script_makes_a_successor_of_an_incarnation_made_by_hand(old: Place)
     assert load(old.home / "identities/orchestrator-by_hand.json")["incarnation"] == 2
 
 
-def test_the_archive_names_no_machine() -> None:
-    with tarfile.open(ARCHIVE) as tar:
+def test_the_later_home_is_read_from_its_snapshots_and_its_killed_run_goes_on_to_its_end(
+        places: Callable[..., Place]) -> None:
+    place = places()
+    shutil.rmtree(place.repo)
+    (place.home / "config.toml").unlink()
+    unpack(place.root, repo=place.repo, home=place.home, trees=place.trees, archive=LATER)
+    place.start = git(place.repo, "rev-list", "--max-parents=0", "main")
+    snapshots = [path for path in place.home.rglob("*.jsonl")
+                 if path.read_bytes().startswith(b'{"seq"') and b'"kind":"snapshot"' in path.read_bytes()]
+    assert {path.parent.name for path in snapshots} == {"finished", "killed", "main", "release"}
+    listed = output(place, "status")
+    for run, status in {"finished": "done", "failed": "failed", "killed": "interrupted"}.items():
+        assert one_line(listed, run, status)
+    assert "Ship it?" in output(place, "status", "killed")
+    for node, run in (("plan", "finished"), ("works", "killed")):
+        assert all(line["same"] is not False for line in from_json(place, "why", node, "--run", run))
+    assert {entry["node"]: entry["status"] for entry in entries(place, "release")} == {
+        "good": "landed", "broken": "rejected", "later": "queued", "kept": "held"}
+    assert {entry["node"]: entry["status"] for entry in entries(place, "main")} == {
+        "plan": "landed", "write": "landed", "first": "landed", "tested": "testing"}
+    found = json.loads(place.command("doctor", "--json").stdout)
+    assert {finding["check"] for finding in found if finding["wrong"]} <= {"identities", "runs", "worktrees"}, found
+
+    (place.root / "release").touch()
+    output(place, "up", RELEASE=str(place.root / "release"))
+    output(place, "answer", "ship", "Yes", "--run", "killed")
+    wait_for("the run has ended", lambda: place.identity("launch", "killed")["status"] == "terminated")
+    assert place.status("killed") == "done", place.logs()
+    assert {(node, attempt) for node, attempt, _ in place.finished_work("killed")} == {
+        ("first", 1), ("tested", 1), ("works", 1)}
+    assert place.identity("orchestrator-works", "killed")["incarnation"] == 2
+    assert git(place.repo, "show", "main:draft.txt", "main:rest.txt") == "draft\nuncommitted"
+    assert {entry["status"] for entry in entries(place, "main")} == {"landed"}
+    assert all(line["same"] is not False for line in from_json(place, "why", "works", "--run", "killed"))
+
+
+@pytest.mark.parametrize("archive", [ARCHIVE, LATER])
+def test_the_archive_names_no_machine(archive: Path) -> None:
+    with tarfile.open(archive) as tar:
         for member in tar:
             data = tar.extractfile(member)
             text = member.name.encode() + (data.read() if data is not None else b"")

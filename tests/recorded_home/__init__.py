@@ -1,8 +1,9 @@
-"""A home that version 0.1 left, with its repository and worktrees; `unpack` puts it anywhere.
+"""Homes that earlier versions left, with their repository and worktrees; `unpack` puts one anywhere.
 
-`record.py` made `home-0.1.tar.xz` and lists what is in it. The archive has placeholders for what belongs to a machine;
-`unpack` fills in this machine's values, names the directories that are named after the repository's path, and computes
-the checksums of the journals' lines again. This machine takes the home's processes for those of an earlier boot.
+`record.py` made `home-0.1.tar.xz` and lists what is in it. `record_later.py` made `home-ed856ddb.tar.xz`, in which
+journals begin with snapshots. The archives have placeholders for what belongs to a machine; `unpack` fills in this
+machine's values, names the directories that are named after the repository's path, and computes the checksums of the
+journals' lines again. This machine takes the home's processes for those of an earlier boot.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 ARCHIVE = Path(__file__).with_name("home-0.1.tar.xz")
+LATER = Path(__file__).with_name("home-ed856ddb.tar.xz")
 CHECKSUM = b',"crc":"'
-# The archive is this project's own. Releases before 3.11.4 know no filter, later ones warn without.
+# The archives are this project's own. Releases before 3.11.4 know no filter, later ones warn without.
 _UNFILTERED: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
 
 
-def unpack(root: Path, *, repo: Path, home: Path, trees: Path) -> None:
+def unpack(root: Path, *, repo: Path, home: Path, trees: Path, archive: Path = ARCHIVE) -> None:
     """Put the recorded repository, home and worktrees where they are to be, and the rest into the directory `root`."""
     root = root.resolve()
     moved = {"repo": repo, "home": home, "trees": trees}
@@ -30,7 +32,7 @@ def unpack(root: Path, *, repo: Path, home: Path, trees: Path) -> None:
         b"@ROOT@": os.fsencode(root), b"@KEY@": key_of(repo).encode(), b"@HOST@": platform.node().encode(),
         b"@PATH@": os.fsencode(os.environ["PATH"]), b"@BOOT@": b"00000000-0000-4000-8000-000000000000",
         b"@PID_NS@": os.fsencode(Path("/proc/self/ns/pid").readlink())}
-    with tarfile.open(ARCHIVE) as tar:
+    with tarfile.open(archive) as tar:
         for member in tar:
             first, _, rest = member.name.replace("@KEY@", values[b"@KEY@"].decode()).partition("/")
             path = moved.get(first, root / first) / rest

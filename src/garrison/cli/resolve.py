@@ -242,7 +242,8 @@ def nodes_of(home: Path, run: str) -> list[str]:
     try:
         for entry in read_all(files.journal):
             if entry.kind == "snapshot":
-                names |= dict.fromkeys([*entry.data.get("nodes", {}), *entry.data.get("outcomes", {})])
+                names |= dict.fromkeys([*entry.data.get("nodes", {}), *entry.data.get("outcomes", {}),
+                                        *(gate["node"] for gate in entry.data.get("gates", {}).values())])
             elif entry.kind in ("node", "gate"):
                 names[entry.data["node"]] = None
             elif entry.kind == "signal" and (change := entry.data.get("effect")):  # it may have added the node

@@ -17,6 +17,7 @@ from tests.simulator.liveness import Liveness
 from tests.simulator.target import TargetQueue
 
 from garrison.errors import Fenced, Refused
+from garrison.merge import records
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import MergeEntry
 from garrison.merge.records import QueueRecord
@@ -543,7 +544,7 @@ class World:
             raise Fenced("another processor took the queue over")
         self.check.queue_written(proc, epoch)
         self.queue.check(record)
-        entry = self.append(proc, self.queue_journal, record.kind, record.to_data(),
+        entry = self.append(proc, self.queue_journal, record.kind, records.encode(record),
                             self.queue.epoch + 1 if take else self.queue.epoch)
         self.queue.apply(entry)
         for run in self.runs:

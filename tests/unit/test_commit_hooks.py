@@ -8,7 +8,9 @@ from garrison.config import GuardConfig, GuardHooks
 from garrison.errors import UsageError
 from garrison.merge.config import QueueConfig
 from garrison.processes.commit_hooks import describe_hooks
+from garrison.records.record import from_data
 from garrison.tables import Table
+from garrison.values import asdict
 
 AGENT, GATE, NONE = GuardHooks
 
@@ -44,4 +46,4 @@ def test_a_hook_in_the_gate_is_another_gate():
     assert plain.command_key != hooked.command_key
     assert hooked.gate_command.endswith("\ntrue")
     assert "git merge-base HEAD 'refs/heads/it'\"'\"'s'" in hooked.gate_command
-    assert QueueConfig.from_data(hooked.to_data()) == hooked
+    assert from_data(QueueConfig, asdict(hooked)) == hooked

@@ -9,7 +9,8 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.entry import NO_OPTIONS, TRANSITIONS, EntryOptions, MergeEntry, ResolvedOptions
 from garrison.merge.history import landings_in
 from garrison.merge.queue import resolve_options
-from garrison.values import replace
+from garrison.records.record import from_data
+from garrison.values import asdict, replace
 
 
 class LandingJournal(Journal):
@@ -89,7 +90,7 @@ def test_a_manual_pause_stays_whatever_the_queue_finds():
     journal.enq("a")
     journal.add("pause", reason="asked", detail="release day", tip="")
     journal.add("pause", entry="a", reason="base_red", detail="d", tip="0")
-    journal.add("config", **QueueConfig("make").to_data())
+    journal.add("config", **asdict(QueueConfig("make")))
     assert journal.state.pause.is_manual
     assert "unpause" in journal.state.pause.describe()
     journal.add("resume", reason="why")
@@ -98,9 +99,9 @@ def test_a_manual_pause_stays_whatever_the_queue_finds():
 
 def test_a_configuration_is_read_back_and_an_older_one_too():
     config = QueueConfig("make", "pip", False, 5.0, ("a",), "squash", "ignored", ("*.o",), 2, True)
-    assert QueueConfig.from_data(config.to_data()) == config
+    assert from_data(QueueConfig, asdict(config)) == config
     old = {"gate": "make", "setup": None, "no_gate": False, "timeout": 1.0, "lock_files": ["x"]}
-    assert QueueConfig.from_data(old) == QueueConfig("make", timeout=1.0, lock_files=("x",))
+    assert from_data(QueueConfig, old) == QueueConfig("make", timeout=1.0, lock_files=("x",))
     launched = config.with_gate_of(QueueConfig("make", "pip"))
     assert (launched.strategy, launched.keep, launched.guard, launched.timeout) == ("squash", ("*.o",), True, 5.0)
     assert config.with_gate_of(QueueConfig("make", timeout=7.0)).timeout == 7.0
@@ -109,7 +110,7 @@ def test_a_configuration_is_read_back_and_an_older_one_too():
 def test_the_history_shows_what_was_tested_together_and_foreign_moves_of_the_target():
     journal = LandingJournal()
     config = QueueConfig("make test")
-    journal.add("config", **config.to_data())
+    journal.add("config", **asdict(config))
     for name in "abcd":
         journal.enq(name, node=name)
     key = config.command_key

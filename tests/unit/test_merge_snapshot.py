@@ -66,7 +66,7 @@ def replay(records, state=None):
 
 
 def compacted(state):
-    data = json.loads(json.dumps(queue_state.snapshot(state).to_data()))
+    data = json.loads(json.dumps(queue_state.snapshot(state).state))
     return replay([Stored(state.seq, state.epoch, "t", "2027-01-01T00:00:00.000000Z", "snapshot", data)])
 
 

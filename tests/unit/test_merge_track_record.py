@@ -11,7 +11,7 @@ import pytest
 from garrison.merge.entry import MergeEntry
 from garrison.merge.explanation import GateRunOf, explain_tests, find_runs
 from garrison.merge.outcome_signals import make_outcome
-from garrison.merge.records import GateStarted, VerdictGiven
+from garrison.merge.records import GateStarted, VerdictGiven, encode
 from garrison.merge.state import QueueState, restore, snapshot
 from garrison.merge.touched import Touched, TouchedFiles
 from garrison.merge.track_record import FILE, MAX_LEARNED, SHARED_FILE_CLASH, TrackRecord, count_flakes
@@ -129,7 +129,7 @@ def test_tests_that_failed_on_a_tree_that_passes_are_flaky_and_stay_so_in_a_snap
 
     def judge(seq: int, tree: str, result: str, *failing: str) -> None:
         record = VerdictGiven(("a",), "preflight", tree, "k", result, "", "", failing=failing)
-        state.apply(Stored(seq, 1, "", "2026-01-01T00:00:00.000000Z", record.kind, record.to_data()))
+        state.apply(Stored(seq, 1, "", "2026-01-01T00:00:00.000000Z", record.kind, encode(record)))
 
     judge(1, "t", "red", "test_a", "test_b")
     judge(2, "u", "red", "test_c")
@@ -137,7 +137,7 @@ def test_tests_that_failed_on_a_tree_that_passes_are_flaky_and_stay_so_in_a_snap
     judge(3, "t", "green")
     assert list(state.flaky_tests) == ["test_a", "test_b"]
     again = QueueState()
-    restore(again, json.loads(json.dumps(snapshot(state).to_data())))
+    restore(again, json.loads(json.dumps(snapshot(state).state)))
     assert (again.flaky_tests, again.failing) == (state.flaky_tests, {("u", "k"): ("test_c",)})
     judge(4, "t", "red", "test_d")  # after it passed
     assert "test_d" in state.flaky_tests
@@ -151,7 +151,7 @@ def test_why_names_factors_and_runs_in_words_and_numbers(tmp_path: Path) -> None
                VerdictGiven(("a-1", "b-1"), "entry", "t", "k", "red", "why", "l", "j1", failing=("x.py::t",) * 5,
                             suspicion=(6.0, 0.5)),
                GateStarted(("a-1",), "entry", 2, "j2", "c", "t", 0, "k", "l", why="it is tested alone")]
-    stored = [Stored(seq, 1, "", "", each.kind, each.to_data()) for seq, each in enumerate(records, 1)]
+    stored = [Stored(seq, 1, "", "", each.kind, encode(each)) for seq, each in enumerate(records, 1)]
     runs = find_runs(stored, "a-1")
     assert runs == [GateRunOf(("b-1",), "red", ("x.py::t",) * 5, 6.0), GateRunOf((), why="it is tested alone")]
     lines = explain_tests(entry("a", agent="bad"), record.explain(state, entry("a", agent="bad"), "t"), (1, 10), 0.04,

@@ -19,6 +19,7 @@ from garrison.merge.records import (
     TurnEnded,
     TurnSuspended,
     TurnTimed,
+    encode,
 )
 from garrison.merge.state import QueueState, restore, snapshot
 from garrison.merge.touched import Touched
@@ -47,7 +48,7 @@ class Journal:
 
     def add(self, record: QueueRecord) -> None:
         seq = len(self.entries) + 1
-        stored = Entry(seq, 1, "t", f"2026-01-01T00:00:{seq % 60:02}.000000Z", record.kind, record.to_data())
+        stored = Entry(seq, 1, "t", f"2026-01-01T00:00:{seq % 60:02}.000000Z", record.kind, encode(record))
         self.state.check(record)
         self.state.apply(stored)
         self.entries.append(stored)
@@ -209,7 +210,7 @@ def test_turns_outlive_a_snapshot_and_earlier_journals_have_none(journal: Journa
     journal.lose("b", "a")
     journal.add(TurnTimed("r", "b", 3, 7.5))
     made, old = QueueState(), QueueState()
-    data = snapshot(journal.state).to_data()
+    data = snapshot(journal.state).state
     restore(made, data)
     assert made.turns == journal.state.turns
     restore(old, {key: value for key, value in data.items() if key != "turns"})

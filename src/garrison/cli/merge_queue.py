@@ -32,7 +32,7 @@ from garrison.merge.state import QueueState
 from garrison.merge.turns import describe_wait
 from garrison.system.git import Git
 from garrison.system.terminal_text import clean_lines
-from garrison.values import Value
+from garrison.values import Value, asdict
 
 _LOG_LIMIT = 20
 """Landings that `log` prints for people by default."""
@@ -120,7 +120,7 @@ def _list_queue(queue: QueueReader) -> ListedQueue:
     config, pause = queue.state.config, queue.state.pause
     return ListedQueue(queue.folder.parent.name, target_of_folder(queue.folder),
                        ListedPause(pause.reason, pause.detail, pause.log, pause.retry_at or None) if pause else None,
-                       queue.state.hindrance, config.to_data() if config else None)
+                       queue.state.hindrance, asdict(config) if config else None)
 
 
 def _queue_lines(queues: list[QueueReader]) -> Iterator[str]:
@@ -463,9 +463,9 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
     config = commands.reconfigure(queue, **changes) if changes else queue.state.config or QueueConfig()
     if as_json or changes:
         print_json({"repository": str(queue.repo), "target": queue.target, "recorded": queue.state.config is not None,
-                    **config.to_data()})
+                    **asdict(config)})
     else:
-        print_table(("SETTING", "VALUE"), [(name, _plain(value)) for name, value in config.to_data().items()])
+        print_table(("SETTING", "VALUE"), [(name, _plain(value)) for name, value in asdict(config).items()])
 
 
 def _config_changes(given: Mapping[str, object]) -> dict[str, object]:
@@ -487,7 +487,7 @@ def _config_changes(given: Mapping[str, object]) -> dict[str, object]:
 def _plain(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
+    return ", ".join(value) if isinstance(value, tuple) else "" if value is None else str(value)
 
 
 @merge_queue.command("doctor", moved_to="garrison doctor --fix")

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 HALF_LIFE = 64.0
 """Judgements after which an earlier one counts half."""
@@ -78,7 +78,7 @@ def folders_of(files: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found)[:MAX_FOLDERS])
 
 
-class Count(Value):
+class Count(Value, array_like=True):
     """Judged entries with some value, and how many of them were bad, as of judgement number `at`."""
 
     bad: float = 0.0
@@ -126,6 +126,13 @@ class Model:
     """`feature: value` → its count."""
     losses: list[float] = field(default_factory=lambda: [0.0] * len(TRUSTS))
     """Decayed logarithmic loss of each trust."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for counts that no history can have."""
+        numbers = [*self.losses, *(number for count in self.counts.values() for number in (count.bad, count.total))]
+        if len(self.losses) != len(TRUSTS) or not all(math.isfinite(number) and number >= 0 for number in numbers) or \
+                any(count.bad > count.total or not 0 <= count.at <= self.judged for count in self.counts.values()):
+            raise ValueError("counts that no history can have")
 
     @property
     def base(self) -> float:
@@ -180,27 +187,6 @@ class Model:
         for factor in factors:
             odds *= factor.ratio ** trust
         return min(MOST, max(LEAST, odds / (1 + odds)))
-
-    # --- on disk ----------------------------------------------------------------------------------------------------
-
-    def to_data(self) -> dict[str, Any]:
-        return {"judged": self.judged, "losses": self.losses,
-                "counts": {name: [count.bad, count.total, count.at] for name, count in self.counts.items()}}
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Model:
-        """Read `to_data` back; ValueError if it cannot have come from there."""
-        try:
-            judged, losses = int(data["judged"]), [float(loss) for loss in data["losses"]]
-            counts = {str(name): Count(float(bad), float(total), int(at))
-                      for name, (bad, total, at) in data["counts"].items()}
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not the counts of a queue ({error})") from error
-        numbers = [*losses, *(number for count in counts.values() for number in (count.bad, count.total))]
-        sound = all(math.isfinite(number) and number >= 0 for number in numbers) and len(losses) == len(TRUSTS)
-        if not sound or any(count.bad > count.total or not 0 <= count.at <= judged for count in counts.values()):
-            raise ValueError("counts that no history can have")
-        return cls(judged, counts, losses)
 
 
 def _odds(probability: float) -> float:

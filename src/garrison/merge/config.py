@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.merge.entry import STRATEGIES
+from garrison.records.record import from_data
 from garrison.system.git.signing import Signer
-from garrison.values import Value, asdict, field_names, replace
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,22 +133,10 @@ class QueueConfig(Value):
         fixed = f", {' '.join(self.gate_from_target)} from the target" if self.gate_from_target else ""
         return gate + (f" with setup {self.setup!r}" if self.setup else "") + fixed
 
-    def to_data(self) -> dict[str, Any]:
-        return {**asdict(self), "lock_files": list(self.lock_files), "keep": list(self.keep),
-                "gate_from_target": list(self.gate_from_target)}
 
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> QueueConfig:
-        """Read `to_data` back; what an older journal lacks has its default."""
-        stored = {name: data[name] for name in field_names(cls) if name in data}
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
-                                  for name, value in stored.items()}
-        return cls(**{**values, "signer": read_signer(values.get("signer"))})
-
-
-def read_signer(data: Mapping[str, Any] | None) -> Signer | None:
-    """Return a signer as a record holds it; None for none."""
-    return Signer(**data) if data else None
+def read_signer(data: Mapping[str, object]) -> Signer | None:
+    """Return a signer as a launch holds it; None for none."""
+    return from_data(Signer, data) if data else None
 
 
 def explain_gate_mismatch(recorded: QueueConfig | None, new: QueueConfig, *, unfinished: int, processor: bool,

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from garrison.ends import Effect, with_effect
 from garrison.errors import Fenced, GarrisonError, NotFound, RecordError, Refused
+from garrison.merge import records
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.entry import (
     FAILED,
@@ -154,7 +155,7 @@ def find_unrecorded(home: Path) -> dict[Path, list[journal.Entry]]:
             queue = MergeQueue(home, Path(last.repo), target_of_folder(path.parent), token="look") if last else None
             if queue and queue.folder == path.parent and queue.branch.is_local and (tip := queue.branch.tip()):
                 found[path] = [journal.Entry(number, state.epoch, queue.token, queue.clock.utc(), record.kind,
-                                             record.to_data())
+                                             records.encode(record))
                                for number, record in enumerate(find_undone(queue.git, state, tip), state.seq + 1)]
     return found
 
@@ -250,7 +251,7 @@ class MergeQueue:
 
     def _write(self, record: QueueRecord, *, epoch: int | None = None, take: bool = False, sync: bool = False,
                ) -> journal.Entry:
-        return journal.append_shared(self.path, self.token, record.kind, record.to_data(), self.clock.utc(),
+        return journal.append_shared(self.path, self.token, record.kind, records.encode(record), self.clock.utc(),
                                      epoch=epoch, take=take, sync=sync)
 
     def compact(self) -> None:
@@ -260,7 +261,7 @@ class MergeQueue:
         failpoint.here("archived")
         record = snapshot(state)
         journal.replace_shared(self.path, journal.Entry(state.seq, state.epoch, self.token, self.clock.utc(),
-                                                        record.kind, record.to_data()))
+                                                        record.kind, records.encode(record)))
         failpoint.here("compacted")
         self._reader.refresh()
 

@@ -9,7 +9,7 @@ skipped.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
@@ -20,6 +20,9 @@ from garrison.records import earlier
 from garrison.records.record import Record, from_data
 from garrison.values import asdict
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 Subject = Literal["entry", "base", "preflight"]
 """Subject of a gate run: entries on the tip, the bare tip, or the target before a launch."""
 
@@ -28,14 +31,6 @@ class QueueRecord(Record):
     """Record of any kind."""
 
     kind: ClassVar[str]
-
-    def to_data(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data."""
-        return from_data(cls, data)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -65,15 +60,6 @@ class EntriesRecord(QueueRecord):
     def first(self) -> str:
         return self.entries[0] if self.entries else ""
 
-    def to_data(self) -> dict[str, Any]:
-        return {"entry": self.first, **asdict(self)}
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data; a record of one entry may name it as `entry` alone."""
-        entries = data.get("entries") or ([data["entry"]] if data.get("entry") else [])
-        return from_data(cls, {**data, "entries": entries})
-
 
 # ------------------------------------------------------------------------------------------------------------ the queue
 
@@ -83,14 +69,6 @@ class Configured(QueueRecord):
 
     kind = "config"
     config: QueueConfig
-
-    def to_data(self) -> dict[str, Any]:
-        return self.config.to_data()
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data."""
-        return cls(QueueConfig.from_data(data))
 
 
 class LeaseTaken(QueueRecord):
@@ -141,15 +119,7 @@ class SnapshotTaken(QueueRecord):
     """Whole state of the queue, with which its journal starts again (see `state.snapshot`)."""
 
     kind = "snapshot"
-    state: dict[str, Any]
-
-    def to_data(self) -> dict[str, Any]:
-        return self.state
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data."""
-        return cls(data)
+    state: dict[str, object]
 
 
 # -------------------------------------------------------------------------------------------------------------- entries
@@ -180,12 +150,6 @@ class EntryEnqueued(EntryRecord):
     """Words of its task, in a line; '' where it has none."""
     changes: tuple[Told, ...] | None = None
     """What a person should know of it; None if nobody looked."""
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data; early journals have no options and no status."""
-        return super().from_data({"priority": 0, "depends_on": [], "strategy": STRATEGIES[0], "status": "queued",
-                                  **data})
 
 
 class EntryAmended(EntryRecord):
@@ -224,13 +188,6 @@ class StatusChanged(EntriesRecord):
     """With `conflict`: seconds of the turn that the entry's node has from now on; 0: none (see `turns`)."""
     moved: bool = False
     """With `conflict`: the branch was fine, only the target had moved, so another attempt costs no rework."""
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data: journals without batches have one `tree` and one `commit`, early ones no `review`."""
-        single = {f"{key}s": [data[key]] for key in ("tree", "commit") if key in data}
-        early = {"review": review} if (review := earlier.review_of(str(data.get("reason", "")))) else {}
-        return super().from_data({**single, **early, **data})
 
 
 # ---------------------------------------------------------------------------------------------------------------- turns
@@ -347,12 +304,6 @@ class LandingStarted(EntriesRecord):
     united: tuple[tuple[str, ...], ...] = ()
     """Of each entry the files of which both sides' lines were kept (see `union`); empty if there are none."""
 
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data; journals without batches have `new` as the only commit."""
-        return super().from_data({"commits": [data["new"]], **data,
-                                  "united": [tuple(paths) for paths in data.get("united", ())]})
-
 
 class EntryLanded(EntryRecord):
     """End of an entry: the target has it by `commit`. The last of a landing names checkouts that still show `old`."""
@@ -414,7 +365,37 @@ RECORDS: dict[str, type[QueueRecord]] = {each.kind: each for each in (
 """Kind on disk → record."""
 
 
-def decode(kind: str, data: dict[str, Any]) -> QueueRecord | None:
+def encode(record: QueueRecord) -> dict[str, object]:
+    """Return the `data` of a record in the journal."""
+    match record:
+        case Configured():
+            return asdict(record.config)
+        case SnapshotTaken():
+            return record.state
+        case EntriesRecord():
+            return {"entry": record.first, **asdict(record)}
+    return asdict(record)
+
+
+def decode(kind: str, data: dict[str, object]) -> QueueRecord | None:
     """Return a stored record, None for a kind that this version does not know."""
+    match kind:
+        case "config":
+            return Configured(from_data(QueueConfig, data))
+        case "snapshot":
+            return SnapshotTaken(data)
     record = RECORDS.get(kind)
-    return record.from_data(data) if record else None
+    return from_data(record, complete(record, data)) if record else None
+
+
+def complete(record: type[QueueRecord], data: Mapping[str, object]) -> Mapping[str, object]:
+    """Return stored data with what early journals, those without batches first of all, lack or call otherwise."""
+    if issubclass(record, EntriesRecord) and not data.get("entries"):
+        data = {**data, "entries": [data["entry"]] if data.get("entry") else []}
+    if record is EntryEnqueued:
+        return {"priority": 0, "depends_on": [], "strategy": STRATEGIES[0], "status": "queued", **data}
+    if record is StatusChanged:
+        single = {f"{key}s": [data[key]] for key in ("tree", "commit") if key in data}
+        early = {"review": review} if (review := earlier.review_of(str(data.get("reason", "")))) else {}
+        return {**single, **early, **data}
+    return {"commits": [data["new"]], **data} if record is LandingStarted else data

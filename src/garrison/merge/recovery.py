@@ -311,7 +311,7 @@ def _write(queue: MergeQueue, salvaged: Salvaged, stored: list[Stored], traces: 
     atomic.make_directory(path.parent)
     new: list[QueueRecord] = [snapshot(salvaged.state)]
     new += [EntryLanded(name, commit, "", "found in the history") for name, commit in salvaged.landed.items()]
-    journal.replace_shared(path, *(journal.Entry(number, epoch, queue.token, at, record.kind, record.to_data())
+    journal.replace_shared(path, *(journal.Entry(number, epoch, queue.token, at, record.kind, records.encode(record))
                                    for number, record in enumerate(new, seq)))
 
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from garrison.errors import NotFound
 from garrison.merge import records
+from garrison.merge.config import QueueConfig
 from garrison.merge.entry import WAITING_FOR_APPROVAL, MergeEntry, check_transition, order_by_dependencies, rank_entries
 from garrison.merge.outcome_signals import GREEN_SIGNAL, STATUS_SIGNALS, Outcome, make_outcome
 from garrison.merge.records import (
@@ -41,7 +44,7 @@ from garrison.merge.records import (
     TurnTimed,
     VerdictGiven,
 )
-from garrison.merge.verdicts import SetRun, VerdictCache
+from garrison.merge.verdicts import SavedVerdicts, SetRun, VerdictCache
 from garrison.records.record import Record, from_data
 from garrison.system.clock import from_iso, iso
 from garrison.values import Value, asdict, fields_of, replace
@@ -49,7 +52,6 @@ from garrison.values import Value, asdict, fields_of, replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from garrison.merge.config import QueueConfig
     from garrison.records.journal import Entry as Stored
 
 KEPT_ENTRIES = 1000
@@ -620,54 +622,73 @@ _APPLY: Mapping[type[QueueRecord], Callable[[QueueState, Any, Stored], None]] = 
 # ------------------------------------------------------------------------------------------------------------ snapshots
 
 
+class SavedOutcome(Value):
+    """An outcome in a snapshot; `entry` is the id of an entry that has not changed since."""
+
+    type: str
+    seq: int
+    at: str
+    entry: str | MergeEntry
+
+
+class SavedState(Value):
+    """A `QueueState` as a snapshot has it."""
+
+    holder: str
+    updated_at: str | None
+    tip: str
+    enqueued: int = msgspec.field(name="count")
+    base: BaseVerdict | None
+    landing: LandingStarted | None
+    pause: Pause | None
+    config: QueueConfig | None
+    entries: list[MergeEntry]
+    positions: list[int] = msgspec.field(name="places")
+    gates: list[RunningGate] = msgspec.field(name="tests")
+    stale_checkouts: tuple[StaleCheckout, ...] = msgspec.field(name="owed")
+    outcomes: list[SavedOutcome]
+    verdicts: SavedVerdicts = msgspec.field(name="seen")
+    turns: list[Turn] = msgspec.field(default_factory=list)
+    hindrance: str = ""
+    hindered_at: str = ""
+    retried_pauses: int = 0
+    landings: list[tuple[str, str, tuple[str, ...]]] = msgspec.field(default_factory=list)
+    moves: dict[str, str] = msgspec.field(default_factory=dict)
+    flaky_tests: list[str] = msgspec.field(default_factory=list)
+    failing: list[tuple[str, str, tuple[str, ...]]] = msgspec.field(default_factory=list)
+
+
 def snapshot(state: QueueState) -> SnapshotTaken:
     """Return the state as a record with which a new journal can start."""
     entries = _entries_to_keep(state)
     names = {entry.id for entry in entries}
-    landing = state.landing
-    return SnapshotTaken({
-        "holder": state.holder, "updated_at": state.updated_at, "tip": state.tip, "count": state.enqueued,
-        "base": state.base and asdict(state.base),
-        "landing": landing and {"entries": list(landing.entries), "commits": list(landing.commits), "old": landing.old,
-                                "new": landing.new},
-        "turns": [asdict(turn) for turn in state.turns.values()],
-        "pause": state.pause and asdict(state.pause), "hindrance": state.hindrance,
-        "hindered_at": state.hindered_at,
-        "retried_pauses": state.retried_pauses,
-        "config": state.config and state.config.to_data(),
-        "entries": [asdict(entry) for entry in entries],
-        "places": [state.positions[entry.id] for entry in entries],
-        "tests": [gate.to_data() for gate in state.gates.values()],
-        "landings": [[old, new, list(names)] for old, (new, names) in state.landings.items()],
-        "moves": dict(list(state.moves.items())[-KEPT_ENTRIES:]),
-        "owed": [asdict(stale) for stale in state.stale_checkouts],
-        "outcomes": [_outcome_data(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],
-        "seen": state.verdicts.to_data(), "flaky_tests": list(state.flaky_tests),
-        "failing": [[*place, list(tests)] for place, tests in state.failing.items()]})
+    return SnapshotTaken(asdict(SavedState(
+        state.holder, state.updated_at, state.tip, state.enqueued, state.base, state.landing, state.pause, state.config,
+        entries, [state.positions[entry.id] for entry in entries], list(state.gates.values()), state.stale_checkouts,
+        [_save_outcome(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],
+        state.verdicts.saved(), list(state.turns.values()), state.hindrance, state.hindered_at, state.retried_pauses,
+        [(old, new, landed) for old, (new, landed) in state.landings.items()],
+        dict(list(state.moves.items())[-KEPT_ENTRIES:]), list(state.flaky_tests),
+        [(*place, tests) for place, tests in state.failing.items()])))
 
 
-def restore(state: QueueState, data: dict[str, Any]) -> None:
+def restore(state: QueueState, data: Mapping[str, object]) -> None:
     """Set `state` from the data of a snapshot."""
-    state.holder, state.updated_at = data["holder"], data["updated_at"]
-    state.tip, state.enqueued = data["tip"], data["count"]
-    state.base = from_data(BaseVerdict, data["base"]) if data["base"] else None
-    state.landing = LandingStarted.from_data(data["landing"]) if data["landing"] else None
-    state.pause = from_data(Pause, data["pause"]) if data["pause"] else None
-    state.hindrance, state.hindered_at = data.get("hindrance", ""), data.get("hindered_at", "")
-    state.retried_pauses = data.get("retried_pauses", 0)
-    state.config = Configured.from_data(data["config"]).config if data["config"] else None
-    state.entries = {entry.id: entry for entry in (from_data(MergeEntry, each) for each in data["entries"])}
-    state.positions = dict(zip(state.entries, data["places"], strict=True))
-    state.gates = {gate.job: gate for gate in (RunningGate.from_data(each) for each in data["tests"])}
-    state.landings = {old: (new, tuple(names)) for old, new, names in data.get("landings", ())}
-    state.moves = dict(data.get("moves", {}))
-    turns = [from_data(Turn, each) for each in data.get("turns", ())]
-    state.turns = {turn.key: turn for turn in turns}
-    state.stale_checkouts = tuple(from_data(StaleCheckout, each) for each in data["owed"])
-    state.flaky_tests = dict.fromkeys(data.get("flaky_tests", ()))
-    state.failing = {(tree, key): tuple(tests) for tree, key, tests in data.get("failing", ())}
-    state.outcomes = [_outcome(state, each) for each in data["outcomes"]]
-    state.verdicts = VerdictCache.from_data(data["seen"])
+    saved = from_data(SavedState, data)
+    state.holder, state.updated_at, state.tip, state.enqueued = (
+        saved.holder, saved.updated_at, saved.tip, saved.enqueued)
+    state.base, state.landing, state.pause, state.config = saved.base, saved.landing, saved.pause, saved.config
+    state.hindrance, state.hindered_at, state.retried_pauses = saved.hindrance, saved.hindered_at, saved.retried_pauses
+    state.entries = {entry.id: entry for entry in saved.entries}
+    state.positions = dict(zip(state.entries, saved.positions, strict=True))
+    state.gates = {gate.job: gate for gate in saved.gates}
+    state.landings = {old: (new, names) for old, new, names in saved.landings}
+    state.moves, state.stale_checkouts = saved.moves, saved.stale_checkouts
+    state.turns = {turn.key: turn for turn in saved.turns}
+    state.flaky_tests = dict.fromkeys(saved.flaky_tests)
+    state.failing = {(tree, key): tests for tree, key, tests in saved.failing}
+    state.outcomes = [_restore_outcome(state, each) for each in saved.outcomes]
+    state.verdicts = VerdictCache.restored(saved.verdicts)
 
 
 def _entries_to_keep(state: QueueState) -> list[MergeEntry]:
@@ -684,13 +705,11 @@ def _entries_to_keep(state: QueueState) -> list[MergeEntry]:
     return [entry for entry in state.entries.values() if entry.id in last or entry.key in keys]
 
 
-def _outcome_data(state: QueueState, outcome: Outcome) -> dict[str, Any]:
+def _save_outcome(state: QueueState, outcome: Outcome) -> SavedOutcome:
     same = state.entries[outcome.entry.id] == outcome.entry
-    return {"type": outcome.type, "seq": outcome.seq, "at": outcome.at,
-            "entry": outcome.entry.id if same else asdict(outcome.entry)}
+    return SavedOutcome(outcome.type, outcome.seq, outcome.at, outcome.entry.id if same else outcome.entry)
 
 
-def _outcome(state: QueueState, data: dict[str, Any]) -> Outcome:
-    stored = data["entry"]
-    entry = state.entries[stored] if isinstance(stored, str) else from_data(MergeEntry, stored)
-    return make_outcome(entry, data["type"], data["seq"], data["at"])
+def _restore_outcome(state: QueueState, saved: SavedOutcome) -> Outcome:
+    entry = state.entries[saved.entry] if isinstance(saved.entry, str) else saved.entry
+    return make_outcome(entry, saved.type, saved.seq, saved.at)

@@ -7,9 +7,7 @@ the base rate, and learns again from the last outcomes. Each outcome is counted 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.merge.batch import failure_rate
@@ -43,7 +41,7 @@ class BeliefRecord(Value):
     """What is on disk: the model, and the number of the last outcome in it."""
 
     learned: int = 0
-    model: dict[str, Any] = msgspec.field(default_factory=dict)
+    model: Model | None = None
 
 
 class TrackRecord:
@@ -113,14 +111,14 @@ class TrackRecord:
                     self._is_newer = True
                     stored = BeliefRecord()
                 if stored.model:
-                    self._model, self._learned = Model.from_data(stored.model), stored.learned
+                    self._model, self._learned = stored.model, stored.learned
         if self._learned > state.seq:  # the journal was rebuilt, with other numbers
             self._model, self._learned = Model(), 0
 
     def _save(self) -> None:
         if not self._is_newer:
             with suppress(OSError):  # the disk is full: it is learned again
-                atomic.write(self.path, record.encode(BeliefRecord(self._learned, self._loaded.to_data())),
+                atomic.write(self.path, record.encode(BeliefRecord(self._learned, self._loaded)),
                              durable=False)
 
 

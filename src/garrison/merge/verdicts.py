@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from garrison.ends import End, EndKind
-from garrison.records.record import from_data
 from garrison.system.exit_info import ENDING_SIGNALS, quote_command
-from garrison.values import Value, asdict
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container
@@ -124,6 +125,21 @@ class Evidence(Value):
     """Set if the gate has judged the same tree both ways lately."""
 
 
+class SavedVerdicts(Value):
+    """A `VerdictCache` in a snapshot."""
+
+    broken: int
+    rejections: list[bool] = msgspec.field(name="judged")
+    durations: list[float] = msgspec.field(name="seconds")
+    count: int = msgspec.field(name="_verdicts")
+    flaky_at: int = msgspec.field(name="_wavered")
+    base: BaseRun | None
+    green: list[tuple[str, str]]
+    lost: list[tuple[str, str, float]]
+    red: list[tuple[str, str, tuple[RedRun, ...]]]
+    runs: list[SetRun] = msgspec.field(default_factory=list)
+
+
 class _GreenTrees:
     """Trees with a green verdict for one key."""
 
@@ -222,25 +238,20 @@ class VerdictCache:
         return Evidence(_GreenTrees(self.green, key), self.base, self.broken,
                         self._count - self._flaky_at < _FLAKY_WINDOW)
 
-    def to_data(self) -> dict[str, Any]:
+    def saved(self) -> SavedVerdicts:
         """Return it as a snapshot holds it, without old verdicts."""
         reds = sorted(((key, tree, runs) for key, trees in self.red.items() for tree, runs in trees.items()),
                       key=lambda each: each[2][-1].seq)
-        return {"runs": [asdict(run) for run in self.runs],
-                "broken": self.broken, "judged": self.rejections, "seconds": self.durations, "_verdicts": self._count,
-                "_wavered": self._flaky_at, "base": self.base and asdict(self.base),
-                "green": [list(pair) for pair in self.green][-KEPT_VERDICTS:],
-                "lost": [[*pair, count] for pair, count in self._lost.items()],
-                "red": [[key, tree, [asdict(run) for run in runs]] for key, tree, runs in reds[-KEPT_VERDICTS:]]}
+        return SavedVerdicts(
+            self.broken, self.rejections, self.durations, self._count, self._flaky_at, self.base,
+            list(self.green)[-KEPT_VERDICTS:], [(*pair, count) for pair, count in self._lost.items()],
+            reds[-KEPT_VERDICTS:], self.runs)
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> VerdictCache:
-        """Invert `to_data`."""
-        cache = cls(dict.fromkeys((tree, key) for tree, key in data["green"]), {},
-                    from_data(BaseRun, data["base"]) if data["base"] else None, data["broken"], data["judged"],
-                    data["seconds"], [from_data(SetRun, run) for run in data.get("runs", ())],
-                    {(tree, key): count for tree, key, count in data["lost"]}, data["_verdicts"],
-                    data["_wavered"])
-        for key, tree, runs in data["red"]:
-            cache.red.setdefault(key, {})[tree] = tuple(from_data(RedRun, run) for run in runs)
+    def restored(cls, saved: SavedVerdicts) -> VerdictCache:
+        """Invert `saved`."""
+        cache = cls(dict.fromkeys(saved.green), {}, saved.base, saved.broken, saved.rejections, saved.durations,
+                    saved.runs, {(tree, key): count for tree, key, count in saved.lost}, saved.count, saved.flaky_at)
+        for key, tree, runs in saved.red:
+            cache.red.setdefault(key, {})[tree] = runs
         return cache

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import signal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 NOT_FOUND = 127
 """Exit code of a shell whose command was not found; of one that could not be run it is one less."""
@@ -245,11 +245,6 @@ class Told(NamedTuple):
 
 def with_effect(changes: Iterable[Told] | None, effect: Effect) -> list[Told]:
     return [each for each in changes or () if each.effect == effect]
-
-
-def read_told(items: Iterable[Sequence[Any]]) -> tuple[Told, ...]:
-    return tuple(Told(str(kind), str(effect), int(number), tuple(map(str, names)))
-                 for kind, effect, number, names in items)
 
 
 class RefusalKind(StrEnum):

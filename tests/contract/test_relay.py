@@ -10,7 +10,7 @@ import pytest
 
 from dispatch_lab import RelayLab, attempt
 from garrison.hosts.attempts import AttemptId, AttemptResult, AttemptState, AttemptView, Outcome, Unreachable
-from garrison.hosts.relay import MAX_BYTES, Following, RelayClient, view_from_json, view_to_json
+from garrison.hosts.relay import MAX_BYTES, Following, RelayClient, from_json, to_json
 from support import wait_for
 
 if TYPE_CHECKING:
@@ -105,4 +105,4 @@ def test_who_speaks_nonsense_is_left_and_others_are_served(lab: RelayLab, line: 
 
 def test_a_view_comes_back_as_it_was() -> None:
     view = AttemptView(ID, AttemptState.DONE, 3, "box2", "ü", AttemptResult(Outcome.DONE, "x"), "why")
-    assert view_from_json(view_to_json(view)) == view
+    assert from_json(AttemptView, to_json(view)) == view

@@ -178,13 +178,13 @@ MESSAGES = (
     _bug("compaction_forgets_signals", "a compacted journal no longer knows which signals were applied",
          _at(STATE, "to_snapshot", "element", "[]", "applied")),
     _bug("compaction_forgets_deaths", "a compacted journal forgets the deaths",
-         _at(STATE, "to_snapshot", "element", "{}", "deaths")),
+         _at(STATE, "to_snapshot", "value", "{**it, 'deaths': {}}", "cancelled")),
     _bug("compaction_forgets_incarnations", "a compacted journal forgets the incarnations",
-         _at(STATE, "to_snapshot", "element", "{}", "incarnations")),
+         _at(STATE, "to_snapshot", "value", "{**it, 'incarnations': {}}", "cancelled")),
     _bug("compaction_forgets_flow", "a compacted journal forgets where the flow is",
          _at(STATE, "to_snapshot", "element", "{}", "flow")),
     _bug("compaction_forgets_landing", "a compacted journal forgets the run's landing",
-         _at(STATE, "to_snapshot", "element", "{}", "landing")),
+         _at(STATE, "to_snapshot", "value", "{**it, 'landing': {}}", "cancelled")),
 )
 
 ATTEMPTS = (

@@ -224,10 +224,10 @@ class Watch:
         proc = self.world.find(identity.pid, identity.start_ticks)
         self.is_late |= any(each is not None and each.quiet_since is not None for each in (proc, agent))
         if inspection.verdict.state == "hung":
-            rule = inspection.evidence["rule"]
+            rule = inspection.evidence.rule
             hung = agent if rule.startswith("agent") and agent else proc
             if hung is not None:
-                self.world.check.hung(self.me, hung, inspection.evidence["timeout"])
+                self.world.check.hung(self.me, hung, inspection.evidence.timeout)
         return ChildState(identity, inspection.verdict, child.observation, inspection.evidence)
 
 

@@ -9,21 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from garrison.records.record import from_data
 from garrison.supervise.hang_detector import (
     AGENT_EVIDENCE,
     OWN_EVIDENCE,
     SPINNING_TIMEOUTS,
     Evidence,
     EvidenceTimes,
+    RecordedEvidence,
     WatchClock,
-    encode_evidence,
     find_hang,
     find_job_hang,
     judge_recorded,
     latest_evidence,
+    record_evidence,
     seconds_silent,
 )
-from garrison.values import replace
+from garrison.values import asdict, replace
 
 TIMEOUT = 300.0
 OLD = dict.fromkeys((*OWN_EVIDENCE, *AGENT_EVIDENCE), 1000.0)
@@ -84,10 +86,11 @@ TABLE: list[tuple[str, Evidence, float | None, str]] = [
 def test_rules(seen: Evidence, silence: float | None, rule: str) -> None:
     hang = find_hang(seen, TIMEOUT, silence)
     assert (hang.rule if hang else "") == rule
-    kept = encode_evidence(seen, hang, TIMEOUT, silence)
-    assert kept["rule"] == rule
-    assert json.loads(json.dumps(kept)) == kept, "plain data"
-    once_more = judge_recorded(json.loads(json.dumps(kept)))
+    kept = record_evidence(seen, hang, TIMEOUT, silence)
+    assert kept.rule == rule
+    again = from_data(RecordedEvidence, json.loads(json.dumps(asdict(kept))))
+    assert again == kept, "plain data"
+    once_more = judge_recorded(again)
     assert (once_more.rule if once_more else "") == rule, "what was kept says the same"
     assert hang is None or hang.why.isprintable()
 

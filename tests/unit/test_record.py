@@ -97,7 +97,7 @@ def required(kind: type[Any]) -> list[str]:
 
 
 def smallest(kind: Any) -> dict[str, Any]:
-    values = {"str": "x", "int": 1, "int | None": 1, "dict[str, Any]": {}, "str | None": "x"}
+    values = {"str": "x", "int": 1, "int | None": 1, "dict[str, Any]": {}, "dict[str, object]": {}, "str | None": "x"}
     body = {name: values[kind.__annotations__[name]] for name in required(kind)}
     fitting = {Signal: {"signal_type": "GUIDANCE"}, Result: {"status": "fail"}, Identity: {"created_at": AT}}
     return {**body, **fitting.get(kind, {})}

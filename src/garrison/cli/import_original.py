@@ -19,7 +19,6 @@ from garrison.errors import GarrisonError, NotFound
 from garrison.records import original, signals
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
-from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.values import Value
 
@@ -92,8 +91,8 @@ def _signals(store: Store, folder: Path) -> Iterator[Imported]:
     def post(path: Path) -> Callable[[dict[str, object]], str]:
         def save(body: dict[str, object]) -> str:
             signal = original.to_signal(path.name, body, only)
-            Key(signal.target["role"], signal.target["name"], "")  # refuses a name that could not be a folder
-            file = signals.inbox_path(store.home, signal.recipient) / signals.file_name(signal, 0)
+            recipient = signal.recipient  # which refuses a name that could not be a folder
+            file = signals.inbox_path(store.home, recipient) / signals.file_name(signal, 0)
             known = file.exists() or (file.parent / "taken" / file.name).exists()
             if not known:
                 signals.post(store.home, signal, 0)

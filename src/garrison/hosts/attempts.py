@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
@@ -270,7 +270,7 @@ class Job(Value):
     goal: str = ""
     prd_ref: str = ""
     failover: list[str] | None = None
-    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
+    attributes: dict[str, object] = msgspec.field(default_factory=dict)
     """Attributes of the node that its agent knows."""
     words: list[str] = msgspec.field(default_factory=list)
     """Words besides the statuses that its agent may report."""
@@ -336,11 +336,11 @@ class JobResult(Value):
     failure_kind: str = ""
     head: str = ""
     """Commit with everything that was made."""
-    said: dict[str, Any] = msgspec.field(default_factory=dict)
+    said: dict[str, object] = msgspec.field(default_factory=dict)
     """The agent's report."""
     tail: str = ""
     """End of what it printed."""
-    progress: dict[str, Any] = msgspec.field(default_factory=dict)
+    progress: dict[str, object] = msgspec.field(default_factory=dict)
     """The last `JobProgress`."""
 
     def __post_init__(self) -> None:
@@ -379,7 +379,7 @@ def check_commit(oid: str) -> str:
     return oid
 
 
-def encode(value: Any, limit: int) -> str:
+def encode(value: object, limit: int) -> str:
     """Return a record of this module as JSON; Refused if it has more than `limit` bytes."""
     text = json.dumps(record.to_dict(value), ensure_ascii=False).encode(errors="replace").decode()
     if (size := len(text.encode())) > limit:

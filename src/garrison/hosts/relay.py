@@ -19,29 +19,29 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.hosts.attempts import (
     OVER,
     AttemptId,
-    AttemptResult,
-    AttemptState,
     AttemptView,
     Message,
     NodeAttempt,
-    Outcome,
     Unreachable,
 )
 from garrison.records import atomic
+from garrison.records.record import Record, from_data
 from garrison.system.unix_socket import short_path
 from garrison.values import asdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from garrison.hosts.attempts import Dispatcher
+
+R = TypeVar("R")
 
 MAX_BYTES = 4_000_000
 """Longest line of a request or of a reply."""
@@ -63,28 +63,25 @@ def socket_path(home: Path) -> Path:
 # ---- records as JSON
 
 
-def view_to_json(view: AttemptView) -> dict[str, Any]:
-    return {**asdict(view), "id": str(view.id)}
+class Request(Record):
+    """A line from a client."""
+
+    op: str
+    id: str = ""
+    why: str = ""
+    attempt: dict[str, object] | None = None
+    message: Message | None = None
+    seen: dict[str, object] | None = None
+    timeout: float = 0.0
 
 
-def view_from_json(body: Mapping[str, Any]) -> AttemptView:
-    """Return an attempt's state from its JSON object; ValueError if it is none."""
-    result = body.get("result")
-    return AttemptView(
-        AttemptId.parse(str(body["id"])), AttemptState(body["state"]), int(body.get("claim", 0)),
-        str(body.get("worker", "")), str(body.get("progress", "")),
-        AttemptResult(Outcome(result["outcome"]), str(result.get("body", ""))) if isinstance(result, dict) else None,
-        str(body.get("why", "")))
+def to_json(record: AttemptView | NodeAttempt) -> dict[str, object]:
+    return {**asdict(record), "id": str(record.id)}
 
 
-def attempt_to_json(attempt: NodeAttempt) -> dict[str, Any]:
-    return {**asdict(attempt), "id": str(attempt.id)}
-
-
-def attempt_from_json(body: Mapping[str, Any]) -> NodeAttempt:
-    """Return an attempt from its JSON object; ValueError if it is none."""
-    return NodeAttempt(AttemptId.parse(str(body["id"])), str(body["payload"]), str(body["queue"]),
-                       float(body["lease"]), int(body["max_claims"]))
+def from_json(kind: type[R], body: Mapping[str, object]) -> R:
+    """Return an attempt, or its state, from its JSON object; ValueError if it is none."""
+    return from_data(kind, {**body, "id": AttemptId.parse(str(body["id"]))})
 
 
 # ---- the process that holds the connection
@@ -157,12 +154,12 @@ class Relay:
         sink = _Sink(connection)
         try:
             for line in read_lines(connection):
-                request = json.loads(line)
-                if request.get("op") == "follow":
-                    followed.append(self._follow(AttemptId.parse(str(request["id"])), sink))
+                request = from_data(Request, json.loads(line))
+                if request.op == "follow":
+                    followed.append(self._follow(AttemptId.parse(request.id), sink))
                 else:
                     sink.send(self._answer(request))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, UsageError, RecursionError):
             pass  # it is gone, or no client of ours
         finally:
             with self._lock:
@@ -173,13 +170,29 @@ class Relay:
                         del self._followed[id_]
             connection.close()
 
-    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _answer(self, request: Request) -> dict[str, object]:
         try:
-            return {"ok": _REQUESTS[str(request["op"])](self.dispatcher, request)}
+            return {"ok": self._perform(request)}
         except Unreachable as error:
             return {"error": UNREACHABLE, "why": str(error)}
         except GarrisonError as error:
             return {"error": REFUSED, "why": str(error)}
+
+    def _perform(self, request: Request) -> dict[str, object] | None:
+        match request:
+            case Request(op="submit", attempt=dict(attempt)):
+                self.dispatcher.submit(from_json(NodeAttempt, attempt))
+            case Request(op="cancel"):
+                self.dispatcher.cancel(AttemptId.parse(request.id), request.why)
+            case Request(op="send", message=Message() as message):
+                self.dispatcher.send(AttemptId.parse(request.id), message)
+            case Request(op="watch", seen=seen):
+                return to_json(self.dispatcher.watch(
+                    AttemptId.parse(request.id), from_json(AttemptView, seen) if seen is not None else None,
+                    min(CALL_SECONDS / 2, request.timeout)))
+            case _:
+                raise ValueError(f"no request: {request.op}")
+        return None
 
     # ---- attempts that are followed
 
@@ -194,7 +207,7 @@ class Relay:
             with self._lock:
                 followed = list(self._followed.items())
             for id_, each in followed:
-                reply = self._answer({"op": "watch", "id": str(id_), "timeout": 0.0})
+                reply = self._answer(Request("watch", str(id_)))
                 with self._lock:
                     sinks = each.take_new(reply)
                 for sink in sinks:
@@ -211,9 +224,9 @@ class _Sink:
         self._connection, self._lock = connection, threading.Lock()
         connection.settimeout(None)
 
-    def send(self, reply: Mapping[str, Any]) -> None:
+    def send(self, reply: Mapping[str, object]) -> None:
         with self._lock:
-            self._connection.sendall(json.dumps(reply).encode() + b"\n")
+            self._connection.sendall(_line(reply))
 
 
 class _Followed:
@@ -221,41 +234,17 @@ class _Followed:
 
     def __init__(self) -> None:
         self.sinks: set[_Sink] = set()
-        self._last: dict[_Sink, Mapping[str, Any]] = {}
+        self._last: dict[_Sink, Mapping[str, object]] = {}
 
     def add(self, sink: _Sink) -> None:
         self.sinks.add(sink)
 
-    def take_new(self, reply: Mapping[str, Any]) -> list[_Sink]:
+    def take_new(self, reply: Mapping[str, object]) -> list[_Sink]:
         """Return the clients to which this is new, and count it as sent to them."""
         found = [sink for sink in self.sinks if self._last.get(sink) != reply]
         self._last = {**{sink: last for sink, last in self._last.items() if sink in self.sinks},
                       **dict.fromkeys(found, reply)}
         return found
-
-
-def _submit(dispatcher: Dispatcher, request: Mapping[str, Any]) -> None:
-    dispatcher.submit(attempt_from_json(request["attempt"]))
-
-
-def _cancel(dispatcher: Dispatcher, request: Mapping[str, Any]) -> None:
-    dispatcher.cancel(AttemptId.parse(str(request["id"])), str(request["why"]))
-
-
-def _send(dispatcher: Dispatcher, request: Mapping[str, Any]) -> None:
-    message = request["message"]
-    dispatcher.send(AttemptId.parse(str(request["id"])), Message(str(message["id"]), str(message["body"])))
-
-
-def _watch(dispatcher: Dispatcher, request: Mapping[str, Any]) -> dict[str, Any]:
-    seen = request.get("seen")
-    return view_to_json(dispatcher.watch(
-        AttemptId.parse(str(request["id"])), view_from_json(seen) if isinstance(seen, dict) else None,
-        min(CALL_SECONDS / 2, float(request.get("timeout", 0.0)))))
-
-
-_REQUESTS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
-    "submit": _submit, "cancel": _cancel, "send": _send, "watch": _watch}
 
 
 def read_lines(connection: socket.socket) -> Iterator[bytes]:
@@ -280,24 +269,23 @@ class RelayClient:
 
     def submit(self, attempt: NodeAttempt) -> None:
         """Offer an attempt; one that was submitted before stays as it is."""
-        self._call({"op": "submit", "attempt": attempt_to_json(attempt)})
+        self._call(Request("submit", attempt=to_json(attempt)))
 
     def cancel(self, attempt: AttemptId, why: str) -> None:
         """Cancel an attempt."""
-        self._call({"op": "cancel", "id": str(attempt), "why": why})
+        self._call(Request("cancel", str(attempt), why))
 
     def send(self, attempt: AttemptId, message: Message) -> None:
         """Send the attempt's worker a message."""
-        self._call({"op": "send", "id": str(attempt), "message": asdict(message)})
+        self._call(Request("send", str(attempt), message=message))
 
     def watch(self, attempt: AttemptId, seen: AttemptView | None = None, timeout: float = 0.0) -> AttemptView:
         """Return the attempt's state; wait up to `timeout` seconds for one that differs from `seen`."""
         end = time.monotonic() + timeout
         while True:
             left = max(0.0, end - time.monotonic())
-            view = _to_view(self._call({
-                "op": "watch", "id": str(attempt), "seen": view_to_json(seen) if seen is not None else None,
-                "timeout": left}))
+            view = _to_view(self._call(Request("watch", str(attempt), timeout=left,
+                                               seen=to_json(seen) if seen is not None else None)))
             if view != seen or view.state in OVER or time.monotonic() >= end:
                 return view
 
@@ -305,16 +293,16 @@ class RelayClient:
         """Follow an attempt's states without waiting for them."""
         connection = self._connect()
         try:
-            connection.sendall(json.dumps({"op": "follow", "id": str(attempt)}).encode() + b"\n")
+            connection.sendall(_line(Request("follow", str(attempt))))
         except OSError as error:
             connection.close()
             raise self._unreachable(error) from None
         return Following(connection)
 
-    def _call(self, request: Mapping[str, Any]) -> Any:
+    def _call(self, request: Request) -> object:
         with self._connect() as connection:
             try:
-                connection.sendall(json.dumps(request).encode() + b"\n")
+                connection.sendall(_line(request))
                 reply = next(read_lines(connection), b"")
             except OSError as error:
                 raise self._unreachable(error) from None
@@ -364,7 +352,11 @@ class Following:
         self._connection.close()
 
 
-def _read_reply(line: bytes) -> Any:
+def _line(message: object) -> bytes:
+    return json.dumps(asdict(message)).encode() + b"\n"
+
+
+def _read_reply(line: bytes) -> object:
     try:
         reply = json.loads(line)
         if "ok" in reply:
@@ -375,8 +367,8 @@ def _read_reply(line: bytes) -> Any:
     raise Unreachable(why) if error == UNREACHABLE else Refused(why)
 
 
-def _to_view(body: Any) -> AttemptView:
+def _to_view(body: object) -> AttemptView:
     try:
-        return view_from_json(body)
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError):
+        return from_json(AttemptView, from_data(dict[str, object], body))
+    except (ValueError, KeyError, UsageError):
         raise Unreachable("the keeper of this home's hosts gave no state of an attempt") from None

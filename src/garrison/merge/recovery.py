@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from garrison.ends import Effect, read_told, with_effect
+from garrison.ends import Effect, Told, with_effect
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
 from garrison.merge import guard, records
 from garrison.merge.entry import BRANCH_TRAILER, FINAL, TRAILER, WAITING_FOR_APPROVAL, MergeEntry, entry_id
@@ -31,6 +31,7 @@ from garrison.merge.state import QueueState, move_entry, moves_entries, snapshot
 from garrison.records import atomic, earlier, journal
 from garrison.records.events import FactRecorded, read_attempt
 from garrison.records.life_lock import LifeLock
+from garrison.records.record import from_data
 from garrison.records.run import RunFiles, Task, load
 from garrison.system import failpoint
 from garrison.system.clock import iso
@@ -342,7 +343,7 @@ def _needs_approval(files: RunFiles, entry: MergeEntry) -> bool:
     is_lost = own.is_dir()
     for _, event in read_attempt(files.process_journal(f"runner-{entry.node}"), entry.attempt):
         if isinstance(event, FactRecorded) and event.name == "changes" and \
-                with_effect(read_told(json.loads(str(event.value))["changes"]), Effect.ASK):
+                with_effect(from_data(tuple[Told, ...], json.loads(str(event.value))["changes"]), Effect.ASK):
             return True
     for path in own.parent.glob("*/task.json"):
         with suppress(GarrisonError):

@@ -275,7 +275,8 @@ def _request(runtime: Runtime, launch: Launch, id_: str, payload: Payload) -> No
 
 def lease_launcher(runtime: Runtime, run: str) -> Identity:
     """Take the launcher's lease; replace a dead predecessor first. AlreadyAlive if a launcher is alive."""
-    key, metadata = launcher_key(run), {}
+    key = launcher_key(run)
+    metadata: dict[str, object] = {}
     old = runtime.store.read(Identity, key)
     if old is not None:
         inspection = judge_launcher(runtime, old)

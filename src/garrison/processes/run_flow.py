@@ -40,6 +40,7 @@ from garrison.pipeline.subpipelines import (
     telemetry_of,
 )
 from garrison.pipeline.transforms import prepare
+from garrison.records.record import from_data
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -259,14 +260,16 @@ class RunFlow:
         children = {step: child.to_data() for step, child in self.children.items()}
         return {**self.state.to_data(), **({"children": children} if children else {})}
 
-    def restore(self, data: Mapping[str, Any], text: str = "") -> None:
+    def restore(self, saved: object, text: str = "") -> None:
         """Restore a state from the values of `to_data`; `text` is that of the graph, if it was changed."""
         if text:
             self.program = self._compile(text)
+        data = from_data(dict[str, object], saved)
         self.state, self.children = FlowState.from_data(data), {}
         self._update_children()
+        children = from_data(dict[str, object], data.get("children", {}))
         for step, child in self.children.items():
-            child.restore(data["children"][step])
+            child.restore(children[step])
 
 
 def _to_outer_place(place: Place, inner: Place) -> Place:

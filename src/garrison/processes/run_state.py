@@ -38,12 +38,13 @@ from garrison.records.events import (
 from garrison.records.names import Key
 from garrison.records.pull_request import PullRequest
 from garrison.records.pull_request import check_transition as check_pull_request
+from garrison.records.record import Record, from_data, stated
 from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN
 from garrison.records.signals import NeedsReview
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death
-from garrison.values import Value, asdict, replace
+from garrison.values import Value, asdict, field_names, fields_of, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -136,7 +137,7 @@ DECLINED, TESTED = "declined", "tested"
 """Statuses of a run's landing (`RunLanding`) after the first request."""
 
 
-class RunLanding(Value):
+class RunLanding(Record):
     """Landing of a whole run, at its exit; `status` is '' before the first.
 
     `attempt` counts the requests, `oid` is the tip of the run's branch that was to land, `commit` what it landed as.
@@ -153,19 +154,19 @@ class RunLanding(Value):
     base: str = ""
 
 
-class NodeOutcome(Value):
+class NodeOutcome(Record):
     """A node's latest outcome in the flow, for people; `ends` counts how often the node has ended."""
 
     status: str
     label: str = ""
     reason: str = ""
     place: str = ""
-    ends: int = 1
+    ends: int = stated(1)
 
 
 @dataclass
-class RunState:
-    """State of one run. Its field names are also the keys of a journal snapshot."""
+class RecordedState:
+    """What a snapshot in the journal has of a run's state, under the names of the fields."""
 
     status: str = "new"
     reason: str = ""
@@ -193,7 +194,7 @@ class RunState:
     """When the run began, UTC."""
     gates: dict[str, OpenGate] = field(default_factory=dict)
     """Place of the flow → the gate that is open there."""
-    heard: dict[str, list[Any]] = field(default_factory=dict)
+    heard: dict[str, list[object]] = field(default_factory=dict)
     """Name of a pipeline signal → its values that no gate has used yet."""
     cancelled: set[str] = field(default_factory=set)
     """Nodes that were cancelled and whose runner has not ended yet."""
@@ -214,6 +215,12 @@ class RunState:
     pull_request: PullRequest = field(default_factory=PullRequest)
     graph: str = ""
     """Text of its graph since a person changed that, '' while it is as launched."""
+
+
+@dataclass
+class RunState(RecordedState):
+    """State of one run."""
+
     flow: RunFlow | None = field(default=None, compare=False)
 
     @property
@@ -533,51 +540,22 @@ def describe_landed(state: RunState, land: str, base: str, branch: str, total: i
     return f"{nodes} on {branch}" + (f", nothing on {base}" if land in (LAND_RUN, LAND_PR) else "")
 
 
-def to_snapshot(state: RunState) -> dict[str, Any]:
+def to_snapshot(state: RunState) -> dict[str, object]:
     """Return the state as JSON values, for a journal snapshot."""
-    return {"status": state.status, "reason": state.reason, "applied": sorted(state.applied),
-            "nodes": {name: asdict(node) for name, node in state.nodes.items()},
-            "deaths": {full: [asdict(death) for death in deaths] for full, deaths in state.deaths.items()},
-            "buried": state.buried, "incarnations": state.incarnations, "lifted": state.lifted,
-            "questions": {node: asdict(question) for node, question in state.questions.items()},
-            "stuck": {node: asdict(agent) for node, agent in state.stuck.items()}, "unstuck": state.unstuck,
-            "circuits": {full: asdict(breaker) for full, breaker in state.circuits.items()},
-            "held": state.held, "began": state.began,
+    recorded = RecordedState(**{name: getattr(state, name) for name in field_names(RecordedState)})
+    body = {**asdict(replace(recorded, gates={})), "applied": sorted(state.applied),
+            "cancelled": sorted(state.cancelled),
             "gates": {place: gate.to_record() for place, gate in state.gates.items()},
-            "outcomes": {node: _without_empty(asdict(outcome)) for node, outcome in state.outcomes.items()},
-            "managers": {place: asdict(manager) for place, manager in state.managers.items()}, "heard": state.heard,
-            "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
-            "reviews": state.reviews, **_without_empty({"graph": state.graph}),
-            "landing": _without_empty(asdict(state.landing)),
-            "pull_request": _without_empty(asdict(state.pull_request)),
-            "foreign_moves": [asdict(move) for move in state.foreign_moves],
-            "warnings": [asdict(warning) for warning in state.warnings],
             "flow": state.flow.to_data() if state.flow is not None else {}}
+    return body if state.graph else {name: value for name, value in body.items() if name != "graph"}
 
 
-def from_snapshot(data: Mapping[str, Any]) -> RunState:
+def from_snapshot(data: Mapping[str, object]) -> RunState:
     """Return the state that `to_snapshot` wrote, without the flow; older snapshots have fewer keys."""
-    return RunState(
-        data["status"], data["reason"], {name: NodeState(**node) for name, node in data["nodes"].items()},
-        set(data["applied"]), {full: [Death(**death) for death in deaths] for full, deaths in data["deaths"].items()},
-        dict(data.get("buried", {})), dict(data["incarnations"]), dict(data["lifted"]),
-        {node: Question(**question) for node, question in data.get("questions", {}).items()},
-        {full: Circuit(**breaker) for full, breaker in data.get("circuits", {}).items()},
-        {node: StuckAgent(**agent) for node, agent in data.get("stuck", {}).items()}, dict(data.get("unstuck", {})),
-        dict(data.get("held", {})), data.get("began", ""),
-        {place: OpenGate.from_record(gate) for place, gate in data.get("gates", {}).items()},
-        dict(data.get("heard", {})), set(data.get("cancelled", ())), data.get("budget"),
-        {place: ManagerState(**manager) for place, manager in data.get("managers", {}).items()},
-        {node: NodeOutcome(**outcome) for node, outcome in data.get("outcomes", {}).items()},
-        RunLanding(**data.get("landing", {})),
-        [ForeignMove(**move) for move in data.get("foreign_moves", ())],
-        [Warned(**warning) for warning in data.get("warnings", ())], data.get("ends", 0),
-        dict(data.get("reviews", {})), PullRequest(**data.get("pull_request", {})),
-        data.get("graph", ""))
-
-
-def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if value}
+    recorded = from_data(RecordedState, {**data, "gates": {}})
+    gates = from_data(dict[str, dict[str, object]], data.get("gates", {}))
+    recorded.gates = {place: OpenGate.from_record(gate) for place, gate in gates.items()}
+    return RunState(**fields_of(recorded))
 
 
 def outcome_summary(event: FlowAdvanced, before: NodeOutcome | None) -> NodeOutcome:

@@ -15,6 +15,7 @@ from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
+from garrison.records.record import from_data
 from garrison.records.run import LAND_PR, RunnerState
 from garrison.supervise.incarnation import (
     SpawnRequest,
@@ -161,7 +162,7 @@ def worktree_environment(runtime: Runtime, launch: Launch, task: Task, worktree:
 def close_sessions(terminal: Terminal, identity: Identity, home: Path) -> None:
     """Close the recorded session of an incarnation that is over, and any other session of its full name."""
     if identity.tmux:
-        session = Session(**identity.tmux)
+        session = from_data(Session, identity.tmux)
         holder = _holder_of(session, terminal, home)
         if holder is not None:
             holder.close(session)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args
 
 import msgspec
 
-from garrison.ends import End
+from garrison.ends import End, Told
 from garrison.errors import GarrisonError
 from garrison.records import earlier, journal
 from garrison.records.record import Record, from_data, stated
@@ -86,7 +86,7 @@ class DecisionMade(Record):
     kind: ClassVar[str] = "decision"
     act: str
     why: str
-    basis: dict[str, Any]
+    basis: dict[str, object]
 
 
 class ChildFenced(Record):
@@ -96,7 +96,7 @@ class ChildFenced(Record):
     full: str
     incarnation: int
     why: str
-    evidence: dict[str, Any] = stated({})
+    evidence: dict[str, object] = stated({})
 
 
 class ChildSwept(Record):
@@ -204,7 +204,7 @@ class NodeChanged(Record):
     steer: str = ""
     steered_by: str = ""
     landing: str = ""
-    changes: list[list[Any]] = msgspec.field(default_factory=list)
+    changes: tuple[Told, ...] = ()
     """What a person should know of what landed (`ends.Told`)."""
     escalated: str = ""
     """Of a new attempt: the agent that does it in place of the node's own, since that one's work was refused."""
@@ -393,7 +393,7 @@ class PipelineSignal(Record):
     """A signal by name, for a gate of the pipeline."""
 
     name: str
-    value: Any = stated(True)
+    value: object = stated(True)
 
 
 class GuardianSignal(Record):
@@ -441,7 +441,7 @@ class Snapshot(Record):
     """A compacted journal's first record: the state of all before it."""
 
     kind: ClassVar[str] = "snapshot"
-    state: dict[str, Any]
+    state: dict[str, object]
 
 
 # ---- launcher --------------------------------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ class LauncherSignal(Record):
     kind: ClassVar[str] = "signal"
     id: str
     type: str
-    payload: dict[str, Any] = stated({})
+    payload: dict[str, object] = stated({})
 
 
 class NotificationSent(Record):
@@ -574,7 +574,7 @@ _SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)
 _CLASSES: Mapping[str, type[Event]] = {cls.kind: cls for cls in get_args(Event) if cls not in _SIGNALS}
 
 
-def encode(event: Event) -> dict[str, Any]:
+def encode(event: Event) -> dict[str, object]:
     """Return the `data` of an event's journal record."""
     match event:
         case FlowAdvanced():
@@ -622,7 +622,7 @@ def decode_data(kind: str, data: Mapping[str, Any]) -> Event | None:
     return from_data(cls, data)
 
 
-def _encode_flow(event: FlowAdvanced) -> dict[str, Any]:
+def _encode_flow(event: FlowAdvanced) -> dict[str, object]:
     named = {"node": event.node, "took": event.took}
     return {**event.body, **{name: value for name, value in named.items() if value}}
 

@@ -52,7 +52,7 @@ class Identity(Value):
     parent: dict[str, str] | None = None
     worktree: str | None = None
     branch: str | None = None
-    tmux: dict[str, Any] | None = None
+    tmux: dict[str, object] | None = None
     status: str = "active"
     last_heartbeat: str = ""
     spawn_deadline: str | None = None

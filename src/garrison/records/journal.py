@@ -57,7 +57,7 @@ def encode_line(entry: Entry) -> bytes:
     return _line(entry.seq, entry.epoch, entry.token, entry.at, entry.kind, entry.data)
 
 
-def _line(seq: int, epoch: int, token: str, at: str, kind: str, data: dict[str, Any]) -> bytes:
+def _line(seq: int, epoch: int, token: str, at: str, kind: str, data: dict[str, object]) -> bytes:
     head = (f'{{"seq":{seq},"epoch":{epoch},"schema":{SCHEMA},"token":{_quote(token)},"at":{_quote(at)}'
             f',"kind":{_quote(kind)}')
     body = f'{head},"data":{_ENCODE(data)}}}'
@@ -240,7 +240,7 @@ class Writer:
         self.seq = last.seq if last else 0
         self.epoch = (last.epoch if last else 0) + 1
 
-    def append(self, kind: str, data: dict[str, Any], at: str, *, sync: bool = False) -> Entry:
+    def append(self, kind: str, data: dict[str, object], at: str, *, sync: bool = False) -> Entry:
         """Append one record; with `sync` it is on the disk when this returns. Fenced if the file was replaced."""
         self._check_unfenced()
         line = _line(self.seq + 1, self.epoch, self.token, at, kind, store_blobs(self.path.parent, data))
@@ -267,7 +267,7 @@ class Writer:
         os.ftruncate(self._descriptor, 0)
         self._size = self.seq = 0
 
-    def compact(self, state: dict[str, Any], at: str) -> None:
+    def compact(self, state: dict[str, object], at: str) -> None:
         """Replace the file by a snapshot of the replayed `state`; the old file stays beside it under its last
         number."""
         stored = store_blobs(self.path.parent, state)
@@ -290,7 +290,7 @@ class Writer:
             self._descriptor = -1
 
 
-def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: str, *, epoch: int | None = None,
+def append_shared(path: Path, token: str, kind: str, data: dict[str, object], at: str, *, epoch: int | None = None,
                   take: bool = False, sync: bool = False) -> Entry:
     """Append one record to a journal that has many writers; the caller holds the journal's lock and keeps nothing open.
 

@@ -80,7 +80,7 @@ def to_signal(file: str, body: Mapping[str, Any], guardians: Mapping[str, str]) 
         raise ValueError(f"its type {kind!r} is not known")
     node = _text(payload.get("node_id"))
     source, target = (_side(str(body[side]), node, guardians) for side in ("source", "target"))
-    return Signal(fresh_id("signal", file)[:12], {**source, "incarnation": 1}, target, kind, "",
+    return Signal(fresh_id("signal", file)[:12], {**source, "incarnation": 1}, {**target}, kind, "",
                   to_time(body["timestamp"]), node, 0, payload)
 
 

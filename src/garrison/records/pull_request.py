@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from garrison.errors import ForbiddenTransition
-from garrison.values import Value
+from garrison.records.record import Record
 
 
 class PullRequestState(StrEnum):
@@ -63,7 +63,7 @@ NO_AUTO = NOT_READY = "none"
 """In a record, what takes back `auto` or `ready`: an empty field stays as it was."""
 
 
-class PullRequest(Value):
+class PullRequest(Record):
     """What the journal says about a run's pull request; `state` is '' before the first step."""
 
     state: str = ""

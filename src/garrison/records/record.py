@@ -13,7 +13,7 @@ import json
 import re
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -39,11 +39,11 @@ def stated(default: T) -> T:
     return msgspec.field(default_factory=partial(copy.copy, default))
 
 
-def to_dict(record: object) -> dict[str, Any]:
+def to_dict(record: object) -> dict[str, object]:
     return {"schema": SCHEMA, **asdict(record)}
 
 
-def encode(record: object, unknown: Mapping[str, Any] | None = None) -> bytes:
+def encode(record: object, unknown: Mapping[str, object] | None = None) -> bytes:
     """Return a record as indented JSON with a final newline; undecodable bytes in its texts are escaped.
 
     Args:
@@ -64,13 +64,13 @@ def decode(kind: type[T], data: bytes, where: object) -> T:
     return from_dict(kind, body, where)
 
 
-def unknown_fields(kind: type[msgspec.Struct], data: bytes) -> dict[str, Any]:
+def unknown_fields(kind: type[msgspec.Struct], data: bytes) -> dict[str, object]:
     """Return the fields of a record's file that `kind` does not have: somebody else's, such as a later garrison's."""
     known = {"schema", *kind.__struct_encode_fields__}
     return {name: value for name, value in json.loads(data).items() if name not in known}
 
 
-def from_dict(kind: type[T], body: Mapping[str, Any], where: object) -> T:
+def from_dict(kind: type[T], body: Mapping[str, object], where: object) -> T:
     """Build a record of `kind` from a JSON object, checking the type of every field."""
     schema = body.get("schema", SCHEMA)
     if not isinstance(schema, int):
@@ -83,7 +83,7 @@ def from_dict(kind: type[T], body: Mapping[str, Any], where: object) -> T:
         raise RecordCorrupt(where, str(error)) from error
 
 
-def from_data(kind: type[T], data: Mapping[str, Any]) -> T:
+def from_data(kind: type[T], data: object) -> T:
     """Build a record of `kind` from JSON values; ValueError says which field is missing or has another type."""
     try:
         return msgspec.convert(data, kind)

@@ -25,7 +25,7 @@ import errno
 import json
 import re
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -92,14 +92,14 @@ class Signal(Value):
     """One message; `source` is {role, name, incarnation}, `target` {role, name}; `attempt` 0 means not of a node."""
 
     id: str
-    source: dict[str, Any]
-    target: dict[str, Any]
+    source: dict[str, object]
+    target: dict[str, object]
     signal_type: str
     run_id: str
     timestamp: str
     node_id: str | None = None
     attempt: int = 0
-    payload: dict[str, Any] = msgspec.field(default_factory=dict)
+    payload: dict[str, object] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not is_type(self.signal_type):
@@ -107,11 +107,17 @@ class Signal(Value):
 
     @property
     def recipient(self) -> Key:
-        return Key(self.target["role"], self.target["name"], self.run_id)
+        return Key(str(self.target["role"]), str(self.target["name"]), self.run_id)
 
     @property
     def sender(self) -> Key:
-        return Key(self.source["role"], self.source["name"], self.run_id)
+        return Key(str(self.source["role"]), str(self.source["name"]), self.run_id)
+
+    @property
+    def incarnation(self) -> int | None:
+        """Return its sender's; None if a person sent it, ValueError if it is no number."""
+        number = self.source.get("incarnation")
+        return None if number is None else int(str(number))
 
 
 class PostedSignal(Value):
@@ -156,8 +162,7 @@ def read(path: Path) -> Signal:
         raise FileNotFoundError(errno.ENOENT, "No such signal", str(path))
     signal = record.decode(Signal, data, path)
     try:
-        signal.recipient, signal.sender  # noqa: B018  # the names in the body are checked by building the keys
-        int(signal.source.get("incarnation") or 0)
+        signal.recipient, signal.sender, signal.incarnation  # noqa: B018  # what is in the body is checked by this
     except (UsageError, KeyError, TypeError, ValueError) as error:
         raise RecordCorrupt(path, f"source or target is not a name ({error})") from error
     return signal
@@ -219,10 +224,10 @@ def find_objection(signal: Signal, run: str, attempts: Mapping[str, int],
             return f"it is of attempt {signal.attempt} of {signal.node_id}, the current one is {current}"
     if kind in BY_INCARNATION:
         current = incarnations.get(signal.sender.full, 0)
-        if int(signal.source.get("incarnation") or 0) < current:
+        if (signal.incarnation or 0) < current:
             return f"{signal.sender.full} has a later incarnation ({current})"
     if kind in TO_INCARNATION and "incarnation" in signal.payload:
-        target = Key("orchestrator", signal.target["name"], run).full
+        target = Key("orchestrator", signal.recipient.name, run).full
         if signal.payload["incarnation"] != incarnations.get(target, 0):
             return f"it was meant for incarnation {signal.payload['incarnation']} of {target}, which is over"
     return None
@@ -244,8 +249,8 @@ class Payload(Value):
     type: ClassVar[str] = "GUIDANCE"
     action: ClassVar[str] = ""
 
-    def to_data(self) -> dict[str, Any]:
-        data = {"action": self.action} if self.action else {}
+    def to_data(self) -> dict[str, object]:
+        data: dict[str, object] = {"action": self.action} if self.action else {}
         return data | {KEYS.get(name, name): value for name, value in fields_of(self).items()
                        if value not in ("", None)}
 
@@ -296,7 +301,7 @@ class OrchestratorHung(Payload):
     type = "ORCHESTRATOR_STUCK"
     incarnation: int
     why: str
-    evidence: dict[str, Any] | None = None
+    evidence: dict[str, object] | None = None
 
 
 class OrchestratorParked(Payload):
@@ -448,9 +453,9 @@ class SendPipelineSignal(Payload):
 
     action = "signal"
     name: str
-    value: Any = True
+    value: object = True
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """Return it with its value, whatever that is."""
         return {**super().to_data(), "value": self.value}
 
@@ -484,37 +489,40 @@ def parse(signal: Signal) -> Payload | None:
     return parse_payload(signal.signal_type, signal.payload)
 
 
-def parse_payload(type_: str, data: Mapping[str, Any]) -> Payload | None:
+def parse_payload(type_: str, data: Mapping[str, object]) -> Payload | None:
     """Return the payload for a signal's type and JSON; as `parse`."""
     reader = _READERS.get(type_)
     return reader(data) if reader is not None else None
 
 
-def _text(data: Mapping[str, Any], key: str, default: str = "") -> str:
+def _text(data: Mapping[str, object], key: str, default: str = "") -> str:
     value = data.get(key)
     return default if value is None else str(value)
 
 
-def _texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def _texts(data: Mapping[str, object], key: str) -> tuple[str, ...]:
     value = data.get(key)
     return tuple(map(str, value)) if isinstance(value, (list, tuple)) else ()
 
 
-def _number(data: Mapping[str, Any], key: str) -> int:
+def _number(data: Mapping[str, object], key: str) -> int:
+    value = data.get(key)
     try:
-        return int(data.get(key) or 0)
-    except (TypeError, ValueError):
+        return int(value) if isinstance(value, (int, float, str)) else 0
+    except ValueError:
         return 0
 
 
-def _stuck(data: Mapping[str, Any]) -> Payload:
+def _stuck(data: Mapping[str, object]) -> Payload:
     if "parked" not in data:
-        return OrchestratorHung(_number(data, "incarnation"), _text(data, "why"), data.get("evidence"))
+        evidence = data.get("evidence")
+        return OrchestratorHung(_number(data, "incarnation"), _text(data, "why"),
+                                evidence if isinstance(evidence, dict) else None)
     return OrchestratorParked(_text(data, "node_id"), _text(data, "branch"), bool(data["parked"]),
                               _number(data, "life"), _text(data, "why"), _text(data, "probe_at"))
 
 
-def _guidance(data: Mapping[str, Any]) -> Payload | None:
+def _guidance(data: Mapping[str, object]) -> Payload | None:
     action, who = data.get("action"), _text(data, "who")
     if action == "stop":
         return StopRun(bool(data.get("hurry")) or None)
@@ -534,12 +542,12 @@ def _guidance(data: Mapping[str, Any]) -> Payload | None:
         return CancelNode(_text(data, "text"))
     if action == "signal" and data.get("name"):
         return SendPipelineSignal(str(data["name"]), data.get("value", True))
-    if action == "budget" and isinstance(data.get("max_steps"), int):
-        return SetBudget(data["max_steps"])
+    if action == "budget" and isinstance(steps := data.get("max_steps"), int):
+        return SetBudget(steps)
     return None
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], Payload | None]] = {
+_READERS: Mapping[str, Callable[[Mapping[str, object]], Payload | None]] = {
     "NODE_COMPLETE": lambda data: NodeComplete(_text(data, "node_id"), _text(data, "branch"), _text(data, "landing")),
     "MERGE_READY": lambda data: MergeReady(_text(data, "node_id"), _text(data, "branch")),
     "NEEDS_REVIEW": lambda data: NeedsReview(_text(data, "node_id"), _text(data, "branch")),

@@ -8,23 +8,24 @@ and an explanation that is not the reason shows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from garrison.records.events import Follows
 from garrison.records.identity import Identity
-from garrison.records.record import from_dict, to_dict
+from garrison.records.record import Record, from_dict, stated
 from garrison.supervise import restart
 from garrison.supervise.circuit import CLOSED, Circuit
-from garrison.supervise.hang_detector import judge_recorded
+from garrison.supervise.hang_detector import RecordedEvidence, judge_recorded
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, Verdict, judge
-from garrison.values import Value, replace
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
+    from collections.abc import Mapping
 
 START_RECHECK = 0.5
 """Seconds between two observations of a child that is starting. Time alone changes its verdict (its spawner has had its
@@ -38,8 +39,8 @@ class ChildState(Value):
     verdict: Verdict | None = None
     observation: Observation | None = None
     """The observation that the verdict was reached on."""
-    evidence: dict[str, Any] | None = None
-    """Evidence for the verdict `hung` or against it (`encode_evidence`); None while every heartbeat was in time."""
+    evidence: RecordedEvidence | None = None
+    """Evidence for the verdict `hung` or against it; None while every heartbeat was in time."""
 
     @property
     def living(self) -> bool:
@@ -240,40 +241,37 @@ def replay(inputs: DecisionInputs, action: str) -> Replay:
     return Replay(verdict, decision, same and (verdict and verdict.state) == (child.verdict and child.verdict.state))
 
 
-def encode_inputs(inputs: DecisionInputs) -> dict[str, Any]:
+class RecordedInputs(Record):
+    """Inputs of a decision in the journal; of the child's identity without what no supervisor decides on."""
+
+    rule: str
+    now: float = stated(0.0)
+    boot_id: str = stated("")
+    deaths: Sequence[Death] = stated([])
+    policy: Policy | None = None
+    circuit: Circuit | None = None
+    identity: dict[str, object] | None = None
+    verdict: Verdict | None = None
+    observation: Observation | None = msgspec.field(default=None, name="seen")
+    evidence: RecordedEvidence | None = None
+
+
+def encode_inputs(inputs: DecisionInputs) -> dict[str, object]:
     """Return the inputs of a decision as JSON values."""
     child = inputs.child
-    data: dict[str, Any] = {"rule": inputs.rule, "now": inputs.now, "boot_id": inputs.boot_id,
-                            "deaths": [_fields(death) for death in inputs.deaths]}
-    if inputs.policy is not None:
-        data["policy"] = _fields(inputs.policy)
-    if inputs.circuit != CLOSED:
-        data["circuit"] = _fields(inputs.circuit)
-    if child.identity is not None:
-        data["identity"] = {name: value for name, value in _fields(child.identity).items()
-                            if name not in _IRRELEVANT and value is not None}
-    if child.verdict is not None:
-        data["verdict"] = _fields(child.verdict)
-    if child.observation is not None:
-        data["seen"] = _fields(child.observation)
-    if child.hung:
-        data["evidence"] = child.evidence
-    return data
+    identity = None if child.identity is None else {
+        name: value for name, value in asdict(child.identity).items() if name not in _IRRELEVANT and value is not None}
+    return asdict(RecordedInputs(
+        inputs.rule, inputs.now, inputs.boot_id, inputs.deaths, inputs.policy,
+        inputs.circuit if inputs.circuit != CLOSED else None, identity, child.verdict, child.observation,
+        child.evidence if child.hung else None))
 
 
-def decode_inputs(data: dict[str, Any]) -> DecisionInputs:
+def decode_inputs(data: Mapping[str, object]) -> DecisionInputs:
     """Return the decoded inputs of a decision; RecordCorrupt if they are malformed or of a newer garrison."""
-    def read(kind: type[Any], key: str) -> Any:
-        return from_dict(kind, data[key], _SOURCE) if key in data else None
-
-    identity = from_dict(Identity, {"agent_id": "", **data["identity"]}, _SOURCE) if "identity" in data else None
-    child = ChildState(identity, read(Verdict, "verdict"), read(Observation, "seen"), data.get("evidence"))
-    deaths = [from_dict(Death, death, _SOURCE) for death in data.get("deaths", [])]
-    return DecisionInputs(data["rule"], child, deaths, data.get("now", 0.0), data.get("boot_id", ""),
-                          read(Policy, "policy"), read(Circuit, "circuit") or CLOSED)
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    body = to_dict(record)
-    del body["schema"]
-    return body
+    recorded = from_dict(RecordedInputs, data, _SOURCE)
+    body = recorded.identity
+    identity = None if body is None else from_dict(Identity, {"agent_id": "", **body}, _SOURCE)
+    child = ChildState(identity, recorded.verdict, recorded.observation, recorded.evidence)
+    return DecisionInputs(recorded.rule, child, recorded.deaths, recorded.now, recorded.boot_id, recorded.policy,
+                          recorded.circuit or CLOSED)

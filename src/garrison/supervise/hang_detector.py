@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from garrison.values import Value, fields_of
+from garrison.values import Value, fields_of, replace
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
-    from typing import Any
 
 OWN_EVIDENCE = ("beat", "cpu", "running")
 """Evidence of the process itself: its heartbeat; CPU time of its tree, or processes in it that came and went; not
@@ -52,6 +51,14 @@ class Evidence(Value):
     """Reason for which the agent reports to wait (a person, the reset of a limit)."""
     watched: float = 0.0
     """Seconds this incarnation was watched."""
+
+
+class RecordedEvidence(Evidence, kw_only=True):
+    """Evidence as a record holds it, with the limits that it was compared with; `rule` is '' if none fired."""
+
+    timeout: float
+    silence: float | None
+    rule: str = ""
 
 
 class Hang(Value):
@@ -160,18 +167,17 @@ def latest_evidence(ages: dict[str, float]) -> tuple[str, float] | None:
     return min(ages.items(), key=lambda item: item[1]) if ages else None
 
 
-def encode_evidence(evidence: Evidence, hang: Hang | None, timeout: float,
-                    silence: float | None = None) -> dict[str, Any]:
-    """Return the evidence as JSON values, with the limits it was compared with and the rule that fired."""
-    body = {**fields_of(evidence), "ages": {kind: round(age, 3) for kind, age in evidence.ages.items()},
-            "watched": round(evidence.watched, 3), "tool_left": round(evidence.tool_left, 3)}
-    return {**body, "timeout": timeout, "silence": silence, "rule": hang.rule if hang else ""}
+def record_evidence(evidence: Evidence, hang: Hang | None, timeout: float,
+                    silence: float | None = None) -> RecordedEvidence:
+    """Return the evidence with the limits it was compared with and the rule that fired."""
+    ages = {kind: round(age, 3) for kind, age in evidence.ages.items()}
+    rounded = replace(evidence, ages=ages, watched=round(evidence.watched, 3), tool_left=round(evidence.tool_left, 3))
+    return RecordedEvidence(**fields_of(rounded), timeout=timeout, silence=silence, rule=hang.rule if hang else "")
 
 
-def judge_recorded(body: dict[str, Any]) -> Hang | None:
-    """Apply `find_hang` to recorded evidence; KeyError or TypeError if it is malformed."""
-    fields = {name: value for name, value in body.items() if name not in ("timeout", "silence", "rule")}
-    return find_hang(Evidence(**fields), body["timeout"], body["silence"])
+def judge_recorded(evidence: RecordedEvidence) -> Hang | None:
+    """Apply `find_hang` to recorded evidence."""
+    return find_hang(evidence, evidence.timeout, evidence.silence)
 
 
 class WatchClock:

@@ -45,7 +45,7 @@ from garrison.system.clock import from_iso, iso
 from garrison.system.disk_space import retry_until_space
 from garrison.system.processes import ProcessId
 from garrison.system.shortage import is_shortage
-from garrison.values import Value, replace
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from garrison.records.names import Key
     from garrison.records.store import Store
+    from garrison.supervise.hang_detector import RecordedEvidence
     from garrison.supervise.observer import Observer, ProcessOrigin
     from garrison.supervise.verdict import Observation, Verdict
     from garrison.system.clock import Clock
@@ -86,7 +87,7 @@ class SpawnRequest(Value):
     worktree: str | None = None
     branch: str | None = None
     session_id: str = ""
-    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    metadata: dict[str, object] = msgspec.field(default_factory=dict)
     journal_incarnation: int = 0
     """Highest incarnation in the spawner's journal; a lost record must not start one twice."""
 
@@ -457,21 +458,21 @@ def rebuild_identity(observer: Observer, key: Key, journaled: int = 0, *, locked
 
 
 def replace_incarnation(observer: Observer, identity: Identity, reason: str, grace: float,
-                        evidence: dict[str, Any] | None = None) -> Identity:
+                        evidence: RecordedEvidence | None = None) -> Identity:
     """Fence and kill an incarnation; afterwards its name is free for `start_incarnation`.
 
     Args:
         grace: seconds between TERM and KILL.
         evidence: what a verdict `hung` rests on.
     """
-    is_hung = evidence is not None and bool(evidence.get("rule"))
+    is_hung = evidence is not None and bool(evidence.rule)
     fenced = fence(observer, identity, reason, HUNG if is_hung else CRASH, evidence)
     kill_incarnation(observer, fenced, grace)
     return fenced
 
 
 def fence(observer: Observer, identity: Identity, reason: str, death_class: str = CRASH,
-          evidence: dict[str, Any] | None = None, observation: Observation | None = None) -> Identity:
+          evidence: RecordedEvidence | None = None, observation: Observation | None = None) -> Identity:
     """Write `crashed` over an incarnation, with the evidence and the class of its death (`death_classes.CLASSES`).
 
     Fenced if a later incarnation has the name by now.
@@ -483,7 +484,7 @@ def fence(observer: Observer, identity: Identity, reason: str, death_class: str 
     now, observation = observer.clock.utc(), observation or observer.observe(identity)
     _free_record(observer, identity)
     recorded = {"verdict": reason, "pid_ticks": observation.pid_ticks, "beat_age": observation.beat_age,
-                "seen_at": now, **(evidence or {})}
+                "seen_at": now, **(asdict(evidence) if evidence else {})}
     if identity.host == observer.machine.host and identity.boot_id != observer.machine.boot_id:
         death_class = REBOOT
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 from garrison.records import life_lock
 from garrison.records.identity import Identity
 from garrison.records.names import format_marker
-from garrison.supervise.hang_detector import Evidence, EvidenceTimes, WatchClock, encode_evidence, find_hang
+from garrison.supervise.hang_detector import (
+    Evidence,
+    EvidenceTimes,
+    RecordedEvidence,
+    WatchClock,
+    find_hang,
+    record_evidence,
+)
 from garrison.supervise.verdict import Observation, Verdict, is_spawn_due, is_start_overdue, judge, stale_reason
 from garrison.system.clock import from_iso, iso
 from garrison.system.processes import TICKS_PER_SECOND
@@ -23,7 +30,6 @@ from garrison.values import Value, replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
     from garrison.errors import RecordError
     from garrison.records.names import Key
@@ -212,10 +218,10 @@ class AgentEvidence(Protocol):
 
 
 class Inspection(Value):
-    """A verdict on one process, with its evidence as JSON values; None if none was gathered."""
+    """A verdict on one process, with its evidence; None if none was gathered."""
 
     verdict: Verdict
-    evidence: dict[str, Any] | None = None
+    evidence: RecordedEvidence | None = None
 
 
 class _Watched:
@@ -229,7 +235,7 @@ class _Watched:
         self.times = EvidenceTimes(began)
         self.last_scan = self.last_walk = -1e9
         self.scans = 0
-        self.evidence: dict[str, Any] | None = None
+        self.evidence: RecordedEvidence | None = None
 
 
 class HangWatcher:
@@ -267,7 +273,7 @@ class HangWatcher:
         timeout = self._stopped_limit(identity) if evidence.state == "T" else self.timeout
         # One scan shows no change; two do.
         hang = find_hang(evidence, timeout, silence) if watched.scans > 1 else None
-        watched.evidence = encode_evidence(evidence, hang, timeout, silence)
+        watched.evidence = record_evidence(evidence, hang, timeout, silence)
         return Inspection(Verdict("hung", hang.why) if hang else verdict, watched.evidence)
 
     def _stopped_limit(self, identity: Identity) -> float:
@@ -365,7 +371,7 @@ def judge_now(observer: Observer, identity: Identity, timeout: float, wait: Call
                         cpu_s=tree.cpu_seconds, watched=pause)
     hang = find_hang(evidence, timeout)
     return Inspection(Verdict("hung", hang.why) if hang else observer.judge(identity),
-                      encode_evidence(evidence, hang, timeout))
+                      record_evidence(evidence, hang, timeout))
 
 
 def _heartbeat_age(observer: Observer, identity: Identity) -> float:

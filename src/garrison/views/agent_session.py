@@ -8,6 +8,7 @@ from garrison.records import run as run_records
 from garrison.records.failover import present_agent, read_failovers
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.names import Key
+from garrison.records.record import from_data
 from garrison.records.run import Launch, RunFiles, Task
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
@@ -45,7 +46,7 @@ def open_session(store: Store, key: Key) -> AgentSession:
     logs_hint = f"`garrison logs {key.name} --run {key.run}` shows its output"
     if identity is None or not identity.tmux:
         raise NotFound(f"{key.full} has no session yet; {logs_hint}")
-    session = Session(**identity.tmux)
+    session = from_data(Session, identity.tmux)
     launch = run_records.load(Launch, RunFiles(store.home, key.run).launch)
     terminal, _ = choose_terminal(session.kind or (launch.terminal if launch else "auto"), store.home)
     if not _is_living(store, identity) or not terminal.is_alive(session):

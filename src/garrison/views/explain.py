@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from garrison.ends import read_told
+from garrison.ends import Told
 from garrison.errors import RecordError
 from garrison.merge.explanation import describe_changes, describe_union
 from garrison.merge.turns import describe_wait
@@ -37,6 +37,7 @@ from garrison.records.events import (
     WorkSaved,
     decode_data,
 )
+from garrison.records.record import from_data
 from garrison.records.signals import is_own
 from garrison.supervise.decisions import DecisionInputs, decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
@@ -288,9 +289,13 @@ def _verdict(data: Mapping[str, Any], runs: int = 1) -> str:
     return _with_reason(f"gate {data['result']}" + (f" in {runs} runs" if runs > 1 else ""), data.get("reason", ""))
 
 
+def _queued(data: Mapping[str, Any]) -> str:
+    changes = describe_changes(from_data(tuple[Told, ...], data.get("changes") or ()))
+    return "; ".join(filter(None, (f"queued {data['branch']} at {data['oid'][:10]} for {data['target']}", changes)))
+
+
 _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "enq": lambda data: "; ".join(filter(None, (f"queued {data['branch']} at {data['oid'][:10]} for {data['target']}",
-                                                describe_changes(read_told(data.get("changes") or ()))))),
+    "enq": _queued,
     "verdict": _verdict,
     "state": lambda data: _with_reason(f"merge entry {data['status']}", data.get("reason", "")),
     "cancel": lambda data: _with_reason("merge entry cancelled", data.get("reason", "")),

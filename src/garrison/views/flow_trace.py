@@ -49,4 +49,4 @@ class FlowTrace:
                   | PullRequestChanged(flow=FlowAdvanced(body=body))):
                 self._flow.apply(body)
             case Snapshot(state=state) if state.get("flow"):
-                self._flow.restore(state["flow"], state.get("graph", ""))
+                self._flow.restore(state["flow"], str(state.get("graph", "")))

@@ -169,7 +169,7 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
 
 def _event(signal: Signal) -> GuardianSignal:
     return GuardianSignal(signal.id, signal.signal_type, signal.node_id, signal.attempt, signal.sender.full,
-                          signal.source.get("incarnation"), text=signals.describe_own(signal))
+                          signal.incarnation, text=signals.describe_own(signal))
 
 
 def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signals.Payload | None, node: NodeState,
@@ -260,7 +260,7 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
         elif merge.status in entry.HAS_LANDED:
             actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
                                                landing="" if merge.commit else Landing.NO_CHANGE,
-                                               changes=[list(each) for each in merge.changes])))
+                                               changes=merge.changes)))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
             actions.append(_change(change_after_failure(plan, name, node, merge.failure_kind,
                                                         merge.reason or merge.status, max_rework)))

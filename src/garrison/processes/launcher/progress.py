@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.ends import Departure, read_told
+from garrison.ends import Departure
 from garrison.errors import GarrisonError
 from garrison.merge.explanation import describe_changes
 from garrison.pipeline.node_status import Landing, shown
@@ -105,7 +105,7 @@ class Progress:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "foreign_moves": [fields_of(move) for move in state.foreign_moves],
                                     "warnings": [fields_of(warning) for warning in state.warnings],
-                                    "landing": asdict(state.landing) if state.landing.status else None,
+                                    "landing": fields_of(state.landing) if state.landing.status else None,
                                     "nodes": {name: {**asdict(node), "status": shown(node.status, node.landing)}
                                               for name, node in state.nodes.items()}}))
             return
@@ -182,7 +182,7 @@ def _node(event: NodeChanged) -> str:
     if event.status == "impl_complete" and event.landing == Landing.NO_CHANGE:
         return ""  # it is not queued
     commit = f" ({event.commit[:10]})" if event.commit else ""
-    told = describe_changes(read_told(event.changes))
+    told = describe_changes(event.changes)
     return f"{event.node}: {shown(event.status, event.landing)}{commit}" + (f": {reason}" if reason else "") + (
         f"; {told}" if told else "")
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from garrison.agents.result import NOTHING_TO_DO
-from garrison.ends import Departure, Effect, RefusedBy, read_told, with_effect
+from garrison.ends import Departure, Effect, RefusedBy, Told, with_effect
 from garrison.merge.entry import HAS_LANDED
 from garrison.merge.explanation import describe_refused
 from garrison.pipeline.node_status import Landing
@@ -43,6 +43,7 @@ from garrison.records.events import (
     decode,
 )
 from garrison.records.names import branch_name
+from garrison.records.record import from_data
 from garrison.records.signals import (
     CancelNode,
     InputResponse,
@@ -74,7 +75,6 @@ from garrison.values import Value, replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from garrison.ends import Told
     from garrison.processes.merge_client import MergeStatus
     from garrison.records.events import Event
     from garrison.records.journal import Entry
@@ -180,7 +180,7 @@ class RunnerFacts:
                 setattr(self, event.name, str(event.value))
             case "changes":
                 found = json.loads(str(event.value))
-                self.inspected, self.changes = found["tip"], read_told(found["changes"])
+                self.inspected, self.changes = found["tip"], from_data(tuple[Told, ...], found["changes"])
             case "tree":
                 self.has_worktree = bool(event.value)
             case "begun":

@@ -55,7 +55,7 @@ from garrison.supervise.restart import Policy
 from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.system.terminal_choice import choose_terminal, end_lost_server
-from garrison.values import replace
+from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -244,7 +244,7 @@ class Runner:
         view = self._view
         if self.stopping or view is None or not view.orchestrator.living or self.parent.is_gone:
             return None
-        if self.task.silence_s is not None or (view.orchestrator.evidence or {}).get("stopped"):
+        if self.task.silence_s is not None or (view.orchestrator.evidence and view.orchestrator.evidence.stopped):
             return None
         if not all_beating([self._heartbeat], self.runtime.clock.monotonic(), heartbeat_limit(self.runtime.timing)):
             return None
@@ -424,7 +424,8 @@ class Runner:
         child = view.orchestrator
         if child.hung and child.identity is not None:
             incarnation = child.identity.incarnation
-            self.parent.send(OrchestratorHung(incarnation, action.why, child.evidence),
+            evidence = asdict(child.evidence) if child.evidence else None
+            self.parent.send(OrchestratorHung(incarnation, action.why, evidence),
                              f"{self.orchestrator_key.full}-{incarnation}-stuck")
         death_class = action.payload.death_class if isinstance(action.payload, ReplaceChild) else CRASH
         self.supervisor.replace_child(child, action.why, death_class)

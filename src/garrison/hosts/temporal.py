@@ -51,6 +51,7 @@ from garrison.hosts.temporal_workflow import (
     ATTEMPT,
     CANCEL,
     CLAIMED,
+    CONVERTER,
     SEND,
     WORKFLOW,
     Claimed,
@@ -131,7 +132,7 @@ class TemporalDispatcher:
 
     async def _connect(self, serves_workflows: bool) -> Client:
         client = await Client.connect(self.address, namespace=self.namespace, identity=self.worker or self.crew,
-                                      **connection_options(os.environ, self._config))
+                                      data_converter=CONVERTER, **connection_options(os.environ, self._config))
         if serves_workflows:
             self._server = Worker(client, task_queue=self._runs, workflows=[NodeAttemptWorkflow])
             self._serving = asyncio.create_task(self._server.run())

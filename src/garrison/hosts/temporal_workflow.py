@@ -8,13 +8,25 @@ else. So each worker serves a task queue of its own as well: a delivery is an ac
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
+from temporalio.converter import (
+    AdvancedJSONEncoder,
+    CompositePayloadConverter,
+    DataConverter,
+    DefaultPayloadConverter,
+    JSONPlainPayloadConverter,
+    JSONTypeConverter,
+)
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
+    import msgspec
+
     from garrison.hosts.attempts import AttemptId, AttemptResult, AttemptState, Message, NodeAttempt, Outcome
     from garrison.values import Value
 
@@ -52,6 +64,30 @@ class Ended(Value):
     state: AttemptState
     result: AttemptResult | None = None
     why: str = ""
+
+
+class _Encoder(AdvancedJSONEncoder):
+    def default(self, o: Any) -> Any:
+        return msgspec.to_builtins(o) if isinstance(o, Value) else super().default(o)
+
+
+class _Records(JSONTypeConverter):
+    def to_typed_value(self, hint: type, value: Any) -> Any:
+        is_record = isinstance(hint, type) and issubclass(hint, Value)
+        return msgspec.convert(value, hint) if is_record else JSONTypeConverter.Unhandled
+
+
+class _Payloads(CompositePayloadConverter):
+    """Payloads of the SDK, but for records: it knows dataclasses only."""
+
+    def __init__(self) -> None:
+        json = JSONPlainPayloadConverter(encoder=_Encoder, custom_type_converters=[_Records()])
+        super().__init__(*(json if isinstance(each, JSONPlainPayloadConverter) else each
+                           for each in DefaultPayloadConverter.default_encoding_payload_converters))
+
+
+CONVERTER = replace(DataConverter.default, payload_converter_class=_Payloads)
+"""How both sides write what passes through the server."""
 
 
 @workflow.defn(name=WORKFLOW)

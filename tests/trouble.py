@@ -41,7 +41,7 @@ PLANTED = (
     _bug("trouble: foreign clean", "a clean-up touches what another home's run of that id made",
          _at("doctor/cleanup.py", "plan_cleanup", "condition", "False", "holds_id")),
     _bug("trouble: no room", "a full disk is no reason to wait",
-         _at("system/hindrance.py", "find_hindrance", "return", "None")),
+         _at("system/machine.py", "find_hindrance", "return", "None")),
     _bug("trouble: registration", "a damaged registration of a worktree is left as it is",
          _at("system/git/repository.py", "Repository._mend", "condition", "True", "REPAIR")),
     _bug("trouble: gc", "nobody looks whether a gc took what was written before it had a ref",
@@ -134,7 +134,7 @@ exec {real} "$@"
     def patiently(self, act: Callable[[], T]) -> T:
         """Do what the engine waits with while something passes: it is repeated once that is over."""
         from garrison.errors import GarrisonError
-        from garrison.system.hindrance import passes
+        from garrison.system.machine import passes
 
         try:
             return act()

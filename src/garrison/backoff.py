@@ -7,7 +7,7 @@ Every delay of this kind is a value of this class, beside what it is for:
 | 1, 2, 4 | an agent's message or start in an agent graph, then it has failed | `agents.graph.session_manager` |
 | 0.5 to 60, up to 15 minutes | a model's API, by the class of its refusal; a program that is gone | `agents.trouble` |
 | 0.5 to 30 | a process that died | `supervise.restart` |
-| 5 to 30 | a start that met a lack of processes, memory or descriptors | `system.shortage` |
+| 5 to 30 | a start that met a lack of processes, memory or descriptors | `system.machine` |
 | 600 to 7,200 | the probe of a process that is parked | `supervise.restart` |
 | 0.2, 0.4 … 60; others by name | a node of a pipeline | `pipeline.flow.program` |
 | 30 to 1,800 | a merge queue that paused | `merge.base_check` |

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from doubles.processes import MemoryProcesses
 from garrison.errors import GarrisonError, Shortage
-from garrison.system import kill_tree, processes
-from garrison.system.kill_tree import select_targets
-from garrison.system.process_control import Processes, RealProcesses
+from garrison.system import process_control, processes
+from garrison.system.process_control import Processes, RealProcesses, select_targets
 from garrison.system.processes import Child, Host, ProcessId, ProcessRow, is_tmux, parse_stat
 from support import git, make_repository, until
 
@@ -119,8 +118,9 @@ def test_a_sweep_spares_its_caller(world: World) -> None:
     me = world.processes.probe(ours)
     assert me is not None
     if isinstance(world.processes, RealProcesses):
-        assert kill_tree.select_targets(me.id, "", processes.list_processes(), caller=ours, earlier=()) is not None
-        assert me.id not in kill_tree.select_targets(me.id, LIFE, processes.list_processes(), caller=ours)
+        found = process_control.select_targets(me.id, "", processes.list_processes(), caller=ours, earlier=())
+        assert found is not None
+        assert me.id not in process_control.select_targets(me.id, LIFE, processes.list_processes(), caller=ours)
     else:
         assert me.id not in world.processes.kill_tree(me.id, LIFE)
         assert world.processes.probe(child.pid).zombie  # type: ignore[union-attr]

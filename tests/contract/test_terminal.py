@@ -22,7 +22,7 @@ import pytest
 from garrison.errors import GarrisonError, RecordCorrupt, Refused, UsageError
 from garrison.processes.spawn import close_sessions
 from garrison.records.identity import Identity
-from garrison.system import kill_tree, processes
+from garrison.system import process_control, processes
 from garrison.system.terminal import ProcessTerminal, Session, Terminal
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape
@@ -523,7 +523,7 @@ def test_ids_of_a_dead_server_are_not_valid_on_the_next(on_tmux: Bench) -> None:
     assert not on_tmux.terminal.is_alive(first)
     on_tmux.terminal.close(first)
     assert on_tmux.terminal.is_alive(second)
-    kill_tree.kill_tree(None, on_tmux.life(NAME), grace=0)
+    process_control.kill_tree(None, on_tmux.life(NAME), grace=0)
 
 
 @needs_tmux

@@ -6,7 +6,7 @@ import signal as signals
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from garrison.system.kill_tree import select_targets
+from garrison.system.process_control import select_targets
 from garrison.system.processes import MARKER, Child, Host, ProcessId, ProcessInfo, ProcessRow
 from garrison.values import replace
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import garrison
-from garrison.system.own_package import MODULE_MISSING, module_argv
+from garrison.system.machine import MODULE_MISSING, module_argv
 from support import DEADLINE, Node, Place, git, wait_for
 
 

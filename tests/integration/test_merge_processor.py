@@ -19,7 +19,7 @@ from garrison.merge.queue import MergeQueue, find_unrecorded, list_queues
 from garrison.merge.records import QueueResumed
 from garrison.processes.merge_processor.process import QueueWorker
 from garrison.records import journal, log_retention
-from garrison.system import disk_space, failpoint, processes
+from garrison.system import failpoint, machine, processes
 from garrison.values import replace
 from support import DEADLINE
 
@@ -450,7 +450,7 @@ def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeyp
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     crowded = {"trees": world.trees, "home": world.home}[where]
-    monkeypatch.setattr(disk_space, "is_full",
+    monkeypatch.setattr(machine, "is_full",
                         lambda path: path.is_relative_to(crowded) and not (tmp_path / "room").exists())
     processor = world.processor()
     steps = [processor.step() for _ in range(10)]

@@ -16,7 +16,7 @@ import pytest
 
 from garrison.errors import GarrisonError
 from garrison.system import processes
-from garrison.system.kill_tree import kill_tree
+from garrison.system.process_control import kill_tree
 from garrison.system.processes import Child, ProcessId
 from support import DEADLINE, until
 
@@ -219,9 +219,9 @@ def test_another_users_process_is_named(tmp_path: Path, life: str, monkeypatch: 
 
 
 def test_a_sweep_from_below_spares_the_caller_and_those_above_it(tmp_path: Path, life: str) -> None:
-    code = ("import os; from garrison.system import kill_tree, processes as p\n"
+    code = ("import os; from garrison.system import process_control, processes as p\n"
             "top = os.getppid()\n"
-            f"kill_tree.kill_tree(p.probe(top).id, {life!r}, grace=5)\n"
+            f"process_control.kill_tree(p.probe(top).id, {life!r}, grace=5)\n"
             "print('done', flush=True); open('done', 'w').write('1\\n')\n")
     start(tmp_path, life, f"sleep 60 & echo $! > victim; {sys.executable} -c \"{code}\"; echo 2 > after")
     victim = said(tmp_path, "victim")

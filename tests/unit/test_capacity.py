@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.system.capacity import AGENT_BYTES, available_memory, cores, default_agents
+from garrison.system.machine import AGENT_BYTES, available_memory, cores, default_agents
 
 GIB = 1 << 30
 

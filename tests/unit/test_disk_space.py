@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from garrison.system import disk_space
+from garrison.system import machine
 
 
 @pytest.mark.parametrize(("found", "full"), [
@@ -26,7 +26,7 @@ def test_a_disk_is_full_of_bytes_or_of_files(found: dict[str, int], full: bool,
     """Seen to begin lives that could not write a name on a disk with bytes to spare, and to count their deaths."""
     roomy = {"f_blocks": 1000, "f_bavail": 500, "f_frsize": 4096, "f_files": 1000, "f_ffree": 500, "f_favail": 500}
     monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(**(roomy | found)))
-    assert disk_space.is_full(Path("/anywhere")) is full
+    assert machine.is_full(Path("/anywhere")) is full
 
 
 def test_a_write_without_space_is_retried_until_the_deadline() -> None:
@@ -39,11 +39,11 @@ def test_a_write_without_space_is_retried_until_the_deadline() -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return "done"
 
-    assert disk_space.retry_until_space(step, waits.append, lambda: False) == "done"
-    assert len(tries) == 3 and waits == [disk_space.PAUSE] * 2
+    assert machine.retry_until_space(step, waits.append, lambda: False) == "done"
+    assert len(tries) == 3 and waits == [machine.SPACE_PAUSE] * 2
     tries.clear()
     with pytest.raises(OSError, match="No space left"):
-        disk_space.retry_until_space(step, waits.append, lambda: True)
+        machine.retry_until_space(step, waits.append, lambda: True)
     assert len(tries) == 1
 
 
@@ -52,4 +52,4 @@ def test_any_other_error_is_raised_at_once() -> None:
         raise OSError(errno.EACCES, "Permission denied")
 
     with pytest.raises(PermissionError):
-        disk_space.retry_until_space(step, pytest.fail, lambda: False)
+        machine.retry_until_space(step, pytest.fail, lambda: False)

@@ -12,7 +12,7 @@ from garrison.ends import End
 from garrison.errors import Shortage
 from garrison.processes.runner import jobs
 from garrison.processes.runner.jobs import MAX_INCONCLUSIVE, RunnerJobs, ValidatorJob
-from garrison.system import shortage
+from garrison.system import machine
 
 
 class Validator(ValidatorJob):
@@ -58,8 +58,8 @@ def test_a_job_for_which_the_machine_had_no_room_is_repeated_after_a_pause(name:
     assert ended.poll(100.0) is None, "it says nothing about the work"
     assert not ended.name, "it is at work no more"
     with pytest.raises(Shortage):
-        ended.require_room(100.0 + shortage.PAUSE - 0.1)
-    ended.require_room(100.0 + shortage.PAUSE)
+        ended.require_room(100.0 + machine.PAUSE - 0.1)
+    ended.require_room(100.0 + machine.PAUSE)
 
 
 @pytest.mark.parametrize("name", ["setup", "acceptance"])

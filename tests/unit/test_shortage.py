@@ -13,11 +13,12 @@ from garrison.agents.base import AgentReport, Outcome
 from garrison.errors import GarrisonError, Shortage
 from garrison.processes.orchestrator.process import lacked_room
 from garrison.supervise.restart import Death, Policy, apply_policy
-from garrison.system.capacity import RECOVERY, AgentLimit
 from garrison.system.git.repository import GitError
-from garrison.system.shortage import (
+from garrison.system.machine import (
     MIN_FOR_WORK,
     MIN_PROCESSES,
+    RECOVERY,
+    AgentLimit,
     find_shortage,
     is_shortage,
     reports_shortage,

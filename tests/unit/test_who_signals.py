@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import garrison
-from garrison.system import kill_tree, processes, tmux
+from garrison.system import process_control, processes, tmux
 
 ROOTS = (Path(garrison.__file__).parent, Path(__file__).parents[2] / "examples" / "demo" / "garrison_demo")
-HOMES = {inspect.getsourcefile(home) for home in (processes, kill_tree)}
+HOMES = {inspect.getsourcefile(home) for home in (processes, process_control)}
 """Where numbers are signalled, once each is verified."""
 RAW = frozenset({"os.kill", "os.killpg", "signal.pidfd_send_signal", "signal.pthread_kill",
                  *(f"psutil.Process.{act}" for act in ("kill", "terminate", "send_signal", "suspend", "resume"))})

@@ -15,10 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,12 +28,16 @@ from garrison.processes.run_state import RunState
 from garrison.processes.runtime import Runtime
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader
-from garrison.records.names import Key
 from garrison.sandbox.place import MODE_VARIABLE
-from garrison.supervise.verdict import Verdict
 from garrison.system import processes
 from garrison.system.git import Git
-from garrison.system.terminal_choice import choose_terminal
+from garrison.system.terminal import choose_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from garrison.records.names import Key
+    from garrison.supervise.verdict import Verdict
 
 DEMO = Path(__file__).resolve().parent.parent
 """Folder of the demonstration: pipelines, project, agents and the scripted model."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.requests import QuestionRequest, Reply, parse_request
 from garrison.agents.result import MAX_BYTES
 from garrison.errors import Shortage
-from garrison.system import peer
+from garrison.system import unix_socket
 from garrison.system.unix_socket import short_path
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Channel:
         accepted.setblocking(False)
         connection = _Connection(accepted, now + REQUEST_SECONDS)
         self._connections[accepted.fileno()] = connection
-        if objection := peer.find_objection(accepted, os.getuid(), self._roots()):
+        if objection := unix_socket.find_objection(accepted, os.getuid(), self._roots()):
             self._log_once(f"a request to the agent's socket was refused: {objection}")
             self._reply(connection, Reply(f"refused: {objection}"), now)
             return

@@ -10,7 +10,6 @@ Shell completion and cron call this module, so what only the merge queue needs i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +23,8 @@ from garrison.records.run import Launch, RunFiles, list_runs, load
 from garrison.records.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue, QueueReader
     from garrison.supervise.observer import Observer

@@ -23,7 +23,7 @@ from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import launcher_key
 from garrison.records.quarantine import quarantine
 from garrison.supervise.incarnation import replace_incarnation
-from garrison.system import kill_tree, processes, untrusted
+from garrison.system import process_control, processes, untrusted
 from garrison.system.git import abandoned_locks, registrations
 from garrison.values import Value
 
@@ -78,7 +78,7 @@ class EndProcess(Fix):
     def apply(self, runtime: Runtime) -> None:
         """End all processes with the marker, through pidfds that are verified to be of them."""
         if processes.life_marker(self.pid) == self.marker and processes.is_running(self.pid, self.ticks):
-            kill_tree.kill_tree(None, self.marker, grace=runtime.timing.sweep_grace)
+            process_control.kill_tree(None, self.marker, grace=runtime.timing.sweep_grace)
 
 
 class CloseSession(Fix):

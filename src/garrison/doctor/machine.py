@@ -29,7 +29,7 @@ from garrison.doctor.findings import (
 )
 from garrison.errors import Refused, UsageError
 from garrison.plugins import WORDS, list_plugins
-from garrison.system import disk_space, systemd
+from garrison.system import machine, systemd
 from garrison.system.tmux_server import supported_version
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def examine_machine(scope: Scope) -> Iterator[Finding]:
         seen.add(device)
         usage = os.statvfs(existing)
         finding = judge_disk(path, usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize,
-                             disk_space.MIN_BYTES)
+                             machine.MIN_BYTES)
         if finding:
             yield finding
     finding = judge_file_system(runtime.home, file_system(_nearest_existing(runtime.home)), _flock_error(runtime.home))

@@ -18,7 +18,6 @@ import select
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -60,7 +59,7 @@ from garrison.sandbox.setups import SetupLayer
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.supervise.lost_time import LostTime
-from garrison.system import disk_space, failpoint, hindrance, kill_tree, processes, shortage, untrusted, worktree_files
+from garrison.system import failpoint, machine, process_control, processes, untrusted, worktree_files
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.event_loop import FolderChanges
 from garrison.system.exit_info import quote_command
@@ -71,6 +70,7 @@ from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
     from garrison.merge.config import QueueConfig
     from garrison.merge.entry import MergeEntry
@@ -451,7 +451,7 @@ class GateRun:
                 self._restore_after_setup()
             except (GarrisonError, OSError) as error:  # what it left cannot be read or kept
                 log = self.setup_log
-                result: Result = "lost" if hindrance.passes(error) else "red"
+                result: Result = "lost" if machine.passes(error) else "red"
                 return Verdict(result, 1, f"after the set-up: {error}", read_tail(log, TAIL_LINES), log)
             self._start_stage("gate", self.config.gate_command, self.log)
             return None
@@ -516,13 +516,13 @@ class GateRun:
     def _judge(self, stage: str, end: End, now: float) -> Verdict:
         lost_time = self._describe_lost_time(end, now)
         self._kill_rest()
-        is_disk_full = end.code != 0 and disk_space.is_full(self.slot.path)
+        is_disk_full = end.code != 0 and machine.is_full(self.slot.path)
         if is_disk_full:
             self.slot.empty()  # it may have filled the disk itself, and without room nothing can be recorded
         log = self.setup_log if stage == "setup" else self.log
         held_back = explain_missing_command(self.held_back, log, end)  # before the tail: it adds to the log
         tail = read_tail(log, TAIL_LINES)
-        is_disk_full |= disk_space.reports_no_space(tail)
+        is_disk_full |= machine.reports_no_space(tail)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""
         hint = explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", end, tail,
                                     self.environment.get("PATH", os.defpath), command) + held_back
@@ -556,14 +556,14 @@ class GateRun:
         room for its processes."""
         if end.kind in (EndKind.LOST, EndKind.SIGNAL):
             return True
-        return end.code != 0 and shortage.reports_shortage(tail)
+        return end.code != 0 and machine.reports_shortage(tail)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def _kill_rest(self) -> None:
         """End processes that the stage left running."""
         child = self.child
-        kill_tree.kill_tree(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker,
+        process_control.kill_tree(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker,
                             grace=_KILL_GRACE)
         if child:
             processes.exit_code(child.pid)
@@ -684,11 +684,11 @@ class GateRuns:
 
     def _full_disk(self) -> Path | None:
         """Return the folder in which a gate could not write: that of its worktree, or of its verdict."""
-        return next((path for path in (self.folder, self.queue.folder) if disk_space.is_full(path)), None)
+        return next((path for path in (self.folder, self.queue.folder) if machine.is_full(path)), None)
 
     def _lack_of_room(self) -> str:
         """Return what the machine lacks for a gate run, '' if nothing."""
-        if lack := shortage.find_shortage(shortage.MIN_FOR_WORK):
+        if lack := machine.find_shortage(machine.MIN_FOR_WORK):
             return lack
         if read_rights(self.queue.home, Role.GATE, environ=self.environment).mode is not Mode.NONE:
             try:  # before the journal has a gate run: it may be tried again for long
@@ -751,7 +751,7 @@ class GateRuns:
             if name in state.entries and folder.name not in self._runs:
                 marker = gate_marker(self.queue.home, state.entries[name].run, name, int(number))
                 if processes.find_marked(marker):
-                    kill_tree.kill_tree(None, marker, grace=_KILL_GRACE)
+                    process_control.kill_tree(None, marker, grace=_KILL_GRACE)
                 _remove(folder)
 
     def keep(self, jobs: Collection[str]) -> None:

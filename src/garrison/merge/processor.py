@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.ends import RETRY_SECONDS, Wait, WaitKind
@@ -51,7 +50,7 @@ from garrison.merge.touched import TouchedFiles
 from garrison.merge.track_record import TrackRecord, plain_beliefs
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.system import failpoint, hindrance
+from garrison.system import failpoint, machine
 from garrison.system.git.garbage import hold_gc, is_gc_running
 from garrison.system.git.repository import GitError
 from garrison.system.git.signing import SigningFailed
@@ -59,6 +58,7 @@ from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
     from garrison.merge.decision import Decision, Start
     from garrison.merge.entry import MergeEntry
@@ -235,7 +235,7 @@ class MergeProcessor:
         names = self._at_work(state)
         if not names:
             raise error
-        lacks_room = hindrance.passes(error)
+        lacks_room = machine.passes(error)
         self._setback = self._setback.after(names[0], error.code, self.clock.monotonic(), RETRY_SECONDS,
                                             lacks_room=lacks_room)
         why = f"git fails at {names[0]}: {error}"

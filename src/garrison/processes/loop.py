@@ -23,10 +23,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from garrison.ends import Departure
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.records import atomic
-from garrison.system import disk_space, hindrance, own_package, shortage, untrusted
+from garrison.system import machine, untrusted
 from garrison.system.event_loop import EventLoop
 from garrison.system.terminal_text import clean_lines
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from garrison.config import Timing
+    from garrison.ends import Departure
     from garrison.processes.runtime import Runtime
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import Wakeup
@@ -161,7 +161,7 @@ def _watch(process: Process, event_loop: EventLoop, errors: RepeatedErrors, runt
     try:
         process.watch(event_loop)
     except OSError as error:
-        if error.errno not in shortage.ERRNOS:
+        if error.errno not in machine.ERRNOS:
             raise
         errors.add(f"cannot watch processes and files: {error.strerror}", runtime.clock.monotonic())
         return False
@@ -268,7 +268,7 @@ def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, 
     except GarrisonError as error:
         errors.add(str(error), now)
         is_damage = isinstance(error, RecordError)
-        if not is_damage and (shortage.is_shortage(error) or hindrance.passes(error) or _is_disk_full(runtime)):
+        if not is_damage and (machine.is_shortage(error) or machine.passes(error) or _is_disk_full(runtime)):
             errors.since = now  # wait however long it takes; status and the launcher report it
             errors.tell(str(error))
             return False
@@ -289,12 +289,12 @@ def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, 
 
 def _passes(error: ImportError | OSError, errors: RepeatedErrors, runtime: Runtime, now: float) -> bool:
     """Note an error that says nothing about this process: the machine's, or that an upgrade has taken garrison away."""
-    if own_package.is_own(error):
+    if machine.is_own(error):
         importlib.invalidate_caches()
         errors.add(f"a part of garrison is missing ({error}; is an upgrade under way?)", now)
-        is_replaced = own_package.is_replaced(error)
-        return not errors.has_lasted(own_package.REPLACED_PATIENCE if is_replaced else own_package.LONG_PATIENCE, now)
-    if not isinstance(error, OSError) or not hindrance.passes(error):
+        is_replaced = machine.is_replaced(error)
+        return not errors.has_lasted(machine.REPLACED_PATIENCE if is_replaced else machine.LONG_PATIENCE, now)
+    if not isinstance(error, OSError) or not machine.passes(error):
         return False
     errors.add(f"{error.strerror}: {error.filename or runtime.home}", now)
     errors.tell(f"{error.strerror}: {error.filename or runtime.home}")
@@ -303,7 +303,7 @@ def _passes(error: ImportError | OSError, errors: RepeatedErrors, runtime: Runti
 
 def _is_disk_full(runtime: Runtime) -> bool:
     """Return whether a disk is full; what failed on it does not always say so."""
-    return any(map(disk_space.is_full, (runtime.home, Path(runtime.environ.get("GARRISON_TREES", runtime.home)))))
+    return any(map(machine.is_full, (runtime.home, Path(runtime.environ.get("GARRISON_TREES", runtime.home)))))
 
 
 def _beat(incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors, now: float) -> bool:
@@ -311,7 +311,7 @@ def _beat(incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors, no
     try:
         incarnation.beat()
     except OSError as error:
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) or not hindrance.passes(error):
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) or not machine.passes(error):
             raise LockLost(f"{runtime.home} is no longer writable ({error.strerror}); stopping") \
                 from error
         errors.add(f"{error.strerror}: {runtime.home}", now)

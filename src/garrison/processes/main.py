@@ -25,13 +25,11 @@ from garrison.records.names import Key
 from garrison.records.run import Task
 from garrison.supervise.death_classes import CRASH, SHORTAGE
 from garrison.supervise.incarnation import register
-from garrison.system import failpoint, reaper
-from garrison.system.disk_space import retry_until_space
+from garrison.system import failpoint, process_control
 from garrison.system.environment import seal_path
 from garrison.system.event_loop import EventLoop
-from garrison.system.own_package import begin_again
+from garrison.system.machine import begin_again, is_shortage, retry_until_space
 from garrison.system.processes import become_subreaper
-from garrison.system.shortage import is_shortage
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -198,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     failpoint.role = options.role
     if options.role == "orchestrator":
-        reaper.fork_under_reaper()
+        process_control.fork_under_reaper()
     # Children that the launcher's shell had before it became the launcher are not adopted.
     become_subreaper(adopting=options.role != "launch")
     event_loop = EventLoop(WAKING_SIGNALS)

@@ -65,7 +65,7 @@ from garrison.sandbox import private_files, setups
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
-from garrison.system import capacity
+from garrison.system import machine
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head, operation_in_progress, split
@@ -232,9 +232,9 @@ def _pipeline_id(request: LaunchRequest, plan: RunPlan) -> str:
 
 def _default_max_agents(report: Callable[[str], None]) -> int:
     """Return the default of --max-agents; report it if memory, not the number of cores, limits it."""
-    cores, memory = capacity.cores(), capacity.available_memory()
-    number = capacity.default_agents(cores, memory)
-    if number < capacity.default_agents(cores, None) and memory is not None:
+    cores, memory = machine.cores(), machine.available_memory()
+    number = machine.default_agents(cores, memory)
+    if number < machine.default_agents(cores, None) and memory is not None:
         report(f"note: {number} agents at once, since {memory >> 20} MiB of memory are free; --max-agents sets another "
                "number")
     return number

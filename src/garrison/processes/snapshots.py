@@ -18,7 +18,7 @@ from garrison.records import atomic
 from garrison.records.names import format_marker
 from garrison.sandbox.collect import collect
 from garrison.sandbox.git_view import GitView
-from garrison.system import kill_tree, processes
+from garrison.system import process_control, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_message, rescue_stem
 from garrison.system.jobs import Job, read_tail
@@ -125,7 +125,7 @@ class Snapshotter:
     def close(self) -> None:
         """Kill a snapshot under way, before its worktree is removed or its runner ends."""
         if self._job is not None:
-            kill_tree.kill_tree(ProcessId(self._job.pid, self._job.ticks), "", grace=0.0, only_below=True)
+            process_control.kill_tree(ProcessId(self._job.pid, self._job.ticks), "", grace=0.0, only_below=True)
             processes.exit_code(self._job.pid)
             self._job.close()
             self._job = None

@@ -23,8 +23,8 @@ from garrison.supervise.incarnation import (
     replace_incarnation,
     start_incarnation,
 )
-from garrison.system import disk_space, shortage
-from garrison.system.own_package import module_argv
+from garrison.system import machine
+from garrison.system.machine import module_argv
 from garrison.system.processes import ProcessId
 from garrison.system.terminal import Session, Terminal
 from garrison.system.terminal_choice import choose_terminal
@@ -46,11 +46,11 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
 
     OSError (ENOSPC) on a full disk: the process could not register there, and would count as a death.
     """
-    disk_space.require_space(runtime.home)
+    machine.require_space(runtime.home)
     key = request.key
 
     def spawn(identity: Identity, marker: str) -> ProcessId:
-        shortage.require_room()
+        machine.require_room()
         argv = process_argv(key, runtime.home, identity.incarnation, options)
         log = runtime.files(key.run).process_log(f"{key.role}-{key.name}")
         atomic.make_directory(log.parent)
@@ -125,7 +125,7 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
                            metadata={"attempt": task.attempt}, journal_incarnation=journal_incarnation)
 
     def open_session(leased: Identity, marker: str) -> ProcessId | None:
-        shortage.require_room()
+        machine.require_room()
         argv = process_argv(key, runtime.home, leased.incarnation, ["--attempt", str(task.attempt)])
         env = {**worktree_environment(runtime, launch, task, worktree, marker),
                "GARRISON_INCARNATION": str(leased.incarnation)}

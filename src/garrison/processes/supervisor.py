@@ -63,8 +63,7 @@ from garrison.system.exit_info import (
     describe_hangup,
     is_tmux_server_gone,
 )
-from garrison.system.own_package import MODULE_MISSING
-from garrison.system.shortage import find_lack
+from garrison.system.machine import MODULE_MISSING, find_lack
 from garrison.values import replace
 
 if TYPE_CHECKING:

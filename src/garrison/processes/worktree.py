@@ -32,7 +32,7 @@ from garrison.sandbox import setups
 from garrison.sandbox.collect import collect, collect_side_work, enter
 from garrison.sandbox.git_view import GitView, give_back
 from garrison.sandbox.network import connect_for
-from garrison.system import hindrance, untrusted
+from garrison.system import machine, untrusted
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import split
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_message, rescue_stem
@@ -85,7 +85,7 @@ def restore_committed_output(git: Git, worktree: Path) -> None:
 
 def is_hindered(git: Git, worktree: Path, error: GarrisonError) -> bool:
     """Return whether an error of saving or landing passes, and is none of what the agent made of its git view."""
-    return hindrance.passes(error) and str(GitView(git, worktree).common) not in str(error)
+    return machine.passes(error) and str(GitView(git, worktree).common) not in str(error)
 
 
 def collect_what_can_be(git: Git, worktree: Path, run: str, node: str, attempt: int) -> str:

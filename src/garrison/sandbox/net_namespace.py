@@ -15,13 +15,16 @@ import os
 import shutil
 import socket
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from garrison.errors import Refused, Shortage
 from garrison.system import processes
-from garrison.system.shortage import ERRNOS
+from garrison.system.machine import ERRNOS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PORT = 61280
 """Port of the listener in every namespace: above the range that the kernel gives to outgoing connections."""

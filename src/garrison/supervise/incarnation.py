@@ -42,9 +42,8 @@ from garrison.records.names import format_marker
 from garrison.supervise.death_classes import CRASH, DAMAGE, HUNG, REBOOT, SHORTAGE
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
-from garrison.system.disk_space import retry_until_space
+from garrison.system.machine import is_shortage, retry_until_space
 from garrison.system.processes import ProcessId
-from garrison.system.shortage import is_shortage
 from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from garrison.backoff import Backoff
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.death_classes import CRASH, MEMORY, ruling
-from garrison.system.shortage import retry_pause
+from garrison.system.machine import retry_pause
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from garrison.ends import End
 from garrison.errors import GarrisonError, Refused
-from garrison.system import kill_tree, processes, terminal_text, untrusted
-from garrison.system.processes import Child, ProcessId
+from garrison.system import process_control, processes, terminal_text, untrusted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
 """Seconds between TERM and KILL."""
@@ -143,7 +147,7 @@ class Job:
     def _members(self) -> list[ProcessId]:
         """Return what is left of the job, by descent, session or marker, and orphans that became our children."""
         root = self._child.id
-        return kill_tree.find_remaining(root, self._marker, {root, *self._terminated},
+        return process_control.find_remaining(root, self._marker, {root, *self._terminated},
                                         only_below=self._marker == os.environ.get(processes.MARKER))
 
     def _finish(self) -> End:

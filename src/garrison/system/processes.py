@@ -14,7 +14,6 @@ import select
 import signal as signals
 import threading
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,14 +21,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from garrison.errors import GarrisonError, Shortage
-from garrison.system.shortage import is_shortage
+from garrison.system.machine import is_shortage
 from garrison.values import Value
 
 if TYPE_CHECKING:
     import socket
     import subprocess
     from asyncio.subprocess import Process as AsyncioProcess
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.system import jobs, kill_tree, processes
+from garrison.system import jobs, process_control, processes
 from garrison.system.processes import MARKER, ProcessId
 from garrison.values import asdict
 
@@ -143,7 +143,7 @@ class ProcessTerminal:
         recorded, marker = self._read_valid(session.name)
         if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
             marker = processes.life_marker(root.pid) or "" if processes.is_running(root.pid, root.ticks) else ""
-        kill_tree.kill_tree(root, marker, grace=grace, only_below=marker == os.environ.get(MARKER))
+        process_control.kill_tree(root, marker, grace=grace, only_below=marker == os.environ.get(MARKER))
         processes.exit_code(root.pid)  # reap it if it was our own child
         with self._locked():
             recorded = self.find(session.name)

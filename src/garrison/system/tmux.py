@@ -26,14 +26,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.system import kill_tree, processes
+from garrison.system import process_control, processes
 from garrison.system.jobs import read_tail
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
@@ -41,6 +40,8 @@ from garrison.system.tmux_server import TmuxServer
 from garrison.values import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     import libtmux
 
     from garrison.system.tmux_client import TmuxClient
@@ -135,7 +136,7 @@ class TmuxTerminal:
         if pane is None:
             return
         root = ProcessId(pane.pid, _ticks(pane.pid)) if _is_child_of(pane.pid, pane.server) else None
-        kill_tree.kill_tree(root, pane.marker, grace=grace, only_below=pane.marker == os.environ.get(MARKER))
+        process_control.kill_tree(root, pane.marker, grace=grace, only_below=pane.marker == os.environ.get(MARKER))
         with suppress(OSError):  # the log is a help; a full disk must not keep a session open
             self._save_output(session, pane)
         self._remove(session)

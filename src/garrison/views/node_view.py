@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ from garrison.processes.agent_activity import AgentActivity, is_taken_over, read
 from garrison.processes.guardian.agent_places import RunPlaces, read_own, record_of
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.loop import read_hindrance
-from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import UNFINISHED
 from garrison.records import run as run_records
 from garrison.records.failover import Failover, read_failovers
@@ -39,7 +37,7 @@ from garrison.records.run import Launch, Result, RunFiles, Task
 from garrison.sandbox.place import Role
 from garrison.sandbox.refused_hosts import HostSettings, RefusedHost, describe_permission, refused_in_attempt
 from garrison.sandbox.rights import read_rights
-from garrison.system import disk_space
+from garrison.system import machine
 from garrison.system.clock import from_iso
 from garrison.system.terminal_text import shorten
 from garrison.values import Value, asdict, fields_of
@@ -48,10 +46,12 @@ from garrison.views.process_view import AgentEvidence, ProcessView, agent_eviden
 from garrison.views.remote import describe_remote, hosts_cut_off
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from garrison.merge.entry import MergeEntry
     from garrison.merge.state import Pause
     from garrison.pipeline.plan import RunPlan
-    from garrison.processes.run_state import RunState
+    from garrison.processes.run_state import NodeState, RunState
     from garrison.supervise.observer import Observer
     from garrison.views.process_view import ProcessView
     from garrison.views.record_reader import RecordReader
@@ -172,7 +172,7 @@ class NodeReader:
     @cached_property
     def _full_disk(self) -> str:
         folders = (self.observer.store.home, *(Path(place) for place in (self.launch.trees, self.launch.repo) if place))
-        return next((str(folder) for folder in folders if disk_space.is_full(folder)), "")
+        return next((str(folder) for folder in folders if machine.is_full(folder)), "")
 
     @cached_property
     def _places(self) -> RunPlaces | None:

@@ -7,16 +7,12 @@ position, records only if their file changed. Unreadable records are listed in `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from garrison.ends import Wait
 from garrison.errors import GarrisonError
 from garrison.pipeline.node_status import Landing
-from garrison.pipeline.plan import RunPlan
 from garrison.pipeline.questions import SIGNAL, OpenGate
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_plan import change_plan, check_journal_present, read_plan
@@ -35,14 +31,12 @@ from garrison.processes.run_status import UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.costs import UsageCache
-from garrison.records.events import ForeignMove, Warned
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
-from garrison.records.journal import Entry
 from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
 from garrison.system.clock import from_iso
-from garrison.system.shortage import find_lack
+from garrison.system.machine import find_lack
 from garrison.values import Value, asdict, fields_of
 from garrison.views.event_log import GUARDIAN, EventLog, Record
 from garrison.views.limits import Limit, Used, limits
@@ -59,6 +53,15 @@ from garrison.views.record_reader import RecordReader
 from garrison.views.run_model import Lifecycle, RunModel
 from garrison.views.usage import describe_cost, rounded
 from garrison.views.waits import waits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Mapping, Sequence
+    from pathlib import Path
+
+    from garrison.ends import Wait
+    from garrison.pipeline.plan import RunPlan
+    from garrison.records.events import ForeignMove, Warned
+    from garrison.records.journal import Entry
 
 PROBLEMS = 20
 """Listed records that cannot be shown, the latest."""

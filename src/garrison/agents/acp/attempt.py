@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from garrison.agents.acp import prompts
 from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob
@@ -28,8 +28,11 @@ from garrison.agents.variables import expand
 from garrison.records import atomic
 from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine
-from garrison.system.own_package import LONG_PATIENCE, module_argv
+from garrison.system.machine import LONG_PATIENCE, module_argv
 from garrison.values import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 CONNECTION = module_argv("garrison.agents.acp.connection", LONG_PATIENCE)
 MCP_SERVER = (sys.executable, "-P", "-m", "garrison.agents.mcp_server")

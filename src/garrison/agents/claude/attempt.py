@@ -13,9 +13,8 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Outcome, Question, Trouble, Work
 from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, prompts, questions, takeover
@@ -28,8 +27,11 @@ from garrison.agents.trouble import LIMITS, OUTAGES, TABLE
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 from garrison.system.jobs import Job, read_tail
-from garrison.system.own_package import LONG_PATIENCE, module_argv
+from garrison.system.machine import LONG_PATIENCE, module_argv
 from garrison.values import asdict, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 CONNECTION = module_argv("garrison.agents.claude.connection", LONG_PATIENCE)
 BUILT_IN = "claude"

@@ -14,7 +14,6 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +33,14 @@ from garrison.supervise.job_watch import JobWatch
 from garrison.system import processes, untrusted
 from garrison.system.exit_info import describe_end
 from garrison.system.jobs import Job, read_tail
-from garrison.system.kill_tree import kill_tree
+from garrison.system.machine import retry_pause
+from garrison.system.process_control import kill_tree
 from garrison.system.processes import ProcessId
-from garrison.system.shortage import retry_pause
 from garrison.values import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from garrison.pipeline.flow import Place
     from garrison.sandbox import place as sandbox
     from garrison.sandbox.network import NetworkPlace

@@ -77,9 +77,8 @@ from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import STOPPED_LIMITS
 from garrison.supervise.restart import Policy
 from garrison.system import failpoint
-from garrison.system.capacity import AgentLimit
 from garrison.system.clock import iso
-from garrison.system.shortage import LONGEST_PAUSE, find_lack
+from garrison.system.machine import LONGEST_PAUSE, AgentLimit, find_lack
 from garrison.system.terminal_choice import end_lost_server
 from garrison.values import replace
 

@@ -61,7 +61,7 @@ from garrison.records.names import Key
 from garrison.records.signals import Escalation, ResumeRun, StopRun, parse, resume_id
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
-from garrison.system import disk_space, own_package, shortage
+from garrison.system import machine
 from garrison.system.systemd import notify, notify_watchdog
 from garrison.system.terminal_choice import choose_terminal, end_lost_server
 
@@ -176,13 +176,13 @@ class Launcher:
         if full and not self._is_disk_full:
             log_line(f"No space left on device: {', '.join(full)}; the run waits and continues when there is space")
         self._is_disk_full = bool(full)
-        lack = shortage.find_lack()
+        lack = machine.find_lack()
         if lack and not self._is_short:
             log_line(f"{lack.what}; what runs goes on, the rest starts {lack.ends}")
         self._is_short = bool(lack)
 
     def _full_disks(self) -> list[str]:
-        return [str(path) for path in (self.runtime.home, Path(self.launch.trees)) if disk_space.is_full(path)]
+        return [str(path) for path in (self.runtime.home, Path(self.launch.trees)) if machine.is_full(path)]
 
     # ---- what the loop calls
 
@@ -448,7 +448,7 @@ def _unless_replaced() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if not own_package.is_replaced(error):
+        if not machine.is_replaced(error):
             raise
         log_line(f"garrison was upgraded while this launcher ran, which left out a part of its end: {error}")
 

@@ -62,7 +62,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.death_classes import FAILOVER, MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
-from garrison.system import disk_space, failpoint, reaper, shortage
+from garrison.system import failpoint, machine, process_control
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import cgroup_of, describe_end, oom_counter, oom_kills
 from garrison.system.git import Git
@@ -101,7 +101,7 @@ def lacked_room(outcome: Outcome, output: str, lack: str) -> bool:
     `lack` is what the machine lacks now, '' for nothing. Without it an agent that reports its failure is believed: its
     output may be about such a lack, as in a test of descriptors.
     """
-    is_told = outcome.status != "success" and shortage.reports_shortage(output)
+    is_told = outcome.status != "success" and machine.reports_shortage(output)
     return is_told and (bool(lack) or not outcome.report.get("status"))
 
 
@@ -175,7 +175,7 @@ class Orchestrator:
         has_answer = self._pass_answers(self.work, now)
         outcome = self.work.poll(now)
         if outcome is not None:  # noted now: a turn that cannot write is repeated, until there is room
-            self._lacked_space |= any(map(disk_space.is_full, (self.worktree, self.assignment.folder)))
+            self._lacked_space |= any(map(machine.is_full, (self.worktree, self.assignment.folder)))
         if self._fail_over(self.work, outcome):
             return True
         self._record_progress(self._pace)
@@ -277,8 +277,8 @@ class Orchestrator:
         if self.stopping:
             self._end(*self._why_stopped())
             return True
-        disk_space.require_space(self.worktree)
-        shortage.require_room(shortage.MIN_FOR_WORK)
+        machine.require_space(self.worktree)
+        machine.require_room(machine.MIN_FOR_WORK)
         self._record_progress()  # a predecessor may have died before it recorded its last commit
         self._prepare(is_successor=self.assignment.prompt_file.exists())  # an earlier incarnation's, in this attempt
         failpoint.here(":prompted")
@@ -289,7 +289,7 @@ class Orchestrator:
                 self.incarnation.update(lambda old: replace(old, metadata={**old.metadata, KEYBOARD: True}))
             failpoint.here(":working")
         except GarrisonError as error:
-            if shortage.is_shortage(error):
+            if machine.is_shortage(error):
                 raise  # the loop tries again
             if not self._hand_over(Trouble(START, str(error), given_up=True)):
                 self._finish(Outcome("fail", str(error)))
@@ -465,7 +465,7 @@ class Orchestrator:
         failover = self.agents.choose(trouble)
         if failover is None:
             return False
-        reaper.kill_leftovers()
+        process_control.kill_leftovers()
         self.agents.record(failover)
         with contextlib.suppress(OSError), self.assignment.output.open("a") as log:
             log.write(f"── {' '.join(clean_lines(failover.describe()))}\n")
@@ -492,7 +492,7 @@ class Orchestrator:
             self._end_without_result("; ".join(text for text in (memory, outcome.reason or "killed") if text))
         elif not self._worktree_gone and self._ran_out_of_space(outcome):
             self._end_without_result(f"no space left on the disk of its worktree or output; {outcome.reason}")
-        elif not self._worktree_gone and lacked_room(outcome, self._output_tail(), lack := shortage.find_shortage()):
+        elif not self._worktree_gone and lacked_room(outcome, self._output_tail(), lack := machine.find_shortage()):
             # Without a lack that shows now it may be the program's own doing: then it counts, if for little.
             self._end_without_result(f"its agent had no room for its processes on this machine; {outcome.reason}",
                                      death_class=SHORTAGE if lack else MEMORY)
@@ -551,7 +551,7 @@ class Orchestrator:
         space."""
         if outcome.status == "success":
             return False
-        return self._lacked_space or disk_space.reports_no_space(self._output_tail())
+        return self._lacked_space or machine.reports_no_space(self._output_tail())
 
     def _output_tail(self) -> str:
         """Return the end of what this incarnation's agent printed."""
@@ -661,7 +661,7 @@ class Orchestrator:
         self._show_output()
         if self.channel is not None:
             self.channel.close()
-        reaper.kill_leftovers()
+        process_control.kill_leftovers()
         if self.network is not None:
             self.network.close()
         with contextlib.suppress(GarrisonError, OSError):

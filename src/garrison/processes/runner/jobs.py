@@ -46,7 +46,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
-from garrison.system import disk_space, shortage, untrusted
+from garrison.system import machine, untrusted
 from garrison.system.clock import format_age
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import describe_failure, quote_command
@@ -143,8 +143,8 @@ class RunnerJobs:
 
     def require_room(self, now: float) -> None:
         """Raise if a job begun now would fail only because the disk is full or the machine lacks room."""
-        disk_space.require_space(self.worktree)
-        shortage.require_room(shortage.MIN_FOR_WORK)
+        machine.require_space(self.worktree)
+        machine.require_room(machine.MIN_FOR_WORK)
         if now < self._retry_at:
             raise Shortage(f"the last try {_NO_ROOM}")
 
@@ -204,7 +204,7 @@ class RunnerJobs:
         why, lacked_room = ("", False) if result.ok else self._why_inconclusive(name, result)
         self._inconclusive = self._inconclusive + 1 if why else 0
         if lacked_room:
-            self._retry_at = now + shortage.retry_pause(self._inconclusive)
+            self._retry_at = now + machine.retry_pause(self._inconclusive)
         if 0 < self._inconclusive < MAX_INCONCLUSIVE:
             log_line(f"{name} {why}, which proves nothing about the work; repeating it")
             return None
@@ -271,9 +271,9 @@ class RunnerJobs:
         if result.kind is EndKind.SIGNAL:
             return "was ended by a signal", False
         tail = read_tail(self.log(name), 12)
-        if disk_space.is_full(self.worktree) or disk_space.reports_no_space(tail):
+        if machine.is_full(self.worktree) or machine.reports_no_space(tail):
             return "had no space left on its disk", False
-        lacked_room = shortage.reports_shortage(tail) or bool(shortage.find_shortage(1))
+        lacked_room = machine.reports_shortage(tail) or bool(machine.find_shortage(1))
         return _NO_ROOM if lacked_room else "", lacked_room
 
     def _describe(self, name: str) -> str:
@@ -418,7 +418,7 @@ class SetupJob:
         if result is None:
             return None
         if not result.ok:
-            if disk_space.is_full(self._worktree):
+            if machine.is_full(self._worktree):
                 self._remove_made()  # it may have filled the disk itself: nothing starts again before there is room
             return self._end(result)
         head = self._git.head(self._worktree) or ""
@@ -528,7 +528,7 @@ class ValidatorJob:
             self._work: Work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
         except GarrisonError as error:
             self._work = Unstarted(str(error))
-            if shortage.is_shortage(error):
+            if machine.is_shortage(error):
                 self._close()
                 raise  # the loop tries again
 

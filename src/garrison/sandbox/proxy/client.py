@@ -11,19 +11,23 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused
 from garrison.records import log_retention
 from garrison.sandbox.proxy import registration
-from garrison.sandbox.proxy.registration import ApiAccess, Registration
-from garrison.system import peer, processes
+from garrison.system import processes, unix_socket
 from garrison.system.environment import child_environment
 from garrison.values import replace
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from garrison.sandbox.proxy.registration import ApiAccess, Registration
 
 START_DEADLINE = 10.0
 """Seconds for a proxy to start and to serve a listener."""
@@ -123,7 +127,7 @@ class ProxyClient:
 
     def _register(self, deadline: float) -> None:
         self._control = registration.connect(self.run_folder)
-        _continue(peer.credentials(self._control)[0])
+        _continue(unix_socket.credentials(self._control)[0])
         self._control.settimeout(max(0.05, deadline - time.monotonic()))
         processes.send_descriptors(self._control, self.registration.encode(), [self.listener.fileno()])
         answer = self._control.recv(32)

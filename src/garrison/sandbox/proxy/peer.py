@@ -6,17 +6,20 @@ Where no namespace hides the control socket from it, an agent could register a l
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from garrison.records.json_io import read_json
-from garrison.system import peer, processes
+from garrison.system import processes, unix_socket
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
 
 def may_register(connection: socket.socket, home: Path, run: str) -> bool:
     """Return whether the process at the other end may register: one of the run's own, or one outside of them all."""
-    pid, uid = peer.credentials(connection)
+    pid, uid = unix_socket.credentials(connection)
     if uid != os.getuid() or pid <= 0:
         return False
     return is_trusted(pid, processes.ancestors(pid), recorded_processes(home, run), _ticks)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, Refused
-from garrison.system import hindrance, untrusted
+from garrison.system import machine, untrusted
 from garrison.system.environment import absolute_path
 from garrison.system.git import abandoned_locks, registrations
 from garrison.system.git.configuration import Unneutral, find_git_dirs, neutral_variables, read
@@ -133,8 +133,8 @@ class Repository:
     def _mend(self, told: str, cwd: Path | None) -> bool:
         """Mend the registration of a worktree that kept git from answering; return whether anything was mended."""
         common = self.__dict__.get("common")
-        found = hindrance.find_hindrance(told)
-        if common is None or found is None or found.course is not hindrance.Course.REPAIR:
+        found = machine.find_hindrance(told)
+        if common is None or found is None or found.course is not machine.Course.REPAIR:
             return False
         mended = registrations.mend(common, cwd, told)
         if cwd is not None and any(name.endswith("/index") for name in mended):
@@ -176,7 +176,7 @@ class Repository:
         answer = Answer(child.returncode, out.decode(errors=errors), err.decode(errors="backslashreplace"))
         if answer.code < 0:
             raise GitError(arguments, answer.code, f"fatal: {signal.strsignal(-answer.code)}: a signal ended it")
-        if answer.code and (check or hindrance.passes(GitError(arguments, answer.code, answer.err))):
+        if answer.code and (check or machine.passes(GitError(arguments, answer.code, answer.err))):
             raise GitError(arguments, answer.code, answer.err)
         return answer
 

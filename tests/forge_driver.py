@@ -11,7 +11,7 @@ from typing import Any
 
 from forge_memory import Fault, Killed, MemoryForge, World
 from garrison.config import PullRequestOptions
-from garrison.pipeline.flow import Finished, event_to_data
+from garrison.pipeline.flow import Finished
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
@@ -31,6 +31,7 @@ from garrison.records.journal import Entry
 from garrison.records.run import LAND_PR, Launch
 from garrison.system.clock import iso
 from garrison.system.git import Git
+from garrison.values import asdict
 from support import git
 
 RUN = "r1"
@@ -120,7 +121,7 @@ class Driver:
             self.reworks += 1
             self.told.append(place.reason)
             commit(self.repo, "work.txt", f"work {len(self.entries)}\n", BRANCH)
-            self.record(FlowAdvanced(event_to_data(Finished(place.id, Outcome(SUCCESS), place.attempt)), "work"))
+            self.record(FlowAdvanced(asdict(Finished(place.id, Outcome(SUCCESS), place.attempt)), "work"))
 
     def gate(self) -> None:
         """The gate tests the run's branch merged into the base, and passes."""

@@ -8,6 +8,7 @@ from tests.simulator.violation import Violation
 
 from garrison.ends import RefusedBy
 from garrison.pipeline.outcome import Outcome
+from garrison.records.record import from_data
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]
     if (place.node, node.attempt) in reported:
         raise Violation(f"attempt {node.attempt} of {place.node} advanced the flow twice, at last for {place.id}")
     reported.add((place.node, node.attempt))
-    good = Outcome.from_data(data["outcome"]).good
+    good = from_data(Outcome, data["outcome"]).good
     if node.status != ("validated" if good else "failed"):
         raise Violation(f"{place.id} ended as {data['outcome']}, and {place.node} is {node.status}")
 

@@ -18,6 +18,7 @@ import pytest
 
 from garrison.errors import Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
+from garrison.pipeline.flow import Finished
 from garrison.pipeline.flow.program import RetryPolicy
 from garrison.pipeline.graph import Snapshot
 from garrison.pipeline.handlers.call import Waiting
@@ -497,7 +498,7 @@ def test_a_waiting_handler_does_not_block_another_branch() -> None:
 def test_large_values_are_stored_beside_the_journal(tmp_path: Path) -> None:
     text = "ü" * 50_000
     values = {"text": text, "nested": {"list": [text], "odd\udc80": 1}, "small": {"$blob": "value0"}, "n": 3}
-    event = {"event": "finished", "place_id": "a#1", "outcome": {"status": "success", "context_updates": values}}
+    event = Finished("a#1", Outcome("success", context_updates=values), 1)
     assert unpack_event(json.loads(json.dumps(pack_event(event)))) == event
 
     interrupted(LINE, tmp_path / "r", lambda call: call.node.id == "b",

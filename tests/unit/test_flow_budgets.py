@@ -19,11 +19,11 @@ from garrison.pipeline.flow import (
     Suspended,
     TimedOut,
     event_from_data,
-    event_to_data,
 )
 from garrison.pipeline.flow.program import PRESETS, RetryPolicy
 from garrison.pipeline.flow.state import FLOW_STATUS
 from garrison.pipeline.outcome import PARTIAL, RETRY, SUCCESS, Outcome
+from garrison.values import asdict
 
 # ---- how often
 
@@ -293,4 +293,4 @@ def test_the_transitions_of_a_run() -> None:
     Suspended("s"), Resumed(5, again=True), Resumed(), Resumed(max_steps=0), TimedOut("t"), Aborted(),
 ])
 def test_events_can_be_journaled(event: Event) -> None:
-    assert event_from_data(event_to_data(event)) == event
+    assert event_from_data(asdict(event)) == event

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from garrison.pipeline.flow import Finished, event_to_data
+from garrison.pipeline.flow import Finished
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
@@ -19,7 +19,7 @@ from garrison.processes.run_state import RunState, replay_run, to_snapshot
 from garrison.records.events import FlowAdvanced, encode
 from garrison.records.journal import Entry
 from garrison.records.signals import AddNode, EditNode
-from garrison.values import replace
+from garrison.values import asdict, replace
 from policy_support import AT, BOOT, NOW, POLICY, RUN, RUNNING, TWO, node, plan, posted, record
 
 OK = Outcome(SUCCESS)
@@ -46,7 +46,7 @@ class Story:
     def finish(self, name: str, outcome: Outcome = OK) -> None:
         assert self.state.flow is not None
         place = next(place for place in self.state.flow.places.values() if place.node == name)
-        event = FlowAdvanced(event_to_data(Finished(place.id, outcome, place.attempt)), name)
+        event = FlowAdvanced(asdict(Finished(place.id, outcome, place.attempt)), name)
         self.tell("flow", encode(event))
 
     def ask(self, change: AddNode | EditNode) -> None:

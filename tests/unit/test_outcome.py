@@ -20,6 +20,8 @@ from garrison.pipeline.outcome import (
     check_json,
     normalize_status,
 )
+from garrison.records.record import from_data
+from garrison.values import asdict
 
 
 @pytest.mark.parametrize(("word", "status"), [
@@ -56,7 +58,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
                  st.dictionaries(st.text(max_size=4), JSON, max_size=3), st.text(max_size=3), st.text(max_size=3),
                  st.text(max_size=3), st.text(max_size=3)))
 def test_json_loses_nothing(outcome: Outcome) -> None:
-    assert Outcome.from_data(json.loads(json.dumps(outcome.to_data()))) == outcome
+    assert from_data(Outcome, json.loads(json.dumps(asdict(outcome)))) == outcome
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"x", float("nan"), {1: "x"}, (1, 2)])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from garrison.config import MergeRule, PullRequestOptions
-from garrison.pipeline.flow import Finished, event_to_data
+from garrison.pipeline.flow import Finished
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.processes.actions import ActionKind
 from garrison.processes.guardian.pull_request_policy import ROWS, PullRequestView, Turn, decide, follow
@@ -29,7 +29,7 @@ from garrison.processes.pull_request_facts import (
 )
 from garrison.records.events import FlowAdvanced, GuardianSignal, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequestState
-from garrison.values import replace
+from garrison.values import asdict, replace
 from policy_support import AT, RUN
 from unit.test_landing_policy import LINE, reached_exit
 
@@ -207,7 +207,7 @@ class World:
             if self.dice.random() < 0.8:
                 self.changes += 1
                 self.tip = _with(self.tip, f"w{self.changes}")
-            self.journal(FlowAdvanced(event_to_data(Finished(place.id, Outcome(SUCCESS), place.attempt)), place.node))
+            self.journal(FlowAdvanced(asdict(Finished(place.id, Outcome(SUCCESS), place.attempt)), place.node))
         if not flow.places:
             self.journal(LandingChanged("requested", self.state.landing.attempt + 1, oid=self.tip, base=self.base))
         self.facts = None

@@ -453,8 +453,10 @@ def print_engine_status(run: str, home: str | None, *, dot: bool = False, as_jso
 
 
 def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
-    checkpoint = read_checkpoint(folder) or {"node_outcomes": {}, "in_flight": ()}
-    return dict(checkpoint["node_outcomes"]) | {place["node"]: "active" for place in checkpoint["in_flight"]}
+    checkpoint = read_checkpoint(folder)
+    if checkpoint is None:
+        return {}
+    return {**checkpoint["node_outcomes"], **{place["node"]: "active" for place in checkpoint["in_flight"]}}
 
 
 @pipeline.command(hidden=True)

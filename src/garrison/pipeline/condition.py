@@ -64,7 +64,7 @@ class Clause:
     label: str = field(default="", compare=False)
     status: str | None = field(default=None, compare=False)
 
-    def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
+    def holds(self, outcome: Outcome, context: Mapping[str, object]) -> bool:
         """Return whether the comparison is true."""
         if not self.op:
             return _is_truthy(look_up(self.key, outcome, context))
@@ -80,7 +80,7 @@ class Clause:
             return False
         return _ORDER[self.op](number, self.number)
 
-    def _is_equal(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
+    def _is_equal(self, outcome: Outcome, context: Mapping[str, object]) -> bool:
         if self.key == "outcome":
             if self.status is None:
                 return self.label in {normalize_label(word) for word in (outcome.word, outcome.preferred_label) if word}
@@ -102,7 +102,7 @@ class Not(Value):
 
     part: Tree
 
-    def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
+    def holds(self, outcome: Outcome, context: Mapping[str, object]) -> bool:
         return not self.part.holds(outcome, context)
 
 
@@ -111,7 +111,7 @@ class And(Value):
 
     parts: tuple[Tree, ...] = ()
 
-    def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
+    def holds(self, outcome: Outcome, context: Mapping[str, object]) -> bool:
         return all(part.holds(outcome, context) for part in self.parts)
 
 
@@ -120,7 +120,7 @@ class Or(Value):
 
     parts: tuple[Tree, ...] = ()
 
-    def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
+    def holds(self, outcome: Outcome, context: Mapping[str, object]) -> bool:
         return any(part.holds(outcome, context) for part in self.parts)
 
 
@@ -161,7 +161,7 @@ def _parse(text: str) -> Condition:
     return Condition(text.strip(), parsed.tree)
 
 
-def holds(condition: Condition, outcome: Outcome, context: Mapping[str, Any]) -> bool:
+def holds(condition: Condition, outcome: Outcome, context: Mapping[str, object]) -> bool:
     """Return whether the condition is true after `outcome`; `context` includes the outcome's updates."""
     return condition.tree.holds(outcome, context)
 
@@ -184,7 +184,7 @@ def _clauses(tree: Tree) -> Iterator[Clause]:
             yield from _clauses(part)
 
 
-def look_up(key: str, outcome: Outcome, context: Mapping[str, Any]) -> Any:
+def look_up(key: str, outcome: Outcome, context: Mapping[str, object]) -> object:
     """Return the value of a key; empty text if there is none.
 
     `outcome` and `preferred_label` come from the outcome. Any other key is looked up in the context: whole, then
@@ -207,7 +207,7 @@ def look_up(key: str, outcome: Outcome, context: Mapping[str, Any]) -> Any:
     return "" if value is _ABSENT else value
 
 
-def to_text(value: Any) -> str:
+def to_text(value: object) -> str:
     """Return a context value as it is compared: bools as true/false, None as empty, lists and objects as JSON."""
     if isinstance(value, str):
         return value
@@ -229,7 +229,7 @@ _ORDER: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-def _look_up_nested(path: list[str], value: Any) -> Any:
+def _look_up_nested(path: list[str], value: Mapping[str, object]) -> object:
     """Follow a path through objects; an existing key that contains dots counts as one step."""
     for length in range(len(path), 0, -1):
         child = value.get(".".join(path[:length]), _ABSENT)
@@ -244,11 +244,11 @@ def _look_up_nested(path: list[str], value: Any) -> Any:
     return _ABSENT
 
 
-def _is_truthy(value: Any) -> bool:
+def _is_truthy(value: object) -> bool:
     return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
@@ -256,7 +256,7 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, str) and _NUMBER.match(value.strip()) else None
 
 
-def _contains(value: Any, wanted: str) -> bool:
+def _contains(value: object, wanted: str) -> bool:
     if isinstance(value, (list, tuple)):
         return any(to_text(item) == wanted for item in value)
     return wanted in value if isinstance(value, Mapping) else wanted in to_text(value)

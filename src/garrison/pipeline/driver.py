@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.fidelity import FULL, Carryover, carryover_of, incoming_edge
@@ -38,6 +38,7 @@ from garrison.pipeline.handlers.tool import recorded_exit_code
 from garrison.pipeline.handlers.wait import confirm_rerun
 from garrison.pipeline.outcome import Outcome, check_json
 from garrison.pipeline.store import (
+    Checkpoint,
     EventSink,
     RunDirectory,
     RunJournal,
@@ -147,7 +148,7 @@ class Invoker:
         return value if isinstance(value, (Outcome, Waiting)) else \
             to_outcome(value, f"the handler of {place.node}", call.asked)
 
-    async def _invoke(self, call: Call, kind: str, *, alone: bool) -> Any:
+    async def _invoke(self, call: Call, kind: str, *, alone: bool) -> object:
         handler = self.registry.get(kind)
         assert handler is not None  # checked before the run started
         if kind not in self._async:
@@ -156,7 +157,7 @@ class Invoker:
             return await handler(call)  # type: ignore[misc]
         began = time.monotonic()
         if alone and self.own_loop and self._quick.get(kind):
-            value: Any = handler(call)
+            value: object = handler(call)
         else:
             value = await in_thread(lambda: handler(call))
         self._quick[kind] = time.monotonic() - began < _QUICK_S
@@ -275,7 +276,7 @@ class Options:
 
     own_loop: bool = False
     """True if the event loop belongs to this run alone, so that a plain handler may block it."""
-    on_checkpoint: Callable[[Mapping[str, Any]], None] | None = None
+    on_checkpoint: Callable[[Checkpoint], None] | None = None
     is_parent_idle: Callable[[], bool] | None = None
     """Returns whether the run around this one has nothing else to do."""
     active_s: float = 0.0
@@ -289,7 +290,7 @@ class _Work:
 
     place: Place
     call: Call
-    task: asyncio.Task[Any] | None = None
+    task: asyncio.Task[Outcome | Waiting] | None = None
     can_suspend: bool = False
 
 
@@ -326,7 +327,7 @@ class Driver:
         self._invoker = Invoker(self.program, self.state, self.registry, self.scope, self.events,
                                 self.storage.directory if self.storage else None, self.options.own_loop,
                                 self.options.resumed)
-        self._cancelled: set[asyncio.Task[Any]] = set()
+        self._cancelled: set[asyncio.Task[Outcome | Waiting]] = set()
         self.how = ""
 
     # ---- the loop ------------------------------------------------------------------------------------------------
@@ -500,7 +501,7 @@ class Driver:
         self.events.flush()
 
 
-def _result(task: asyncio.Task[Any]) -> Any:
+def _result(task: asyncio.Task[Outcome | Waiting]) -> Outcome | Waiting:
     """Return the result of a finished task; a cancelled one has failed."""
     if task.cancelled():
         return failed("the handler was cancelled", "cancelled")

@@ -44,6 +44,7 @@ from garrison.pipeline.store import (
     BEGUN,
     GRAPH,
     Artifacts,
+    Checkpoint,
     Event,
     EventSink,
     RecordedRun,
@@ -87,13 +88,14 @@ def run(graph: GraphLike | None = None, **options: Any) -> RunResult:
 
 
 async def run_async(
-    graph: GraphLike | None = None, *, initial: Mapping[str, Any] | None = None,
-    handlers: Mapping[str, Any] | None = None, run_dir: str | Path | None = None, max_steps: int | None = None,
-    answerer: Any = None, agent: Any = None, on_event: Callable[[Event], None] | None = None, seed: str | None = None,
-    resume: bool = False, again: bool = False, changed_graph: bool = False, tree: str | Path | None = None,
-    environ: Mapping[str, str] | None = None, stay: bool = False, depth: int = 0, flow: str | None = None,
-    transforms: Sequence[Transform] = (), notes: Mapping[str, Any] | None = None, own_loop: bool = False,
-    on_checkpoint: Callable[[Mapping[str, Any]], None] | None = None, idle: Callable[[], bool] | None = None,
+    graph: GraphLike | None = None, *, initial: Mapping[str, object] | None = None,
+    handlers: Mapping[str, object] | None = None, run_dir: str | Path | None = None, max_steps: int | None = None,
+    answerer: object = None, agent: object = None, on_event: Callable[[Event], None] | None = None,
+    seed: str | None = None, resume: bool = False, again: bool = False, changed_graph: bool = False,
+    tree: str | Path | None = None, environ: Mapping[str, str] | None = None, stay: bool = False, depth: int = 0,
+    flow: str | None = None, transforms: Sequence[Transform] = (), notes: Mapping[str, Any] | None = None,
+    own_loop: bool = False, on_checkpoint: Callable[[Checkpoint], None] | None = None,
+    idle: Callable[[], bool] | None = None,
 ) -> RunResult:
     """Run `graph` (a Graph, a path, or a text) until it ends or waits for a person or a signal.
 
@@ -268,7 +270,7 @@ class OpenRun:
 class StartOptions:
     """Arguments of a new run; None stands for the default."""
 
-    initial: Mapping[str, Any] = field(default_factory=dict)
+    initial: Mapping[str, object] = field(default_factory=dict)
     seed: str | None = None
     max_steps: int | None = None
     flow: str | None = None
@@ -276,7 +278,7 @@ class StartOptions:
     transforms: Sequence[Transform] = ()
     agent: str = ""
     """Agent named on the command line, for a resume."""
-    simulated: Mapping[str, Any] = field(default_factory=dict)
+    simulated: Mapping[str, object] = field(default_factory=dict)
     """Settings of a simulation, for a resume."""
     repository: str = ""
 
@@ -348,7 +350,7 @@ def write_start(directory: RunDirectory, journal: RunJournal, run_start: RunStar
     journal.append(BEGUN, run_start.to_data())
 
 
-def check_agent(graph: Graph, registry: Registry, agent: Any) -> None:
+def check_agent(graph: Graph, registry: Registry, agent: object) -> None:
     """Raise UsageError for the first codergen node if the run has no agent."""
     if agent is None and registry.is_built_in("codergen") and (first := next(iter(graph.nodes_of("codergen")), None)):
         raise UsageError(graph.message_at(first.line, first.column, f"node {first.id} is for an agent: {NO_AGENT}"))
@@ -404,22 +406,21 @@ def _change_graph(journal: RunJournal, run_start: RunStart, program: Program, st
         problem = f"no longer has {missing[0]}, which is to run next" if missing else \
             "cannot replace the old one while branches are open"
         raise Refused(f"the changed graph {problem}; bring it back, or start a new run")
-    data = state.to_data()
-    data["digest"] = program.digest
-    for place in data["in_flight"].values():
-        place["via"] = -1
-    for move in data["queue"]:
-        move["via"] = -1
+    state = FlowState.from_data(state.to_data())
+    state.digest = program.digest
+    state.in_flight = {key: replace(place, via=-1) for key, place in state.in_flight.items()}
+    state.queue = [replace(move, via=-1) for move in state.queue]
+    data = json.dumps(state.to_data(), ensure_ascii=False)
     run_start.graph, run_start.hash = dot_text, graph_digest(read_graph(dot_text)[0])
-    journal.append(GRAPH, {"graph": dot_text, "hash": run_start.hash, "state": json.dumps(data, ensure_ascii=False)})
+    journal.append(GRAPH, {"graph": dot_text, "hash": run_start.hash, "state": data})
     atomic.write(journal.directory.graph, dot_text.encode())
-    return FlowState.from_data(data)
+    return state
 
 
 # ---- fork a run ------------------------------------------------------------------------------------------------------
 
 
-def fork_run(source: RunDirectory, target: Path, node: str, visit: int | None, changes: Mapping[str, Any]) -> int:
+def fork_run(source: RunDirectory, target: Path, node: str, visit: int | None, changes: Mapping[str, object]) -> int:
     """Create in `target` the run that `source` was when it started `node`; return the number of that visit.
 
     `visit` is the node's visit (default: the last). `changes` are added to the new run's context. Raise NotFound if
@@ -452,7 +453,7 @@ def fork_run(source: RunDirectory, target: Path, node: str, visit: int | None, c
 
 def _state_at(program: Program, recorded: RecordedRun, node: str, visit: int | None) -> tuple[FlowState, int]:
     """Return the state right after a visit of `node` was put in flight, and the number of the visit."""
-    match: tuple[dict[str, Any], int] | None = None
+    match: tuple[dict[str, object], int] | None = None
     visits: list[int] = []
 
     def check(state: FlowState, change: Change) -> None:

@@ -12,7 +12,6 @@ the latest `full` node, or else of the first node in the thread.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
 
 from garrison.pipeline.flow import ROOT, FlowState, Place
 from garrison.pipeline.flow.program import CONDITIONAL, Program
@@ -59,7 +58,7 @@ class _History(Value):
     run: str
     completed: Sequence[str]
     outcomes: Mapping[str, Outcome]
-    context: Mapping[str, Any]
+    context: Mapping[str, object]
 
 
 def carryover_of(program: Program, state: FlowState, place: Place, run: str, goal: str = "") -> Carryover:
@@ -100,7 +99,7 @@ def upstream_of(program: Program, state: FlowState, place: Place) -> Container[s
     return program.units.keys() - others
 
 
-def _known_values(state: FlowState, context: Mapping[str, Any], upstream: Container[str]) -> Mapping[str, Any]:
+def _known_values(state: FlowState, context: Mapping[str, object], upstream: Container[str]) -> Mapping[str, object]:
     """Return the context without the values that nodes wrote which are not upstream."""
     writers: dict[str, str] = {}
     for name in state.completed:
@@ -123,7 +122,7 @@ def thread_of(graph: Graph, node: Node, edge: Edge | None) -> str:
     return _named_thread(graph, node, edge) or (edge.source if edge else node.id)
 
 
-def session_updates(graph: Graph, node: Node, edge: Edge | None, context: Mapping[str, Any],
+def session_updates(graph: Graph, node: Node, edge: Edge | None, context: Mapping[str, object],
                     session: str) -> dict[str, str]:
     """Return the context values with which later nodes find the session that `node` had."""
     updates = {_session_key(node.id): session}
@@ -199,7 +198,7 @@ def _stages(mode: str, history: _History) -> Iterable[str]:
         yield f"- {node}: {status}" + (f" ({_on_one_line(reason, _MAX_VALUE_CHARS[mode])})" if reason else "")
 
 
-def _on_one_line(value: Any, limit: int) -> str:
+def _on_one_line(value: object, limit: int) -> str:
     return _shorten(" ".join(str(value).split()), limit)
 
 

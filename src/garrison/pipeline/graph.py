@@ -12,7 +12,7 @@ import re
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, NoReturn, TypeVar, overload
+from typing import NoReturn, TypeVar, overload
 
 from garrison.errors import GarrisonError
 from garrison.values import replace
@@ -147,7 +147,7 @@ class ReadOnly(dict[str, T]):
     """Mapping that cannot be changed, for code that is not garrison's. Unlike a proxy it can be written as JSON, and a
     copy or pickle of it is a plain dict."""
 
-    def _refuse(self, *_args: Any, **_named: Any) -> NoReturn:
+    def _refuse(self, *_args: object, **_named: object) -> NoReturn:
         raise TypeError("this belongs to the run and cannot be changed; change a copy: dict(...)")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from garrison.errors import UsageError
+from garrison.records.record import Record
 from garrison.values import Value, fields_of
 
 SUCCESS, PARTIAL, RETRY, FAIL, SKIPPED = "success", "partial_success", "retry", "fail", "skipped"
@@ -71,7 +72,7 @@ class Budget(StrEnum):
     """Nothing: somebody stopped it."""
 
 
-class Outcome(Value):
+class Outcome(Record):
     """Result of one attempt at a node. It decides routing, and its updates go into the context.
 
     `status` is one of STATUSES; other spellings are normalized, unknown words raise UsageError. `preferred_label` names
@@ -115,26 +116,6 @@ class Outcome(Value):
         """Return whether the run may continue normally: success, partial success, or skipped."""
         return self.status in (SUCCESS, PARTIAL, SKIPPED)
 
-    def to_data(self) -> dict[str, Any]:
-        """Return the outcome as JSON values without empty fields."""
-        data: dict[str, Any] = {"status": self.status}
-        if self.preferred_label:
-            data["preferred_label"] = self.preferred_label
-        if self.suggested_next_ids:
-            data["suggested_next_ids"] = list(self.suggested_next_ids)
-        if self.context_updates:
-            data["context_updates"] = dict(self.context_updates)
-        for key in ("notes", "failure_reason", "failure_class", "word"):
-            if value := getattr(self, key):
-                data[key] = value
-        return data
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Outcome:
-        return cls(data["status"], data.get("preferred_label", ""), tuple(data.get("suggested_next_ids", ())),
-                   data.get("context_updates", {}), data.get("notes", ""), data.get("failure_reason", ""),
-                   data.get("failure_class", ""), data.get("word", ""))
-
 
 class RunResult(Value):
     """End of a run: status `success`, `fail` or `waiting`, the reason, and everything that was done.
@@ -154,7 +135,7 @@ class RunResult(Value):
     how: str = ""
     resumable: str = ""
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """Return the result as JSON values; `node_outcomes` maps a node to its status, or to a word of its own."""
         return {**fields_of(self), "node_outcomes": {node: outcome.word or outcome.status
                                                    for node, outcome in self.node_outcomes.items()}}
@@ -219,7 +200,7 @@ def word_outcome(word: str, asked: Container[str] | None) -> Outcome:
     return from_status_file({"outcome": word}, asked)
 
 
-def from_status_file(data: Mapping[str, Any], asked: Container[str] | None) -> Outcome:
+def from_status_file(data: Mapping[str, object], asked: Container[str] | None) -> Outcome:
     """Return the outcome that a tool or an agent wrote as JSON: `{"outcome": ..., "preferred_next_label": ...}`.
 
     `status` and `preferred_label` are read as well. Raise UsageError for data that is no status report.
@@ -228,7 +209,7 @@ def from_status_file(data: Mapping[str, Any], asked: Container[str] | None) -> O
     if not isinstance(word, str) or not word.strip():
         raise UsageError('a status needs "outcome": one of ' + ", ".join(STATUSES))
     label = _text(data, "preferred_label") or _text(data, "preferred_next_label")
-    ids = data.get("suggested_next_ids") or ()
+    ids: Any = data.get("suggested_next_ids") or ()
     updates = data.get("context_updates") or {}
     if ids and (not isinstance(ids, (list, tuple)) or not all(isinstance(node, str) for node in ids)):
         raise UsageError("suggested_next_ids must be a list of node ids")
@@ -241,7 +222,7 @@ def from_status_file(data: Mapping[str, Any], asked: Container[str] | None) -> O
                    failure_class, reading.word)
 
 
-def _text(data: Mapping[str, Any], key: str) -> str:
+def _text(data: Mapping[str, object], key: str) -> str:
     value = data.get(key)
     if value is None:
         return ""

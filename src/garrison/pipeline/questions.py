@@ -20,8 +20,9 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from garrison.pipeline.graph import Edge, Graph, Node, seconds, text
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
+from garrison.records.record import Record, from_data, stated
 from garrison.system.clock import iso
-from garrison.values import Value, fields_of, replace
+from garrison.values import Value, asdict, replace
 
 SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM = "single_select", "multi_select", "free_text", "confirm"
 KINDS = (SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM)
@@ -72,21 +73,6 @@ class Question(Value):
 
     def listed_options(self) -> str:
         return ", ".join(f"[{option.key}] {option.label}" for option in self.options)
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the question as JSON values."""
-        return {"id": self.id, "node": self.node, "text": self.text, "kind": self.kind,
-                "options": [{"key": option.key, "label": option.label, "target": option.target}
-                            for option in self.options],
-                "default": self.default, "timeout_s": self.timeout_s}
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Question:
-        """Return the question that `to_data` wrote."""
-        return cls(data["id"], data["node"], data["text"],
-                   tuple(Option(option["key"], option["label"], option["target"], option["label"])
-                         for option in data["options"]),
-                   data["kind"], data["default"], data["timeout_s"])
 
 
 Answer: TypeAlias = "str | None"
@@ -260,7 +246,7 @@ class Console:
         return line.strip() if line else None
 
 
-def as_answerer(given: Any) -> Answerer | None:
+def as_answerer(given: object) -> Answerer | None:
     """Return an answerer made of an answerer, a function, a mapping of gate to label, or a list of answers."""
     if given is None or isinstance(given, Answerer):
         return given
@@ -332,6 +318,21 @@ def gate_of(node: Node, edges: Iterable[Edge]) -> Gate:
 # ---- open gates ------------------------------------------------------------------------------------------------------
 
 
+class _GateRecord(Record):
+    """An open gate as the run's journal has it."""
+
+    place: str
+    node: str
+    kind: str
+    text: str
+    type: str
+    options: tuple[Option, ...]
+    default: str = stated("")
+    signal: str = stated("")
+    deadline: str = stated("")
+    at: str = ""
+
+
 class OpenGate(Value):
     """A gate that a run has reached at `place` of its flow, and that no answer or signal has closed yet."""
 
@@ -348,21 +349,18 @@ class OpenGate(Value):
     def node(self) -> str:
         return self.question.node
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, object]:
         """Return the gate as data of a `gate` record of the run's journal."""
-        question = self.question
-        record = {"place": self.place, "node": question.node, "kind": self.kind, "text": question.text,
-                  "type": question.kind, "options": [fields_of(option) for option in question.options],
-                  "default": question.default, "signal": self.signal, "deadline": self.deadline}
-        return {**record, "at": self.at} if self.at else record
+        asked = self.question
+        return asdict(_GateRecord(self.place, asked.node, self.kind, asked.text, asked.kind, asked.options,
+                                  asked.default, self.signal, self.deadline, self.at))
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any], at: str = "") -> OpenGate:
+    def from_record(cls, record: Mapping[str, object], at: str = "") -> OpenGate:
         """Return the gate of a `gate` record that was journaled `at`."""
-        question = Question(record["place"], record["node"], record["text"],
-                            tuple(Option(**option) for option in record["options"]), record["type"], record["default"])
-        return cls(record["place"], record["kind"], question, record["signal"], record["deadline"],
-                   at or record.get("at", ""))
+        read = from_data(_GateRecord, record)
+        question = Question(read.place, read.node, read.text, read.options, read.type, read.default)
+        return cls(read.place, read.kind, question, read.signal, read.deadline, at or read.at)
 
     def rejection(self, answer: str) -> str:
         """Return why the gate does not accept `answer`; empty if it does."""
@@ -378,7 +376,7 @@ class OpenGate(Value):
         first = self.question.options[0].label if self.question.options else "approved"
         return default_chosen(self.question, self.question.default or first)
 
-    def signalled(self, value: Any) -> Outcome:
+    def signalled(self, value: object) -> Outcome:
         """Return the outcome of the signal it waits for; `value` goes into the context."""
         return Outcome(SUCCESS, context_updates={f"signal.{self.signal}": value})
 
@@ -399,7 +397,7 @@ class OpenGate(Value):
 def answered(question: Question, answer: str) -> Outcome:
     """Return the outcome of an answer that the question accepts."""
     options = matching_options(question, answer)
-    updates: dict[str, Any] = {"human.gate.text": answer, "human.gate.node": question.node}
+    updates: dict[str, object] = {"human.gate.text": answer, "human.gate.node": question.node}
     if not options:
         return Outcome(SUCCESS, context_updates=updates)
     first = options[0]

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from garrison.errors import UsageError
 from garrison.pipeline.flow.program import retry_policy_of
 from garrison.pipeline.graph import Graph
-from garrison.pipeline.handlers.call import Call, Handler
+from garrison.pipeline.handlers.call import Call, Handler, Waiting
 from garrison.pipeline.handlers.registry import ENGINE_TYPES
 from garrison.pipeline.handlers.wait import wait_human
 from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome, from_status_file
 from garrison.pipeline.questions import AutoApprove, Prepared
 from garrison.values import replace
 
-Report = str | Mapping[str, Any]
+Report = str | Mapping[str, object]
 """Report of a simulated attempt: a status word, or the fields of a status report."""
 SimulatedOutcomes = Mapping[str, tuple[Report, int | None]]
 
@@ -39,7 +38,7 @@ def handlers_for(graph: Graph, outcomes: SimulatedOutcomes, labels: Mapping[str,
                              "node that does work")
     simulated = {node.handler for node in graph.nodes.values()} - {*ENGINE_TYPES}
 
-    async def simulate(call: Call) -> Outcome | Any:
+    async def simulate(call: Call) -> Outcome | Waiting:
         if call.node.handler == "wait.human" and call.node.id not in outcomes:
             return await wait_human(call)
         return simulated_outcome(call, outcomes, labels)

@@ -29,22 +29,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 from urllib.parse import quote
 
 import msgspec
 
 from garrison.errors import NotFound, RecordCorrupt, Refused, UsageError
 from garrison.pipeline.flow import Event as FlowEvent
-from garrison.pipeline.flow import FlowState, event_from_data, event_to_data
+from garrison.pipeline.flow import Finished, FlowState, event_from_data
 from garrison.pipeline.questions import Question
 from garrison.records import atomic
 from garrison.records.journal import BLOB_BYTES, SNAPSHOT_EVERY, Entry, Writer, read_all
 from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.record import from_data
 from garrison.system import untrusted
 from garrison.system.clock import SystemClock
 from garrison.system.failpoint import here
-from garrison.values import Value, asdict, field_names, fields_of
+from garrison.values import Value, asdict, fields_of, replace
 
 if TYPE_CHECKING:
     from garrison.pipeline.flow.program import Program
@@ -115,7 +116,7 @@ class RunStart:
     """Text of the graph."""
     source: str
     hash: str
-    initial: dict[str, Any] = field(default_factory=dict)
+    initial: dict[str, object] = field(default_factory=dict)
     seed: str = ""
     max_steps: int | None = None
     tree: str = ""
@@ -136,14 +137,13 @@ class RunStart:
     flow: str = ""
     """`walk` or `dag` if the caller chose; empty: as the graph says."""
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """Return the data of a `begun` record; `initial` is a text of its own, so that it may become a blob."""
         return {**fields_of(self), "initial": json.dumps(self.initial, ensure_ascii=False)}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> RunStart:
-        stored = {name: data[name] for name in field_names(cls) if name in data}
-        return cls(**{**stored, "initial": json.loads(data["initial"])})
+        return from_data(cls, {**data, "initial": json.loads(data["initial"])})
 
 
 @dataclass
@@ -176,7 +176,7 @@ def recorded_run(entries: list[Entry], path: Path) -> RecordedRun:
         elif run is None:
             raise RecordCorrupt(path, "it does not say how the run began")
         elif entry.kind == FLOW:
-            run.events.append(event_from_data(unpack_event(entry.data)))
+            run.events.append(unpack_event(entry.data))
         elif entry.kind == GRAPH:
             run.start.graph, run.start.hash = entry.data["graph"], entry.data["hash"]
             run.snapshot, run.events = FlowState.from_data(json.loads(entry.data["state"])), []
@@ -230,16 +230,16 @@ class RunJournal:
     def seq(self) -> int:
         return self._writer.seq
 
-    def append(self, kind: str, data: dict[str, Any]) -> None:
+    def append(self, kind: str, data: dict[str, object]) -> None:
         """Append one record and sync it, unless the run is a simulation."""
         self._writer.append(kind, data, self._now(), sync=self.is_synced)
         self._since_snapshot += 1
 
     def append_event(self, event: FlowEvent) -> None:
         """Append one flow event and sync it."""
-        self.append(FLOW, pack_event(event_to_data(event)))
+        self.append(FLOW, pack_event(event))
 
-    def compact(self, start: RunStart, state: Callable[[], Mapping[str, Any]]) -> None:
+    def compact(self, start: RunStart, state: Callable[[], Mapping[str, object]]) -> None:
         """Replace a long journal by one snapshot of the state."""
         if self._since_snapshot < SNAPSHOT_EVERY:
             return
@@ -257,29 +257,25 @@ class RunJournal:
 _BLOB_KEY = "$blob"
 
 
-def pack_event(event: Mapping[str, Any]) -> dict[str, Any]:
+def pack_event(event: FlowEvent) -> dict[str, object]:
     """Return an event as data of a `flow` record.
 
     Large values of its outcome's context become texts beside it, which the journal stores as blobs.
     """
-    outcome: dict[str, Any] = event.get("outcome") or {}
-    updates = outcome.get("context_updates")
-    if not updates:
-        return {"event": dict(event)}
-    small: dict[str, Any] = {}
-    large: dict[str, str] = {}
-    for key, value in updates.items():
-        body = _large_value(value)
-        if body is None:
-            small[key] = value
-        else:
-            small[key] = {_BLOB_KEY: f"value{len(large)}"}
-            large[f"value{len(large)}"] = body
-    return {"event": {**event, "outcome": {**outcome, "context_updates": small}}, **large} if large \
-        else {"event": dict(event)}
+    texts: dict[str, str] = {}
+    outcome = event.outcome if isinstance(event, Finished) else None
+    if outcome is not None and isinstance(event, Finished):
+        updates: dict[str, object] = {}
+        for key, value in outcome.context_updates.items():
+            body = _large_value(value)
+            updates[key] = value if body is None else {_BLOB_KEY: f"value{len(texts)}"}
+            if body is not None:
+                texts[f"value{len(texts)}"] = body
+        event = replace(event, outcome=replace(outcome, context_updates=updates)) if texts else event
+    return {"event": asdict(event), **texts}
 
 
-def _large_value(value: Any) -> str | None:
+def _large_value(value: object) -> str | None:
     """Return the JSON text of a value that is to be stored apart; None for a small one."""
     if value is None or isinstance(value, (bool, int, float)):
         return None
@@ -291,14 +287,14 @@ def _large_value(value: Any) -> str | None:
     return body if len(body) > BLOB_BYTES // 4 else None
 
 
-def unpack_event(data: Mapping[str, Any]) -> dict[str, Any]:
+def unpack_event(data: Mapping[str, Any]) -> FlowEvent:
     """Return the event that `pack_event` packed."""
-    event: dict[str, Any] = data["event"]
-    if len(data) == 1:
+    event = event_from_data(data["event"])
+    if len(data) == 1 or not isinstance(event, Finished) or event.outcome is None:
         return event
     updates = {key: json.loads(data[value[_BLOB_KEY]]) if isinstance(value, dict) and _BLOB_KEY in value else value
-               for key, value in event["outcome"]["context_updates"].items()}
-    return {**event, "outcome": {**event["outcome"], "context_updates": updates}}
+               for key, value in event.outcome.context_updates.items()}
+    return replace(event, outcome=replace(event.outcome, context_updates=updates))
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -311,8 +307,34 @@ def public_status(state: FlowState) -> str:
     return {"done": "success", "failed": "fail"}.get(state.status, state.status)
 
 
-def checkpoint_of(program: Program, state: FlowState, run: str, how: str) -> dict[str, Any]:
-    """Return where a run is, as JSON values; `how` says how to continue one that waits."""
+class Checkpoint(TypedDict):
+    """What checkpoint.json has."""
+
+    schema: int
+    run: str
+    graph_hash: NotRequired[str]
+    status: str
+    reason: str
+    detail: NotRequired[str]
+    how: NotRequired[str]
+    """How to continue one that waits."""
+    steps: int
+    current_node: str
+    next_nodes: list[str]
+    in_flight: list[dict[str, Any]]
+    """Fields of its places, and their folders."""
+    completed_nodes: list[str]
+    node_outcomes: dict[str, str]
+    visits: dict[str, int]
+    counters: NotRequired[dict[str, int]]
+    context: NotRequired[dict[str, object]]
+    seq: NotRequired[int]
+    """Last record of the journal that it tells of."""
+    timestamp: NotRequired[str]
+
+
+def checkpoint_of(program: Program, state: FlowState, run: str, how: str) -> Checkpoint:
+    """Return where a run is; `how` says how to continue one that waits."""
     return {
         "schema": 1, "run": run, "graph_hash": program.digest, "status": public_status(state),
         "reason": state.reason or state.detail, "detail": state.detail, "how": how, "steps": state.steps,
@@ -334,28 +356,25 @@ def write_status(folder: Path, node: str, state: FlowState) -> None:
     if outcome is None:
         return
     atomic.make_directory(folder)
-    body = {"node": node, "outcome": outcome.status, **outcome.to_data(), "visits": state.visits.get(node, 0)}
+    body = {"node": node, "outcome": outcome.status, **asdict(outcome), "visits": state.visits.get(node, 0)}
     text = json.dumps(body, ensure_ascii=False, indent=1)
     untrusted.write(folder, "status.json", text.encode(errors="backslashreplace"))
 
 
-def write_checkpoint(directory: RunDirectory, checkpoint: Mapping[str, Any], *, durable: bool) -> None:
+def write_checkpoint(directory: RunDirectory, checkpoint: Checkpoint, *, durable: bool) -> None:
     """Replace checkpoint.json, with the time at which it was written."""
     stamped = {**checkpoint, "timestamp": SystemClock().utc()}
     body = json.dumps(stamped, ensure_ascii=False, indent=1 if durable else None)  # indenting is ten times slower
     atomic.write(directory.checkpoint, body.encode("utf-8", "backslashreplace"), durable=durable)
 
 
-def read_checkpoint(directory: RunDirectory) -> dict[str, Any] | None:
+def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
     """Return checkpoint.json, which may lag behind the journal; None without one."""
     raw = atomic.read(directory.checkpoint)
-    if raw is None:
-        return None
     try:
-        checkpoint: dict[str, Any] = json.loads(raw)
+        return None if raw is None else from_data(Checkpoint, json.loads(raw))
     except ValueError as error:
-        raise RecordCorrupt(directory.checkpoint, f"it is no JSON ({error})") from None
-    return checkpoint
+        raise RecordCorrupt(directory.checkpoint, f"it is no checkpoint ({error})") from None
 
 
 # ---- answers and signals ---------------------------------------------------------------------------------------------
@@ -393,7 +412,7 @@ class GateFiles:
         atomic.make_directory(path.parent)
         atomic.write(path, data.encode())
 
-    def take_signal(self, name: str, place: str) -> Any:
+    def take_signal(self, name: str, place: str) -> object:
         """Return the value of a signal and keep it for `place`, which may ask again; None if it has not arrived."""
         taken = self._signal(name).with_name(f"{quote(name, safe='')}@{quote(place, safe='#')}")
         if not taken.exists():
@@ -426,7 +445,7 @@ def first_asked_at(folder: Path | None, question: Question) -> float:
             return float(stored["asked_at"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    atomic.write(path, json.dumps({**question.to_data(), "asked_at": now}, indent=1).encode(), durable=False)
+    atomic.write(path, json.dumps({**asdict(question), "asked_at": now}, indent=1).encode(), durable=False)
     return now
 
 
@@ -436,7 +455,7 @@ class OpenQuestion(NamedTuple):
 
     run: RunDirectory
     question: Question
-    data: Mapping[str, Any]
+    data: Mapping[str, object]
     answer: str = ""
 
 
@@ -445,11 +464,12 @@ def open_questions(run: RunDirectory) -> dict[str, OpenQuestion]:
     questions: dict[str, OpenQuestion] = {}
     for path in sorted((run.root / "children").glob("*/journal.jsonl")):
         questions.update(open_questions(RunDirectory(path.parent)))
-    for place in (read_checkpoint(run) or {}).get("in_flight", ()):
+    checkpoint = read_checkpoint(run)
+    for place in checkpoint["in_flight"] if checkpoint is not None else ():
         raw = atomic.read(Path(place.get("folder") or run.node(place["node"])) / "question.json")
         body = json.loads(raw) if raw else None
         if body and body["id"] in (place["id"], f"{place['id']}@{place['attempt']}") and body["options"]:
-            question = Question.from_data(body)
+            question = from_data(Question, body)
             questions[place["node"]] = OpenQuestion(run, question, body,
                                                     GateFiles(run.root).waiting_answer(question.id))
     return questions
@@ -486,7 +506,7 @@ class Artifacts:
                 if path and path.is_file():
                     self._artifacts[entry["id"]] = (ArtifactInfo(**entry), None)
 
-    def store(self, artifact: str, name: str, data: Any, at: str = "") -> ArtifactInfo:
+    def store(self, artifact: str, name: str, data: object, at: str = "") -> ArtifactInfo:
         """Store `data` (any JSON value) under the id `artifact`; raise UsageError for other values and invalid ids."""
         if not _ID.match(artifact) or ".." in artifact:
             raise UsageError(f"{artifact!r:.60} is not an artifact id; use letters, digits and _ . # / -")
@@ -505,7 +525,7 @@ class Artifacts:
             self._write_index()
         return info
 
-    def retrieve(self, artifact: str) -> Any:
+    def retrieve(self, artifact: str) -> object:
         """Return what was stored; raise NotFound if nothing was."""
         info, body = self._find(artifact)
         path = self._path(artifact)
@@ -572,9 +592,9 @@ class Event(Value):
     run: str
     at: str
     node: str = ""
-    data: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    data: Mapping[str, object] = msgspec.field(default_factory=dict)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         head = {"event": self.kind, "at": self.at, "run": self.run}
         return {**head, **({"node": self.node} if self.node else {}), **self.data}
 
@@ -591,7 +611,7 @@ class EventSink:
             self._descriptor = atomic.open_or_create(path, os.O_APPEND)
         self.is_enabled = listener is not None or path is not None
 
-    def emit(self, kind: str, node: str = "", **data: Any) -> None:
+    def emit(self, kind: str, node: str = "", **data: object) -> None:
         """Emit an event; the next `flush` writes it."""
         if not self.is_enabled:
             return

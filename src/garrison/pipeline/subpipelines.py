@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.pipeline.condition import Condition, holds, parse_condition
 from garrison.pipeline.graph import Graph, Node, flag, number, seconds, text
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
 from garrison.values import Value
+
+if TYPE_CHECKING:
+    from garrison.pipeline.store import Checkpoint
 
 SUBGRAPH, MANAGER = "subgraph", "stack.manager_loop"
 CHILD_FILES = ("stack.child_dotfile", "stack.child_workflow")
@@ -88,23 +91,23 @@ _ENGINE_KEYS = frozenset({"outcome", "preferred_label", "current_node", "failure
                           "last_failure", "last_failed_node"})
 
 
-def child_context(context: Mapping[str, Any], node: Node) -> dict[str, Any]:
+def child_context(context: Mapping[str, object], node: Node) -> dict[str, object]:
     """Return the initial context of the pipeline that `node` runs: the shared keys, and each `var.NAME` as NAME."""
     variables = {key.removeprefix("var."): str(value) for key, value in node.attrs.items() if key.startswith("var.")}
     return {**_shared(context), **variables}
 
 
-def context_changes(context: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+def context_changes(context: Mapping[str, object], before: Mapping[str, object]) -> dict[str, object]:
     """Return the shared keys of a child's `context` that its parent did not have `before`."""
     return {key: value for key, value in _shared(context).items() if before.get(key, _ABSENT) != value}
 
 
-def child_failed(reason: str, updates: Mapping[str, Any]) -> Outcome:
+def child_failed(reason: str, updates: Mapping[str, object]) -> Outcome:
     return Outcome(FAIL, failure_reason=f"its pipeline failed: {reason}", failure_class="child",
                    context_updates=updates)
 
 
-def _shared(context: Mapping[str, Any]) -> dict[str, Any]:
+def _shared(context: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in context.items()
             if not key.startswith(_OWN_PREFIXES) and key not in _ENGINE_KEYS}
 
@@ -133,7 +136,7 @@ class Manager(Value):
     autostart: bool
     prompt: str
 
-    def observation(self, telemetry: Mapping[str, Any], cycle: int) -> dict[str, Any]:
+    def observation(self, telemetry: Mapping[str, object], cycle: int) -> dict[str, object]:
         return {"stack.child.cycle": cycle, **(telemetry if "observe" in self.actions else {})}
 
     def should_steer(self, cycle: int, last_steered: int | None) -> bool:
@@ -141,14 +144,14 @@ class Manager(Value):
         return "steer" in self.actions and (
             last_steered is None or (cycle - last_steered) * self.interval >= self.cooldown)
 
-    def stopped(self, context: Mapping[str, Any], observation: Mapping[str, Any]) -> Outcome | None:
+    def stopped(self, context: Mapping[str, object], observation: Mapping[str, object]) -> Outcome | None:
         """Return its outcome if the stop condition holds; None otherwise."""
         if self.stop is None or not holds(self.stop, Outcome(SUCCESS), {**context, **observation}):
             return None
         return Outcome(SUCCESS, notes=f"the stop condition held in cycle {observation['stack.child.cycle']}",
                        context_updates=dict(observation))
 
-    def out_of_cycles(self, telemetry: Mapping[str, Any]) -> Outcome:
+    def out_of_cycles(self, telemetry: Mapping[str, object]) -> Outcome:
         return Outcome(FAIL, failure_reason=f"the child of {self.node} was not done after {self.cycles} cycles",
                        failure_class="max_cycles", context_updates=dict(telemetry))
 
@@ -171,7 +174,7 @@ def manager_of(node: Node) -> Manager:
                    text(attrs, "prompt") or node.label)
 
 
-def telemetry_of(checkpoint: Mapping[str, Any], directory: object = "") -> dict[str, Any]:
+def telemetry_of(checkpoint: Checkpoint, directory: object = "") -> dict[str, object]:
     """Return what a manager observes of its child, as context keys, from the child's checkpoint."""
     nodes = checkpoint.get("next_nodes") or []
     return {"stack.child.status": _STATUS_WORDS.get(checkpoint["status"], checkpoint["status"]),
@@ -181,6 +184,6 @@ def telemetry_of(checkpoint: Mapping[str, Any], directory: object = "") -> dict[
             "stack.child.directory": str(directory or "")}
 
 
-def final_telemetry(outcome: Outcome, telemetry: Mapping[str, Any]) -> dict[str, Any]:
+def final_telemetry(outcome: Outcome, telemetry: Mapping[str, object]) -> dict[str, object]:
     return {**telemetry, "stack.child.status": "completed" if outcome.good else "failed",
             "stack.child.outcome": outcome.status}

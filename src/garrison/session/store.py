@@ -209,9 +209,7 @@ class SessionJournal:
 
     def append_event(self, event: Event) -> None:
         """Record a step; it is synced unless it may be repeated."""
-        from garrison.pipeline.flow import event_to_data
-
-        self._append(STEP, {"event": _with_updates(event_to_data(event), self._pack)},
+        self._append(STEP, {"event": _with_updates(asdict(event), self._pack)},
                      sync=not self._is_harmless(event))
 
     def _is_harmless(self, event: Event) -> bool:

@@ -43,7 +43,7 @@ def describe_tool(name: str, tool: Any) -> str:
     return f"- {name}{takes}: {' '.join((tool.__doc__ or '').split())}"
 
 
-def plan_prompt(command: str, tools: Mapping[str, Any]) -> str:
+def plan_prompt(command: str, tools: Mapping[str, object]) -> str:
     """Return the prompt that asks for a plan."""
     tool_list = "\n".join(describe_tool(name, tools[name]) for name in tools)
     return ("Break this command into a workflow of tool calls:\n\n"
@@ -57,7 +57,7 @@ def retry_prompt(error: str) -> str:
     return f"That is not a valid workflow: {error}\nAnswer again, with the complete JSON object alone."
 
 
-def parse_plan(answer: str, tools: Mapping[str, Any]) -> Workflow:
+def parse_plan(answer: str, tools: Mapping[str, object]) -> Workflow:
     """Return the workflow in the agent's answer; GarrisonError says what is wrong with it."""
     match = _OBJECT.search(answer)
     if match is None:
@@ -74,7 +74,7 @@ def describe_error(error: Exception) -> str:
     return " ".join(str(error).split()) if isinstance(error, GarrisonError) else f"{type(error).__name__}: {error}"
 
 
-async def make_plan(command: str, tools: Mapping[str, Any], ask: Ask) -> Workflow:
+async def make_plan(command: str, tools: Mapping[str, object], ask: Ask) -> Workflow:
     """Return the workflow into which a model breaks a command; Refused if no answer is a valid one."""
     prompt, problem = plan_prompt(command, tools), ""
     for _ in range(ATTEMPTS):

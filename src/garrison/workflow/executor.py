@@ -22,7 +22,8 @@ from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.graph import Edge, Graph, Node
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome
+from garrison.pipeline.handlers.call import Call, Waiting
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome, RunResult
 from garrison.values import Value, asdict, replace
 from garrison.workflow import validation
 from garrison.workflow.errors import (
@@ -37,7 +38,7 @@ from garrison.workflow.references import ENVIRONMENT, INPUTS, resolve
 from garrison.workflow.state_manager import StateManager
 from garrison.workflow.tool_call import Caller, advice, to_json
 
-Tool = Callable[..., Any]
+Tool = Callable[..., object]
 _DETERMINISTIC = (TypeError, AttributeError, NameError, LookupError, ValueError, MissingReference,
                   ToolNotFoundError)
 """Failures that a retry would meet again."""
@@ -62,7 +63,7 @@ class Progress(Value):
     total: int
     error: str = ""
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         return {**asdict(self), "status": self.status.value, "elapsed": round(self.elapsed, 3)}
 
 
@@ -133,7 +134,7 @@ class _Execution:
         return replace(self.workflow, steps=[
             replace(step, retry_count=self._retries(step)) for step in self.workflow.steps])
 
-    def _result(self, result: Any) -> WorkflowResult:
+    def _result(self, result: RunResult) -> WorkflowResult:
         self._restore(result.context, result.node_outcomes)
         success = result.status == "success"
         self.state.status = "completed" if success else "failed"
@@ -157,10 +158,8 @@ class _Execution:
 
     # ---- one step
 
-    async def step(self, call: Any) -> Any:
+    async def step(self, call: Call) -> Outcome | Waiting:
         """Call the step's tool (the engine's handler)."""
-        from garrison.pipeline.handlers.call import Waiting
-
         step = self.steps[call.node.id]
         if self.halted:
             return Waiting(f"{step.name} was not started: {self.halted} failed")
@@ -179,20 +178,18 @@ class _Execution:
         self._complete(step, result, time.monotonic() - started)
         return Outcome(SUCCESS, context_updates={f"step.{step.name}": result})
 
-    async def _call_tool(self, step: WorkflowStep, context: Mapping[str, Any]) -> Any:
+    async def _call_tool(self, step: WorkflowStep, context: Mapping[str, object]) -> object:
         needed = self.dependencies[step.name]
         results = {name: context[f"step.{name}"] for name in needed if f"step.{name}" in context}
-        unavailable = {name: context[f"lost.{name}"] for name in needed if f"lost.{name}" in context}
+        unavailable = {name: str(context[f"lost.{name}"]) for name in needed if f"lost.{name}" in context}
         values = {ENVIRONMENT: os.environ, INPUTS: self.workflow.inputs, **results}
-        arguments = resolve(step.arguments, values, unavailable)
+        arguments: Any = resolve(step.arguments, values, unavailable)
         tool = self.executor.tools[step.tool]
         shown = resolve(step.arguments, {**values, ENVIRONMENT: self._variables}, unavailable)
         self.executor.logger.info("call %s: %s(%s)", step.name, step.tool, self._shown(shown, MAX_LOGGED_CALL))
         return to_json(await self.caller.call(tool, arguments, step.timeout), step.tool)
 
-    def _fail(self, step: WorkflowStep, attempt: int, error: Exception, elapsed: float) -> Any:
-        from garrison.pipeline.handlers.call import Waiting
-
+    def _fail(self, step: WorkflowStep, attempt: int, error: Exception, elapsed: float) -> Outcome | Waiting:
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         deterministic = isinstance(error, _DETERMINISTIC) and not isinstance(error, json.JSONDecodeError)
         if attempt <= self._retries(step) and not deterministic:
@@ -214,7 +211,7 @@ class _Execution:
         return Outcome(FAIL, failure_reason=message, failure_class=DETERMINISTIC,
                        context_updates={f"lost.{step.name}": f"failed: {message}"})
 
-    def _shown(self, value: Any, limit: int) -> str:
+    def _shown(self, value: object, limit: int) -> str:
         """Return a value as the log shows it: shortened, with names instead of the variables' values in it."""
         text = json.dumps(value, ensure_ascii=False, default=str)
         for name in self._variables.used:
@@ -223,7 +220,7 @@ class _Execution:
                 text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], f"${{{ENVIRONMENT}.{name}}}")
         return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
-    def _complete(self, step: WorkflowStep, result: Any, elapsed: float) -> None:
+    def _complete(self, step: WorkflowStep, result: object, elapsed: float) -> None:
         self.state.step_results[step.name] = result
         self._forget_errors(step)
         if step.name not in self.state.completed_steps:
@@ -240,13 +237,13 @@ class _Execution:
 
     # ---- progress and snapshots
 
-    def _restore(self, context: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
+    def _restore(self, context: Mapping[str, object], outcomes: Mapping[str, Outcome]) -> None:
         """Apply results recorded by another process, so that the snapshot is complete."""
         self._restored = True
         self._restore_results(context, outcomes)
         self._finished = sum(status in _FINISHED for status in self.state.step_status.values())
 
-    def _restore_results(self, context: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
+    def _restore_results(self, context: Mapping[str, object], outcomes: Mapping[str, Outcome]) -> None:
         for node, step in self.steps.items():
             if f"step.{step.name}" in context:
                 self.state.step_results[step.name] = context[f"step.{step.name}"]

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any
 
 from garrison.workflow.errors import MissingReference, UnavailableResult, WorkflowValidationError
 
@@ -21,7 +20,7 @@ _REFERENCE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
 _PART = re.compile(r"""\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)')\]|\.?([^.\[\]]+)""")
 
 
-def references(value: Any) -> Iterator[str]:
+def references(value: object) -> Iterator[str]:
     """Yield every reference in JSON data, without its `${}`."""
     if isinstance(value, str):
         for match in _REFERENCE.finditer(value):
@@ -35,7 +34,7 @@ def references(value: Any) -> Iterator[str]:
             yield from references(item)
 
 
-def find_unclosed(value: Any) -> str:
+def find_unclosed(value: object) -> str:
     """Return a `${` without a closing brace, with the text that follows it; '' if there is none."""
     if isinstance(value, str):
         rest = _REFERENCE.sub(lambda match: " " * len(match[0]), value)
@@ -78,7 +77,7 @@ def _path(rest: str, reference: str) -> list[str | int]:
     return path
 
 
-def resolve(value: Any, results: Mapping[str, Any], unavailable: Mapping[str, str]) -> Any:
+def resolve(value: object, results: Mapping[str, object], unavailable: Mapping[str, str]) -> object:
     """Return the value with its references replaced; `unavailable` says why a step has no result.
 
     Raises UnavailableResult for a reference to such a step, MissingReference for a key or index that does not exist.
@@ -96,7 +95,7 @@ def resolve(value: Any, results: Mapping[str, Any], unavailable: Mapping[str, st
     return value
 
 
-def resolve_reference(reference: str, results: Mapping[str, Any], unavailable: Mapping[str, str]) -> Any:
+def resolve_reference(reference: str, results: Mapping[str, object], unavailable: Mapping[str, str]) -> object:
     """Return the value of one reference."""
     step, path = split(reference, {*results, *unavailable})
     if step in unavailable and step not in results:
@@ -108,7 +107,7 @@ def resolve_reference(reference: str, results: Mapping[str, Any], unavailable: M
     return value
 
 
-def _enter(value: Any, part: str | int, reference: str, path: str) -> Any:
+def _enter(value: object, part: str | int, reference: str, path: str) -> object:
     index = part if isinstance(part, int) else int(part) if part.lstrip("-").isdigit() else None
     if isinstance(value, Mapping) and str(part) in value:
         return value[str(part)]
@@ -122,5 +121,5 @@ def _enter(value: Any, part: str | int, reference: str, path: str) -> Any:
     raise MissingReference(f"${{{reference}}}: {path} is {value!r:.60}, which has no parts")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -43,7 +43,7 @@ class Caller:
     def __init__(self) -> None:
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
-    async def call(self, tool: Callable[..., Any], arguments: Mapping[str, Any], timeout: float) -> Any:
+    async def call(self, tool: Callable[..., Any], arguments: Mapping[str, object], timeout: float) -> object:
         """Return the tool's result; TimeoutError after `timeout` seconds, or the tool's own exception."""
         if _is_async(tool):
             return await _with_timeout(_contain_exit(tool(**arguments)), timeout)
@@ -51,7 +51,7 @@ class Caller:
             return await _with_timeout(_contain_exit(_await_result(_in_thread(lambda: tool(**arguments)))), timeout)
 
 
-def to_json(result: Any, tool: str) -> Any:
+def to_json(result: object, tool: str) -> object:
     """Return a tool's result as JSON data; UnserializableResult says what to return instead."""
     try:
         return check_json({"result": _to_plain(result)}, "result")["result"]
@@ -60,7 +60,7 @@ def to_json(result: Any, tool: str) -> Any:
                                    "stored; return text, numbers, lists and mappings") from error
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: object) -> object:
     """Convert models, dataclasses and tuples to mappings and lists, at any depth."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
@@ -73,11 +73,11 @@ def _to_plain(value: Any) -> Any:
     return value
 
 
-def _is_async(tool: Any) -> bool:
+def _is_async(tool: object) -> bool:
     return inspect.iscoroutinefunction(tool) or inspect.iscoroutinefunction(getattr(tool, "__call__", None))  # noqa: B004
 
 
-async def _with_timeout(call: Awaitable[Any], timeout: float) -> Any:
+async def _with_timeout(call: Awaitable[object], timeout: float) -> object:
     try:
         async with asyncio.timeout(timeout):
             return await call
@@ -85,13 +85,13 @@ async def _with_timeout(call: Awaitable[Any], timeout: float) -> Any:
         raise TimeoutError(str(error) or f"no answer within {timeout:g} s") from error
 
 
-async def _await_result(call: Awaitable[Any]) -> Any:
+async def _await_result(call: Awaitable[object]) -> object:
     """Await the result of a plain function that returned an awaitable."""
     result = await call
     return await result if isinstance(result, Awaitable) else result
 
 
-async def _contain_exit(call: Awaitable[Any]) -> Any:
+async def _contain_exit(call: Awaitable[object]) -> object:
     """Turn an exit of the whole program, or an unrequested cancellation, into ToolEnded."""
     try:
         return await call
@@ -104,13 +104,13 @@ async def _contain_exit(call: Awaitable[Any]) -> Any:
         raise ToolEnded("the tool cancelled itself") from None
 
 
-async def _in_thread(function: Callable[[], Any]) -> Any:
+async def _in_thread(function: Callable[[], object]) -> object:
     """Run `function` like `asyncio.to_thread`, in a daemon thread that is never joined."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    future: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
 
-    def settle(result: Any, error: BaseException | None) -> None:
+    def settle(result: object, error: BaseException | None) -> None:
         if not future.done():
             future.set_result((result, error))
 
@@ -190,7 +190,7 @@ def advice(error: BaseException, tool: str, timeout: float) -> str:
 
 def _on_status(error: BaseException, _timeout: float) -> str:
     """Advise on an HTTP status, as clients of HTTP carry it."""
-    status: Any = getattr(getattr(error, "response", None), "status_code", None)
+    status: object = getattr(getattr(error, "response", None), "status_code", None)
     if status is None and type(error).__name__ == "HTTPError":
         status = getattr(error, "code", None)
     if not isinstance(status, int):

@@ -17,12 +17,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from garrison.errors import UsageError
 from garrison.pipeline.handlers.tool import wait_readable
@@ -48,6 +48,29 @@ class CommandFailed(Exception):
     """A command ended with an exit code other than 0."""
 
 
+class FileText(TypedDict):
+    """Result of `files.read`."""
+
+    path: str
+    text: str
+    bytes: int
+
+
+class FileList(TypedDict):
+    """Result of `files.list`."""
+
+    files: list[str]
+    count: int
+
+
+class CommandResult(TypedDict):
+    """Result of `command.run`."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
 class Toolbox:
     """The built-in tools, working in `root`.
 
@@ -57,7 +80,7 @@ class Toolbox:
     def __init__(self, root: Path, commands: CheckoutCommands | None = None) -> None:
         self.root, self._commands = root.resolve(), commands
 
-    def tools(self) -> Mapping[str, Any]:
+    def tools(self) -> Mapping[str, Callable[..., object]]:
         """Return name → callable."""
         return {"files.read": self.read, "files.write": self.write, "files.list": self.list_files,
                 "files.edit": self.edit,
@@ -75,7 +98,7 @@ class Toolbox:
         """Return a path below the working directory with the links that lie on it now followed; none is later."""
         return str(self._below(path).relative_to(self.root))
 
-    def read(self, path: str) -> dict[str, Any]:
+    def read(self, path: str) -> FileText:
         """Return the text of a file: {path, text, bytes}; at most 2 MB."""
         file = self._below(path)
         size = file.stat().st_size
@@ -86,7 +109,7 @@ class Toolbox:
             raise FileNotFoundError(file)
         return {"path": path, "text": raw.decode(errors="replace"), "bytes": len(raw)}
 
-    def write(self, path: str, text: str) -> dict[str, Any]:
+    def write(self, path: str, text: str) -> dict[str, object]:
         """Write a text file atomically, creating its folders: {path, bytes}."""
         name = self._name(path)
         if any(part.lower() == ".git" for part in Path(name).parts):
@@ -95,20 +118,20 @@ class Toolbox:
         untrusted.write(self.root, name, raw, as_edit=True)
         return {"path": path, "bytes": len(raw)}
 
-    def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
+    def edit(self, path: str, old: str, new: str) -> dict[str, object]:
         """Replace the single occurrence of `old` in a text file by `new`: {path, bytes}."""
         text = self.read(path)["text"]
         if text.count(old) != 1:
             raise UsageError(f"{path} contains {old!r:.80} {text.count(old)} times; give text that occurs once")
         return self.write(path, text.replace(old, new))
 
-    def list_files(self, pattern: str = "**/*") -> dict[str, Any]:
+    def list_files(self, pattern: str = "**/*") -> FileList:
         """Return the files that match a glob pattern, sorted: {files, count}."""
         files = sorted(str(path.relative_to(self.root)) for path in self.root.glob(pattern)
                        if path.is_file() and ".git" not in path.relative_to(self.root).parts)
         return {"files": files, "count": len(files)}
 
-    def search(self, expression: str, pattern: str = "**/*") -> dict[str, Any]:
+    def search(self, expression: str, pattern: str = "**/*") -> dict[str, object]:
         """Return the lines of files that match a regular expression: {hits: [{path, line, text}], count, cut}."""
         regex = _expression(expression)
         hits = []
@@ -120,20 +143,20 @@ class Toolbox:
                          for number, line in enumerate(text.splitlines(), 1) if regex.search(line)]
         return {"hits": hits[:MAX_HITS], "count": len(hits), "cut": len(hits) > MAX_HITS}
 
-    def lines(self, text: str, expression: str) -> dict[str, Any]:
+    def lines(self, text: str, expression: str) -> dict[str, object]:
         """Return the lines of a text that match a regular expression: {lines, count, text}."""
         regex = _expression(expression)
         matches = [line for line in text.splitlines() if regex.search(line)]
         return {"lines": matches, "count": len(matches), "text": "\n".join(matches)}
 
-    def join(self, parts: list[Any], separator: str = "\n") -> str:
+    def join(self, parts: list[object], separator: str = "\n") -> str:
         """Join texts; other values are written as JSON."""
         return separator.join(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts)
 
-    def parse(self, text: str) -> Any:
+    def parse(self, text: str) -> object:
         return json.loads(text)
 
-    async def git_log(self, limit: int = 20, revisions: str = "HEAD") -> dict[str, Any]:
+    async def git_log(self, limit: int = 20, revisions: str = "HEAD") -> dict[str, object]:
         """Return the latest commits: {commits: [{commit, author, at, subject}]}."""
         if revisions.startswith("-"):
             raise UsageError("revisions may not begin with a dash")
@@ -141,7 +164,7 @@ class Toolbox:
         return {"commits": [dict(zip(("commit", "author", "at", "subject"), line.split("\x1f"), strict=True))
                             for line in result["stdout"].splitlines()]}
 
-    async def run(self, command: list[str] | str, check: bool = True, cwd: str = ".") -> dict[str, Any]:
+    async def run(self, command: list[str] | str, check: bool = True, cwd: str = ".") -> CommandResult:
         """Run a command (a list of words, or text for `sh -c`): {exit_code, stdout, stderr}. With `check`, an exit
         code other than 0 fails the step.
         """
@@ -154,8 +177,8 @@ class Toolbox:
                 signal_group(process)
                 await process.wait()
                 raise
-        result: dict[str, Any] = {"exit_code": process.returncode, "stdout": out.decode(errors="replace"),
-                                  "stderr": err.decode(errors="replace")}
+        result: CommandResult = {"exit_code": process.returncode or 0, "stdout": out.decode(errors="replace"),
+                                 "stderr": err.decode(errors="replace")}
         if check and process.returncode:
             tail = " ".join((result["stderr"] or result["stdout"]).split())[-300:]
             raise CommandFailed(f"{words[0]} ended with exit code {process.returncode}{f': {tail}' if tail else ''}")
@@ -209,13 +232,13 @@ def _expression(text: str) -> re.Pattern[str]:
 SEPARATOR = ":"
 
 
-def python_tools(workflow: Workflow, base: Path) -> dict[str, Callable[..., Any]]:
+def python_tools(workflow: Workflow, base: Path) -> dict[str, Callable[..., object]]:
     """Return the functions that the workflow's steps name; ToolNotFoundError for one that cannot be loaded."""
     names = dict.fromkeys(step.tool for step in workflow.steps if SEPARATOR in step.tool)
     return {name: load_tool(name, base) for name in names}
 
 
-def load_tool(name: str, base: Path) -> Callable[..., Any]:
+def load_tool(name: str, base: Path) -> Callable[..., object]:
     """Return the function that `name` refers to, for a workflow whose file is in `base`."""
     location, _, attribute = name.rpartition(SEPARATOR)
     try:
@@ -253,7 +276,7 @@ def _import_module(name: str, base: Path) -> ModuleType:
 
 
 @contextmanager
-def _on_path(base: Path) -> Any:
+def _on_path(base: Path) -> Iterator[None]:
     sys.path.insert(0, str(base))
     try:
         yield

@@ -43,7 +43,7 @@ def referenced_steps(step: WorkflowStep, names: Container[str]) -> list[str]:
     return [name for name in dict.fromkeys(roots) if name in names]
 
 
-def validate(workflow: Workflow, tools: Mapping[str, Any] | None = None,
+def validate(workflow: Workflow, tools: Mapping[str, object] | None = None,
              environment: Container[str] | None = None) -> dict[str, list[str]]:
     """Return the dependencies of a valid workflow; WorkflowValidationError or ToolNotFoundError names the step if not.
 
@@ -95,7 +95,7 @@ def _shape(step: WorkflowStep) -> tuple[object, ...]:
     return step.name, step.critical, step.retry_count
 
 
-def _check_tool(step: WorkflowStep, tools: Mapping[str, Any]) -> None:
+def _check_tool(step: WorkflowStep, tools: Mapping[str, object]) -> None:
     if step.tool not in tools:
         near = get_close_matches(step.tool, list(tools), 1, 0.6)
         raise ToolNotFoundError(f"step {step.name!r} uses the tool {step.tool!r:.80}, which does not exist; " + (
@@ -105,7 +105,7 @@ def _check_tool(step: WorkflowStep, tools: Mapping[str, Any]) -> None:
                                 "which cannot be called")
 
 
-def _check_arguments(step: WorkflowStep, tool: Any) -> None:
+def _check_arguments(step: WorkflowStep, tool: object) -> None:
     if problem := argument_error(step.arguments, tool):
         raise WorkflowValidationError(f"step {step.name!r}: {step.tool} {problem}")
 
@@ -148,7 +148,7 @@ Types = tuple[type, ...]
 """Types that an argument may have; empty: any."""
 
 
-def argument_error(arguments: Mapping[str, Any], tool: Any) -> str:
+def argument_error(arguments: Mapping[str, object], tool: Any) -> str:
     """Return why the arguments do not fit the tool; '' if they do, as far as can be checked before it runs."""
     parameters, required, accepts_any = (
         _schema_parameters(tool.listed) if hasattr(tool, "listed") else _signature_parameters(tool))
@@ -170,7 +170,7 @@ def type_names(kinds: Types) -> str:
     return " or ".join(TYPE_NAMES[kind] for kind in kinds)
 
 
-def _schema_parameters(tool: Any) -> tuple[dict[str, Types], set[str], bool]:
+def _schema_parameters(tool: object) -> tuple[dict[str, Types], set[str], bool]:
     """Return the parameters of a server's tool with their types, the required ones, and whether it accepts others."""
     schema = getattr(tool, "input_schema", None) or {}
     properties = schema.get("properties", {})
@@ -178,12 +178,12 @@ def _schema_parameters(tool: Any) -> tuple[dict[str, Types], set[str], bool]:
     return types, set(schema.get("required", ())), schema.get("additionalProperties", True) is not False and not types
 
 
-def _schema_types(schema: Any) -> Types:
+def _schema_types(schema: object) -> Types:
     kind = _JSON.get(str(schema.get("type"))) if isinstance(schema, Mapping) else None
     return (kind,) if kind else ()
 
 
-def _signature_parameters(tool: Callable[..., Any]) -> tuple[dict[str, Types], set[str], bool]:
+def _signature_parameters(tool: Callable[..., object]) -> tuple[dict[str, Types], set[str], bool]:
     """Return the same for a function."""
     try:
         parameters = list(_signature(tool).parameters.values())
@@ -195,20 +195,20 @@ def _signature_parameters(tool: Callable[..., Any]) -> tuple[dict[str, Types], s
             any(item.kind is item.VAR_KEYWORD for item in parameters))
 
 
-def _signature(tool: Callable[..., Any]) -> inspect.Signature:
+def _signature(tool: Callable[..., object]) -> inspect.Signature:
     try:
         return inspect.signature(tool, eval_str=True)
     except (NameError, SyntaxError, AttributeError):  # an annotation names something that only a type checker imports
         return inspect.signature(tool)
 
 
-def _annotation_types(annotation: Any) -> Types:
+def _annotation_types(annotation: object) -> Types:
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = [get_origin(part) or part for part in parts if part is not NoneType]
     return tuple(kinds) if all(kind in TYPE_NAMES for kind in kinds) else ()
 
 
-def _is_compatible(value: Any, kinds: Types) -> bool:
+def _is_compatible(value: object, kinds: Types) -> bool:
     if not kinds or value is None or (isinstance(value, str) and any(references(value))):
         return True
     if isinstance(value, bool):

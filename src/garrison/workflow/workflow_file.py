@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from garrison.errors import NotFound
 from garrison.workflow.errors import Place, WorkflowValidationError
@@ -25,11 +25,14 @@ from garrison.workflow.mcp_tools import ServerSpec
 from garrison.workflow.models import Workflow
 from garrison.workflow.references import INPUTS, references
 
+if TYPE_CHECKING:
+    import yaml
+
 BASE_DIR = "base"
 """Metadata key: the directory of the workflow's file, where its Python tools are searched for."""
 
 
-def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[Workflow, dict[str, ServerSpec]]:
+def read_workflow(path: Path, given: Mapping[str, object] | None = None) -> tuple[Workflow, dict[str, ServerSpec]]:
     """Return the workflow of a file, with `given` overriding its inputs, and its servers.
 
     Raises:
@@ -49,7 +52,7 @@ def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[W
     return workflow, specs
 
 
-def _check_given(path: Path, workflow: Workflow, given: Mapping[str, Any]) -> None:
+def _check_given(path: Path, workflow: Workflow, given: Mapping[str, object]) -> None:
     """Refuse a value for an input that the workflow neither declares nor uses: a typo would otherwise have no
     effect.
     """
@@ -63,11 +66,11 @@ def _check_given(path: Path, workflow: Workflow, given: Mapping[str, Any]) -> No
             f"did you mean {close[0]}?" if close else f"inputs: {', '.join(accepted) or 'none'}"))
 
 
-def read_servers(path: Path) -> tuple[dict[str, ServerSpec], dict[str, Any]]:
+def read_servers(path: Path) -> tuple[dict[str, ServerSpec], dict[str, object]]:
     return _servers(path, _load(path))
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> dict[str, object]:
     import yaml
 
     try:
@@ -84,14 +87,14 @@ def _load(path: Path) -> dict[str, Any]:
     return body
 
 
-def _loader() -> Any:
+def _loader() -> type[yaml.SafeLoader]:
     """Return YAML's safe loader, extended to refuse duplicate keys: the original silently keeps the last value."""
     import yaml
 
     class Loader(yaml.SafeLoader):
         pass
 
-    def construct_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> Any:
+    def construct_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> object:
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
             if key.value in seen:
@@ -103,13 +106,13 @@ def _loader() -> Any:
     return Loader
 
 
-def _location(error: Any) -> str:
+def _location(error: yaml.MarkedYAMLError) -> str:
     """Return where YAML stopped: the start of an unclosed construct, else the place itself."""
     mark = error.context_mark or error.problem_mark
     return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
 
 
-def _servers(path: Path, body: dict[str, Any]) -> tuple[dict[str, ServerSpec], dict[str, Any]]:
+def _servers(path: Path, body: dict[str, object]) -> tuple[dict[str, ServerSpec], dict[str, object]]:
     servers = body.pop("servers", None) or {}
     if not isinstance(servers, dict):
         raise WorkflowValidationError(f"{path}: servers is a mapping of NAME: {{command or url}}")
@@ -134,7 +137,7 @@ def _line(path: Path, place: Place) -> str:
     return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
 
 
-def read_value(text: str) -> Any:
+def read_value(text: str) -> object:
     """Return the value of `--set KEY=TEXT`: JSON if it parses as JSON, else the text."""
     try:
         return json.loads(text)

@@ -20,7 +20,6 @@ from garrison.pipeline.flow.machine import (
     begin,
     declined_at,
     event_from_data,
-    event_to_data,
     extend,
     node_to_return_to,
     retriable_nodes,
@@ -32,5 +31,5 @@ from garrison.pipeline.flow.state import DONE, FAILED, ROOT, RUNNING, WAITING, C
 __all__ = [
     "DONE", "FAILED", "ROOT", "RUNNING", "WAITING", "Aborted", "Change", "Event", "Finished", "FlowState", "Place",
     "Restarted", "Resumed", "SentBack", "Step", "Suspended", "TimedOut", "advance", "begin", "choose", "choose_all",
-    "declined_at", "event_from_data", "event_to_data", "extend", "node_to_return_to", "retriable_nodes", "start",
+    "declined_at", "event_from_data", "extend", "node_to_return_to", "retriable_nodes", "start",
 ]

@@ -154,7 +154,7 @@ def _settle_edge(turn: Turn, source: str, target: str, index: int, *, is_followe
     if not remaining:
         # A node that the graph marks as active was started earlier: it comes first.
         was_started = turn.program.initial.get(target) == ACTIVE
-        (state.queue.appendleft if was_started else state.queue.append)(Move(ROOT, target, index))
+        state.queue.insert(0 if was_started else len(state.queue), Move(ROOT, target, index))
 
 
 def _skip(turn: Turn, node: str) -> None:

@@ -1,16 +1,16 @@
 """Flow machine that both drivers use: `begin` a run, `advance` it by events. Pure and deterministic.
 
-An event records what happened outside the machine, never what follows from it: a driver journals it (`EVENT_KINDS`
-names each kind), then applies it, and the same events lead to the same state. One that does not fit the state raises
-and changes nothing. Between two events every decided move is done, until all that is left is in flight or the run has
-ended.
+An event records what happened outside the machine, never what follows from it: a driver journals it, then applies
+it, and the same events lead to the same state. One that does not fit the state raises and changes nothing. Between two
+events every decided move is done, until all that is left is in flight or the run has ended.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import msgspec
 
 from garrison.errors import ForbiddenTransition, Refused, UsageError
 from garrison.pipeline.flow import dag, walk
@@ -24,6 +24,7 @@ from garrison.pipeline.flow.state import (
     Change,
     FlowState,
     Move,
+    Place,
     Turn,
     final_outcome,
 )
@@ -31,10 +32,11 @@ from garrison.pipeline.graph import copy_json
 from garrison.pipeline.node_status import FAILED as NODE_FAILED
 from garrison.pipeline.node_status import IMPL_COMPLETE, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Budget, Outcome
-from garrison.values import Value, fields_of, replace
+from garrison.records.record import Record
+from garrison.values import replace
 
 
-class Finished(Value):
+class Finished(Record, tag_field="event", tag="finished"):
     """An attempt at a place in flight ended.
 
     Without an outcome the handler returned nothing: a success if the node has auto_status, else a failure. `attempt`
@@ -42,11 +44,11 @@ class Finished(Value):
     """
 
     place_id: str
-    outcome: Outcome | None
+    outcome: Outcome | None = None
     attempt: int = 0
 
 
-class Restarted(Value):
+class Restarted(Record, tag_field="event", tag="restarted"):
     """An attempt was lost without an outcome (its process died); the place continues with the next attempt.
 
     This does not count as a retry.
@@ -56,13 +58,13 @@ class Restarted(Value):
     reason: str = ""
 
 
-class Suspended(Value):
+class Suspended(Record, tag_field="event", tag="suspended"):
     """Everything in flight waits for a person or a signal, and the driver exits; the run is `waiting`."""
 
     reason: str = ""
 
 
-class Resumed(Value):
+class Resumed(Record, tag_field="event", tag="resumed"):
     """A run that waited, or that a budget or a person stopped, continues.
 
     `max_steps` replaces the budget (of a running run, too). `again` also resumes a run that failed at a node: that node
@@ -74,58 +76,36 @@ class Resumed(Value):
     nodes: Sequence[str] | None = None
 
 
-class SentBack(Value):
+class SentBack(Record, tag_field="event", tag="sent_back"):
     """Refusal of the landing of a run at its exit; the run returns to the node `to` (`machine.node_to_return_to`)."""
 
     to: str
     reason: str = ""
 
 
-class TimedOut(Value):
+class TimedOut(Record, tag_field="event", tag="timed_out"):
     """A run reached max_pipeline_duration; it can be resumed."""
 
     detail: str = ""
 
 
-class Aborted(Value):
+class Aborted(Record, tag_field="event", tag="aborted"):
     """A person or the driver stopped the run; it can be resumed."""
 
     detail: str = ""
 
 
 Event = Finished | Restarted | Suspended | Resumed | SentBack | TimedOut | Aborted
-
-EVENT_KINDS: Mapping[str, type[Event]] = {
-    "finished": Finished, "restarted": Restarted, "suspended": Suspended, "resumed": Resumed, "sent_back": SentBack,
-    "timed_out": TimedOut, "aborted": Aborted,
-}
-_KIND_NAMES = {kind: name for name, kind in EVENT_KINDS.items()}
+"""What the journal has as `{"event": "finished", ...}`: `asdict` writes it."""
 
 
-def event_to_data(event: Event) -> dict[str, Any]:
-    """Return an event as JSON values."""
-    if type(event) is Finished and event.outcome is not None and event.attempt:  # the common case: one per step
-        return {"event": "finished", "place_id": event.place_id, "outcome": event.outcome.to_data(),
-                "attempt": event.attempt}
-    data: dict[str, Any] = {"event": _KIND_NAMES[type(event)]}
-    for key, value in fields_of(event).items():
-        if isinstance(value, Outcome):
-            data[key] = value.to_data()
-        elif value is not None and value is not False and value != "":
-            data[key] = value
-    return data
-
-
-def event_from_data(data: Mapping[str, Any]) -> Event:
-    """Return the event that `event_to_data` wrote; raise UsageError for an unknown kind."""
-    kind = EVENT_KINDS.get(data.get("event", ""))
-    if kind is None:
-        raise UsageError(f"{data.get('event')!r:.40} is not a flow event")
-    values = {key: data[key] for key in kind.__match_args__ if key in data}
-    if kind is Finished:
-        outcome = data.get("outcome")
-        values["outcome"] = None if outcome is None else Outcome.from_data(outcome)
-    return kind(**values)
+def event_from_data(data: Mapping[str, object]) -> Event:
+    """Return the event that a journal has; raise UsageError for one that is none."""
+    try:
+        event: Event = msgspec.convert(data, Event)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{data.get('event')!r:.40} is not a flow event: {error}") from None
+    return event
 
 
 _DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
@@ -137,13 +117,13 @@ _REFUSAL = re.compile(r"(?:reject|cancel|abort|discard)\b|no(?:\s*(?:[^\w\s]|$)|
 _STRATEGIES = {"walk": walk, "dag": dag}
 
 
-def begin(program: Program, context: Mapping[str, Any] | None = None, seed: str = "", *, at: str | None = None,
+def begin(program: Program, context: Mapping[str, object] | None = None, seed: str = "", *, at: str | None = None,
           initial: Mapping[str, str] | None = None) -> FlowState:
     """Return a new run of `program` with its first places in flight. See `start` for the arguments."""
     return start(program, context, seed, at=at, initial=initial)[0]
 
 
-def start(program: Program, context: Mapping[str, Any] | None = None, seed: str = "", *, at: str | None = None,
+def start(program: Program, context: Mapping[str, object] | None = None, seed: str = "", *, at: str | None = None,
           initial: Mapping[str, str] | None = None) -> tuple[FlowState, Change]:
     """Return a new run of `program` and the effects of starting it.
 
@@ -152,7 +132,7 @@ def start(program: Program, context: Mapping[str, Any] | None = None, seed: str 
     validated, impl_complete or failed; others have no effect).
     """
     words = program.initial if initial is None else initial
-    first: dict[str, Any] = {**program.attrs, **copy_json(dict(context or {}))}
+    first: dict[str, object] = {**program.attrs, **copy_json(dict(context or {}))}
     state = FlowState(
         seed=seed, max_steps=program.max_steps, digest=program.digest, first_context=first,
         initial={node: word for node, word in words.items() if word in _DECIDED and not program.units[node].automatic},
@@ -212,7 +192,7 @@ def _process_queue(turn: Turn) -> None:
     state, strategy = turn.state, _STRATEGIES[turn.program.flow]
     while state.status == RUNNING:
         if state.queue:
-            strategy.enter(turn, state.queue.popleft())
+            strategy.enter(turn, state.queue.pop(0))
         elif strategy is dag and not state.in_flight:
             dag.finish(turn)
         else:
@@ -322,7 +302,7 @@ def _send_back(turn: Turn, event: SentBack) -> None:
         turn.enqueue(ROOT, event.to, None, event.reason)
 
 
-def _in_flight(turn: Turn, place_id: str, attempt: int) -> Any:
+def _in_flight(turn: Turn, place_id: str, attempt: int) -> Place:
     place = turn.state.in_flight.get(place_id)
     if place is None or turn.state.ended:
         raise ForbiddenTransition(f"place {place_id}", "not in flight", "finished", ())

@@ -21,7 +21,6 @@ in it have their own retries and delays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, FanOut, Route, Unit
 from garrison.pipeline.flow.routing import choose
@@ -142,7 +141,7 @@ def _is_decisive(fan_out: FanOut, outcome: Outcome) -> bool:
     return fan_out.on_failure == "fail_fast"
 
 
-def _result(fan: Fan, key: str, outcome: Outcome, node: str, written: dict[str, Any]) -> BranchResult:
+def _result(fan: Fan, key: str, outcome: Outcome, node: str, written: dict[str, object]) -> BranchResult:
     return BranchResult(id=fan.starts[key].node, branch=key, status=outcome.status, notes=outcome.notes,
                         failure_reason=outcome.failure_reason, preferred_label=outcome.preferred_label, last_node=node,
                         cancelled=False, context=written)
@@ -184,7 +183,7 @@ def _cancel(turn: Turn, fan_id: str) -> Fan:
 def retry(turn: Turn, place: Place, outcome: Outcome) -> bool:
     """Enter a failed parallel again if its own max_retries allows it; return whether it does."""
     context, key = turn.state.contexts[place.branch], f"internal.retry_count.{place.node}"
-    count = int(context.get(key, 0))
+    count = int(str(context.get(key, 0)))
     if outcome.status == FAIL and count < fan_out_of(turn, place.node).retries:
         context[key] = count + 1
         turn.enqueue(place.branch, place.node, None, outcome.failure_reason)

@@ -14,13 +14,12 @@ SKIPPED is routed as a success; an edge with `outcome=skipped` matches it too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from garrison.pipeline.flow.program import HUMAN, Route, Unit
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome, normalize_label
 from garrison.values import replace
 
-Context = Mapping[str, Any]
+Context = Mapping[str, object]
 
 
 def choose(unit: Unit, outcome: Outcome, context: Context) -> Route | None:

@@ -2,8 +2,7 @@
 
 The state is plain data, lossless as JSON. It holds everything the next decision needs and nothing that can be computed
 from the program. Nothing in it depends on the order of a mapping. `completed` is history: it is displayed, but never
-used in a decision. Places, moves and steps are values: they are replaced, never changed. They are not frozen only
-because each step creates several, and frozen ones are slower to create.
+used in a decision. Places, moves and steps are values: they are replaced, never changed.
 
     running -> waiting                      everything in flight waits for a person or a signal
     waiting -> running                      something finished, or the run was resumed
@@ -17,7 +16,6 @@ machine processes the queue.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,7 +25,8 @@ from garrison.errors import ForbiddenTransition
 from garrison.pipeline.flow.program import Program, Route, Unit
 from garrison.pipeline.graph import copy_json
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCESS, Budget, Outcome
-from garrison.values import asdict, replace
+from garrison.records.record import from_data
+from garrison.values import Value, asdict, replace
 
 RUNNING, WAITING, DONE, FAILED = "running", "waiting", "done", "failed"
 
@@ -43,8 +42,7 @@ ROOT = ""
 """Path of the branch that is the run itself."""
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Place:
+class Place(Value):
     """One node in flight.
 
     `id` is stable and unique in a run: `impl#2` is the second visit, `fan#1/left/impl#1` a visit within a branch.
@@ -66,8 +64,7 @@ class Place:
     interrupted: bool = False
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Move:
+class Move(Value):
     """A step that is decided but not taken yet: enter `node` in `branch`."""
 
     branch: str
@@ -83,7 +80,7 @@ class Branch:
     last: Outcome
     last_node: str = ""
     counts: dict[str, int] = field(default_factory=dict)
-    written: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, object] = field(default_factory=dict)
 
 
 class BranchResult(TypedDict):
@@ -99,7 +96,7 @@ class BranchResult(TypedDict):
     preferred_label: str
     last_node: str
     cancelled: bool
-    context: dict[str, Any]
+    context: dict[str, object]
     """Values that its handlers wrote."""
 
 
@@ -115,13 +112,6 @@ class Fan:
     todo: list[str]
     running: list[str] = field(default_factory=list)
     results: dict[str, BranchResult] = field(default_factory=dict)
-
-
-_PLAIN_FIELDS = (
-    "status", "reason", "detail", "node", "resumable", "seed", "max_steps", "steps", "redirects", "restarts", "visits",
-    "completed", "contexts", "initial", "first_context", "waiting_for", "arrived", "failures", "digest",
-)
-"""Fields of the state that are JSON values already."""
 
 
 @dataclass(slots=True)
@@ -144,23 +134,23 @@ class FlowState:
     redirects: int = 0
     restarts: int = 0
     in_flight: dict[str, Place] = field(default_factory=dict)
-    queue: deque[Move] = field(default_factory=deque)
+    queue: list[Move] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     visits: dict[str, int] = field(default_factory=dict)
     completed: list[str] = field(default_factory=list)
-    contexts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    contexts: dict[str, dict[str, object]] = field(default_factory=dict)
     branches: dict[str, Branch] = field(default_factory=dict)
     fans: dict[str, Fan] = field(default_factory=dict)
     repeated: dict[str, tuple[str, int]] = field(default_factory=dict)
     initial: dict[str, str] = field(default_factory=dict)
-    first_context: dict[str, Any] = field(default_factory=dict)
+    first_context: dict[str, object] = field(default_factory=dict)
     waiting_for: dict[str, int] = field(default_factory=dict)
     arrived: dict[str, list[str]] = field(default_factory=dict)
     settled: set[int] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
     digest: str = ""
 
-    def context(self, branch: str = ROOT) -> Mapping[str, Any]:
+    def context(self, branch: str = ROOT) -> Mapping[str, object]:
         return MappingProxyType(self.contexts[branch])
 
     @property
@@ -168,36 +158,17 @@ class FlowState:
         """Return whether the run is over; `resumable` says whether it can continue."""
         return self.status in (DONE, FAILED)
 
-    def to_data(self) -> dict[str, Any]:
-        """Return the state as JSON values: the snapshot."""
-        data: dict[str, Any] = {key: getattr(self, key) for key in _PLAIN_FIELDS}
-        data["in_flight"] = {key: asdict(place) for key, place in self.in_flight.items()}
-        data["settled"] = sorted(self.settled)
-        data["queue"] = [asdict(move) for move in self.queue]
-        data["outcomes"] = {key: outcome.to_data() for key, outcome in self.outcomes.items()}
-        data["branches"] = {key: _branch_to_data(branch) for key, branch in self.branches.items()}
-        data["fans"] = {key: _fan_to_data(fan) for key, fan in self.fans.items()}
-        data["repeated"] = {key: list(value) for key, value in self.repeated.items()}
-        copied: dict[str, Any] = copy_json(data)
-        return copied
+    def to_data(self) -> dict[str, object]:
+        """Return the state as JSON values, which share nothing with it: the snapshot."""
+        return {**asdict(self), "settled": sorted(self.settled)}
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> FlowState:
+    def from_data(cls, data: Mapping[str, object]) -> FlowState:
         """Return the state that `to_data` wrote."""
-        data = copy_json(dict(data))
-        state = cls(**{key: data[key] for key in _PLAIN_FIELDS})
-        state.in_flight = {key: Place(**value) for key, value in data["in_flight"].items()}
-        state.settled = set(data["settled"])
-        state.queue = deque(Move(**value) for value in data["queue"])
-        state.outcomes = {key: Outcome.from_data(value) for key, value in data["outcomes"].items()}
-        state.branches = {key: _branch_from_data(value) for key, value in data["branches"].items()}
-        state.fans = {key: _fan_from_data(value) for key, value in data["fans"].items()}
-        state.repeated = {key: (value[0], value[1]) for key, value in data["repeated"].items()}
-        return state
+        return from_data(cls, copy_json(dict(data)))
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Step:
+class Step(Value):
     """A visit that ended with `outcome`; `automatic` if the engine executed it itself."""
 
     place_id: str
@@ -225,25 +196,6 @@ class Change:
     branches: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ended: str = ""
-
-
-def _branch_to_data(branch: Branch) -> dict[str, Any]:
-    return {"last": branch.last.to_data(), "last_node": branch.last_node, "counts": branch.counts,
-            "written": branch.written}
-
-
-def _branch_from_data(data: dict[str, Any]) -> Branch:
-    return Branch(Outcome.from_data(data["last"]), data["last_node"], data["counts"], data["written"])
-
-
-def _fan_to_data(fan: Fan) -> dict[str, Any]:
-    return {**asdict(fan), "starts": {key: asdict(move) for key, move in fan.starts.items()}}
-
-
-def _fan_from_data(data: dict[str, Any]) -> Fan:
-    return Fan(data["node"], data["branch"], data["visit"], data["keys"],
-               {key: Move(**move) for key, move in data["starts"].items()}, data["todo"], data["running"],
-               data["results"])
 
 
 @dataclass(slots=True)
@@ -280,7 +232,7 @@ class Turn:
 
     # ---- contexts ----------------------------------------------------------------------------------------------------
 
-    def open_branch(self, path: str, context: Mapping[str, Any], last: Outcome, last_node: str = "") -> Branch:
+    def open_branch(self, path: str, context: Mapping[str, object], last: Outcome, last_node: str = "") -> Branch:
         """Add a branch with its own context, a deep copy of `context`."""
         self.state.contexts[path] = copy_json(dict(context))
         self.state.branches[path] = branch = Branch(last, last_node)
@@ -291,14 +243,13 @@ class Turn:
         state, inner = self.state, path + "/"
         for place_id in [key for key in state.in_flight if key.startswith(inner)]:
             self.change.cancelled.append(state.in_flight.pop(place_id))
-        tables: tuple[dict[str, Any], ...] = (state.contexts, state.fans, state.branches)
+        tables: tuple[dict[str, Any], ...] = state.contexts, state.fans, state.branches
         for table in tables:
             for key in [path for path in table if path.startswith(inner)]:
                 del table[key]
         kept = [move for move in state.queue if move.branch != path and not move.branch.startswith(inner)]
         if len(kept) != len(state.queue):
-            state.queue.clear()
-            state.queue.extend(kept)
+            state.queue[:] = kept
         del state.contexts[path]
         return state.branches.pop(path)
 
@@ -308,7 +259,7 @@ class Turn:
         """Start a visit; None if a budget is used up, which ends the run."""
         state, unit = self.state, self.program.units[move.node]
         if state.steps >= state.max_steps:
-            state.queue.appendleft(move)
+            state.queue.insert(0, move)
             self.stop(Budget.STEPS, f"{state.steps} steps are done and {move.node} is next; resume with a "
                                             "larger max_steps", move.node)
             return None
@@ -405,7 +356,7 @@ class Turn:
         return True
 
 
-def _set_outcome_keys(context: dict[str, Any], outcome: Outcome) -> None:
+def _set_outcome_keys(context: dict[str, object], outcome: Outcome) -> None:
     context["outcome"] = outcome.name
     context["preferred_label"] = outcome.preferred_label
     context["failure_reason"] = outcome.failure_reason

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from garrison.pipeline.flow import Place
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.pipeline.questions import Answerer
-    from garrison.pipeline.store import Artifacts
+    from garrison.pipeline.store import Artifacts, Event
 
 
 MAX_DEPTH = 8
@@ -52,7 +52,7 @@ class Waiting(Value):
     """Command or action that continues the run, on one line."""
 
 
-Returned: TypeAlias = "Outcome | Waiting | Mapping[str, Any] | str | bool | None"
+Returned: TypeAlias = "Outcome | Waiting | Mapping[str, object] | str | bool | None"
 Handler: TypeAlias = "Callable[[Call], Returned | Awaitable[Returned]]"
 
 
@@ -67,7 +67,7 @@ class Scope:
     environ: Mapping[str, str]
     directory: Path | None = None
     """Run directory; None for a run in memory."""
-    agent: Any = None
+    agent: object = None
     """Executes codergen nodes: a callable taking a Call, or an object with `run(node, prompt, context)`."""
     answerer: Answerer | None = None
     artifacts: Artifacts | None = None
@@ -79,8 +79,8 @@ class Scope:
     """Directory that file names in the graph are relative to."""
     run_pipeline: Callable[..., Awaitable[RunResult]] | None = None
     """Runs a pipeline within this one; takes the arguments of `engine.run_async`."""
-    handlers: Mapping[str, Any] = field(default_factory=dict)
-    on_event: Callable[[Any], None] | None = None
+    handlers: Mapping[str, object] = field(default_factory=dict)
+    on_event: Callable[[Event], None] | None = None
 
 
 class Call:
@@ -172,13 +172,13 @@ class Call:
         """Tell the handler that its result is no longer needed."""
         self._cancelled = True
 
-    def emit(self, kind: str, **data: Any) -> None:
+    def emit(self, kind: str, **data: object) -> None:
         """Add an event to the run's stream."""
         if self._emit is not None:
             self._emit(kind, self.place.node, place=self.place.id, **data)
 
 
-def to_outcome(value: Any, source: str, asked: frozenset[str] = frozenset()) -> Outcome:
+def to_outcome(value: object, source: str, asked: frozenset[str] = frozenset()) -> Outcome:
     """Convert a handler's result: an Outcome, a mapping of its fields, a status word, a bool or None.
 
     `asked` are the words that edges of its node ask for.
@@ -197,7 +197,7 @@ def to_outcome(value: Any, source: str, asked: frozenset[str] = frozenset()) -> 
     return failed(f"{source} returned {value!r:.60}; return an Outcome, a mapping with status, a status word or None")
 
 
-def from_status(body: Mapping[str, Any], source: str, asked: frozenset[str]) -> Outcome:
+def from_status(body: Mapping[str, object], source: str, asked: frozenset[str]) -> Outcome:
     """Convert a mapping of an outcome's fields (`status` or `outcome`, and the rest); fail if it is not one."""
     try:
         return from_status_file(body, asked)
@@ -205,7 +205,7 @@ def from_status(body: Mapping[str, Any], source: str, asked: frozenset[str]) -> 
         return failed(f"{source}: {error}")
 
 
-def failed(reason: str, failure_class: str = DETERMINISTIC, **updates: Any) -> Outcome:
+def failed(reason: str, failure_class: str = DETERMINISTIC, **updates: object) -> Outcome:
     """Return a failed outcome, deterministic by default."""
     return Outcome(FAIL, failure_reason=" ".join(reason.split()), failure_class=failure_class, context_updates=updates)
 
@@ -223,7 +223,7 @@ def from_error(error: BaseException) -> Outcome:
     return failed(message[:2000], DETERMINISTIC if is_permanent else "error")
 
 
-def is_async(handler: Any) -> bool:
+def is_async(handler: object) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 

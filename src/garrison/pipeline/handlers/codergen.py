@@ -49,7 +49,7 @@ async def codergen(call: Call) -> Outcome | Waiting:
         return result
     if folder:
         _write_response(folder, result)
-    updates = {"last_stage": call.node.id, "last_response": _response(result)[:RESPONSE_CHARS]}
+    updates: dict[str, object] = {"last_stage": call.node.id, "last_response": _response(result)[:RESPONSE_CHARS]}
     outcome = _outcome(call, result, read_status_file(folder))
     updates |= outcome.context_updates
     if call.session:
@@ -57,7 +57,7 @@ async def codergen(call: Call) -> Outcome | Waiting:
     return replace(outcome, context_updates=updates)
 
 
-async def _call_agent(agent: Any, call: Call) -> Any:
+async def _call_agent(agent: Any, call: Call) -> object:
     """Return the agent's result; a plain function runs in a thread, so that other nodes continue meanwhile."""
     method = getattr(agent, "run", None)
     if method is not None and not inspect.isfunction(agent):
@@ -68,18 +68,18 @@ async def _call_agent(agent: Any, call: Call) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def _response(result: Any) -> str:
+def _response(result: object) -> str:
     return result if isinstance(result, str) else result.notes if isinstance(result, Outcome) else ""
 
 
-def _write_response(folder: Path, result: Any) -> None:
+def _write_response(folder: Path, result: object) -> None:
     response = _response(result)
     if not response and result is not None and not isinstance(result, Outcome):
         response = json.dumps(result, default=str, indent=1)
     untrusted.write(folder, "response.md", response.encode(errors="surrogatepass"))
 
 
-def _outcome(call: Call, result: Any, reported: Mapping[str, Any] | None) -> Outcome:
+def _outcome(call: Call, result: object, reported: Mapping[str, object] | None) -> Outcome:
     """Return the outcome: what the agent reported in the status file, unless it failed, else what it returned."""
     if reported is not None and not (isinstance(result, Outcome) and result.failed):
         return from_status(reported, f"{call.node.id}'s status file", call.asked)
@@ -91,7 +91,7 @@ def _outcome(call: Call, result: Any, reported: Mapping[str, Any] | None) -> Out
     return to_outcome(result, f"the agent of {call.node.id}", call.asked)
 
 
-def read_status_file(folder: Path | None) -> Mapping[str, Any] | None:
+def read_status_file(folder: Path | None) -> Mapping[str, object] | None:
     """Return the outcome that an agent or a tool reported, None if none; a failure if it is not a JSON object."""
     if folder is None:
         return None

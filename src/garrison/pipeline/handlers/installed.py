@@ -16,7 +16,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.flow.state import Place
@@ -31,7 +30,7 @@ async def _call(type_: str, call: Call) -> Outcome:
         handler = Registry().get(type_)
         if handler is None:
             return failed(f"no installed package has a handler for {type_} nodes any more; install it again")
-        returned: Any = handler(call)
+        returned: object = handler(call)
         if inspect.isawaitable(returned):
             returned = await returned
     except GarrisonError as error:
@@ -43,7 +42,7 @@ async def _call(type_: str, call: Call) -> Outcome:
     return to_outcome(returned, f"the handler of {type_}")
 
 
-def _result_of(outcome: Outcome) -> dict[str, Any]:
+def _result_of(outcome: Outcome) -> dict[str, object]:
     names = ("status", "preferred_label", "suggested_next_ids", "context_updates", "notes", "failure_reason",
              "failure_class")
     values = {name: getattr(outcome, name) for name in names}

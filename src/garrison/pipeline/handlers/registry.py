@@ -56,8 +56,8 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 class Registry:
     """Handlers of one run."""
 
-    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
-        self._handlers: dict[str, Any] = {}
+    def __init__(self, given: Mapping[str, object] | None = None) -> None:
+        self._handlers: dict[str, Handler] = {}
         self.given = dict(given or {})
         for name, handler in self.given.items():
             self.register(name, handler)

@@ -17,7 +17,6 @@ import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from garrison.errors import GarrisonError, Refused, UsageError
@@ -62,7 +61,7 @@ async def manager_loop(call: Call) -> Outcome | Waiting:
     path = _find_file(call)
     if isinstance(path, Outcome):
         return path
-    telemetry: dict[str, Any] = {}
+    telemetry: dict[str, object] = {}
     child = asyncio.ensure_future(_run_child(call, path, telemetry))
     try:
         return await _supervise(call, manager, telemetry, child)
@@ -73,7 +72,7 @@ async def manager_loop(call: Call) -> Outcome | Waiting:
             await child
 
 
-async def _supervise(call: Call, manager: Manager, telemetry: Mapping[str, Any],
+async def _supervise(call: Call, manager: Manager, telemetry: Mapping[str, object],
                      child: asyncio.Future[RunResult] | None) -> Outcome | Waiting:
     """Run the cycles of a manager. Without `child`, another process runs it: read its telemetry again each cycle."""
     interval = manager.interval if "wait" in manager.actions else 0.01
@@ -97,7 +96,8 @@ async def _supervise(call: Call, manager: Manager, telemetry: Mapping[str, Any],
     return manager.out_of_cycles(telemetry)
 
 
-def _outcome_of_child(call: Call, child: asyncio.Future[RunResult], telemetry: Mapping[str, Any]) -> Outcome | Waiting:
+def _outcome_of_child(call: Call, child: asyncio.Future[RunResult],
+                      telemetry: Mapping[str, object]) -> Outcome | Waiting:
     try:
         result = child.result()
     except GarrisonError as error:
@@ -108,7 +108,7 @@ def _outcome_of_child(call: Call, child: asyncio.Future[RunResult], telemetry: M
     return replace(outcome, context_updates={**outcome.context_updates, **final_telemetry(outcome, telemetry)})
 
 
-def _outcome_of_external(telemetry: Mapping[str, Any]) -> Outcome | None:
+def _outcome_of_external(telemetry: Mapping[str, object]) -> Outcome | None:
     """Return how a child in another process ended; None while it runs."""
     status = telemetry.get("stack.child.status")
     if status == "completed":
@@ -119,7 +119,7 @@ def _outcome_of_external(telemetry: Mapping[str, Any]) -> Outcome | None:
     return None
 
 
-def _external_telemetry(call: Call) -> dict[str, Any]:
+def _external_telemetry(call: Call) -> dict[str, object]:
     """Return the state of a child that another process runs in `stack.child_run_dir`."""
     named = text(call.attrs, "stack.child_run_dir") or text(call.graph.attrs, "stack.child_run_dir")
     if not named:
@@ -129,12 +129,12 @@ def _external_telemetry(call: Call) -> dict[str, Any]:
     return {} if raw is None else telemetry_of(json.loads(raw), directory)
 
 
-def _steer(call: Call, telemetry: Mapping[str, Any]) -> bool:
+def _steer(call: Call, telemetry: Mapping[str, object]) -> bool:
     """Write the manager's prompt for the child's current node and its next agent; return False without a child."""
     node, directory = telemetry.get("stack.child.current_node"), telemetry.get("stack.child.directory")
     if not node or not directory:
         return False
-    child = RunDirectory(Path(directory))
+    child = RunDirectory(Path(str(directory)))
     for folder in (child.root, atomic.make_directory(child.node(str(node)))):
         atomic.write(folder / "intervention.md", call.prompt.encode(), durable=False)
     call.emit("ManagerSteered", child=str(node))
@@ -152,7 +152,7 @@ def _find_file(call: Call) -> Path | Outcome:
     return path if path.is_file() else failed(f"{call.node.id} runs {named}, but there is no {path}")
 
 
-async def _run_child(call: Call, path: Path, telemetry: dict[str, Any]) -> RunResult:
+async def _run_child(call: Call, path: Path, telemetry: dict[str, object]) -> RunResult:
     """Start or resume the child of this attempt; `telemetry` follows its checkpoints."""
     run_pipeline = call.run.run_pipeline
     assert run_pipeline is not None  # the engine sets it

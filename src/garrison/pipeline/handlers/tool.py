@@ -15,7 +15,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.config import Timing, find_home
 from garrison.ends import End, EndKind
@@ -200,7 +200,7 @@ def environment(call: Call, folder: Path) -> dict[str, str]:
 
 def _outcome(call: Call, end: End, folder: Path) -> Outcome:
     output, reported = _output(folder / "output.log"), read_status_file(folder)
-    updates: dict[str, Any] = {"tool.output": output, "tool.exit_code": end.code,
+    updates: dict[str, object] = {"tool.output": output, "tool.exit_code": end.code,
                                "tool.last_line": output.rpartition("\n")[2]}
     if end.kind is EndKind.TIMEOUT:
         reason = f"timed out after {seconds(call.attrs, 'timeout', 0.0):g} s"

@@ -32,7 +32,7 @@ from garrison.pipeline.questions import (
     without_options,
 )
 from garrison.pipeline.store import GateFiles, first_asked_at
-from garrison.values import replace
+from garrison.values import asdict, replace
 
 POLL_S = 0.2
 """Seconds between two checks for an answer or a signal while other nodes are at work."""
@@ -50,7 +50,7 @@ async def wait_human(call: Call) -> Outcome | Waiting:
     if not question.options:
         return without_options(call.node.id)
     asked_at = first_asked_at(call.folder, question)
-    call.emit("HumanWaiting", question=question.to_data())
+    call.emit("HumanWaiting", question=asdict(question))
     answer = await _ask(call, question, None if gate.timeout_s is None else asked_at + gate.timeout_s)
     if isinstance(answer, Waiting):
         return answer
@@ -69,7 +69,7 @@ async def confirm_rerun(call: Call) -> Outcome | Waiting | None:
     question = Question(f"{call.place.id}@{call.attempt}", call.node.id, f"{call.node.id} was interrupted, and it has "
                         "side effects; what now?", (_RERUN, _SKIP, _FAIL))
     first_asked_at(call.folder, question)
-    call.emit("HumanWaiting", question=question.to_data())
+    call.emit("HumanWaiting", question=asdict(question))
     answer = await _ask(call, question, None)
     if isinstance(answer, Waiting):
         return answer

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
 
 import msgspec
 
@@ -38,7 +37,7 @@ class Finding(Value):
     def __str__(self) -> str:
         return f"{self.message}; {self.fix}" if self.fix else self.message
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return asdict(self)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.result import to_pipeline_outcome
 from garrison.pipeline import questions
 from garrison.pipeline.fidelity import Carryover
-from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
+from garrison.pipeline.flow import Finished, Resumed, TimedOut
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RESPONSE_CHARS, SKIPPED, Outcome
 from garrison.pipeline.transforms import expand_context
 from garrison.processes.actions import Action, ActionKind
@@ -29,7 +29,7 @@ from garrison.processes.run_flow import step_id
 from garrison.records.events import FlowAdvanced, GateChanged, ManagerCycled, NodeChanged, PipelineSignal
 from garrison.records.signals import Payload, SendPipelineSignal, SetBudget
 from garrison.system.clock import from_iso
-from garrison.values import replace
+from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def reconcile(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action
 
 
 def _finished(place: Place, outcome: Outcome, took: str = "") -> Action:
-    body = event_to_data(Finished(place.id, outcome, place.attempt))
+    body = asdict(Finished(place.id, outcome, place.attempt))
     return Action(ActionKind.ADVANCE_FLOW, place.node, payload=FlowAdvanced(body, place.node, took))
 
 
@@ -286,7 +286,7 @@ def retry_node(state: RunState, run: str, node: str) -> tuple[FlowAdvanced | Non
     """Return the event with which a running run tries a failed node again, or None and the reason."""
     if objection := objection_to_retry(state, run, node):
         return None, objection
-    return FlowAdvanced(event_to_data(Resumed(again=True, nodes=[node]))), ""
+    return FlowAdvanced(asdict(Resumed(again=True, nodes=[node]))), ""
 
 
 def objection_to_retry(state: RunState, run: str, node: str) -> str:
@@ -314,7 +314,7 @@ def resume_flow(state: RunState, *, retry_failed: bool = False,
     resumable = ("budget", "again") if retry_failed else ("budget",)
     if flow is None or not flow.over or flow.state.resumable not in resumable:
         return None
-    return FlowAdvanced(event_to_data(Resumed(max_steps=state.budget, again=retry_failed,
+    return FlowAdvanced(asdict(Resumed(max_steps=state.budget, again=retry_failed,
                                                nodes=list(nodes) if nodes else None)))
 
 
@@ -370,7 +370,7 @@ def _timed_out(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow
     if plan.max_seconds is None or not state.began or flow.over:
         return []
     is_over = from_iso(state.began) + plan.max_seconds <= view.wall
-    return [Action(ActionKind.ADVANCE_FLOW, payload=FlowAdvanced(event_to_data(TimedOut())))] if is_over else []
+    return [Action(ActionKind.ADVANCE_FLOW, payload=FlowAdvanced(asdict(TimedOut())))] if is_over else []
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------

@@ -23,12 +23,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.merge.entry import HAS_LANDED
-from garrison.pipeline.flow import SentBack, event_to_data
+from garrison.pipeline.flow import SentBack
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED, TESTED
 from garrison.records.events import FlowAdvanced, LandingChanged
 from garrison.records.names import INTEGRATION, integration_branch
 from garrison.records.pull_request import PullRequestState
+from garrison.values import asdict
 
 if TYPE_CHECKING:
     from garrison.processes.guardian.view import GuardianView, LandingView
@@ -97,7 +98,7 @@ def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int, bas
     if landing.refusals >= max_rework:
         times = f"; the run was sent back {landing.refusals} time{'s' * (landing.refusals != 1)}" if max_rework else ""
         return _failure(state, run, f"{reason}{times}")
-    flow = FlowAdvanced(event_to_data(SentBack(node, reason)))
+    flow = FlowAdvanced(asdict(SentBack(node, reason)))
     return LandingChanged(REFUSED, landing.attempt, reason=reason, failure_kind=entry.status, flow=flow)
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from garrison.agents.quotation import mention, path_name, quote
 from garrison.config import MergeRule, PullRequestOptions
-from garrison.pipeline.flow import SentBack, event_to_data
+from garrison.pipeline.flow import SentBack
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.pull_request_facts import (
     ISSUE,
@@ -32,7 +32,7 @@ from garrison.processes.pull_request_texts import write_failure, write_reply
 from garrison.processes.run_state import LANDED, NOT_LANDED, REQUESTED, TESTED, describe_next
 from garrison.records.events import FlowAdvanced, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import NO_AUTO, NOT_READY, PullRequestState
-from garrison.values import Value
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -512,7 +512,7 @@ def _send_back(turn: Turn) -> list[Action] | None:
         *([_SHOWN, *(f"{mention(each.author)}:\n{quote(each.text, MAX_SAID)}" for each in shown)] if shown else [])])
     event = PullRequestChanged(_S.REWORKING, facts.number, facts.url, reason=subject, node=owner,
                                taken=[each.key for each in own], auto=NO_AUTO if known.auto else "",
-                               flow=FlowAdvanced(event_to_data(SentBack(owner, reason))))
+                               flow=FlowAdvanced(asdict(SentBack(owner, reason))))
     return [Action(ActionKind.CHANGE_PULL_REQUEST, event.state, subject, event)]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from garrison.merge import batch
+from garrison.merge import decision
 from garrison.merge.beliefs import FLAKE_WINDOW, flake_rate
 from garrison.merge.decision import (
     STEADY_RUNS,
@@ -99,8 +99,8 @@ class Drain:
         sets = [RunningSet(tuple(name for name in each.entries if not self.tip >> int(name) & 1), self._lands(each))
                 for each in self.running]
         # until a run has ended, the queue knows not how long one takes, and short queues are tested one by one
-        backlog = len(self.waiting) if not self.runs else batch.MAX_BATCH
-        most = batch.choose_max_set(backlog, [self.run])
+        backlog = len(self.waiting) if not self.runs else decision.MAX_BATCH
+        most = decision.choose_max_set(backlog, [self.run])
         chosen = decide([self.facts[name] for name in free], self._believe(free), list(self._tell(waiting)), sets,
                         self.gates, max_set=most, is_steady=self._is_steady())
         if chosen.land:
@@ -121,7 +121,7 @@ class Drain:
         flakes, good = self._count_flakes(), len(self.greens[-FLAKE_WINDOW:])
         flake = self.world.flake if self.has_history else flake_rate(flakes, flakes + good)
         if self.beliefs is None:
-            return Beliefs(dict.fromkeys(names, batch.failure_rate(self.judged)), {}, flake)
+            return Beliefs(dict.fromkeys(names, decision.failure_rate(self.judged)), {}, flake)
         return Beliefs({name: self.beliefs[int(name)] for name in names}, {}, flake)
 
     def _is_steady(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from garrison.values import replace
 from garrison.merge import entry as merge_entry
-from garrison.merge.base_check import check_base
+from garrison.merge.decision import check_base
 from garrison.merge.decision import Beliefs, Run, RunningSet, Waiting, decide
 from garrison.merge.verdicts import BROKEN, DESCRIPTIONS, BaseRun, Evidence, Result
 from garrison.pipeline import node_status

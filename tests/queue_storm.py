@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.ends import Wait
 from garrison.errors import Fenced, GarrisonError, LockLost
-from garrison.merge import batch
+from garrison.merge import decision
 from garrison.merge import processor as merge_processor
 from garrison.merge.attestations import read_all
 from garrison.merge.config import QueueConfig
@@ -95,7 +95,7 @@ class World:
         """Whether the target is checked out."""
         self.together = dice.random() < 0.7
         """Whether its short gates run in batches."""
-        batch.SHORT_GATE = -1.0 if self.together else 99.0
+        decision.SHORT_GATE = -1.0 if self.together else 99.0
         merge_processor.SNAPSHOT_EVERY = dice.choice((10, 40, 2000))
         cores = len(os.sched_getaffinity(0)) if dice.random() < 0.5 else 1
         if not self.open:

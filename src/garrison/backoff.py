@@ -10,7 +10,7 @@ Every delay of this kind is a value of this class, beside what it is for:
 | 5 to 30 | a start that met a lack of processes, memory or descriptors | `system.machine` |
 | 600 to 7,200 | the probe of a process that is parked | `supervise.restart` |
 | 0.2, 0.4 … 60; others by name | a node of a pipeline | `pipeline.flow.program` |
-| 30 to 1,800 | a merge queue that paused | `merge.base_check` |
+| 30 to 1,800 | a merge queue that paused | `merge.decision` |
 | its interval, up to 32 times that | the snapshot of a worktree | `processes.snapshots` |
 | 0.25, 0.5, 1 | a look at what a forge has written | `forge.writing` |
 """

@@ -8,7 +8,7 @@ import pytest
 from merge_support import World, await_gate, check, drive, git, until
 
 from garrison.backoff import Backoff
-from garrison.merge import base_check, batch, commands
+from garrison.merge import commands, decision
 from garrison.merge.entry import EntryOptions
 from garrison.merge.history import read_history
 from garrison.merge.queue import MergeQueue
@@ -19,7 +19,7 @@ from garrison.values import replace
 
 @pytest.fixture(autouse=True)
 def quick_gates_are_worth_a_batch(monkeypatch):
-    monkeypatch.setattr(batch, "SHORT_GATE", 0.0)
+    monkeypatch.setattr(decision, "SHORT_GATE", 0.0)
 
 
 def enqueue_all(world: World, *nodes: str, **changes: dict[str, str | None]) -> None:
@@ -263,7 +263,7 @@ def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
 
 @pytest.mark.parametrize(("failure", "reason"), [("kill -9 $$", "gate_broken"), ("exit 1", "base_red")])
 def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_path, monkeypatch, failure, reason):
-    monkeypatch.setattr(base_check, "RETRY", Backoff(0.5))
+    monkeypatch.setattr(decision, "RETRY", Backoff(0.5))
     world = World(tmp_path, gate=f"test ! -e {tmp_path}/down || {failure}")
     (tmp_path / "down").touch()
     world.branch("a", {"a.txt": "1\n"})
@@ -306,7 +306,7 @@ def test_higher_priorities_are_judged_first(tmp_path):
 
 
 def test_with_idle_cores_prefixes_are_tested_in_parallel(tmp_path, monkeypatch):
-    monkeypatch.setattr(batch, "choose_gate_width", lambda cores, gate_cores: 3)
+    monkeypatch.setattr(decision, "choose_gate_width", lambda cores, gate_cores: 3)
     world = World(tmp_path, gate=f"echo $GARRISON_SLOT >> {tmp_path}/slots; sleep 0.2; test ! -e bad")
     enqueue_all(world, *"abcdef", e={"bad": "x\n"})
     world.drain()

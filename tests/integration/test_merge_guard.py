@@ -8,7 +8,7 @@ import pytest
 from merge_support import World, check, git
 
 from garrison.errors import Refused
-from garrison.merge import commands, guard, hooks, recovery
+from garrison.merge import commands, guard, landing, recovery
 from garrison.merge.records import Configured
 from garrison.values import replace
 
@@ -95,7 +95,7 @@ def test_the_users_own_hooks_go_on_as_before(tmp_path, path):
     there = sorted(folder.iterdir())
     commands.reconfigure(world.queue, guard=True)
     log.unlink()
-    commands.reconfigure(world.queue, hooks=hooks.record(world.queue.git))
+    commands.reconfigure(world.queue, hooks=landing.record(world.queue.git))
     assert refused(world, "commit", "-q", "--allow-empty", "-m", "x")
     assert "pre-commit" in log.read_text()
     git(world.repo, "branch", "another")
@@ -153,9 +153,9 @@ def test_a_hook_that_was_asked_for_runs_as_it_was_then_and_nothing_lands_with_an
     log = tmp_path / "log"
     commands.reconfigure(world.queue, guard=False)
     with pytest.raises(Refused, match="has no executable reference-transaction hook"):
-        hooks.record(world.queue.git)
+        landing.record(world.queue.git)
     text = own_hook(world.repo / ".git/hooks", "reference-transaction", log)
-    commands.reconfigure(world.queue, hooks=hooks.record(world.queue.git))
+    commands.reconfigure(world.queue, hooks=landing.record(world.queue.git))
     hook = world.repo / ".git/hooks/reference-transaction"
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path / 'evil'}\n")
     world.enqueue("one")

@@ -9,7 +9,7 @@ import signal
 import pytest
 from merge_support import World, check, drive, git
 
-from garrison.merge import batch, commands, recovery
+from garrison.merge import commands, decision, recovery
 from garrison.merge import processor as merge_processor
 from garrison.merge import queue as queue_module
 from garrison.merge.processor import MergeProcessor
@@ -69,7 +69,7 @@ def test_killed_at_every_step_twice(tmp_path, point):
                                    for point in merge_processor.FAILPOINTS])
 def test_killed_at_every_step_of_batches_twice(tmp_path, point, monkeypatch):
     """Kill amid halving a batch with a bad entry in its middle, amid a landing of several, and after it."""
-    monkeypatch.setattr(batch, "SHORT_GATE", 0.0)
+    monkeypatch.setattr(decision, "SHORT_GATE", 0.0)
     world = World(tmp_path)
     world.branch("first", {"first": "1\n"})
     world.enqueue("first")

@@ -11,7 +11,7 @@ import pytest
 from merge_support import World, git
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.merge import commands, outcome_signals, recovery
+from garrison.merge import commands, entry, recovery
 from garrison.merge.entry import EntryOptions
 from garrison.merge.queue import MergeQueue
 from garrison.records import signals
@@ -36,7 +36,7 @@ def world(tmp_path):
                             options=EntryOptions(strategy="squash" if name == "squashed" else None))
     world.drain()
     for outcome in world.queue.state.outcomes:
-        signals.post(world.home, outcome_signals.to_signal(outcome), outcome.seq)
+        signals.post(world.home, entry.to_signal(outcome), outcome.seq)
     for name in ("two", "three", "kept"):
         world.enqueue(name)
     commands.hold(world.queue, world.entry("kept").id)

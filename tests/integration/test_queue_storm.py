@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from merge_support import World, check, drive, git, until
 
-from garrison.merge import batch, processor
+from garrison.merge import decision, processor
 from garrison.merge import entry as order
 from garrison.merge.entry import EntryOptions
 from garrison.merge.processor import Progress
@@ -27,7 +27,7 @@ STOPS = ("candidate", "verdict_before", "swapped")
 @pytest.mark.parametrize(("kills", "seed"), [(5, 5), pytest.param(150, 6, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
 def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed, monkeypatch):
-    monkeypatch.setattr(batch, "SHORT_GATE", batch.SHORT_GATE)  # a storm sets these for each of its worlds
+    monkeypatch.setattr(decision, "SHORT_GATE", decision.SHORT_GATE)  # a storm sets these for each of its worlds
     monkeypatch.setattr(processor, "SNAPSHOT_EVERY", processor.SNAPSHOT_EVERY)
     storm = Storm(tmp_path, seed, each=min(kills, 40))
     storm.run(kills)

@@ -15,12 +15,14 @@ from tests.simulator.world import Effect, Process, Steps, World
 
 from garrison.ends import Wait
 from garrison.errors import Fenced, ForbiddenTransition
-from garrison.merge import batch
+from garrison.merge import decision
+from garrison.merge.beliefs import plain_beliefs
 from garrison.merge.candidates import Candidate, CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
+from garrison.merge.decision import Setback
+from garrison.merge.entry import to_signal
 from garrison.merge.gate import GateRun, GateRuns, Verdict, require_config
 from garrison.merge.landing import Lander
-from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor, _Outlook
 from garrison.merge.queue import Progress, QueueWriter
 from garrison.merge.records import (
@@ -31,9 +33,7 @@ from garrison.merge.records import (
     QueueRecord,
     TargetMoved,
 )
-from garrison.merge.setback import Setback
 from garrison.merge.touched import Touched
-from garrison.merge.track_record import plain_beliefs
 from garrison.merge.turns import TurnClock
 from garrison.processes.merge_processor.process import STANDBY_POLL, STEPS_PER_TURN
 from garrison.records.names import Key
@@ -379,7 +379,7 @@ class SimulatedMergeProcessor(MergeProcessor):
     """The real processor over the simulated queue, target and gates."""
 
     def __init__(self, queue: Queue, effects: Effects) -> None:
-        self.queue, self.git, self.clock, self.max_batch = cast("MergeQueue", queue), queue, queue, batch.MAX_BATCH
+        self.queue, self.git, self.clock, self.max_batch = cast("MergeQueue", queue), queue, queue, decision.MAX_BATCH
         self.writer = writer = Writer(queue, effects)
         self.builder, self.lander, self.gates = Builder(writer), Landings(writer), Gates(writer)
         self.conflict_check = ConflictCheck(writer, self.builder)

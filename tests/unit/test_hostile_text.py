@@ -19,8 +19,7 @@ from garrison.delegation.context import entities
 from garrison.ends import End
 from garrison.errors import GarrisonError
 from garrison.forge.session import _NEXT
-from garrison.merge.failing_tests import find_failures
-from garrison.merge.junit import parse_report
+from garrison.merge.failing_tests import find_failures, parse_report
 from garrison.merge.suspects import suspect
 from garrison.merge.union import unite_lines
 from garrison.pipeline.parser import parse

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.supervise.lost_time import LostTime
+from garrison.supervise.job_watch import LostTime
 
 LIMIT = 100.0
 

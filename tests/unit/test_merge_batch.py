@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garrison.merge import batch
+from garrison.merge import decision
 from garrison.merge import entry as order
-from garrison.merge.base_check import check_base, choose_retry
+from garrison.merge.decision import check_base, choose_retry
 from garrison.merge.entry import PRIORITIES, MergeEntry
 from garrison.merge.state import Pause
 from garrison.merge.verdicts import BROKEN, BaseRun, Evidence, VerdictCache
@@ -18,18 +18,18 @@ from garrison.values import replace
 KEY = "k"
 
 
-@given(st.integers(1, 600), st.floats(0.3, 1e4), st.integers(1, batch.MAX_BATCH))
+@given(st.integers(1, 600), st.floats(0.3, 1e4), st.integers(1, decision.MAX_BATCH))
 def test_a_set_is_no_larger_than_queue_and_limit_allow(backlog, seconds, most):
-    size = batch.choose_max_set(backlog, [seconds], max_batch=most)
-    assert size == (most if backlog > batch.SHORT_QUEUE else 1)
-    assert batch.choose_max_set(backlog, [0.01, seconds]) == 1
-    assert batch.choose_max_set(backlog, []) == 1
+    size = decision.choose_max_set(backlog, [seconds], max_batch=most)
+    assert size == (most if backlog > decision.SHORT_QUEUE else 1)
+    assert decision.choose_max_set(backlog, [0.01, seconds]) == 1
+    assert decision.choose_max_set(backlog, []) == 1
 
 
 @pytest.mark.parametrize(("cores", "gate_cores", "gates"), [
     (8, 0, 1), (8, 8, 1), (8, 5, 1), (8, 4, 2), (8, 1, 8), (64, 1, 16), (2, 1, 2), (1, 1, 1), (1, 4, 1)])
 def test_gates_run_in_parallel_only_on_idle_cores(cores, gate_cores, gates):
-    assert batch.choose_gate_width(cores, gate_cores) == gates
+    assert decision.choose_gate_width(cores, gate_cores) == gates
 
 
 # --------------------------------------------------------------------------------------------------- the bare target

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.merge import junit
+from garrison.merge import failing_tests
 from garrison.merge.failing_tests import MAX_FILES, MAX_NAMES, Failures, find_failures
 from garrison.merge.suspects import KNOWN_FLAKY, NAMED, NEAR, RELATED, UNRELATED, suspect
 
@@ -117,8 +117,8 @@ def test_a_hostile_log_is_read_to_a_bound() -> None:
 
 
 def test_a_report_in_junit_xml_names_test_and_file() -> None:
-    assert junit.parse_report(JUNIT) == [("tests.test_net.TestPort.test_parses", "tests/test_net.py")]
-    failures = Failures(("AssertionError",)).with_cases(junit.parse_report(JUNIT))
+    assert failing_tests.parse_report(JUNIT) == [("tests.test_net.TestPort.test_parses", "tests/test_net.py")]
+    failures = Failures(("AssertionError",)).with_cases(failing_tests.parse_report(JUNIT))
     assert failures.tests[0] == "tests.test_net.TestPort.test_parses"
     assert suspect(failures, {"a": ["tests/test_net.py"], "b": ["tests/test_sum.py"]}) == {"a": NAMED, "b": NEAR}
 
@@ -129,21 +129,21 @@ def test_a_report_in_junit_xml_names_test_and_file() -> None:
     b'<!DOCTYPE a [<!ENTITY b "c"><!ENTITY d "&b;&b;&b;">]><testcase name="&d;"><failure/></testcase>',
     b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><testcase name="x"><failure/></testcase>'])
 def test_a_hostile_report_is_read_as_far_as_it_can_be(data: bytes) -> None:
-    found = junit.parse_report(data)
-    assert len(found) <= junit.MAX_CASES
+    found = failing_tests.parse_report(data)
+    assert len(found) <= failing_tests.MAX_CASES
     assert (b"DOCTYPE" in data) <= (not found)
 
 
 def test_only_fresh_regular_files_are_read_as_reports(tmp_path: Path) -> None:
     (tmp_path / "junit.xml").write_bytes(JUNIT)
-    assert junit.read_reports(tmp_path, time.time() + 60) == []  # one that was there before the gate
-    assert len(junit.read_reports(tmp_path, 0.0)) == 1
+    assert failing_tests.read_reports(tmp_path, time.time() + 60) == []  # one that was there before the gate
+    assert len(failing_tests.read_reports(tmp_path, 0.0)) == 1
     (tmp_path / "junit.xml").rename(tmp_path / "kept")
     (tmp_path / "junit.xml").symlink_to(tmp_path / "kept")
     os.mkfifo(tmp_path / "junit-pipe.xml")
     (tmp_path / "junit-folder.xml").mkdir()
     with (tmp_path / "junit-long.xml").open("wb") as file:
-        file.truncate(junit.MAX_BYTES + 1)
+        file.truncate(failing_tests.MAX_BYTES + 1)
     outside = tmp_path.with_name(f"{tmp_path.name}-outside")
     (outside / "surefire-reports").mkdir(parents=True)
     for name in ("a.xml", "surefire-reports/TEST-a.xml"):
@@ -151,4 +151,4 @@ def test_only_fresh_regular_files_are_read_as_reports(tmp_path: Path) -> None:
     (tmp_path / "reports").symlink_to(outside)
     (tmp_path / "target").symlink_to(outside)
     (tmp_path / "test-results").symlink_to("/proc/self/fd")
-    assert junit.read_reports(tmp_path, 0.0) == []
+    assert failing_tests.read_reports(tmp_path, 0.0) == []

@@ -8,13 +8,12 @@ from typing import cast
 
 import pytest
 
-from garrison.merge.entry import MergeEntry
+from garrison.merge.beliefs import FILE, MAX_LEARNED, SHARED_FILE_CLASH, TrackRecord, count_flakes
+from garrison.merge.entry import MergeEntry, make_outcome
 from garrison.merge.explanation import GateRunOf, explain_tests, find_runs
-from garrison.merge.outcome_signals import make_outcome
 from garrison.merge.records import GateStarted, VerdictGiven, encode
 from garrison.merge.state import QueueState, restore, snapshot
 from garrison.merge.touched import Touched, TouchedFiles
-from garrison.merge.track_record import FILE, MAX_LEARNED, SHARED_FILE_CLASH, TrackRecord, count_flakes
 from garrison.merge.verdicts import VerdictCache
 from garrison.records.journal import Entry as Stored
 from garrison.values import replace

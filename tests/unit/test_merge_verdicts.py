@@ -5,8 +5,7 @@ import pytest
 from garrison.ends import End
 from garrison.merge import verdicts
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
-from garrison.merge.entry import MergeEntry
-from garrison.merge.outcome_signals import Outcome, to_signal
+from garrison.merge.entry import MergeEntry, Outcome, to_signal
 from garrison.merge.preflight import command_words
 
 

@@ -13,8 +13,7 @@ from garrison.agents.config_check import SETTINGS
 from garrison.cli.output import INTERRUPTED
 from garrison.cli.pipeline_run import _EXIT_CODES
 from garrison.config import Timing
-from garrison.merge.entry import MergeEntry
-from garrison.merge.outcome_signals import GREEN_SIGNAL, STATUS_SIGNALS, make_outcome
+from garrison.merge.entry import GREEN_SIGNAL, STATUS_SIGNALS, MergeEntry, make_outcome
 from garrison.pipeline.graph import HANDLERS, SHAPES
 from garrison.pipeline.lint.known_attributes import KNOWN, Level
 from garrison.processes.loop import FENCED_EXIT

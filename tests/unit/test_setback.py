@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import signal
 
-from garrison.merge.setback import KILLED_WEIGHT, MAX_WEIGHT, WEIGHT, Setback
+from garrison.merge.decision import KILLED_WEIGHT, MAX_WEIGHT, WEIGHT, Setback
 
 
 def fail(setback, first="a", code=128, times=1, now=0.0):

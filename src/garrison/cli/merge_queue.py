@@ -21,9 +21,9 @@ from garrison.cli.output import align_columns, print_json, print_message, print_
 from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
 from garrison.config import find_home, trees_root
 from garrison.errors import GarrisonError, Refused
-from garrison.merge import commands, hooks
-from garrison.merge.batch import MAX_BATCH
+from garrison.merge import commands, landing
 from garrison.merge.config import BATCH_HISTORY, CLEANING, QueueConfig
+from garrison.merge.decision import MAX_BATCH
 from garrison.merge.entry import STRATEGIES, MergeEntry
 from garrison.merge.explanation import describe_changes, describe_union
 from garrison.merge.preflight import identify
@@ -194,9 +194,9 @@ def show_command(entry: str, why: bool, as_json: bool, home: str | None) -> None
 
 def _explain(queue: QueueReader, entry: MergeEntry, home: Path) -> list[str]:
     """Return why an entry was tested as it was, in lines."""
+    from garrison.merge.beliefs import TrackRecord, count_flakes, estimate_flakes
     from garrison.merge.explanation import explain_tests, find_runs
     from garrison.merge.touched import TouchedFiles
-    from garrison.merge.track_record import TrackRecord, count_flakes, estimate_flakes
     from garrison.records import journal
     from garrison.system.git import open_repository
 
@@ -457,7 +457,7 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
     queue = only_queue(repo_root, target, home)
     changes = _config_changes(given)
     if given["with_hooks"] is not None:
-        changes["hooks"] = hooks.record(queue.git) if given["with_hooks"] else ""
+        changes["hooks"] = landing.record(queue.git) if given["with_hooks"] else ""
     if given["sign"] is not None:
         changes["signer"] = identify(queue.git, os.environ, print_message)[1] if given["sign"] else None
     config = commands.reconfigure(queue, **changes) if changes else queue.state.config or QueueConfig()

@@ -27,8 +27,8 @@ from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import Timing, find_home, read_config, trees_root
 from garrison.ends import Wait, WaitKind
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
-from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import QueueConfig
+from garrison.merge.decision import MAX_BATCH
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, EntryOptions, MergeEntry
 from garrison.merge.preflight import identify
 from garrison.merge.queue import MergeQueue, Progress
@@ -44,7 +44,7 @@ from garrison.system.clock import SystemClock
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from garrison.merge.outcome_signals import Outcome
+    from garrison.merge.entry import Outcome
     from garrison.merge.processor import MergeProcessor
 
 
@@ -339,7 +339,7 @@ def _sleep(wait: Wait) -> None:
 
 
 def _signal_runner(home: Path, outcome: Outcome) -> None:
-    from garrison.merge.outcome_signals import to_signal
+    from garrison.merge.entry import to_signal
     from garrison.records import signals
 
     signal = to_signal(outcome)

@@ -6,15 +6,15 @@ The route of an entry:
    or a person calls it and waits for no test.
 2. `processor.MergeProcessor.step` is one small step of the process that holds `processor.lock`. It reads the journal
    and the refs, and does the next of the following.
-3. `decision.decide` decides from what is believed of the entries (`track_record`) and what the runs so far say of them
-   (`evidence`): which sets to test next, what to land, what to reject. `base_check` tests the bare target before.
+3. `decision.decide` decides from what is believed of the entries (`beliefs`) and what the runs so far say of them
+   (`decision`): which sets to test next, what to land, what to reject. `check_base` has the bare target tested before.
 4. `candidates.CandidateBuilder.start_set` stacks such a set on the target's tip, by each entry's strategy and without a
    checkout: a `state` record says `candidate`. An entry that cannot be merged ends as `conflict`; `conflicts` finds
    such entries while a gate runs.
 5. `gate.GateRuns` starts the gate in a worktree (`slots`), detached: `test` is recorded before, `verdict` after.
 6. `landing.Lander.land` rehearses the landing in every open checkout of the target (`checkouts`), records `landing`,
    swaps the ref (`target`), moves the checkouts along and records `landed`.
-7. `outcome_signals` derives the signals to the entry's runner from the records; the processor's process sends them.
+7. `entry.make_outcome` derives the signals to the entry's runner from the records; the processor's process sends them.
 
 Invariants:
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
-from garrison.merge import guard, hooks
+from garrison.merge import guard, landing
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import FAILED, WITHDRAWABLE, MergeEntry
 from garrison.merge.queue import STARTED
@@ -160,7 +160,7 @@ def reconfigure(queue: MergeQueue, **changes: object) -> QueueConfig:
                     queue.append(StatusChanged((entry.id,), "queued", "the gate was changed"))
         _set_guard(queue, new.guard)
         if old.hooks and new.hooks and old.guard != new.guard:  # the guard calls the user's hook
-            new = replace(new, hooks=hooks.digest(queue.git))
+            new = replace(new, hooks=landing.digest(queue.git))
         queue.append(Configured(new), sync=True)
         return new
 

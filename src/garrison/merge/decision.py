@@ -15,19 +15,28 @@ cut a segment of a chain, begin a chain with entries of the pool, or extend a ch
 taken for granted. So one gate bisects, and k gates search in k groups at a time. A set lands only by its own green run
 on the tip. An entry is rejected only by a red run of its own that repeats another one (`convicts`), or, if the gate is
 known to be steady, if it is the only suspect left of its own one and another.
+
+Below that: when the bare target is tested, when an entry at which git fails is set aside, what the journal's runs tell
+of the present tip, and the bounds of sets and gates.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from garrison.values import Value
+from garrison.backoff import Backoff
+from garrison.merge.verdicts import BROKEN, JUDGED_WINDOW
+from garrison.system.exit_info import ENDING_SIGNALS
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+
+    from garrison.merge.state import QueueState, RunningGate
+    from garrison.merge.verdicts import Evidence, SetRun
 
 MAX_SET = 128
 """Entries of the largest set; half the sets of this size are red if one entry in 185 is bad."""
@@ -429,3 +438,213 @@ def entropy(probability: float) -> float:
 def _list(names: Collection[str]) -> str:
     shown = list(names)[:3]
     return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+
+
+# ---- base check ------------------------------------------------------------------------------------------------------
+
+# Check of the bare target, before an entry is blamed for what may be the gate's or the target's fault. Pure.
+
+Answer = Literal["passes", "test", "base_red", "gate_broken"]
+_RETRIED = frozenset({"red", "setup"})
+"""Results of the bare target that are tried again before the queue pauses."""
+_TRANSIENT = _RETRIED | {"lost"}
+"""Results of the bare target that may change by themselves: a flaky test, a killed process, a service or a network that
+is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests stays so until a person helps."""
+RETRY = Backoff(30.0, 1800.0)
+"""Delays after which a queue that paused for such a result tries again by itself."""
+
+
+def check_base(tree: str, results: Collection[str], evidence: Evidence) -> Answer:
+    """Return whether the bare target passes, has to be tested, or gives cause to pause the queue.
+
+    A plain red is the entries' fault if the target's tree passed; but the gate may have broken since.
+
+    Args:
+        tree: the bare target's.
+        results: of the runs that were not green, and that an entry may be blamed for.
+    """
+    base = evidence.base
+    if base is not None and base.result != "green":
+        if base.failures < RED_RUNS_NEEDED and base.result in _RETRIED:
+            return "test"
+        return "base_red" if base.result == "red" else "gate_broken"
+    is_answered = base is not None and base.seq > evidence.broken
+    if is_answered or (tree in evidence.green and not evidence.broken and not BROKEN.intersection(results)):
+        return "passes"
+    return "test"
+
+
+def choose_retry(result: str, pauses: int) -> float:
+    """Return after how many seconds a paused queue tries again by itself; 0: only a person or a new target helps.
+
+    Args:
+        result: of the bare target.
+        pauses: how often in a row the queue has paused for such a result before.
+    """
+    return RETRY.delay(pauses + 1) if result in _TRANSIENT else 0.0
+
+
+# ---- setback ---------------------------------------------------------------------------------------------------------
+
+# Setbacks: decide when an entry at which git keeps failing is set aside, so that it does not hold up the others. Pure.
+#
+# git fails for reasons that pass (a lock, a full disk, too little memory) and for others that stay with an entry. Tries
+# are counted while the same entries are at work. A git that was killed counts little: memory may have been short. One
+# that says what the machine lacks does not count.
+
+MAX_WEIGHT = 30
+"""Weight of all tries after which the failure is judged."""
+WEIGHT = 6
+"""Weight of one try."""
+KILLED_WEIGHT = 1
+"""Weight of a try whose git somebody killed."""
+TOLD_AFTER = 2
+"""Tries after which the queue says that it is hindered."""
+_KILLED = frozenset(-number for number in ENDING_SIGNALS)
+
+
+class Setback(Value):
+    """Failures of git in a row while the entry `first`, alone or with others, is at work."""
+
+    first: str = ""
+    tries: int = 0
+    weight: int = 0
+    retry_at: float = 0.0
+    """Monotonic seconds of the next try."""
+
+    @property
+    def is_lasting(self) -> bool:
+        return self.weight >= MAX_WEIGHT
+
+    @property
+    def is_told(self) -> bool:
+        return self.tries >= TOLD_AFTER
+
+    def pause(self, first: str, now: float) -> float:
+        """Return the seconds until the next try with `first`; 0 if it is due."""
+        return max(0.0, self.retry_at - now) if first == self.first else 0.0
+
+    def after(self, first: str, code: int, now: float, pause: float, *, lacks_room: bool = False) -> Setback:
+        """Return it after another failure of git, with that exit code; of another entry it begins again.
+
+        Args:
+            now: monotonic seconds.
+            pause: seconds until the next try.
+            lacks_room: whether git said that the machine lacks disk, processes, memory or descriptors.
+        """
+        before = self if first == self.first else Setback(first)
+        weight = 0 if lacks_room else KILLED_WEIGHT if code in _KILLED else WEIGHT
+        return replace(before, tries=before.tries + 1, weight=before.weight + weight, retry_at=now + pause)
+
+
+# ---- evidence --------------------------------------------------------------------------------------------------------
+
+# Evidence: what the gate runs of a queue say about the entries that wait, on the target's present tip. Pure.
+#
+# The journal knows each run by the commit of the target on which its entries were merged. As long as the queue alone
+# has moved the target since, what the run says holds: what has landed is good, and what was rejected explains a red
+# run.
+
+
+def list_runs(state: QueueState, key: str, tip: str, waiting: Collection[str],
+              unfit: Collection[tuple[str, ...]] = ()) -> Iterator[tuple[Run, SetRun]]:
+    """Yield each finished run that says something of the waiting entries, as the decision and the journal have it.
+
+    Args:
+        key: of the present gate (`QueueConfig.verdict_key`).
+        unfit: entries that give another tree on the tip than was tested: they do not land untested.
+    """
+    evidence = state.verdicts.evidence(key)
+    earlier: list[Trial] = []
+    for record in state.verdicts.runs:
+        landed = state.landed_since(record.base, tip)
+        left = tuple(name for name in record.entries if name in waiting)
+        if record.key != key or landed is None:
+            continue
+        trial = Trial(record.entries, record.tree, record.result == "green")
+        if not left:
+            earlier += [trial] if trial.green else []
+            continue
+        is_whole = all(name in waiting or _has_landed(state, name) for name in record.entries)
+        lands = is_whole and set(landed) <= set(record.entries) and left not in unfit
+        if trial.green:
+            earlier.append(trial)
+            yield Run(left, green=True, lands=lands), record
+        elif is_whole and record.tree not in evidence.green:  # else the gate was flaky
+            # An entry's own runs count from the last time that it was queued.
+            is_own = len(record.entries) == 1 and state.entries[left[0]].verdict not in ("", "green")
+            is_lost = record.result == "lost"  # several times
+            is_proof = is_own and (is_lost or convicts(trial, earlier, flaky=evidence.flaky))
+            earlier.append(trial)
+            yield Run(left, False, dict(zip(record.entries, record.suspicion, strict=False)), lands, is_own,
+                      is_proof), record
+
+
+def is_steady(state: QueueState, key: str) -> bool:
+    """Return whether the gate has passed so many trees that it would have been found out if it erred.
+
+    It erred if it judged a tree both ways, or if a set was red of which every entry has landed.
+    """
+    erred = state.verdicts.evidence(key).flaky or any(
+        run.key == key and run.result == "red" and all(_has_landed(state, name) for name in run.entries)
+        for run in state.verdicts.runs)
+    return not erred and sum(gate == key for _, gate in state.verdicts.green) >= STEADY_RUNS
+
+
+def list_running(state: QueueState, key: str, tip: str, gates: Iterable[RunningGate]) -> list[RunningSet | None]:
+    """Return the sets under test, None for each whose verdict would say nothing on this tip."""
+    found: list[RunningSet | None] = []
+    for gate in gates:
+        landed = state.landed_since(gate.base, tip)
+        left = tuple(name for name in gate.entries if not _has_landed(state, name))
+        if landed is None or gate.key != key or not left:
+            found.append(None)
+        else:
+            found.append(RunningSet(left, lands=set(landed) <= set(gate.entries)))
+    return found
+
+
+def _has_landed(state: QueueState, name: str) -> bool:
+    entry = state.entries.get(name)
+    return entry is not None and entry.status == "landed"
+
+
+# ---- batch -----------------------------------------------------------------------------------------------------------
+
+# Bounds of what is tested: how many gates run at a time, and how many entries are tested together. Pure.
+#
+# Within these bounds, `decision` chooses the sets.
+
+MAX_BATCH = MAX_SET
+"""Entries that are tested together at most."""
+MAX_GATES = 16
+"""Gates that run at a time, at most."""
+SHORT_GATE = 0.25
+"""Seconds; entries with a quicker gate are tested one by one, each with a verdict of its own."""
+SHORT_QUEUE = 2
+"""Length of a queue up to which entries that were never tested are tested one by one."""
+_ASSUMED_ENTRIES, _ASSUMED_BAD = 8.0, 0.4
+"""Prior of the failure rate: as if 0.4 of 8 earlier entries had been bad."""
+
+
+def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int = MAX_BATCH) -> int:
+    """Return how many entries may be tested together, 1 or more.
+
+    Args:
+        backlog: entries that wait, or that are under test.
+        durations: seconds that the last gate runs took.
+        max_batch: the queue's own bound.
+    """
+    if backlog <= SHORT_QUEUE or not durations or min(durations) < SHORT_GATE:
+        return 1
+    return max(1, min(MAX_BATCH, max_batch))
+
+
+def failure_rate(rejections: Sequence[bool]) -> float:
+    recent = rejections[-JUDGED_WINDOW:]
+    return (sum(recent) + _ASSUMED_BAD) / (len(recent) + _ASSUMED_ENTRIES)
+
+
+def choose_gate_width(cores: int, gate_cores: int) -> int:
+    """Return how many gates may run at a time on `cores`, if one keeps `gate_cores` busy (0: all of them)."""
+    return max(1, min(MAX_GATES, cores // gate_cores)) if gate_cores > 0 else 1

@@ -25,9 +25,8 @@ from garrison.config import Timing, config_path, read_config
 from garrison.ends import RETRY_SECONDS, End, EndKind, Wait, WaitKind
 from garrison.errors import Fenced, GarrisonError, Refused, Shortage
 from garrison.merge.attestations import open_attestations
-from garrison.merge.failing_tests import MAX_NAMES, find_failures
+from garrison.merge.failing_tests import MAX_NAMES, find_failures, read_reports
 from garrison.merge.gate_files import find_gate_files
-from garrison.merge.junit import read_reports
 from garrison.merge.queue import Progress
 from garrison.merge.records import GateStarted, QueueHindered, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
@@ -57,8 +56,7 @@ from garrison.sandbox.refused_hosts import (
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
 from garrison.sandbox.summary import explain_missing_file
-from garrison.supervise.job_watch import JobWatch
-from garrison.supervise.lost_time import LostTime
+from garrison.supervise.job_watch import JobWatch, LostTime
 from garrison.system import failpoint, machine, process_control, processes, untrusted, worktree_files
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.event_loop import FolderChanges

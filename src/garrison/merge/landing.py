@@ -6,14 +6,18 @@ second.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.ends import RETRY_SECONDS, Wait, WaitKind
-from garrison.merge import checkouts, hooks
+from garrison.errors import Refused
+from garrison.merge import checkouts
 from garrison.merge.candidates import build_candidate
 from garrison.merge.checkouts import Blocked, CheckoutLocks
+from garrison.merge.guard import NAME, configured_hooks_path
 from garrison.merge.queue import Progress
 from garrison.merge.records import (
     CheckoutUpdated,
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import QueueWriter
     from garrison.merge.state import QueueState, StaleCheckout
+    from garrison.system.git import Git
 
 SIGNING_PAUSE = 30.0
 """Seconds between two tries to sign, after one has failed."""
@@ -121,7 +126,7 @@ class Lander:
             else:
                 self.queue.append(landing, epoch=self.writer.epoch, sync=True)
                 failpoint.here("landing")
-            if asked and (why := hooks.explain_change(self.git, asked)):
+            if asked and (why := explain_change(self.git, asked)):
                 return why
             if branch.is_local:
                 return branch.swap(landing.old, landing.new, message, hooks=bool(asked))
@@ -231,3 +236,50 @@ class Lander:
                 if str(path) == stale.path:
                     return Blocked(path, (), f"{path} still shows {stale.old[:10]}; commit or stash its edits")
         return None
+
+
+# ---- hooks -----------------------------------------------------------------------------------------------------------
+
+# The user's reference-transaction hook at a landing: it runs only where a person asked for it, and as it was then.
+#
+# `--with-hooks` records a hash of the hook, with that of the hook it calls if garrison's guard is in its place. A hook
+# that was changed since is not run, and nothing lands until it is as it was, or is recorded again.
+
+
+def find_hook(git: Git) -> Path | None:
+    """Return the reference-transaction hook that git would run, None if there is none."""
+    configured = configured_hooks_path(git)
+    path = (git.root / configured if configured else git.common / "hooks") / NAME
+    return path if os.access(path, os.X_OK) else None
+
+
+def digest(git: Git) -> str:
+    """Return a hash of the hook and of the one that the guard calls; '' if git would run none."""
+    hook = find_hook(git)
+    if hook is None:
+        return ""
+    before = hook.with_name(".before")
+    called = [hook.with_name(f"{NAME}.before-garrison")]
+    if before.is_file():
+        called.append(git.root / before.read_text(errors="replace").strip() / NAME)
+    content = hashlib.sha256(hook.read_bytes())
+    for path in called:
+        if path.is_file():
+            content.update(path.read_bytes())
+    return content.hexdigest()[:16]
+
+
+def record(git: Git) -> str:
+    """Return the hash of the hook that a person asks for; Refused if there is none."""
+    found = digest(git)
+    if not found:
+        raise Refused(f"--with-hooks: {git.root} has no executable {NAME} hook; leave the option out")
+    return found
+
+
+def explain_change(git: Git, recorded: str) -> str:
+    """Return why the recorded hook cannot run at a landing, '' if it can."""
+    if digest(git) == recorded:
+        return ""
+    return (f"the {NAME} hook is not the one that was recorded with --with-hooks, so it is not run and nothing lands; "
+            "restore it, or record it as it is: garrison merge-queue config --with-hooks")

@@ -7,12 +7,12 @@ thing and returns it (`Progress`), or returns what it waits for (`Wait`). In ord
 2. records the verdict of a gate run that ended (`gate.GateRuns.record_verdict`),
 3. retries a landing that an open checkout blocked (`landing.Lander.retry_blocked`),
 4. waits if the queue is paused or has no gate (`_check_pause`),
-5. tests the bare target where an entry may be blamed for what is the target's fault (`base_check`),
+5. tests the bare target where an entry may be blamed for what is the target's fault (`decision.check_base`),
 6. does what `decision.decide` decides on the evidence: land a set of entries, reject one, end runs, test further sets.
 
 The journal is its only memory: the handles of running gates are found again by `recover`. A step raises Fenced when
 another processor has taken over. Where git fails at entries, the step is tried again; an entry at which it fails
-lastingly (`setback`), and not at the target alone, is set aside, so that it holds up no other.
+lastingly (`decision.Setback`), and not at the target alone, is set aside, so that it holds up no other.
 """
 
 from __future__ import annotations
@@ -23,13 +23,23 @@ from typing import TYPE_CHECKING
 
 from garrison.ends import RETRY_SECONDS, Wait, WaitKind
 from garrison.errors import ForbiddenTransition, GarrisonError, Hindered
-from garrison.merge import batch, checkouts, order, turns
-from garrison.merge.base_check import check_base, choose_retry
+from garrison.merge import checkouts, decision, order, turns
+from garrison.merge.beliefs import TrackRecord, plain_beliefs
 from garrison.merge.candidates import CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
-from garrison.merge.decision import MAX_SET, Beliefs, Waiting, decide
+from garrison.merge.decision import (
+    MAX_SET,
+    Beliefs,
+    Setback,
+    Waiting,
+    check_base,
+    choose_retry,
+    decide,
+    is_steady,
+    list_running,
+    list_runs,
+)
 from garrison.merge.entry import order_by_dependencies
-from garrison.merge.evidence import is_steady, list_running, list_runs
 from garrison.merge.gate import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, Progress, QueueWriter
@@ -44,10 +54,8 @@ from garrison.merge.records import (
     TurnTimed,
     VerdictGiven,
 )
-from garrison.merge.setback import Setback
 from garrison.merge.target import describe_gone
 from garrison.merge.touched import TouchedFiles
-from garrison.merge.track_record import TrackRecord, plain_beliefs
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.system import failpoint, machine
@@ -61,8 +69,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.merge.decision import Decision, Start
-    from garrison.merge.entry import MergeEntry
-    from garrison.merge.outcome_signals import Outcome
+    from garrison.merge.entry import MergeEntry, Outcome
     from garrison.merge.queue import MergeQueue
     from garrison.merge.records import QueueRecord
     from garrison.merge.state import QueueState
@@ -95,7 +102,7 @@ class MergeProcessor:
     """
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
-                 held_back: Sequence[str] = (), max_batch: int = batch.MAX_BATCH, turn: float = turns.TURN) -> None:
+                 held_back: Sequence[str] = (), max_batch: int = decision.MAX_BATCH, turn: float = turns.TURN) -> None:
         self.queue, self.git, self.clock, self.max_batch = queue, queue.git, queue.clock, max_batch
         self.writer = QueueWriter(queue)
         self.builder, self.lander = CandidateBuilder(self.writer, turn), Lander(self.writer)
@@ -443,10 +450,10 @@ class MergeProcessor:
         if self._one_by_one:
             return 1
         own = min(self.max_batch, require_config(state).max_batch or self.max_batch)
-        return batch.choose_max_set(backlog, state.verdicts.durations, max_batch=own)
+        return decision.choose_max_set(backlog, state.verdicts.durations, max_batch=own)
 
     def _gate_width(self, state: QueueState) -> int:
-        return batch.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
+        return decision.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
 
     def _idle(self, state: QueueState) -> Wait:
         """Return the wait of a queue in which no entry can be judged."""
@@ -481,7 +488,7 @@ class MergeProcessor:
         base_jobs = [job for job, gate in jobs.items() if gate.subject == "base"]
         set_jobs = [job for job in jobs if job not in base_jobs]
         sets = list_running(state, key, tip, [jobs[job] for job in set_jobs])
-        backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else batch.MAX_BATCH
+        backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else decision.MAX_BATCH
         chosen = decide(candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
                         self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog),
                         is_steady=is_steady(state, key))

@@ -16,8 +16,17 @@ import msgspec
 from garrison.errors import NotFound
 from garrison.merge import records
 from garrison.merge.config import QueueConfig
-from garrison.merge.entry import WAITING_FOR_APPROVAL, MergeEntry, check_transition, order_by_dependencies, rank_entries
-from garrison.merge.outcome_signals import GREEN_SIGNAL, STATUS_SIGNALS, Outcome, make_outcome
+from garrison.merge.entry import (
+    GREEN_SIGNAL,
+    STATUS_SIGNALS,
+    WAITING_FOR_APPROVAL,
+    MergeEntry,
+    Outcome,
+    check_transition,
+    make_outcome,
+    order_by_dependencies,
+    rank_entries,
+)
 from garrison.merge.records import (
     CheckoutUpdated,
     Configured,

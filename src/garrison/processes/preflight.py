@@ -21,7 +21,7 @@ from garrison.agents.failover import parse_failover
 from garrison.agents.limits import describe_limits, small_budgets
 from garrison.config import GuardHooks, trees_root
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
-from garrison.merge import hooks
+from garrison.merge import landing
 from garrison.merge.checkouts import find_checkouts
 from garrison.merge.config import QueueConfig, explain_gate_mismatch, read_signer
 from garrison.merge.preflight import identify, preflight
@@ -481,7 +481,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
         raise Refused("no gate: pass --gate 'COMMAND' to test each merged tree (`garrison init` proposes one and "
                       "keeps it), or --no-gate to land untested")
     fixed = request.gate_from_target or (list(recorded.gate_from_target) if recorded else [])
-    asked = hooks.record(git) if request.with_hooks else recorded.hooks if recorded else ""
+    asked = landing.record(git) if request.with_hooks else recorded.hooks if recorded else ""
     config = QueueConfig(gate, setup, request.no_gate, runtime.timing.gate_timeout, tuple(lock_files), hooks=asked,
                          gate_from_target=tuple(fixed), committer=launch.committer, signer=read_signer(launch.signer),
                          commit_hook=launch.base_ref if launch.commit_hook else "")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.config import MergeConfig, read_config
 from garrison.ends import Departure, Wait, WaitKind
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError
-from garrison.merge.outcome_signals import to_signal
+from garrison.merge.entry import to_signal
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.records import QueueHindered
 from garrison.processes import run_branch
@@ -30,7 +30,7 @@ from garrison.records.names import Key, launcher_key
 from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
-    from garrison.merge.outcome_signals import Outcome
+    from garrison.merge.entry import Outcome
     from garrison.merge.queue import MergeQueue
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.doctor import cleanup, old_records
+from garrison.doctor import cleanup
 from garrison.doctor.cleanup import CleanupOptions
 from garrison.errors import Refused
 from garrison.merge import commands
@@ -49,14 +49,14 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_only_what_nobody_used_for_a_while_is_old(home: Path) -> None:
-    found = old_records.find_old_records(home, 30 * DAY, time.time())
+    found = cleanup.find_old_records(home, 30 * DAY, time.time())
     assert {str(path.relative_to(home)) for path in found} == {
         "pipelines/old", "sessions/old", "conversations/old.jsonl", "workflows/old.json", "workflows/logs/old.log",
         "workflows/runs/old", "quarantine/old_x", "merge-queue/k/main/journal-10.jsonl",
         "merge-queue/k/main/damaged-1.jsonl"}
     for path in found:
-        old_records.remove_old_record(path)
-    assert old_records.find_old_records(home, 30 * DAY, time.time()) == []
+        cleanup.remove_old_record(path)
+    assert cleanup.find_old_records(home, 30 * DAY, time.time()) == []
     assert (home / "pipelines/half/journal.jsonl").exists()
     assert (home / "workflows/runs/new").is_dir()
 
@@ -66,12 +66,12 @@ def test_what_a_process_holds_stays(home: Path) -> None:
     assert lock is not None
     os.utime(home / "pipelines/old/owner.lock", (0, 0))
     try:
-        assert home / "pipelines/old" not in old_records.find_old_records(home, 30 * DAY, time.time())
+        assert home / "pipelines/old" not in cleanup.find_old_records(home, 30 * DAY, time.time())
         with pytest.raises(Refused, match="is used by a process"):
-            old_records.remove_old_record(home / "pipelines/old")
+            cleanup.remove_old_record(home / "pipelines/old")
     finally:
         lock.release()
-    assert home / "pipelines/old" in old_records.find_old_records(home, 30 * DAY, time.time())
+    assert home / "pipelines/old" in cleanup.find_old_records(home, 30 * DAY, time.time())
 
 
 def test_saved_work_of_forgotten_runs_goes_once_it_has_landed(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_saved_work_of_forgotten_runs_goes_once_it_has_landed(tmp_path: Path) ->
         git(repo, "update-ref", f"refs/garrison/{name}", commit)
 
     def found(options: CleanupOptions, older_than: float = 0.0) -> list[str]:
-        refs = old_records.find_forgotten_refs(Git(repo), {"known"}, landed, options, older_than, time.time())
+        refs = cleanup.find_forgotten_refs(Git(repo), {"known"}, landed, options, older_than, time.time())
         return [ref.removeprefix("refs/garrison/") for ref in refs]
 
     assert found(CleanupOptions()) == []

@@ -17,7 +17,7 @@ import pytest
 from garrison.doctor import cleanup
 from garrison.doctor.examine import apply_fixes, examine
 from garrison.doctor.findings import Finding
-from garrison.doctor.fixes import Fix, QuarantineFile, RebuildQueue, RemoveFolder
+from garrison.doctor.fixes import Fix, quarantine_file, rebuild_queue, remove_folder
 from garrison.merge import commands
 from garrison.merge.config import QueueConfig
 from garrison.merge.queue import MergeQueue, pin_ref
@@ -250,7 +250,7 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
         path.write_bytes(path.read_bytes().replace(b"seq", b"SEQ", 1))
     before = {path: path.read_bytes() for path in (held, newer)}
     moved = {finding.fix for finding in home.examine() if finding.remedy == "quarantine"}
-    assert moved == {QuarantineFile(half)}
+    assert moved == {quarantine_file(half)}
     findings = [finding for finding in home.examine(fix=True) if finding.check == "files"]
     lock.release()
     assert sorted((finding.outcome, finding.severity) for finding in findings) == [
@@ -399,7 +399,7 @@ def test_an_interrupted_removal_leaves_no_half_of_a_run(home: Home, monkeypatch:
     remove_abandoned(home.place.home, time.time() + 60)
     assert aside.exists(), "its remover still runs"
     left = aside.rename(aside.with_name(".over.4194303.tmp"))
-    assert half_removed() == [RemoveFolder(left)]
+    assert half_removed() == [remove_folder(left)]
     remove_abandoned(home.place.home, time.time() - 60)
     assert left.exists(), "its remover may be in another pid namespace"
     copy = shutil.copytree(left, left.with_name(".again.4194303.tmp"))
@@ -411,7 +411,7 @@ def test_an_interrupted_removal_leaves_no_half_of_a_run(home: Home, monkeypatch:
     (begun := left.with_name("begun-1")).mkdir()
     assert not half_removed(), "a launch may be making it"
     os.utime(begun, (0, 0))
-    assert half_removed() == [RemoveFolder(begun)]
+    assert half_removed() == [remove_folder(begun)]
 
 
 @pytest.mark.slow
@@ -435,7 +435,7 @@ def test_a_rebuilt_queue_has_the_gate_of_its_latest_run_again(home: Home, by: st
     queue.configure(QueueConfig("make test"))
     queue.path.write_bytes(b"\xff garbage\n")
     if by == "garrison doctor":
-        RebuildQueue(queue).apply(home.runtime)
+        rebuild_queue(queue).apply(home.runtime)
     else:
         done = home.place.command("merge-queue", "doctor", "--repo-root", home.place.repo, "--target", "main")
         assert "rebuilt the journal" in done.stdout and "configuration is lost" not in done.stdout, done.stdout

@@ -8,42 +8,32 @@ import pytest
 
 from garrison.cli.clean import parse_duration
 from garrison.doctor import cleanup, findings
-from garrison.doctor.examine import CHECKS
-from garrison.doctor.findings import (
-    FileFact,
-    FileState,
-    Finding,
-    IdentityFact,
-    MachineFact,
-    ProcessFact,
-    SessionFact,
-    Severity,
-)
-from garrison.doctor.fixes import EndProcess, FenceIncarnation, QuarantineFile, RemoveFolder
+from garrison.doctor.examine import CHECK_NAMES
+from garrison.doctor.findings import FileState, Finding, Severity
+from garrison.doctor.fixes import REMEDIES, Remedy, end_process, fence_incarnation, quarantine_file, remove_folder
 from garrison.doctor.machine import file_system
 from garrison.errors import UsageError
 from garrison.processes.run_status import RunStatus
 from garrison.processes.snapshots import next_delay
 from garrison.records.identity import Identity
 from garrison.records.run import Launch
+from garrison.system.processes import ProcessRow
 from garrison.system.terminal import ProcessTerminal, Session
 from garrison.values import replace
 
 AT = "2026-01-01T00:00:00.000000Z"
-FIXES_OF = {check.name: check.fixes for check in CHECKS}
 
 
 def summary(finding: Finding | None) -> tuple[str, str, str] | None:
-    """Return check, severity and remedy; the fix must be one that the table has for the check."""
+    """Return check, severity and remedy; the check must be one of the table."""
     if finding is None:
         return None
-    assert finding.fix is None or type(finding.fix) in FIXES_OF[finding.check]
+    assert finding.check in CHECK_NAMES
     return finding.check, finding.severity, finding.remedy
 
 
 def test_every_fix_has_its_own_name_and_description() -> None:
-    fixes = {fix for check in CHECKS for fix in check.fixes}
-    assert len({fix.name for fix in fixes}) == len({fix.description for fix in fixes}) == len(fixes)
+    assert len({each.name for each in REMEDIES}) == len({each.description for each in REMEDIES}) == len(REMEDIES) == 18
 
 
 @pytest.mark.parametrize(("state", "by_hand", "supervised", "expected"), [
@@ -54,20 +44,16 @@ def test_every_fix_has_its_own_name_and_description() -> None:
     ("lapsed", False, False, ("leases", "warning", "fence"))])
 def test_identities(state: str, by_hand: bool, supervised: bool, expected: object) -> None:
     identity = Identity("id", "runner", "x", "r", AT)
-    assert summary(findings.judge_identity(IdentityFact(identity, state, "why", by_hand, supervised))) == expected
+    assert summary(findings.judge_identity(identity, state, "why", by_hand=by_hand, supervised=supervised)) == expected
 
 
-PROCESS = ProcessFact(7, 8, "sh", "/h:r:runner-a#2", "runner-a", 2, is_current=True, is_alive=True, run_over=False)
-
-
-@pytest.mark.parametrize(("changes", "is_orphan"), [
-    ({}, False), ({"is_alive": False}, True), ({"is_current": False}, True),
-    ({"is_current": False, "is_alive": False}, True), ({"is_alive": False, "exempt": True}, False),
-    ({"is_alive": False, "run_over": True}, True),
-    ({"name": "gate-x", "is_current": False, "is_alive": False}, False),
-    ({"name": "gate-x", "is_current": False, "is_alive": False, "run_over": True}, True)])
-def test_orphans(changes: dict[str, object], is_orphan: bool) -> None:
-    finding = findings.judge_process(replace(PROCESS, **changes))
+@pytest.mark.parametrize(("name", "is_alive", "run_over", "exempt", "is_orphan"), [
+    ("runner-a", True, False, False, False), ("runner-a", False, False, False, True),
+    ("runner-a", False, False, True, False), ("runner-a", False, True, False, True),
+    ("gate-x", False, False, False, False), ("gate-x", False, True, False, True)])
+def test_orphans(name: str, is_alive: bool, run_over: bool, exempt: bool, is_orphan: bool) -> None:
+    process = ProcessRow(7, 8, 1, "sh", "/h:r:runner-a#2")
+    finding = findings.judge_process(process, name, 2, is_alive=is_alive, run_over=run_over, exempt=exempt)
     assert summary(finding) == (("orphans", "warning", "sweep") if is_orphan else None)
 
 
@@ -75,20 +61,21 @@ def test_orphans(changes: dict[str, object], is_orphan: bool) -> None:
     (True, False, False, True), (True, True, False, False), (True, False, True, False), (False, False, False, False)])
 def test_sessions(has_run: bool, is_alive: bool, supervised: bool, is_left: bool) -> None:
     session = Session("tmux", "", "", "", 1, "x@r")
-    finding = findings.judge_session(SessionFact(ProcessTerminal(Path("/h")), session, has_run, is_alive, supervised))
+    finding = findings.judge_session(ProcessTerminal(Path("/h")), session, has_run=has_run, is_alive=is_alive,
+                                     supervised=supervised)
     assert summary(finding) == (("sessions", "warning", "close") if is_left else None)
 
 
 @pytest.mark.parametrize(("state", "held", "movable", "severity", "fix"), [
-    (FileState.TORN, False, True, "error", QuarantineFile), (FileState.TORN, True, True, "error", None),
+    (FileState.TORN, False, True, "error", quarantine_file), (FileState.TORN, True, True, "error", None),
     (FileState.TORN, False, False, "error", None), (FileState.NEWER, False, True, "error", None),
     (FileState.UNREADABLE, False, True, "error", None), (FileState.FOREIGN, False, True, "note", None),
-    (FileState.HALF_WRITTEN, False, True, "warning", QuarantineFile),
-    (FileState.HALF_REMOVED, False, True, "warning", RemoveFolder)])
+    (FileState.HALF_WRITTEN, False, True, "warning", quarantine_file),
+    (FileState.HALF_REMOVED, False, True, "warning", remove_folder)])
 def test_only_a_torn_file_without_a_living_owner_is_moved(state: FileState, held: bool, movable: bool, severity: str,
-                                                          fix: type[QuarantineFile | RemoveFolder] | None) -> None:
+                                                          fix: Remedy[Path] | None) -> None:
     path = Path("/h/x")
-    finding = findings.judge_file(FileFact(path, state, "why", held, movable))
+    finding = findings.judge_file(path, state, "why", held=held, movable=movable)
     assert summary(finding) == ("files", severity, fix.name if fix else "")
     assert finding.fix == (fix(path) if fix else None)
 
@@ -116,7 +103,8 @@ def test_the_type_of_a_file_system_is_read_from_the_mount_table() -> None:
         assert file_system(Path(path), table) == kind
 
 
-GOOD = MachineFact("2.43.0", "3.4", has_tmux=True, inotify=True, user_manager=True, linger=True, pidfd_info=True)
+GOOD = {"git": "2.43.0", "tmux": "3.4", "has_tmux": True, "inotify": True, "user_manager": True, "linger": True,
+        "pidfd_info": True}
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
@@ -126,9 +114,9 @@ GOOD = MachineFact("2.43.0", "3.4", has_tmux=True, inotify=True, user_manager=Tr
     ({"user_manager": False, "linger": False}, [("user manager", "note")]),
     ({"pidfd_info": False}, [("pidfd", "note")])])
 def test_machines(changes: dict[str, object], expected: list[tuple[str, str]]) -> None:
-    result = findings.judge_machine(replace(GOOD, **changes))
+    result = findings.judge_machine(**{**GOOD, **changes})  # type: ignore[arg-type]
     assert [(finding.check, finding.severity) for finding in result] == expected
-    assert all(finding.check in FIXES_OF for finding in result)
+    assert all(finding.check in CHECK_NAMES for finding in result)
 
 
 def test_a_run_without_a_launcher_is_left_to_a_person() -> None:
@@ -141,7 +129,7 @@ def test_a_run_without_a_launcher_is_left_to_a_person() -> None:
 
 
 def test_a_fixed_finding_is_not_wrong_and_a_note_never_is() -> None:
-    finding = Finding("orphans", Severity.WARNING, "x", EndProcess("m", 1, 2))
+    finding = Finding("orphans", Severity.WARNING, "x", end_process("m", 1, 2))
     assert finding.wrong
     assert not finding.fixed().wrong
     assert finding.fixed("it still runs").wrong
@@ -149,7 +137,7 @@ def test_a_fixed_finding_is_not_wrong_and_a_note_never_is() -> None:
 
 
 def test_a_finding_in_json() -> None:
-    fix = FenceIncarnation(Identity("id", "runner", "x", "r", AT))
+    fix = fence_incarnation(Identity("id", "runner", "x", "r", AT))
     assert Finding("leases", Severity.WARNING, "x", fix).body() == {
         "check": "leases", "severity": "warning", "finding": "x", "remedy": "fence", "would": fix.description,
         "outcome": "", "wrong": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.doctor.findings import Scope
-from garrison.doctor.hosts import examine_hosts
+from garrison.doctor.processes import examine_hosts
 from garrison.hosts.keeper import KeeperState, lock_path, write_state
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic

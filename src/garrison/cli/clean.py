@@ -17,7 +17,6 @@ from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.doctor import cleanup
 from garrison.doctor.cleanup import CleanupOptions, CleanupPlan
-from garrison.doctor.old_records import find_forgotten_refs, find_old_records, remove_old_record
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.processes.rescue_refs import find_repositories
 from garrison.processes.run_status import RunStatus, Status, run_statuses
@@ -171,8 +170,8 @@ def old_records(runtime: Runtime, older_than: float) -> Removals:
     """Return the records of the home that are old enough."""
     if not older_than:
         raise UsageError("--records requires --older-than AGE, such as 30d")
-    found = find_old_records(runtime.home, older_than, runtime.clock.time())
-    return {str(path): partial(remove_old_record, path) for path in found}
+    found = cleanup.find_old_records(runtime.home, older_than, runtime.clock.time())
+    return {str(path): partial(cleanup.remove_old_record, path) for path in found}
 
 
 def forgotten_refs(runtime: Runtime, repo: Path, options: CleanupOptions, older_than: float) -> Removals:
@@ -181,7 +180,7 @@ def forgotten_refs(runtime: Runtime, repo: Path, options: CleanupOptions, older_
         raise UsageError("--repo requires --archives or --rescues")
     [repository] = find_repositories(runtime.home, repo, None, print_message)
     git = repository.git
-    refs = find_forgotten_refs(git, set(list_runs(runtime.home)), git.rev("HEAD"), options, older_than,
+    refs = cleanup.find_forgotten_refs(git, set(list_runs(runtime.home)), git.rev("HEAD"), options, older_than,
                                runtime.clock.time())
     return {ref: partial(git.delete_rescues, [ref]) for ref in refs}
 

@@ -4,27 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.doctor import confinement, files, hosts, machine, processes, queues, repositories, worktrees
+from garrison.doctor import confinement, files, machine, processes, worktrees
 from garrison.doctor.findings import Finding, Scope, Severity
-from garrison.doctor.fixes import (
-    CloseHome,
-    CloseSession,
-    EndProcess,
-    FenceIncarnation,
-    QuarantineFile,
-    RebuildQueue,
-    RefuseSignals,
-    RemoveAbandonedLocks,
-    RemoveFolder,
-    RemoveGitLocks,
-    RemoveSlots,
-    RemoveWorktree,
-    RemoveWritePermission,
-    RepairQueue,
-    RepairRun,
-    RestoreGitConfiguration,
-    UnregisterWorktree,
-)
 from garrison.errors import Fenced, GarrisonError
 from garrison.processes.run_status import run_statuses
 from garrison.values import Value
@@ -33,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from garrison.doctor.fixes import Fix
     from garrison.processes.runtime import Runtime
 
 
@@ -42,26 +22,24 @@ class Check(Value):
 
     name: str
     examine: Callable[[Scope], Iterable[Finding]]
-    fixes: tuple[type[Fix], ...] = ()
 
 
 CHECKS = (
-    Check("leases", processes.examine_identities, (FenceIncarnation,)),
-    Check("identities", processes.examine_identities, (FenceIncarnation,)),
-    Check("orphans", processes.examine_processes, (EndProcess,)),
-    Check("sessions", processes.examine_sessions, (CloseSession,)),
-    Check("files", files.examine_files, (QuarantineFile, RepairRun, RebuildQueue, RemoveFolder, CloseHome,
-                                         RemoveWritePermission)),
-    Check("merge queue", queues.examine_queues, (RepairQueue,)),
+    Check("leases", processes.examine_identities),
+    Check("identities", processes.examine_identities),
+    Check("orphans", processes.examine_processes),
+    Check("sessions", processes.examine_sessions),
+    Check("files", files.examine_files),
+    Check("merge queue", files.examine_queues),
     Check("config", files.examine_config),
     Check("agents", machine.examine_agents),
     Check("plug-ins", machine.examine_plugins),
-    Check("hosts", hosts.examine_hosts),
-    Check("signals", files.examine_inboxes, (RefuseSignals,)),
-    Check("worktrees", worktrees.examine_worktrees, (RemoveWorktree, UnregisterWorktree)),
-    Check("slots", worktrees.examine_worktrees, (RemoveSlots,)),
-    Check("locks", worktrees.examine_worktrees, (RemoveGitLocks, RemoveAbandonedLocks)),
-    Check("git config", repositories.examine_repositories, (RestoreGitConfiguration,)),
+    Check("hosts", processes.examine_hosts),
+    Check("signals", files.examine_inboxes),
+    Check("worktrees", worktrees.examine_worktrees),
+    Check("slots", worktrees.examine_worktrees),
+    Check("locks", worktrees.examine_worktrees),
+    Check("git config", worktrees.examine_repositories),
     Check("runs", processes.examine_runs),
     Check("disk", machine.examine_machine),
     Check("file system", machine.examine_machine),
@@ -72,7 +50,7 @@ CHECKS = (
     Check("pidfd", machine.examine_machine),
     Check("sandbox", confinement.examine_sandbox),
 )
-"""Every check with its fixes, in the order in which findings are printed and fixed."""
+"""Every check, in the order in which findings are printed and fixed."""
 
 CHECK_NAMES = tuple(check.name for check in CHECKS)
 

@@ -1,9 +1,10 @@
-"""Facts about the files of a home: records, journals, temporary files, permissions, inboxes. Changes nothing."""
+"""Files of a home: records, journals, merge queues, temporary files, permissions, inboxes. Changes nothing."""
 
 from __future__ import annotations
 
 import re
 import stat
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +12,20 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.agents.config_check import check_config, check_tables
 from garrison.config import read_config
-from garrison.doctor.findings import RESTORE, FileFact, FileState, Finding, Scope, Severity, judge_file
-from garrison.doctor.fixes import CloseHome, RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
-from garrison.doctor.queues import known_queues
-from garrison.errors import NewerSchema, RecordCorrupt, RecordError, UsageError
+from garrison.doctor.findings import RESTORE, FileState, Finding, Scope, Severity, judge_file
+from garrison.doctor.fixes import (
+    close_home,
+    rebuild_queue,
+    refuse_signals,
+    remove_write_permission,
+    repair_queue,
+    repair_records,
+)
+from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
+from garrison.merge import recovery
+from garrison.merge.queue import MergeQueue, QueueReader, target_of_folder
 from garrison.processes.networks import network_notes
+from garrison.processes.run_branch import target_queue
 from garrison.processes.temp_files import RECORD_FOLDERS, find_abandoned
 from garrison.records import atomic
 from garrison.records import run as run_records
@@ -25,6 +35,7 @@ from garrison.records.journal import read_all
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key
 from garrison.records.run import Task
+from garrison.system.git import open_repository
 from garrison.system.terminal import ProcessTerminal
 
 if TYPE_CHECKING:
@@ -40,36 +51,32 @@ _LONGEST_LAUNCH = 60.0
 
 def examine_files(scope: Scope) -> Iterator[Finding]:
     """Find files that cannot be used, that are left over from killed writers, or that any user may write."""
-    yield from map(judge_file, _file_facts(scope))
-    yield from _find_open_to_others(scope.runtime)
-
-
-def _file_facts(scope: Scope) -> Iterator[FileFact]:
     runtime = scope.runtime
-    yield from _record_facts(runtime, "identities", partial(runtime.store.read, Identity))
-    yield from _record_facts(runtime, "hooks", partial(runtime.store.read, Hook))
+    yield from _examine_records(runtime, "identities", partial(runtime.store.read, Identity))
+    yield from _examine_records(runtime, "hooks", partial(runtime.store.read, Hook))
     names = sorted(name for name in atomic.list_names(runtime.home / "runs") if not name.startswith("."))
     launched = frozenset(run_records.list_runs(runtime.home))  # after the names: a launch goes on meanwhile
     for run in names:
-        yield from _run_facts(runtime, run, is_launched=run in launched)
+        yield from _examine_run(runtime, run, is_launched=run in launched)
     queues = known_queues(runtime, scope.repo)
     for path in sorted((runtime.home / "merge-queue").glob("*/*/journal.jsonl")):
-        fix = RebuildQueue(queues[path]) if path in queues else None
+        fix = rebuild_queue(queues[path]) if path in queues else None
         yield from _try_reading(path, partial(read_all, path), movable=False, fix=fix,
                                 advice="`garrison doctor --fix --repo DIR` rebuilds it; DIR is its repository")
     for path in sorted((runtime.home / "run" / "plain").glob("[!.]*.json")):
         yield from _try_reading(path, partial(ProcessTerminal(runtime.home).check, path.stem))
     for path in find_abandoned(runtime.home):
         state = FileState.HALF_REMOVED if path.is_dir() else FileState.HALF_WRITTEN
-        yield FileFact(path, state, f"{state} by a process that is gone")
+        yield judge_file(path, state, f"{state} by a process that is gone")
+    yield from _find_open_to_others(runtime)
 
 
-def _record_facts(runtime: Runtime, folder_name: str, read: Callable[[Key], object]) -> Iterator[FileFact]:
+def _examine_records(runtime: Runtime, folder_name: str, read: Callable[[Key], object]) -> Iterator[Finding]:
     folder = runtime.home / folder_name
     try:
         names = sorted(atomic.list_names(folder))
     except RecordError as error:
-        yield FileFact(folder, FileState.UNREADABLE, str(error))
+        yield judge_file(folder, FileState.UNREADABLE, str(error))
         return
     for name in names:
         if not name.endswith(".json") or name.startswith("."):
@@ -77,22 +84,22 @@ def _record_facts(runtime: Runtime, folder_name: str, read: Callable[[Key], obje
         try:
             key = Key.parse(name.removesuffix(".json"))
         except UsageError:
-            yield FileFact(folder / name, FileState.FOREIGN, "not the name of a record; ignored")
+            yield judge_file(folder / name, FileState.FOREIGN, "not the name of a record; ignored")
             continue
-        yield from _try_reading(folder / name, partial(read, key), fix=RepairRun(key.run) if key.run else None,
+        yield from _try_reading(folder / name, partial(read, key), fix=repair_records(key.run) if key.run else None,
                                 held=is_held(runtime.store.life_path(key)))
 
 
-def _run_facts(runtime: Runtime, run: str, *, is_launched: bool) -> Iterator[FileFact]:
+def _examine_run(runtime: Runtime, run: str, *, is_launched: bool) -> Iterator[Finding]:
     files = runtime.files(run)
     if not files.root.is_dir():
-        yield FileFact(files.root, FileState.FOREIGN, "not a folder of a run")
+        yield judge_file(files.root, FileState.FOREIGN, "not a folder of a run")
         return
     if not is_launched:
         if files.root.stat().st_mtime < runtime.clock.time() - _LONGEST_LAUNCH:
-            yield FileFact(files.root, FileState.HALF_REMOVED, "a launch was killed before its run began")
+            yield judge_file(files.root, FileState.HALF_REMOVED, "a launch was killed before its run began")
         return
-    repair = RepairRun(run)
+    repair = repair_records(run)
     yield from _try_reading(files.launch, partial(runtime.launch, run), movable=False, fix=repair)
     yield from _try_reading(files.journal, partial(_read_journal, files), movable=False, fix=repair)
     for path in sorted(files.root.glob("nodes/*/*/task.json")):
@@ -115,18 +122,20 @@ def _read_journal(files: RunFiles) -> None:
 
 
 def _try_reading(path: Path, read: Callable[[], object], *, held: bool = False, movable: bool = True,
-                 advice: str = RESTORE, fix: Fix | None = None) -> Iterator[FileFact]:
+                 advice: str = RESTORE, fix: Fix | None = None) -> Iterator[Finding]:
     """Yield what is wrong with a file, by reading it."""
     try:
         read()
     except RecordCorrupt as error:
-        yield FileFact(Path(error.path), FileState.TORN, error.why, held, movable, advice, fix)
+        yield judge_file(Path(error.path), FileState.TORN, error.why, held=held, movable=movable, advice=advice,
+                         fix=fix)
     except NewerSchema as error:
-        yield FileFact(path, FileState.NEWER, str(error), held)
+        yield judge_file(path, FileState.NEWER, str(error), held=held)
     except RecordError as error:
-        yield FileFact(path, FileState.UNREADABLE, str(error), held)
+        yield judge_file(path, FileState.UNREADABLE, str(error), held=held)
     except (ValueError, KeyError, TypeError) as error:
-        yield FileFact(path, FileState.TORN, f"not as expected ({error})", held, movable, advice, fix)
+        yield judge_file(path, FileState.TORN, f"not as expected ({error})", held=held, movable=movable,
+                         advice=advice, fix=fix)
 
 
 def _find_open_to_others(runtime: Runtime) -> Iterator[Finding]:
@@ -135,11 +144,59 @@ def _find_open_to_others(runtime: Runtime) -> Iterator[Finding]:
     A home that others may enter is closed: prompts, logs and diffs are in it.
     """
     if runtime.home.exists() and runtime.home.stat().st_mode & 0o077:
-        yield Finding("files", Severity.WARNING, f"{runtime.home} is open to other users", CloseHome(runtime.home))
+        yield Finding("files", Severity.WARNING, f"{runtime.home} is open to other users", close_home(runtime.home))
     for path in (runtime.home / name for name in (*RECORD_FOLDERS, "config.toml")):
         if path.exists() and path.stat().st_mode & stat.S_IWOTH:
             yield Finding("files", Severity.WARNING, f"{path} can be written by every user",
-                          RemoveWritePermission(path))
+                          remove_write_permission(path))
+
+
+# ---- merge queues ----------------------------------------------------------------------------------------------------
+
+
+def examine_queues(scope: Scope) -> Iterator[Finding]:
+    """Find what is wrong with queues whose journal can be read; a damaged one is a finding of `files`."""
+    for queue in known_queues(scope.runtime, scope.repo).values():
+        with suppress(GarrisonError):  # its journal is damaged, or its repository is gone: other checks say so
+            for problem in recovery.find_problems(queue):
+                text = f"{queue.target} of {queue.repo}: {problem.what}"
+                if problem.repairable:
+                    yield Finding("merge queue", Severity.WARNING, text, repair_queue(queue))
+                else:
+                    yield Finding("merge queue", Severity.WARNING, text, advice="see the finding")
+
+
+def known_queues(runtime: Runtime, repo: Path | None) -> dict[Path, MergeQueue]:
+    """Return journal → queue of each run, of each journal that names its repository, and of `repo`.
+
+    With `repo`, only those of that repository.
+    """
+    queues: dict[Path, MergeQueue] = {}
+    for run in run_records.list_runs(runtime.home):
+        with suppress(GarrisonError):
+            queue = target_queue(runtime, runtime.launch(run), "doctor")
+            queues[queue.path] = queue
+    key = None
+    if repo is not None:
+        git = open_repository(repo, runtime.home)
+        key = git.key
+    for path in sorted((runtime.home / "merge-queue").glob(f"{key or '*'}/*/journal.jsonl")):
+        with suppress(GarrisonError):
+            place = repo or _repository_of(path)
+            if path not in queues and place is not None and place.is_dir():
+                queue = MergeQueue(runtime.home, place, target_of_folder(path.parent), clock=runtime.clock,
+                                   token="doctor", git=open_repository(place, runtime.home))
+                if queue.path == path:
+                    queues[path] = queue
+    return {path: queue for path, queue in queues.items() if key is None or queue.git.key == key}
+
+
+def _repository_of(journal: Path) -> Path | None:
+    entries = QueueReader(journal.parent).refresh().entries.values()
+    return next((Path(entry.repo) for entry in entries if entry.repo), None)
+
+
+# ---- configuration and inboxes ---------------------------------------------------------------------------------------
 
 
 def examine_config(scope: Scope) -> Iterator[Finding]:
@@ -178,4 +235,4 @@ def examine_inboxes(scope: Scope) -> Iterator[Finding]:
             count = "1 signal waits" if len(waiting) == 1 else f"{len(waiting)} signals wait"
             yield Finding("signals", Severity.WARNING,
                           f"{count} for {key.full}, whose run is {'gone' if is_gone else 'over'}",
-                          RefuseSignals(tuple(waiting)))
+                          refuse_signals(tuple(waiting)))

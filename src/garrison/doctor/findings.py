@@ -6,12 +6,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from garrison.doctor.fixes import (
-    CloseSession,
-    EndProcess,
-    FenceIncarnation,
     Fix,
-    QuarantineFile,
-    RemoveFolder,
+    close_session,
+    end_process,
+    fence_incarnation,
+    quarantine_file,
+    remove_folder,
 )
 from garrison.values import Value, replace
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from garrison.processes.run_status import RunStatus
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
+    from garrison.system.processes import ProcessRow
     from garrison.system.terminal import Session, Terminal
 
 
@@ -82,85 +83,54 @@ class Finding(Value):
 # ---- processes -------------------------------------------------------------------------------------------------------
 
 
-class IdentityFact(Value):
-    """An identity whose record claims a living process."""
+def judge_identity(identity: Identity, state: str, why: str, *, by_hand: bool, supervised: bool) -> Finding | None:
+    """Report an identity whose record claims a living process, but which is gone.
 
-    identity: Identity
-    state: str
-    """The verdict on it, see `supervise.verdict`."""
-    why: str
-    by_hand: bool = False
-    """True if it was registered by a person, without a process."""
-    supervised: bool = False
-    """True if any process above it is alive."""
-
-
-def judge_identity(fact: IdentityFact) -> Finding | None:
-    """Report an identity whose process is gone."""
-    name = fact.identity.key.full
-    if fact.state == "elsewhere":
-        return Finding("identities", Severity.NOTE, f"{name} is {fact.why}; it is left alone")
-    if fact.state not in ("dead", "lapsed"):
+    Args:
+        state: the verdict on it, see `supervise.verdict`; `why` gives its reason.
+        by_hand: it was registered by a person, without a process.
+        supervised: a process above it is alive.
+    """
+    name = identity.key.full
+    if state == "elsewhere":
+        return Finding("identities", Severity.NOTE, f"{name} is {why}; it is left alone")
+    if state not in ("dead", "lapsed"):
         return None
-    if fact.by_hand:
-        return Finding("identities", Severity.NOTE,
-                       f"{name}: {fact.why}; to end it: `identity_registry.py mark-terminated`")
-    if fact.supervised:
-        return Finding("identities", Severity.NOTE, f"{name}: {fact.why}; its living supervisor will replace it")
-    fix = FenceIncarnation(fact.identity)
-    if fact.state == "lapsed":
-        return Finding("leases", Severity.WARNING, f"{name} never started: {fact.why}", fix)
-    return Finding("identities", Severity.WARNING, f"{name} is {fact.identity.status} on disk only: {fact.why}", fix)
+    if by_hand:
+        return Finding("identities", Severity.NOTE, f"{name}: {why}; to end it: `identity_registry.py mark-terminated`")
+    if supervised:
+        return Finding("identities", Severity.NOTE, f"{name}: {why}; its living supervisor will replace it")
+    fix = fence_incarnation(identity)
+    if state == "lapsed":
+        return Finding("leases", Severity.WARNING, f"{name} never started: {why}", fix)
+    return Finding("identities", Severity.WARNING, f"{name} is {identity.status} on disk only: {why}", fix)
 
 
-class ProcessFact(Value):
-    """A process that carries a life marker of this home."""
+def judge_process(process: ProcessRow, name: str, incarnation: int, *, is_alive: bool, run_over: bool,
+                  exempt: bool = False) -> Finding | None:
+    """Report a process with a life marker of this home whose incarnation is over; gates and the proxy belong to their
+    run.
 
-    pid: int
-    ticks: int
-    comm: str
-    marker: str
-    name: str
-    """`role-name` in its marker."""
-    incarnation: int
-    is_current: bool
-    """True if the record is of the same incarnation."""
-    is_alive: bool
-    """True if the record's incarnation is alive."""
-    run_over: bool
-    exempt: bool = False
-    """True if it must not be judged."""
-
-
-def judge_process(fact: ProcessFact) -> Finding | None:
-    """Report a process whose incarnation is over; gates and the proxy belong to their run."""
-    if fact.exempt or (fact.is_current and fact.is_alive):
+    Args:
+        name: `role-name` in its marker.
+        is_alive: the record is of the same incarnation, which is alive.
+        exempt: it must not be judged.
+    """
+    if exempt or is_alive or (name.startswith(("gate-", "proxy-")) and not run_over):
         return None
-    if fact.name.startswith(("gate-", "proxy-")) and not fact.run_over:
+    return Finding("orphans", Severity.WARNING,
+                   f"process {process.pid} ({process.comm}) carries the marker of {name}#{incarnation}, which is over",
+                   end_process(process.marker or "", process.pid, process.ticks))
+
+
+def judge_session(terminal: Terminal, session: Session, *, has_run: bool, is_alive: bool,
+                  supervised: bool) -> Finding | None:
+    """Report a session of the home's own terminals without an incarnation that no process will close."""
+    if not has_run or is_alive or supervised:
         return None
-    return Finding("orphans", Severity.WARNING, f"process {fact.pid} ({fact.comm}) carries the marker of "
-                   f"{fact.name}#{fact.incarnation}, which is over", EndProcess(fact.marker, fact.pid, fact.ticks))
-
-
-class SessionFact(Value):
-    """A session of the home's own terminals."""
-
-    terminal: Terminal
-    session: Session
-    has_run: bool
-    is_alive: bool
-    """True if the incarnation it was opened for is alive."""
-    supervised: bool
-    """True if a living process will close it."""
-
-
-def judge_session(fact: SessionFact) -> Finding | None:
-    """Report a session without an incarnation that no process will close."""
-    if not fact.has_run or fact.is_alive or fact.supervised:
-        return None
-    kind = "tmux session" if fact.session.kind == "tmux" else "session record"
-    return Finding("sessions", Severity.WARNING, f"{kind} {fact.session.name} belongs to no living process, "
-                   "and none will close it", CloseSession(fact.terminal, fact.session))
+    kind = "tmux session" if session.kind == "tmux" else "session record"
+    return Finding("sessions", Severity.WARNING, f"{kind} {session.name} belongs to no living process, and none will "
+                   "close it", close_session(terminal, session))
 
 
 def judge_run(status: RunStatus, *, needs_launcher: bool) -> Finding | None:
@@ -192,41 +162,31 @@ RESTORE = "restore it from a copy; without it the run cannot continue"
 """Advice about a file that nothing else can replace."""
 
 
-class FileFact(Value):
-    """A file that cannot be used."""
+def judge_file(path: Path, state: FileState, why: str, *, held: bool = False, movable: bool = True,
+               advice: str = RESTORE, fix: Fix | None = None) -> Finding:
+    """Report a file that cannot be used; only a torn one without a living owner, which its owner can do without, is
+    moved.
 
-    path: Path
-    state: FileState
-    why: str
-    held: bool = False
-    """True if its owner is alive."""
-    movable: bool = True
-    """True if its owner can continue without it."""
-    advice: str = RESTORE
-    """For a torn file that is not movable."""
-    fix: Fix | None = None
-    """Fix of a torn file that is rebuilt instead of moved."""
-
-
-def judge_file(fact: FileFact) -> Finding:
-    """Report a file; only a torn one without a living owner, which its owner can do without, is moved."""
-    text = fact.why if str(fact.path) in fact.why else f"{fact.path}: {fact.why}"
-    match fact.state:
+    Args:
+        held: its owner is alive.
+        movable: its owner can continue without it; else `advice` says what to do.
+        fix: rebuilds a torn file, which is not moved then.
+    """
+    text = why if str(path) in why else f"{path}: {why}"
+    match state:
         case FileState.HALF_REMOVED:
-            return Finding("files", Severity.WARNING, text, RemoveFolder(fact.path))
+            return Finding("files", Severity.WARNING, text, remove_folder(path))
         case FileState.HALF_WRITTEN:
-            return Finding("files", Severity.WARNING, text, QuarantineFile(fact.path))
-        case FileState.TORN if fact.held:
+            return Finding("files", Severity.WARNING, text, quarantine_file(path))
+        case FileState.TORN if held:
             return Finding("files", Severity.ERROR, text,
                            advice="its owner lives: stop it first (`garrison stop RUN`)")
-        case FileState.TORN if fact.fix is not None:
-            return Finding("files", Severity.ERROR, text, fact.fix)
-        case FileState.TORN if fact.movable:
-            return Finding("files", Severity.ERROR, text, QuarantineFile(fact.path))
+        case FileState.TORN if fix is not None or movable:
+            return Finding("files", Severity.ERROR, text, fix or quarantine_file(path))
         case FileState.TORN:
-            return Finding("files", Severity.ERROR, text, advice=fact.advice)
+            return Finding("files", Severity.ERROR, text, advice=advice)
         case _:
-            severity = Severity.NOTE if fact.state is FileState.FOREIGN else Severity.ERROR
+            severity = Severity.NOTE if state is FileState.FOREIGN else Severity.ERROR
             return Finding("files", severity, text, advice="it is left in place: move it away, or use what wrote it")
 
 
@@ -269,39 +229,33 @@ def judge_file_system(path: Path, kind: str, flock_error: str) -> Finding | None
     return None
 
 
-class MachineFact(Value):
-    """Versions of programs ('' if missing, or too old for tmux) and features of the kernel and login manager."""
+def judge_machine(git: str, tmux: str, *, has_tmux: bool, inotify: bool, user_manager: bool, linger: bool,
+                  pidfd_info: bool) -> list[Finding]:
+    """Report what is too old or missing, and which fallbacks are in use.
 
-    git: str
-    tmux: str
-    has_tmux: bool
-    inotify: bool
-    user_manager: bool
-    linger: bool
-    pidfd_info: bool
-
-
-def judge_machine(fact: MachineFact) -> list[Finding]:
-    """Report what is too old or missing, and which fallbacks are in use."""
+    Args:
+        git: its version, '' if it is missing.
+        tmux: its version, '' if it is missing or too old.
+    """
     findings = []
-    if parse_version(fact.git) < (2, 39):
-        findings.append(Finding("git", Severity.ERROR, f"git {fact.git or 'is missing'}; 2.39 or newer is needed",
+    if parse_version(git) < (2, 39):
+        findings.append(Finding("git", Severity.ERROR, f"git {git or 'is missing'}; 2.39 or newer is needed",
                                 advice="install a newer git"))
-    if not fact.tmux:
-        findings.append(Finding("tmux", Severity.NOTE, ("tmux is older than 3.2" if fact.has_tmux
+    if not tmux:
+        findings.append(Finding("tmux", Severity.NOTE, ("tmux is older than 3.2" if has_tmux
                                                         else "tmux is not installed")
                                 + ": agents run as plain processes, without a terminal to attach to"))
-    if not fact.inotify:
+    if not inotify:
         findings.append(Finding("inotify", Severity.WARNING, "no inotify instance is left: garrison polls instead; "
                                 "other programs of yours may miss changes of files",
                                 advice="sysctl fs.inotify.max_user_instances=1024, or end the programs that use them"))
-    if not fact.user_manager:
+    if not user_manager:
         findings.append(Finding("user manager", Severity.NOTE, "there is no systemd user manager: `garrison up` from "
                                 "cron resumes runs after a boot, and processes have no scope of their own"))
-    elif not fact.linger:
+    elif not linger:
         findings.append(Finding("user manager", Severity.NOTE, "lingering is off: the user manager, and what runs "
                                 "under it, ends when you log out", advice="loginctl enable-linger"))
-    if not fact.pidfd_info:
+    if not pidfd_info:
         findings.append(Finding("pidfd", Severity.NOTE, "the kernel (before 6.15) does not report exit codes of other "
                                 "processes' children: they are read from records and logs"))
     return findings

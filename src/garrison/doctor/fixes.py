@@ -1,6 +1,8 @@
-"""Fixes of the doctor: each class holds what it acts on, describes what it does, and does it.
+"""Fixes of the doctor: a table of functions, each with the name and the description that findings show.
 
-Processes may have acted since the finding was made, so a fix checks again before it changes anything.
+`close_session(terminal, session)` returns the fix of one finding; `apply` calls the function with the same arguments.
+Processes may have acted since the finding was made, so a fix looks again before it changes anything. It raises Fenced
+if another process did it meanwhile, GarrisonError or OSError if it failed.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import os
 import stat
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec
 
 from garrison.config import trees_root
 from garrison.errors import GarrisonError
@@ -28,281 +30,188 @@ from garrison.system.git import abandoned_locks, registrations
 from garrison.values import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
     from garrison.system.git import Git
     from garrison.system.terminal import Session, Terminal
 
+P = ParamSpec("P")
+
+
+class Remedy(Generic[P]):
+    """A row of the table; called with what it is to act on, it returns a fix."""
+
+    def __init__(self, name: str, description: str, act: Callable[Concatenate[Runtime, P], None]) -> None:
+        self.name, self.description, self.act = name, description, act
+
+    def __call__(self, *subject: P.args, **no_keywords: P.kwargs) -> Fix:
+        assert not no_keywords
+        return Fix(self, subject)
+
 
 class Fix(Value):
-    """Fix of one finding, as `garrison doctor --fix` applies it."""
+    """Fix of one finding, as `garrison doctor --fix` applies it; two that do the same to the same are equal."""
 
-    name: ClassVar[str]
-    """In JSON, as `remedy`."""
-    description: ClassVar[str]
-    """In the table of findings."""
+    remedy: Remedy[...]
+    subject: tuple[object, ...]
 
-    def apply(self, runtime: Runtime) -> None:
-        """Apply the fix.
+    @property
+    def name(self) -> str:
+        """Return what JSON has as `remedy`."""
+        return self.remedy.name
 
-        Raises:
-            Fenced: another process did it meanwhile.
-            GarrisonError, OSError: it failed.
-        """
-        raise NotImplementedError
-
-
-class FenceIncarnation(Fix):
-    """Fix for an identity whose process is gone."""
-
-    name = "fence"
-    description = "declare the incarnation crashed and end what is left of it, which frees its name"
-    identity: Identity
+    @property
+    def description(self) -> str:
+        """Return what the table of findings says."""
+        return self.remedy.description
 
     def apply(self, runtime: Runtime) -> None:
-        """Fence it and end its processes, unless it is alive again."""
-        if runtime.observer.judge(self.identity).state in ("dead", "lapsed"):
-            replace_incarnation(runtime.observer, self.identity, "found dead by doctor", runtime.timing.sweep_grace)
+        """Act on the subject."""
+        self.remedy.act(runtime, *self.subject)
 
 
-class EndProcess(Fix):
-    """Fix for an orphan."""
+REMEDIES: list[Remedy[...]] = []
+"""The table."""
 
-    name = "sweep"
-    description = "end the process: TERM, then KILL"
-    marker: str
-    pid: int
-    ticks: int
 
-    def apply(self, runtime: Runtime) -> None:
-        """End all processes with the marker, through pidfds that are verified to be of them."""
-        if processes.life_marker(self.pid) == self.marker and processes.is_running(self.pid, self.ticks):
-            process_control.kill_tree(None, self.marker, grace=runtime.timing.sweep_grace)
+def _remedy(name: str, description: str) -> Callable[[Callable[Concatenate[Runtime, P], None]], Remedy[P]]:
+    def add(act: Callable[Concatenate[Runtime, P], None]) -> Remedy[P]:
+        made = Remedy(name, description, act)
+        REMEDIES.append(made)
+        return made
 
+    return add
 
-class CloseSession(Fix):
-    """Fix for a session that no process will close."""
 
-    name = "close"
-    description = "close the session"
-    terminal: Terminal
-    session: Session
+# ---- processes -------------------------------------------------------------------------------------------------------
 
-    def apply(self, runtime: Runtime) -> None:
-        """Close it, and its server if it was the last."""
-        self.terminal.close(self.session)
-        self.terminal.shutdown()
 
+@_remedy("fence", "declare the incarnation crashed and end what is left of it, which frees its name")
+def fence_incarnation(runtime: Runtime, identity: Identity) -> None:
+    if runtime.observer.judge(identity).state in ("dead", "lapsed"):
+        replace_incarnation(runtime.observer, identity, "found dead by doctor", runtime.timing.sweep_grace)
 
-class RemoveGitLocks(Fix):
-    """Fix for a worktree in which no process works."""
 
-    name = "unlock"
-    description = "remove the stale lock files"
-    git: Git
-    worktree: OrphanedWorktree
+@_remedy("sweep", "end the process: TERM, then KILL")
+def end_process(runtime: Runtime, marker: str, pid: int, ticks: int) -> None:
+    """End all processes with the marker, through pidfds that are verified to be of them."""
+    if processes.life_marker(pid) == marker and processes.is_running(pid, ticks):
+        process_control.kill_tree(None, marker, grace=runtime.timing.sweep_grace)
 
-    def apply(self, runtime: Runtime) -> None:
-        """Remove the locks of the worktree and its branch."""
-        self.git.clear_locks(self.worktree.path, f"garrison/{self.worktree.run}/{self.worktree.node}")
 
+@_remedy("close", "close the session")
+def close_session(_runtime: Runtime, terminal: Terminal, session: Session) -> None:
+    terminal.close(session)
+    terminal.shutdown()  # its server, if it was the last
 
-class RemoveAbandonedLocks(Fix):
-    """Fix for locks that a killed git left in a repository."""
 
-    name = "unlock_refs"
-    description = "remove the stale lock files of git"
-    common: Path
-    locks: tuple[Path, ...]
+@_remedy("refuse", "move the signals to refused/")
+def refuse_signals(_runtime: Runtime, paths: tuple[Path, ...]) -> None:
+    for path in paths:
+        signals.refuse(path, "its run is over or gone (doctor)")
 
-    def apply(self, runtime: Runtime) -> None:
-        """Remove those that are still abandoned."""
-        abandoned_locks.remove(self.locks, self.common)
 
+# ---- repositories ----------------------------------------------------------------------------------------------------
 
-class RemoveWorktree(Fix):
-    """Fix for a run that is over."""
 
-    name = "give_back"
-    description = "save under a rescue ref what no ref has, then remove the worktree"
-    git: Git
-    worktree: OrphanedWorktree
+@_remedy("unlock", "remove the stale lock files")
+def remove_git_locks(_runtime: Runtime, git: Git, worktree: OrphanedWorktree) -> None:
+    git.clear_locks(worktree.path, f"garrison/{worktree.run}/{worktree.node}")
 
-    def apply(self, runtime: Runtime) -> None:
-        """Save and remove it."""
-        if self.worktree.path.is_dir():
-            attempt = runtime.files(self.worktree.run).latest_attempt(self.worktree.node) or 1
-            save_and_remove(self.git, self.worktree, attempt)
 
+@_remedy("unlock_refs", "remove the stale lock files of git")
+def remove_abandoned_locks(_runtime: Runtime, common: Path, locks: tuple[Path, ...]) -> None:
+    abandoned_locks.remove(locks, common)
 
-class MendRegistration(Fix):
-    """Fix for a registration of a worktree with a damaged file."""
 
-    name = "mend_registration"
-    description = "mend the registration of the worktree; its files stay as they are"
-    git: Git
-    entry: Path
+@_remedy("give_back", "save under a rescue ref what no ref has, then remove the worktree")
+def remove_worktree(runtime: Runtime, git: Git, worktree: OrphanedWorktree) -> None:
+    if worktree.path.is_dir():
+        save_and_remove(git, worktree, runtime.files(worktree.run).latest_attempt(worktree.node) or 1)
 
-    def apply(self, runtime: Runtime) -> None:
-        """Mend what follows from where the entry lies, and from the worktree that it names, if that is known."""
-        known = os.fsdecode(atomic.read(self.entry / "gitdir") or b"").strip()
-        path = Path(known).parent if known and "\0" not in known else None
-        registrations.mend(self.git.common, path)
-        if path is not None and path.is_dir() and not (self.entry / "index").exists():
-            self.git.run("read-tree", "HEAD", cwd=path)
 
+@_remedy("mend_registration", "mend the registration of the worktree; its files stay as they are")
+def mend_registration(_runtime: Runtime, git: Git, entry: Path) -> None:
+    """Mend what follows from where the entry lies, and from the worktree that it names, if that is known."""
+    known = os.fsdecode(atomic.read(entry / "gitdir") or b"").strip()
+    path = Path(known).parent if known and "\0" not in known else None
+    registrations.mend(git.common, path)
+    if path is not None and path.is_dir() and not (entry / "index").exists():
+        git.run("read-tree", "HEAD", cwd=path)
 
-class UnregisterWorktree(Fix):
-    """Fix for a worktree that git still lists although its directory is gone."""
 
-    name = "unregister"
-    description = "unregister the worktree, whose directory is gone"
-    git: Git
-    path: Path
+@_remedy("unregister", "unregister the worktree, whose directory is gone")
+def unregister_worktree(_runtime: Runtime, git: Git, path: Path) -> None:
+    if not path.exists():
+        git.remove_worktree(path)
 
-    def apply(self, runtime: Runtime) -> None:
-        """Unregister it, unless the directory is back."""
-        if not self.path.exists():
-            self.git.remove_worktree(self.path)
 
+@_remedy("clear_slots", "remove the unused gate slots")
+def remove_slots(_runtime: Runtime, git: Git, folder: Path) -> None:
+    slots.remove_idle_slots(git, folder)
 
-class RemoveSlots(Fix):
-    """Fix for gate slots that no run needs."""
 
-    name = "clear_slots"
-    description = "remove the unused gate slots"
-    git: Git
-    folder: Path
+@_remedy("restore_git_config", "restore them as they were at the launch")
+def restore_git_configuration(_runtime: Runtime, git: Git, folder: Path, planted: git_record.GitState) -> None:
+    """Restore what is still as it was told; files that were added are kept in `folder`, the run's git record."""
+    git_record.restore(git, folder, git_record.still_changed(git, folder, planted))
 
-    def apply(self, runtime: Runtime) -> None:
-        """Remove those that are free."""
-        slots.remove_idle_slots(self.git, self.folder)
 
+# ---- files -----------------------------------------------------------------------------------------------------------
 
-class RestoreGitConfiguration(Fix):
-    """Fix for git's configuration and hooks that changed while agents were at work."""
 
-    name = "restore_git_config"
-    description = "restore them as they were at the launch"
-    git: Git
-    folder: Path
-    """Folder of the run's git record."""
-    planted: git_record.GitState
+@_remedy("quarantine", "move the file to quarantine/")
+def quarantine_file(runtime: Runtime, path: Path) -> None:
+    """Move it, never over another one there; a record's locks are held meanwhile."""
+    if path.parent.name in ("identities", "hooks") and path.suffix == ".json":
+        life = LifeLock.try_acquire(runtime.home / "identities" / f"{path.stem}.life")
+        if life is None:
+            raise GarrisonError(f"{path} has a living owner again; it was left in place")
+        try:
+            with atomic.locked(path.with_suffix(".lock")):
+                quarantine(runtime.home, path, runtime.clock.utc())
+        finally:
+            life.release()
+    else:
+        quarantine(runtime.home, path, runtime.clock.utc())
 
-    def apply(self, runtime: Runtime) -> None:
-        """Restore what is still as it was told; files that were added are kept in the run's folder."""
-        git_record.restore(self.git, self.folder, git_record.still_changed(self.git, self.folder, self.planted))
 
+@_remedy("repair", "rebuild it from the rest of the run's records; the damaged file goes to quarantine/")
+def repair_records(runtime: Runtime, run: str) -> None:
+    """Repair everything of the run that is damaged, unless it lives: its processes do it themselves."""
+    if is_held(runtime.store.life_path(launcher_key(run))):
+        raise GarrisonError(f"run {run} lives and repairs what its processes own; for the rest `garrison stop {run}` "
+                            "first")
+    repair_run(runtime, run)
+    read_all(runtime.files(run).journal)  # an error of it remains: nothing was left to rebuild it from
 
-class QuarantineFile(Fix):
-    """Fix for a torn record, or a temporary file of a killed writer."""
 
-    name = "quarantine"
-    description = "move the file to quarantine/"
-    path: Path
+@_remedy("rebuild", "rebuild the queue from its readable records, signals, history and pins")
+def rebuild_queue(runtime: Runtime, queue: MergeQueue) -> None:
+    """Rebuild it, unless a processor works on it or has done so meanwhile."""
+    if recovery.find_damage(queue):
+        recovery.rebuild(queue)
+        run_branch.restore_gate_of_runs(runtime, queue)
 
-    def apply(self, runtime: Runtime) -> None:
-        """Move it, never over another one there; a record's locks are held meanwhile."""
-        if self.path.parent.name in ("identities", "hooks") and self.path.suffix == ".json":
-            life = LifeLock.try_acquire(runtime.home / "identities" / f"{self.path.stem}.life")
-            if life is None:
-                raise GarrisonError(f"{self.path} has a living owner again; it was left in place")
-            try:
-                with atomic.locked(self.path.with_suffix(".lock")):
-                    quarantine(runtime.home, self.path, runtime.clock.utc())
-            finally:
-                life.release()
-        else:
-            quarantine(runtime.home, self.path, runtime.clock.utc())
 
+@_remedy("repair_queue", "cut what is incomplete, pin the commits again, settle the landing")
+def repair_queue(runtime: Runtime, queue: MergeQueue) -> None:
+    recovery.repair(queue, Path(trees_root()), partial(run_branch.restore_gate_of_runs, runtime))
 
-class RepairRun(Fix):
-    """Fix for a damaged or lost record of a run."""
 
-    name = "repair"
-    description = "rebuild it from the rest of the run's records; the damaged file goes to quarantine/"
-    run: str
+@_remedy("finish", "remove the rest of the folder")
+def remove_folder(_runtime: Runtime, path: Path) -> None:
+    untrusted.remove_tree(path)
 
-    def apply(self, runtime: Runtime) -> None:
-        """Repair everything of the run that is damaged, unless it lives: its processes do it themselves."""
-        if is_held(runtime.store.life_path(launcher_key(self.run))):
-            raise GarrisonError(f"run {self.run} lives and repairs what its processes own; for the rest "
-                                f"`garrison stop {self.run}` first")
-        repair_run(runtime, self.run)
-        read_all(runtime.files(self.run).journal)  # an error of it remains: nothing was left to rebuild it from
 
+@_remedy("close_home", "close it to other users (mode 0700)")
+def close_home(_runtime: Runtime, path: Path) -> None:
+    path.chmod(0o700)
 
-class RebuildQueue(Fix):
-    """Fix for a merge queue with a damaged journal."""
 
-    name = "rebuild"
-    description = "rebuild the queue from its readable records, signals, history and pins"
-    queue: MergeQueue
-
-    def apply(self, runtime: Runtime) -> None:
-        """Rebuild it, unless a processor works on it or has done so meanwhile."""
-        if recovery.find_damage(self.queue):
-            recovery.rebuild(self.queue)
-            run_branch.restore_gate_of_runs(runtime, self.queue)
-
-
-class RepairQueue(Fix):
-    """Fix for what a dead processor or a kill left of a merge queue."""
-
-    name = "repair_queue"
-    description = "cut what is incomplete, pin the commits again, settle the landing"
-    queue: MergeQueue
-
-    def apply(self, runtime: Runtime) -> None:
-        """Repair it; a living processor does its part itself."""
-        recovery.repair(self.queue, Path(trees_root()), partial(run_branch.restore_gate_of_runs, runtime))
-
-
-class RemoveFolder(Fix):
-    """Fix for a run's folder whose remover, or maker, was killed."""
-
-    name = "finish"
-    description = "remove the rest of the folder"
-    path: Path
-
-    def apply(self, runtime: Runtime) -> None:
-        """Remove it."""
-        untrusted.remove_tree(self.path)
-
-
-class CloseHome(Fix):
-    """Fix for a home that other users may enter."""
-
-    name = "close_home"
-    description = "close it to other users (mode 0700)"
-    path: Path
-
-    def apply(self, runtime: Runtime) -> None:
-        """Set the mode of a home that garrison makes."""
-        self.path.chmod(0o700)
-
-
-class RemoveWritePermission(Fix):
-    """Fix for a file or folder that any user of the machine may write."""
-
-    name = "close_off"
-    description = "remove the write permission of other users"
-    path: Path
-
-    def apply(self, runtime: Runtime) -> None:
-        """Remove the permission."""
-        self.path.chmod(stat.S_IMODE(self.path.stat().st_mode) & ~stat.S_IWOTH)
-
-
-class RefuseSignals(Fix):
-    """Of signals that no process will read."""
-
-    name = "refuse"
-    description = "move the signals to refused/"
-    paths: tuple[Path, ...]
-
-    def apply(self, runtime: Runtime) -> None:
-        """Refuse each of them."""
-        for path in self.paths:
-            signals.refuse(path, "its run is over or gone (doctor)")
+@_remedy("close_off", "remove the write permission of other users")
+def remove_write_permission(_runtime: Runtime, path: Path) -> None:
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_IWOTH)

@@ -18,7 +18,6 @@ from garrison.agents.presets import PRESETS
 from garrison.config import read_config, trees_root
 from garrison.doctor.findings import (
     Finding,
-    MachineFact,
     Scope,
     Severity,
     judge_disk,
@@ -57,7 +56,7 @@ def examine_machine(scope: Scope) -> Iterator[Finding]:
     finding = judge_file_system(runtime.home, file_system(_nearest_existing(runtime.home)), _flock_error(runtime.home))
     if finding:
         yield finding
-    yield from judge_machine(_machine_fact(runtime.environ))
+    yield from _examine_system(runtime.environ)
 
 
 def examine_agents(scope: Scope) -> Iterator[Finding]:
@@ -136,11 +135,11 @@ def _flock_error(home: Path) -> str:
     return ""
 
 
-def _machine_fact(environ: Mapping[str, str]) -> MachineFact:
+def _examine_system(environ: Mapping[str, str]) -> list[Finding]:
     user = ""
     with suppress(OSError, KeyError):
         user = getpass.getuser()
-    return MachineFact(
+    return judge_machine(
         git=_git_version(), tmux=supported_version() or "", has_tmux=shutil.which("tmux") is not None,
         inotify=_has_inotify(), user_manager=systemd.find_manager(environ) is not None,
         linger=bool(user) and Path("/var/lib/systemd/linger", user).exists(),

@@ -1,4 +1,5 @@
-"""Facts about processes: identities, processes with a life marker of this home, sessions, runs. Changes nothing."""
+"""Processes of a home: identities, processes with its life marker, sessions, runs, hosts. Changes nothing, and asks no
+host."""
 
 from __future__ import annotations
 
@@ -6,19 +7,20 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.config import read_config
 from garrison.doctor.findings import (
     Finding,
-    IdentityFact,
-    ProcessFact,
     Scope,
-    SessionFact,
+    Severity,
     judge_identity,
     judge_process,
     judge_run,
     judge_session,
 )
 from garrison.errors import GarrisonError, RecordError, UsageError
+from garrison.hosts.keeper import is_running, read_state
 from garrison.processes.resume_all import needs_launcher
+from garrison.records.hosts import list_hosts
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher_key, parse_marker
 from garrison.system import processes
@@ -41,16 +43,14 @@ _PAUSE = 0.5
 
 def examine_identities(scope: Scope) -> Iterator[Finding]:
     """Find identities that claim a process which is gone."""
-    return filter(None, map(judge_identity, _identity_facts(scope.runtime)))
-
-
-def _identity_facts(runtime: Runtime) -> Iterator[IdentityFact]:
+    runtime = scope.runtime
     identities = _identities(runtime)
     for identity in identities.values():
         if identity.status in ALIVE:
             verdict = runtime.observer.judge(identity)
-            yield IdentityFact(identity, verdict.state, verdict.why, by_hand=identity.pid is None,
-                               supervised=_is_supervised(runtime, identities, identity))
+            if finding := judge_identity(identity, verdict.state, verdict.why, by_hand=identity.pid is None,
+                                         supervised=_is_supervised(runtime, identities, identity)):
+                yield finding
 
 
 def _identities(runtime: Runtime) -> dict[Key, Identity]:
@@ -79,21 +79,15 @@ def _is_alive(runtime: Runtime, identity: Identity | None) -> bool:
 
 def examine_processes(scope: Scope) -> Iterator[Finding]:
     """Find orphans: processes whose incarnation is over."""
-    orphans = _find_orphans(scope)
-    if not orphans:
-        return iter(())
-    if scope.wait is not None:
+    orphans = list(_find_orphans(scope))
+    if orphans and scope.wait is not None:
         scope.wait(_PAUSE)
-    remaining = {orphan.fix for orphan in _find_orphans(scope)}
-    return iter([orphan for orphan in orphans if orphan.fix in remaining])
+    remaining = {orphan.fix for orphan in _find_orphans(scope)} if orphans else set()
+    yield from (orphan for orphan in orphans if orphan.fix in remaining)
 
 
-def _find_orphans(scope: Scope) -> list[Finding]:
-    return [finding for fact in _process_facts(scope) if (finding := judge_process(fact))]
-
-
-def _process_facts(scope: Scope) -> Iterator[ProcessFact]:
-    """Yield every process that carries a marker of this home."""
+def _find_orphans(scope: Scope) -> Iterator[Finding]:
+    """Judge every process that carries a marker of this home."""
     runtime = scope.runtime
     home = os.path.realpath(runtime.home)
     table = processes.list_processes()
@@ -111,12 +105,12 @@ def _process_facts(scope: Scope) -> Iterator[ProcessFact]:
         except UsageError:
             identity, unreadable = None, False
         status = scope.runs.get(run)
-        yield ProcessFact(
-            process.pid, process.ticks, process.comm, process.marker or "", name, incarnation,
-            is_current=identity is not None and identity.incarnation == incarnation,
-            is_alive=_is_held_or_alive(runtime, identity),
-            run_over=status is not None and status.over,
-            exempt=process.pid in own or is_tmux(process.comm) or unreadable)
+        is_current = identity is not None and identity.incarnation == incarnation
+        if finding := judge_process(process, name, incarnation,
+                                    is_alive=is_current and _is_held_or_alive(runtime, identity),
+                                    run_over=status is not None and status.over,
+                                    exempt=process.pid in own or is_tmux(process.comm) or unreadable):
+            yield finding
 
 
 def _is_held_or_alive(runtime: Runtime, identity: Identity | None) -> bool:
@@ -128,10 +122,7 @@ def _is_held_or_alive(runtime: Runtime, identity: Identity | None) -> bool:
 
 def examine_sessions(scope: Scope) -> Iterator[Finding]:
     """Find sessions whose incarnation is over and which no process will close."""
-    return filter(None, map(judge_session, _session_facts(scope.runtime)))
-
-
-def _session_facts(runtime: Runtime) -> Iterator[SessionFact]:
+    runtime = scope.runtime
     identities = _identities(runtime)
     for terminal, session in open_sessions(runtime.home):
         try:
@@ -139,8 +130,10 @@ def _session_facts(runtime: Runtime) -> Iterator[SessionFact]:
         except UsageError:
             continue
         identity = identities.get(key)
-        yield SessionFact(terminal, session, has_run=bool(key.run), is_alive=_is_held_or_alive(runtime, identity),
-                          supervised=identity is not None and _is_supervised(runtime, identities, identity))
+        if finding := judge_session(terminal, session, has_run=bool(key.run),
+                                    is_alive=_is_held_or_alive(runtime, identity),
+                                    supervised=identity is not None and _is_supervised(runtime, identities, identity)):
+            yield finding
 
 
 def open_sessions(home: Path) -> Iterator[tuple[Terminal, Session]]:
@@ -170,3 +163,34 @@ def examine_runs(scope: Scope) -> Iterator[Finding]:
             continue
         if finding:
             yield finding
+
+
+# ---- hosts -----------------------------------------------------------------------------------------------------------
+
+
+def examine_hosts(scope: Scope) -> Iterator[Finding]:
+    """Find hosts without a tunnel, a set-up that was not finished, and an engine that does not run."""
+    home = scope.runtime.home
+    hosts, errors = list_hosts(home)
+    for error in errors:
+        yield Finding("hosts", Severity.ERROR, str(error), advice="`garrison host add HOST` writes it again")
+    if not hosts:
+        return
+    try:
+        own, state = not read_config(home).hosts().temporal, read_state(home)
+    except GarrisonError as error:
+        yield Finding("hosts", Severity.ERROR, str(error))
+        return
+    is_kept = is_running(home)
+    if not is_kept and any(host.is_set_up for host in hosts):
+        yield Finding("hosts", Severity.WARNING, "the keeper of the hosts does not run",
+                      advice="`garrison host list` starts it, and each run with remote nodes does")
+    if is_kept and own and state.server:
+        yield Finding("hosts", Severity.WARNING, f"the Temporal server does not answer: {state.server}")
+    for host in hosts:
+        if not host.is_set_up:
+            yield Finding("hosts", Severity.WARNING, f"the set-up of {host.name} was not finished",
+                          advice=f"`garrison host add {host.ssh or 'local'} --name {host.name}` goes on")
+        elif is_kept and host.port and host.name not in state.tunnels:
+            why = state.troubles.get(host.name, "its tunnel is not open yet")
+            yield Finding("hosts", Severity.WARNING, f"{host.name} is not connected: {why}")

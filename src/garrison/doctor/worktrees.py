@@ -1,4 +1,5 @@
-"""Facts about repositories: worktrees of runs that are over, stale git locks, unused gate slots. Changes nothing."""
+"""Repositories of a home's runs: worktrees of runs that are over, stale git locks, unused gate slots, and git's
+configuration that changed while agents were at work and is still there. Changes nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +9,18 @@ from typing import TYPE_CHECKING
 
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.doctor.fixes import (
-    MendRegistration,
-    RemoveAbandonedLocks,
-    RemoveGitLocks,
-    RemoveSlots,
-    RemoveWorktree,
-    UnregisterWorktree,
+    mend_registration,
+    remove_abandoned_locks,
+    remove_git_locks,
+    remove_slots,
+    remove_worktree,
+    restore_git_configuration,
+    unregister_worktree,
 )
 from garrison.errors import GarrisonError
 from garrison.merge.slots import is_job_alive
+from garrison.processes import git_record
+from garrison.processes.run_status import read_run_state
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, orphan_has_work, run_repository
 from garrison.records.life_lock import is_held
 from garrison.system.git import Git, abandoned_locks, registrations
@@ -60,8 +64,8 @@ def examine_worktrees(scope: Scope) -> Iterator[Finding]:
         yield from _find_abandoned_locks(git)
         for entry, name in registrations.find_damage(git.common):
             yield Finding("worktrees", Severity.WARNING, f"{entry / name}, which registers a worktree, is damaged",
-                          MendRegistration(git, entry), advice="garrison mends its own; of one of yours: `git worktree "
-                          "repair PATH`, or remove it and `git worktree prune`")
+                          mend_registration(git, entry), advice="garrison mends its own; of one of yours: `git "
+                          "worktree repair PATH`, or remove it and `git worktree prune`")
 
 
 def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) -> Iterator[Finding]:
@@ -70,14 +74,14 @@ def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) 
             contents = "with work that no ref has" if _may_have_work(git, worktree) else "with nothing unsaved"
             yield Finding("worktrees", Severity.WARNING,
                           f"{worktree.path} is left over from run {status.run}, {contents}",
-                          RemoveWorktree(git, worktree))
+                          remove_worktree(git, worktree))
         elif worktree.what == "tree" and not _is_worked_on(status, worktree.node):
             git_dir = git.git_dir(worktree.path)
             stale = [name for name in ("index.lock", "HEAD.lock") if _is_stale(git_dir / name, runtime.clock.time())]
             if stale and git_dir != git.common:
                 yield Finding("locks", Severity.WARNING,
                               f"{', '.join(stale)} of {worktree.path}, in which no process works",
-                              RemoveGitLocks(git, worktree))
+                              remove_git_locks(git, worktree))
 
 
 def _find_abandoned_locks(git: Git) -> Iterator[Finding]:
@@ -85,7 +89,7 @@ def _find_abandoned_locks(git: Git) -> Iterator[Finding]:
     if locks := abandoned_locks.find(git.common):
         names = ", ".join(str(lock.relative_to(git.common)) for lock in locks)
         yield Finding("locks", Severity.WARNING, f"a git that was killed left {names} in {git.common}",
-                      RemoveAbandonedLocks(git.common, tuple(locks)))
+                      remove_abandoned_locks(git.common, tuple(locks)))
 
 
 def _may_have_work(git: Git, worktree: OrphanedWorktree) -> bool:
@@ -115,7 +119,7 @@ def _examine_slots(folder: Path, git: Git, runs: Mapping[str, RunStatus]) -> Ite
             if not is_held(path) and not is_job_alive(_recorded_job(path.with_suffix(".json")))]
     if idle:
         yield Finding("slots", Severity.WARNING, f"{len(idle)} gate slots in {folder}, and no run that needs one",
-                      RemoveSlots(git, folder))
+                      remove_slots(git, folder))
 
 
 def _recorded_job(memory: Path) -> str:
@@ -131,4 +135,27 @@ def _find_missing(folder: Path, git: Git) -> Iterator[Finding]:
     for worktree in git.worktrees():
         if worktree.path.is_relative_to(resolved) and not worktree.path.exists():
             yield Finding("worktrees", Severity.WARNING, f"{worktree.path} is registered in {git.root}, but gone",
-                          UnregisterWorktree(git, worktree.path))
+                          unregister_worktree(git, worktree.path))
+
+
+def examine_repositories(scope: Scope) -> Iterator[Finding]:
+    """Find changes that a run's guardian reported and that were not undone."""
+    for run, status in scope.runs.items():
+        if status.launch is None or status.launch.adhoc:
+            continue
+        try:
+            warnings = [each for each in read_run_state(scope.runtime, run).warnings if each.about == git_record.GIT]
+            git = run_repository(scope.runtime.home, status.launch) if warnings else None
+        except (GarrisonError, ValueError, KeyError):
+            continue  # other checks report the run or its repository
+        if git is None or (scope.repo is not None and git.root != scope.repo.resolve()):
+            continue
+        folder = scope.runtime.files(run).root / "git"
+        planted = git_record.GitState.from_data(warnings[-1].changes)
+        left = git_record.still_changed(git, folder, planted)
+        if left == git_record.GitState():
+            continue
+        who = f" while {', '.join(warnings[-1].at_work)} worked" if warnings[-1].at_work else ""
+        yield Finding("git config", Severity.WARNING, f"changed in {git.root} during run {run}{who}, and your git "
+                      f"follows it: {git_record.describe_in_line(left, git.common)}",
+                      restore_git_configuration(git, folder, planted))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from garrison.errors import AlreadyAlive
-from garrison.values import replace
+from garrison.values import asdict, replace
 from garrison.workflow import (
     AgentConfig,
     ResearchAgent,
@@ -422,7 +422,7 @@ def test_a_body_that_is_no_workflow_is_refused(body: Any, why: str) -> None:
 def test_a_workflow_is_the_same_after_its_data() -> None:
     steps = [step("a", critical=False, description="x"), step("b", depends_on=["a"])]
     flow = Workflow("w", "d", steps, {"m": 1}, {"q": 2})
-    assert Workflow.from_data(json.loads(json.dumps(flow.to_data()))) == flow
+    assert Workflow.from_data(json.loads(json.dumps(asdict(flow)))) == flow
     assert validate(flow) == {"a": [], "b": ["a"]}
 
 

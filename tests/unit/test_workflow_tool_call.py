@@ -151,7 +151,7 @@ def test_a_value_for_an_unknown_input_is_refused(tmp_path: Path) -> None:
     ("name: w\nstps: []\nsteps: [{name: a, tool: t}]\n", "2:1",
      "the workflow has the unknown field stps; did you mean steps?"),
     ("name: w\nservers:\n  n: {comand: [x]}\nsteps: [{name: a, tool: t}]\n", "3:7",
-     "server n has the unknown key comand; did you mean command?"),
+     "server n has the unknown field comand; did you mean command?"),
     ("name: w\nsteps: [{name: a, tool: t, colour: red}]\n", "2:28",
      "step 'a' has the unknown field colour; known fields: name, tool"),
 ])

@@ -19,6 +19,7 @@ from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
 from garrison.errors import UsageError
+from garrison.values import asdict
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -320,7 +321,7 @@ async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -
     async with AsyncExitStack() as stack:
         tools = await load_tools(stack, workdir, specs, None)
         workflow = await make_plan(command, tools, await stack.enter_async_context(claude_planner(home)))
-    return {**workflow.to_data(), **({"servers": raw_servers} if raw_servers else {})}, len(workflow.steps)
+    return {**asdict(workflow), **({"servers": raw_servers} if raw_servers else {})}, len(workflow.steps)
 
 
 # ------------------------------------------------------------------------------------------------------------ progress

@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,12 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from garrison.spelling import nearest
 from garrison.values import Value, replace
 from garrison.workflow.errors import AgentError, ToolNotFoundError, WorkflowValidationError
+from garrison.workflow.models import check_fields
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from mcp import Client
+    from mcp.types import CallToolResult, Tool
 
 START_SECONDS = 30.0
 CALL_SECONDS = 3600.0
@@ -40,6 +43,10 @@ _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 class McpError(AgentError):
     """An MCP server could not be used, or its tool failed."""
+
+
+_SERVER: Mapping[str, type[object] | tuple[type[object], ...]] = {
+    "command": (list, str), "args": list, "url": str, "env": dict, "cwd": str}
 
 
 class ServerSpec(Value):
@@ -60,23 +67,12 @@ class ServerSpec(Value):
         return self.url or self.command[0]
 
     @classmethod
-    def from_data(cls, name: str, data: Any) -> ServerSpec:
+    def from_data(cls, name: str, body: object) -> ServerSpec:
         """Return a server of a workflow file; WorkflowValidationError if it is invalid."""
-        known = {"command": (list, str), "args": list, "url": str, "env": dict, "cwd": str}
-        if not isinstance(data, dict) or not name.isidentifier():
+        if not isinstance(body, dict) or not name.isidentifier():
             raise WorkflowValidationError(f"server {name!r:.60} needs a name of letters and digits, and a mapping "
                                           "with command or url")
-        for key, value in data.items():
-            if str(key).startswith("x_"):
-                continue
-            if key not in known:
-                near = nearest(str(key), known)
-                raise WorkflowValidationError(
-                    f"server {name} has the unknown key {key!s:.60}; "
-                    + (f"did you mean {near}?" if near else f"known keys: {', '.join(known)}"), ("servers", name, key))
-            if not isinstance(value, known[key]):  # type: ignore[arg-type]
-                raise WorkflowValidationError(f"server {name}: {key} = {value!r:.60} is invalid; known keys: "
-                                              f"{', '.join(known)}")
+        data = check_fields(body, f"server {name}", _SERVER, (), ("servers", name))
         command = data.get("command", [])
         words = (*([command] if isinstance(command, str) else command), *data.get("args", []))
         if bool(words) == bool(data.get("url")) or not all(isinstance(word, str) for word in words):
@@ -92,8 +88,8 @@ class ServerSpec(Value):
 @dataclass
 class _Call:
     tool: str
-    arguments: dict[str, Any]
-    answer: asyncio.Future[Any]
+    arguments: Mapping[str, object]
+    answer: asyncio.Future[object]
 
 
 class McpServer:
@@ -103,16 +99,16 @@ class McpServer:
         self.spec, self._log = spec, log
         self._task: asyncio.Task[None] | None = None
         self._requests: asyncio.Queue[_Call | None] = asyncio.Queue()
-        self._ready: asyncio.Future[list[Any]] | None = None
+        self._ready: asyncio.Future[list[Tool]] | None = None
         self._lock = asyncio.Lock()
         self._dead = False
         """True when the server was found dead and its task is about to end."""
 
-    async def tools(self) -> list[Any]:
+    async def tools(self) -> list[Tool]:
         """Return the server's tools: objects with name, description and input_schema."""
         return await self._ensure_running()
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
+    async def call(self, tool: str, arguments: Mapping[str, object]) -> object:
         """Call a tool; return its structured result if it has one, else its text (parsed, if it is JSON)."""
         await self._ensure_running()
         request = _Call(tool, arguments, asyncio.get_running_loop().create_future())
@@ -139,7 +135,7 @@ class McpServer:
             task.cancel()
             await asyncio.wait({task}, timeout=5)
 
-    async def _ensure_running(self) -> list[Any]:
+    async def _ensure_running(self) -> list[Tool]:
         async with self._lock:
             if self._dead and self._task is not None:
                 await asyncio.wait({self._task})
@@ -153,12 +149,12 @@ class McpServer:
         await asyncio.wait({ready})
         return ready.result()
 
-    async def _run(self, ready: asyncio.Future[list[Any]], requests: asyncio.Queue[_Call | None]) -> None:
+    async def _run(self, ready: asyncio.Future[list[Tool]], requests: asyncio.Queue[_Call | None]) -> None:
         """Run the server in one task from start to end; calls run concurrently within it."""
         with self._errors() as errors:
             await self._serve(ready, requests, errors)
 
-    async def _serve(self, ready: asyncio.Future[list[Any]], requests: asyncio.Queue[_Call | None],
+    async def _serve(self, ready: asyncio.Future[list[Tool]], requests: asyncio.Queue[_Call | None],
                      errors: io.TextIOBase) -> None:
         start = errors.seek(0, io.SEEK_END)
         try:
@@ -177,9 +173,9 @@ class McpServer:
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    async def _handle(self, client: Any, request: _Call, server_task: asyncio.Task[Any] | None) -> None:
+    async def _handle(self, client: Client, request: _Call, server_task: asyncio.Task[object] | None) -> None:
         try:
-            result = await client.call_tool(request.tool, request.arguments, read_timeout_seconds=CALL_SECONDS)
+            result = await client.call_tool(request.tool, dict(request.arguments), read_timeout_seconds=CALL_SECONDS)
             answer = _value(result)
         except Exception as error:  # the client raises errors of several libraries
             if not request.answer.done():
@@ -196,7 +192,7 @@ class McpServer:
             request.answer.set_result(answer)
 
     @contextlib.contextmanager
-    def _errors(self) -> Any:
+    def _errors(self) -> Iterator[io.TextIOBase]:
         """Open the file that receives the server's stderr."""
         if self._log is None:
             with tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") as file:
@@ -206,7 +202,7 @@ class McpServer:
                 yield file
 
 
-def _client(spec: ServerSpec, errors: io.TextIOBase) -> Any:
+def _client(spec: ServerSpec, errors: io.TextIOBase) -> Client:
     logging.getLogger("mcp").addHandler(logging.NullHandler())  # its message is in the McpError
     logging.getLogger("mcp").propagate = False
     from mcp import Client
@@ -219,11 +215,11 @@ def _client(spec: ServerSpec, errors: io.TextIOBase) -> Any:
     return Client(stdio_client(parameters, errlog=errors))  # type: ignore[arg-type]
 
 
-def _value(result: Any) -> Any:
+def _value(result: CallToolResult) -> object:
     if result.structured_content is not None:
         body = result.structured_content
         return body["result"] if isinstance(body, dict) and set(body) == {"result"} else body
-    texts = [block.text for block in result.content if getattr(block, "text", None) is not None]
+    texts = [str(text) for block in result.content if (text := getattr(block, "text", None)) is not None]
     text = "\n".join(texts)
     try:
         return json.loads(text)
@@ -252,13 +248,13 @@ def _describe(error: BaseException) -> str:
     return (message if len(message) <= 240 else f"{message[:240]}…") or type(error).__name__
 
 
-class McpTools(Mapping[str, Any]):
+class McpTools(Mapping[str, Callable[..., object]]):
     """Tools of several servers by `server.tool`, as a workflow agent takes them; an async context manager."""
 
     def __init__(self, specs: Mapping[str, ServerSpec], logs: Path | None = None) -> None:
         self._servers = {name: McpServer(spec, logs / f"mcp-{name}.log" if logs else None)
                          for name, spec in specs.items()}
-        self._tools: dict[str, Any] = {}
+        self._tools: dict[str, Callable[..., object]] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -275,18 +271,18 @@ class McpTools(Mapping[str, Any]):
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     def _add(self, name: str, server: McpServer, tool: Any) -> None:
-        async def call(**arguments: Any) -> Any:
+        async def call(**arguments: object) -> object:
             return await server.call(tool.name, arguments)
         call.__doc__ = tool.description or ""
         call.listed = tool  # type: ignore[attr-defined]  # schema for `validation` and `agent`
         self._tools[f"{name}.{tool.name}"] = call
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> Callable[..., object]:
         if key not in self._tools:
             raise ToolNotFoundError(f"no tool {key!r:.80}; available: {', '.join(self._tools) or 'none'}")
         return self._tools[key]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._tools)
 
     def __len__(self) -> int:

@@ -5,13 +5,14 @@ Field names are the seed's. Arguments and results of steps are JSON data, so tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 from garrison.spelling import nearest
-from garrison.values import asdict
+from garrison.values import fields_of
 from garrison.workflow.errors import Place, WorkflowValidationError
 
 
@@ -54,33 +55,31 @@ class Workflow:
     inputs: dict[str, Any] = field(default_factory=dict)
     """Values of `${inputs.NAME}`."""
 
-    def to_data(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
-    def from_data(cls, data: Any) -> Workflow:
-        """Return the workflow that `to_data` wrote; WorkflowValidationError names the invalid field."""
-        body = _check_fields(data, "the workflow", _WORKFLOW, ("name", "steps"))
-        steps = [WorkflowStep(**_check_fields(step, f"step {number}", _STEP, ("name", "tool"), ("steps", number - 1)))
+    def from_data(cls, data: object) -> Workflow:
+        """Return the workflow of a mapping of its fields; WorkflowValidationError names the invalid field."""
+        body = check_fields(data, "the workflow", _WORKFLOW, ("name", "steps"))
+        steps = [WorkflowStep(**check_fields(step, f"step {number}", _STEP, ("name", "tool"), ("steps", number - 1)))
                  for number, step in enumerate(body.pop("steps"), 1)]
         return cls(**body, steps=steps)
 
 
-_WORKFLOW: dict[str, Any] = {"name": str, "description": str, "steps": list, "metadata": dict, "inputs": dict}
-_STEP: dict[str, Any] = {"name": str, "tool": str, "arguments": dict, "critical": bool, "timeout": (int, float),
-                         "retry_count": int, "depends_on": list, "description": str}
+_WORKFLOW: Mapping[str, type[object]] = {
+    "name": str, "description": str, "steps": list, "metadata": dict, "inputs": dict}
+_STEP: Mapping[str, type[object]] = {
+    "name": str, "tool": str, "arguments": dict, "critical": bool, "timeout": float, "retry_count": int,
+    "depends_on": list, "description": str}
 
 
-def check_types(workflow: Any) -> None:
+def check_types(workflow: object) -> None:
     """Raise WorkflowValidationError, naming the field, if a workflow made in Python has values of the wrong type."""
     if not isinstance(workflow, Workflow):
         raise WorkflowValidationError(f"a workflow must be a Workflow, not {type(workflow).__name__}")
-    _check_fields({key: getattr(workflow, key) for key in _WORKFLOW}, "the workflow", _WORKFLOW, tuple(_WORKFLOW))
+    check_fields(fields_of(workflow), "the workflow", _WORKFLOW, tuple(_WORKFLOW))
     for number, step in enumerate(workflow.steps, 1):
         if not isinstance(step, WorkflowStep):
             raise WorkflowValidationError(f"step {number} must be a WorkflowStep, not {type(step).__name__}")
-        _check_fields({key: getattr(step, key) for key in _STEP}, f"step {number}", _STEP,
-                      tuple(key for key in _STEP if key != "description"))
+        check_fields(fields_of(step), f"step {number}", _STEP, tuple(key for key in _STEP if key != "description"))
 
 
 TYPE_NAMES: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number",
@@ -88,12 +87,8 @@ TYPE_NAMES: dict[type, str] = {str: "a text", bool: "true or false", int: "a who
 """Types as messages name them."""
 
 
-def _type_name(kind: Any) -> str:
-    return TYPE_NAMES[float if isinstance(kind, tuple) else kind]
-
-
-def _check_fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...],
-                  place: Place = ()) -> dict[str, Any]:
+def check_fields(data: object, what: str, kinds: Mapping[str, type[object] | tuple[type[object], ...]],
+                 needed: tuple[str, ...], place: Place = ()) -> dict[str, Any]:
     """Return the fields of a mapping without empty ones and those that begin with `x_`; `place` leads to it."""
     if not isinstance(data, dict):
         raise WorkflowValidationError(f"{what} must be a mapping of fields, not {type(data).__name__}")
@@ -108,9 +103,11 @@ def _check_fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str
             near = nearest(str(key), kinds)
             fix = f"did you mean {near}?" if near else f"known fields: {', '.join(kinds)}"
             raise WorkflowValidationError(f"{what} has the unknown field {key!s:.60}; {fix}", (*place, key))
-        wrong = not isinstance(value, kinds[key]) or (isinstance(value, bool) and kinds[key] is not bool)
-        if wrong and value is not None:
-            raise WorkflowValidationError(f"{what}: {key} must be {_type_name(kinds[key])}, not {value!r:.60}")
+        fits = isinstance(value, (int, float) if kinds[key] is float else kinds[key])
+        if value is not None and (not fits or (isinstance(value, bool) and kinds[key] is not bool)):
+            kind = kinds[key]
+            name = " or ".join(TYPE_NAMES[one] for one in (kind if isinstance(kind, tuple) else (kind,)))
+            raise WorkflowValidationError(f"{what}: {key} must be {name}, not {value!r:.60}")
         if key == "depends_on" and value is not None and not all(isinstance(name, str) for name in value):
             raise WorkflowValidationError(f"{what}: depends_on must be a list of step names, not {value!r:.60}")
     return {key: value for key, value in data.items() if value is not None and key in kinds}

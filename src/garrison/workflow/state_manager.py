@@ -19,8 +19,10 @@ from typing import Any
 from garrison.config import find_home
 from garrison.errors import NewerSchema
 from garrison.records import atomic, earlier
+from garrison.records.record import from_data
+from garrison.values import asdict
 from garrison.workflow.errors import AgentError, StateLoadError
-from garrison.workflow.models import StepStatus, Workflow, WorkflowState
+from garrison.workflow.models import WorkflowState
 
 SCHEMA = 1
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
@@ -32,7 +34,6 @@ class StateManager:
     def __init__(self, state_dir: Path | str | None = None) -> None:
         """Use `state_dir`; by default `workflows` in the garrison's home."""
         self.state_dir = Path(state_dir) if state_dir is not None else find_home(None) / "workflows"
-        self._written: dict[str, tuple[Workflow, str]] = {}
 
     def path(self, session_id: str) -> Path:
         """Return the snapshot's file; StateLoadError for an invalid id."""
@@ -54,26 +55,12 @@ class StateManager:
         """Write the snapshot without awaiting; `named` as for `atomic.write`."""
         if state.workflow is None:
             raise AgentError(f"the state of session {state.session_id} has no workflow; it could not be resumed")
-        body = {"schema": SCHEMA, "session_id": state.session_id, "workflow_name": state.workflow.name,
-                "status": state.status, "current_step": state.current_step,
-                "completed_steps": state.completed_steps, "step_results": state.step_results, "errors": state.errors,
-                "started_at": state.started_at.isoformat(), "updated_at": datetime.now(UTC).isoformat(),
-                "step_status": {name: status.value for name, status in state.step_status.items()},
-                "attempts": state.attempts, "suggestions": state.suggestions, "failed_steps": state.failed_steps}
+        body = {"schema": SCHEMA, "workflow_name": state.workflow.name, "updated_at": datetime.now(UTC).isoformat(),
+                **asdict(state), "started_at": state.started_at.isoformat()}
         lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in body.items()]
-        lines.append(f'"workflow": {self._workflow(state)}')
         path = self.path(state.session_id)
         atomic.make_directory(path.parent)
         atomic.write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "backslashreplace"), named=named)
-
-    def _workflow(self, state: WorkflowState) -> str:
-        """Return the workflow as JSON, encoded once for the many snapshots of one execution."""
-        cached = self._written.get(state.session_id)
-        if cached is None or cached[0] is not state.workflow:
-            assert state.workflow is not None
-            cached = state.workflow, json.dumps(state.workflow.to_data(), ensure_ascii=False)
-            self._written = {state.session_id: cached}
-        return cached[1]
 
     async def load_state(self, session_id: str) -> WorkflowState | None:
         """Return the state with its workflow; None if there is no such session, StateLoadError if it is damaged."""
@@ -89,13 +76,8 @@ class StateManager:
             body = json.loads(raw)
             if body.get("schema", SCHEMA) > SCHEMA:
                 raise NewerSchema(path, body["schema"], SCHEMA)
-            return WorkflowState(
-                body["session_id"], Workflow.from_data(body["workflow"]), body["status"], body["current_step"],
-                list(body["completed_steps"]), dict(body["step_results"]), list(body["errors"]),
-                datetime.fromisoformat(body["started_at"]),
-                {name: StepStatus(value) for name, value in body["step_status"].items()}, dict(body["attempts"]),
-                list(body["suggestions"]),
-                list(body.get("failed_steps", map(earlier.step_of_error, body["errors"]))))
+            body.setdefault("failed_steps", [earlier.step_of_error(error) for error in body["errors"]])
+            return from_data(WorkflowState, body)
         except (ValueError, KeyError, TypeError, AttributeError, AgentError) as error:
             raise StateLoadError(f"{path} cannot be read ({error}); it was left in place") from error
 

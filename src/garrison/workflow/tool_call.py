@@ -1,7 +1,7 @@
 """Call a tool: enforce its timeout, contain its failures, convert its result to JSON data, advise on its errors.
 
-A call ends when its step's timeout expires. A blocking function runs in a daemon thread of its own that is never
-joined, so one that never returns delays neither other calls nor the end of the program. A tool that ends itself
+A call ends when its step's timeout expires. A blocking function runs in a daemon thread of its own (`in_thread`), so
+one that never returns delays neither other calls nor the end of the program. A tool that ends itself
 (`sys.exit`, a cancellation of its own) fails its step and nothing else.
 
 The class of an error says little by itself: a TypeError of the call means wrong arguments, one from within the tool a
@@ -12,19 +12,18 @@ on where the error was raised, and on what it carries.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import dataclasses
 import errno
-import inspect
-import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from garrison.errors import GarrisonError
+from garrison.pipeline.handlers.call import in_thread, is_async
 from garrison.pipeline.outcome import check_json
 from garrison.values import fields_of
 from garrison.workflow.errors import AgentError, UnserializableResult
@@ -45,10 +44,15 @@ class Caller:
 
     async def call(self, tool: Callable[..., Any], arguments: Mapping[str, object], timeout: float) -> object:
         """Return the tool's result; TimeoutError after `timeout` seconds, or the tool's own exception."""
-        if _is_async(tool):
-            return await _with_timeout(_contain_exit(tool(**arguments)), timeout)
+        if is_async(tool):
+            return await _with_timeout(_contain_cancellation(tool(**arguments)), timeout)
+
+        def work() -> object:
+            with _exit_contained():
+                return tool(**arguments)
+
         async with self._threads:
-            return await _with_timeout(_contain_exit(_await_result(_in_thread(lambda: tool(**arguments)))), timeout)
+            return await _with_timeout(_contain_cancellation(_await_result(in_thread(work))), timeout)
 
 
 def to_json(result: object, tool: str) -> object:
@@ -73,10 +77,6 @@ def _to_plain(value: object) -> object:
     return value
 
 
-def _is_async(tool: object) -> bool:
-    return inspect.iscoroutinefunction(tool) or inspect.iscoroutinefunction(getattr(tool, "__call__", None))  # noqa: B004
-
-
 async def _with_timeout(call: Awaitable[object], timeout: float) -> object:
     try:
         async with asyncio.timeout(timeout):
@@ -91,12 +91,11 @@ async def _await_result(call: Awaitable[object]) -> object:
     return await result if isinstance(result, Awaitable) else result
 
 
-async def _contain_exit(call: Awaitable[object]) -> object:
-    """Turn an exit of the whole program, or an unrequested cancellation, into ToolEnded."""
+async def _contain_cancellation(call: Awaitable[object]) -> object:
+    """Turn an exit of the whole program, or a cancellation that nobody asked for, into ToolEnded."""
     try:
-        return await call
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise ToolEnded(f"the tool ended itself ({type(error).__name__}{f': {error}' if str(error) else ''})") from None
+        with _exit_contained():
+            return await call
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
@@ -104,32 +103,13 @@ async def _contain_exit(call: Awaitable[object]) -> object:
         raise ToolEnded("the tool cancelled itself") from None
 
 
-async def _in_thread(function: Callable[[], object]) -> object:
-    """Run `function` like `asyncio.to_thread`, in a daemon thread that is never joined."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(result: object, error: BaseException | None) -> None:
-        if not future.done():
-            future.set_result((result, error))
-
-    def work() -> None:
-        result, failure = None, None
-        try:
-            result = context.run(function)
-        except BaseException as error:
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, result, failure)
-        except RuntimeError:
-            return  # the event loop is closed: the program has ended
-
-    threading.Thread(target=work, name="workflow tool", daemon=True).start()
-    result, error = await future
-    if error is not None:
-        raise error
-    return result
+@contextmanager
+def _exit_contained() -> Iterator[None]:
+    """Turn an exit of the whole program into ToolEnded."""
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise ToolEnded(f"the tool ended itself ({type(error).__name__}{f': {error}' if str(error) else ''})") from None
 
 
 # ---- advice ----------------------------------------------------------------------------------------------------------

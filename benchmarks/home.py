@@ -27,6 +27,7 @@ from chromium import CHROMIUM, FLAGS  # noqa: E402
 from garrison.records import run as run_records  # noqa: E402
 from garrison.records.run import Launch  # noqa: E402
 from garrison.system.clock import iso  # noqa: E402
+from garrison.values import asdict  # noqa: E402
 from garrison.views.page_view import HomeObserver  # noqa: E402
 from timeline_support import BEGIN, GRAPH, Story, TimedHome, story  # noqa: E402
 
@@ -59,7 +60,7 @@ def read(home: Path) -> tuple[float, float, int]:
         begun = time.thread_time()
         lines = observer.lines()
         took.append(1000 * (time.thread_time() - begun))
-    return took[0], statistics.median(took[1:]), len(json.dumps(lines))
+    return took[0], statistics.median(took[1:]), len(json.dumps(lines, default=asdict))
 
 
 PAINTED = """new MutationObserver(() => {

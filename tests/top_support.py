@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from garrison.cli.resolve import observer_of
 from garrison.merge.config import QueueConfig
@@ -19,6 +20,7 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key, format_marker
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
+from garrison.views.page_view import SIGNALS, TIMELINE
 
 
 @dataclass
@@ -180,6 +182,17 @@ def build_large_run(builder: HomeBuilder, nodes: int, run: str = "r1") -> list[s
 def _finished(guardian: Writer, node: str, at: str) -> None:
     guardian.append("flow", {"event": "finished", "place_id": f"{node}#1", "outcome": {"status": "success"},
                              "attempt": 1, "node": node}, at)
+
+
+def apply_patch(snapshot: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a snapshot after a record's patch, as the page applies it."""
+    after = {**snapshot, **{part: {**snapshot[part], **patch.get(part, {})} for part in ("nodes", "followed")}}
+    for part in ("status", "reason", "problems", "gates", "waits", "queue", "notices"):
+        after[part] = patch.get(part, snapshot[part])
+    for part, most in (("timeline", TIMELINE), ("signals", SIGNALS)):
+        entries = [*snapshot[part], *patch.get(f"{part}_add", [])]
+        after[part] = sorted(entries, key=lambda entry: (entry["at"], entry["id"]))[-most:]
+    return after
 
 
 TOPICS = ("Parse the configuration", "Count in cents", "Rename the module", "Index the catalogue", "Write the tests of",

@@ -1,7 +1,7 @@
 """Ends as values: how a command or process ended, why work went back, and why something stands. Pure.
 
 `End` tells an exit from a signal, a timeout, a program that could not be run, and a loss; `Wait` says why a queue could
-do nothing, and what waits for a person; `Refusal` why the work of an attempt that reported success is not taken. A
+do nothing; `Refusal` why the work of an attempt that reported success is not taken. A
 refusal stands in the attempt's result beside the sentence that people and agents read, which is made of it where it is
 decided (`processes.unfinished.describe`). No code asks the sentence what happened.
 """
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 NOT_FOUND = 127
 """Exit code of a shell whose command was not found; of one that could not be run it is one less."""
-SHOWN_TEXT = 600
-"""Characters of a wait's text that are shown."""
 RETRY_SECONDS = 1.0
 """Seconds after which what stands is looked at again, if nothing wakes it before."""
 
@@ -130,27 +128,15 @@ class WaitKind(StrEnum):
 
 
 class Wait(Value):
-    """Something that stands, and why. Empty fields do not apply."""
+    """Why a merge queue could do nothing in a step."""
 
     kind: WaitKind
     text: str = ""
-    """Reason, question or advice."""
-    node: str = ""
-    """Node that waits for a person; '' for the run itself."""
-    gate: Mapping[str, object] | None = None
-    """Open gate, or work to approve, as the page has it."""
-    retriable: bool = False
-    """True for a failed node that can be tried again while its run goes on."""
+    """Reason."""
     fd: int = -1
     """Descriptor that is readable once there is something to do; -1 for none."""
     seconds: float = RETRY_SECONDS
-    """After which a queue that stands is looked at again."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return what waits for a person as JSON; `key` tells it from the others of its run."""
-        place = self.gate["gate"] if self.gate else self.node or self.text
-        return {"kind": self.kind, "key": f"{self.kind} {place}", "node": self.node, "text": self.text[:SHOWN_TEXT],
-                **({"gate": self.gate} if self.gate else {})}
+    """After which the queue is looked at again."""
 
 
 class RefusedBy(StrEnum):

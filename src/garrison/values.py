@@ -41,6 +41,11 @@ def to_builtins(value: object) -> object:
     return msgspec.to_builtins(value, enc_hook=_plain)
 
 
+def project(kind: type[T], view: object) -> T:
+    """Return a record of `kind` whose fields are the attributes of `view` of these names; so for all that is below."""
+    return msgspec.convert(view, kind, from_attributes=True)
+
+
 def _plain(value: object) -> str | dict[object, object]:
     """Return what msgspec does not take for a text or a mapping as one."""
     if isinstance(value, str):

@@ -111,5 +111,5 @@ def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: 
     assert "garrison login" in told["clerk's"]
     assert not told["lead"]["is_running"]
     [cost] = cost_rows(tmp_path / "home", None, "node")
-    assert (cost["of"], cost["calls"] >= 5, cost["usd"] > 0.01) == ("@graph/desk", True, True), cost
+    assert (cost.of, cost.calls >= 5, cost.usd > 0.01) == ("@graph/desk", True, True), cost
     assert children() == [], "no CLI is left"

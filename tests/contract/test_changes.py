@@ -65,7 +65,7 @@ def test_each_kind_of_change_is_shown_or_summarised(repo: Path) -> None:
     assert shown("link") == (["+/etc/passwd"], ""), "the link, never what it leads to"
     assert shown("empty") == ([], "empty")
     assert shown(HOSTILE)[0] == ["+evil‹U+001B›]0;title‹U+0007›"]
-    assert "‹U+202E›gpj.py" in files[HOSTILE].to_json()["path"]  # type: ignore[attr-defined]
+    assert "‹U+202E›gpj.py" in files[HOSTILE].spelled().path  # type: ignore[attr-defined]
 
 
 def test_neither_attributes_nor_programs_of_the_repository_decide_what_is_shown(repo: Path, tmp_path: Path) -> None:

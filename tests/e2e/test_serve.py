@@ -16,10 +16,10 @@ import pytest
 from garrison.cli import main as cli
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from garrison.views.page_view import apply_patch
+from garrison.values import asdict
 from garrison.web.run_stream import RunStream
 from support import DEADLINE, PROGRAM, Node, Place, wait_for
-from top_support import HomeBuilder, build_busy_run, home_builder
+from top_support import HomeBuilder, apply_patch, build_busy_run, home_builder
 from web_support import ServerEvent, Site
 
 
@@ -119,7 +119,7 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
     assert kinds.count("death") == kinds.count("respawn") == 1 and kinds.count("landed") == 2
     feed = RunStream(place.home, "r1")
     feed.read()
-    whole = feed.snapshot()
+    whole = asdict(feed.snapshot())
     assert {part: shown[part] for part in ("status", "queue", "gates", "timeline", "signals")} == {
         part: whole[part] for part in ("status", "queue", "gates", "timeline", "signals")}
     place.check("a", "b", run="r1")

@@ -18,8 +18,8 @@ from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles
-from garrison.values import replace
-from garrison.views.page_view import HomeObserver
+from garrison.values import asdict, replace
+from garrison.views.page_view import HomeObserver, RunLine
 from garrison.web.run_stream import RunStream
 from top_support import HomeBuilder, home_builder
 
@@ -229,7 +229,7 @@ class Surfaces:
         return self._printed[arguments]
 
     @cached_property
-    def _home_lines(self) -> list[dict[str, Any]]:
+    def _home_lines(self) -> list[RunLine]:
         return HomeObserver(self.home).lines()
 
     @cached_property
@@ -274,14 +274,14 @@ class Surfaces:
         return Shown(found[0])
 
     def page_list(self, run: str) -> Shown:
-        [line] = [line for line in self._home_lines if line["run"] == run]
-        return Shown(line["status"], line["reason"])
+        [line] = [line for line in self._home_lines if line.run == run]
+        return Shown(line.status, line.reason)
 
     def page(self, run: str) -> Shown:
         stream = RunStream(self.home, run)
         stream.read()
         stream.observe(HomeObserver(self.home).observe([run])[run])
-        shown = stream.snapshot()
+        shown = asdict(stream.snapshot())
         nodes = {name: one for name, one in shown["nodes"].items() if one["state"]}
         assert all(one["status"] == one["state"] for one in nodes.values() if one["place"] in ("landing", "landed"))
         return Shown(shown["status"], shown["reason"], {name: one["state"] for name, one in nodes.items()},

@@ -126,7 +126,7 @@ def test_status_shows_silence(signs: AgentActivity, tmp_path: Path) -> None:
     (signs.folder / "output.log").write_text("x")
     clock.advance(30)
     found = agent_evidence(observer, None, signs)
-    assert found.last is not None and found.last["kind"] in ("output", "head")
+    assert found.last is not None and found.last.kind in ("output", "head")
     assert (found.suspended, found.silence_s, found.words()) == (False, 90.0, "")
     clock.advance(200)
     os.utime(signs.folder / "output.log", (clock.time() - 125, clock.time() - 125))

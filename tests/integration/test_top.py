@@ -16,6 +16,7 @@ from garrison.cli import top_app
 from garrison.cli.main import main
 from garrison.cli.top_app import Top
 from garrison.errors import RecordError
+from garrison.values import asdict
 from garrison.views.top_frame import Frame, FrameReader
 from support import DEADLINE, UserWorld, wait_for
 from top_support import HomeBuilder, build_busy_run, home_builder
@@ -52,9 +53,9 @@ def test_a_frame_shows_what_records_and_proc_hold(home: HomeBuilder) -> None:
     home.incarnation("guardian", "crew", "other")
     home.working(spinning, "other", "spin", command="while :; do :; done")
     reader = FrameReader(home.home)
-    reader.read().to_json()
+    asdict(reader.read())
     frame = wait_for("the busy one has had the processor", lambda: (row(
-        found := reader.read().to_json(), "spin")["cpu"] or 0) > 5 and found)
+        found := asdict(reader.read()), "spin")["cpu"] or 0) > 5 and found)
     states = {one["name"]: one["state"] for one in frame["rows"] if one["run"] == "crew-1"}
     assert states == {"crew-1": "running", "launch": "alive", "guardian-crew": "alive", "processor-crew": "alive",
                       "format_all": "landed", "add_tests": "working", "docs": "queued", "search_index": "died",
@@ -79,17 +80,17 @@ def test_a_change_is_in_the_next_frame(home: HomeBuilder) -> None:
     guardian = home.run("r1", "a", "b")
     home.incarnation("guardian", "crew", "r1")
     reader = FrameReader(home.home)
-    assert row(reader.read().to_json(), "a")["state"] == "waiting"
+    assert row(asdict(reader.read()), "a")["state"] == "waiting"
     home.working(guardian, "r1", "a")
-    assert row(reader.read().to_json(), "a")["state"] == "working"
+    assert row(asdict(reader.read()), "a")["state"] == "working"
     home.sleepers[-1].kill()
     home.sleepers[-1].wait()
-    assert row(reader.read().to_json(), "a")["state"] == "died"
+    assert row(asdict(reader.read()), "a")["state"] == "died"
     guardian.append("node", {"node": "a", "status": "failed", "attempt": 1, "reason": "exit code 1"}, home.now())
     guardian.append("run", {"status": "failed", "reason": "a failed"}, home.now())
-    assert row(reader.read().to_json(), "r1")["state"] == "failed"
+    assert row(asdict(reader.read()), "r1")["state"] == "failed"
     guardian.append("run", {"status": "failed", "reason": "another word"}, home.now())
-    assert "another word" in row(reader.read().to_json(), "r1")["doing"]
+    assert "another word" in row(asdict(reader.read()), "r1")["doing"]
 
 
 def test_text_json_and_refusals(home: HomeBuilder, command: Command) -> None:

@@ -14,11 +14,12 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.records.journal import Writer, read_all
 from garrison.records.json_io import append_line
 from garrison.records.run import RunFiles
-from garrison.views.page_view import Observation, apply_patch
+from garrison.values import asdict
+from garrison.views.page_view import Observation
 from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, sse
 from garrison.web.run_stream import RunStream, replay_since
-from top_support import HomeBuilder, build_busy_run, home_builder
+from top_support import HomeBuilder, apply_patch, build_busy_run, home_builder
 from web_support import PATIENCE, ServerEvent, Site, Stream, site
 
 NODES = ("a", "b", "c")
@@ -150,16 +151,16 @@ def test_a_client_can_continue_from_any_event_id(tmp_path: Path) -> None:
         stream = RunStream(tmp_path, "crew-1")
         journals = [stream.files.journal, stream.files.process_journal("runner-search_index"),
                     stream.files.process_journal("runner-add_tests")]
-        events, shown = [], [json.loads(json.dumps(stream.snapshot()))]
+        events, shown = [], [asdict(stream.snapshot())]
         for path in journals:  # not the order of the times
             for one in stream.followed.read({path}):
                 events.append(one)
-                shown.append(apply_patch(shown[-1], json.loads(json.dumps(one["patch"]))))
+                shown.append(apply_patch(shown[-1], asdict(one.patch)))
         stream.read()
-        whole = journaled({**stream.snapshot()})
+        whole = journaled(asdict(stream.snapshot()))
         assert len(events) > 10
         for place, one in enumerate(events):
-            missed = replay_since(stream.reread(), one["id"])
+            missed = replay_since(stream.reread(), one.id)
             assert missed is not None
             state = shown[place + 1]
             for data in missed:
@@ -182,7 +183,7 @@ def test_compaction_repeats_no_event(tmp_path: Path) -> None:
         assert stream.snapshot() == before
         at_work(builder, guardian, "b")
         stream.read()
-        assert [entry["node"] for entry in stream.snapshot()["timeline"]] == [""]
+        assert [entry["node"] for entry in asdict(stream.snapshot())["timeline"]] == [""]
         late = RunStream(tmp_path, "r1")
         late.read()
         assert late.snapshot() == stream.snapshot(), "who comes later reads what compaction kept"
@@ -197,7 +198,7 @@ def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path) -> None:
         at_work(builder, guardian, "b")
         stream = RunStream(tmp_path, "r1")
         stream.read()
-        shown = stream.snapshot()
+        shown = asdict(stream.snapshot())
         assert shown["nodes"]["b"]["status"] == "working" and len(shown["problems"]) == 2
         assert "record 5 of guardian" in shown["problems"][0]
         assert shown["status"] == "corrupt" == RunReader(tmp_path).read("r1", details=False).status

@@ -156,7 +156,7 @@ def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damag
 
 def test_list_and_metrics_count_what_waits_for_a_person(tmp_path: Path) -> None:
     def waiting(reader: RunReader) -> list[int]:
-        page = HomeObserver(tmp_path).lines()[0]["gates"]
+        page = HomeObserver(tmp_path).lines()[0].gates
         metric = next(metric for metric in run_metrics([reader.read("r1")]) if metric.name == "garrison_questions_open")
         return [page, len(reader.read("r1", details=False).questions), int(metric.samples[0].value)]
 
@@ -221,5 +221,5 @@ def test_a_fault_of_the_server_is_one_line(tmp_path: Path, monkeypatch: pytest.M
             assert "Traceback" in await ask(here)
 
     monkeypatch.delenv("GARRISON_DEBUG", raising=False)
-    monkeypatch.setattr(routes.chat, "crew_json", broken)
+    monkeypatch.setattr(routes.chat, "read_members", broken)
     on(tmp_path, scene)

@@ -16,6 +16,7 @@ from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.token_counts import CallCounts
 from garrison.views import usage
+from garrison.views.usage import ShownCosts, ShownLimits, Tokens
 
 DAY = "2026-01-31"
 
@@ -38,16 +39,15 @@ def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.
     (spoken.folder.parent / ORDER).write_text(json.dumps({"settings": {"budget_run": 5.0}}))
     call(tmp_path, "r2", "a", 1_000_000)
     reader = usage.CostReader(tmp_path)
-    found = reader.read(DAY).of_run("r1").to_json()
-    assert found["tokens"] == {"all": [1_000_300, 30], "nodes": {"a": [1_000_100, 20], "b": [200, 10]}}
-    assert found["limits"] == {"run": 5.0, "day": 20, "nodes": {"a": 3.0}}
-    assert (found["usd"], found["today"]) == (pytest.approx(1.0005, abs=1e-4), pytest.approx(2.0005, abs=1e-3))
+    found = reader.read(DAY).of_run("r1").shown()
+    assert found.tokens == Tokens((1_000_300, 30), {"a": (1_000_100, 20), "b": (200, 10)})
+    assert found.limits == ShownLimits(5.0, 20, {"a": 3.0})
+    assert (found.usd, found.today) == (pytest.approx(1.0005, abs=1e-4), pytest.approx(2.0005, abs=1e-3))
     again.order.write_text(json.dumps({"settings": {"budget": 4.0}}))  # it was raised, and the session asked again
     call(tmp_path, "r1", "a", 300, attempt=2)
-    assert reader.read(DAY).of_run("r1").to_json()["limits"] == {"run": 5.0, "day": None, "nodes": {"a": 4.0}}
-    assert reader.read(DAY).of_run("r3").to_json() == {
-        "usd": None, "nodes": {}, "tokens": {"all": [0, 0], "nodes": {}}, "today": None, "windows": "",
-        "limits": {"run": None, "day": None, "nodes": {}}}
+    assert reader.read(DAY).of_run("r1").shown().limits == ShownLimits(5.0, None, {"a": 4.0})
+    assert reader.read(DAY).of_run("r3").shown() == ShownCosts(
+        None, {}, Tokens((0, 0), {}), ShownLimits(None, None, {}), None, "")
 
 
 def test_what_the_proxy_counts_has_its_own_limits_and_takes_none_of_a_session_s(
@@ -60,12 +60,12 @@ def test_what_the_proxy_counts_has_its_own_limits_and_takes_none_of_a_session_s(
         number, _ = ledger.open_call()
         counts = CallCounts("haiku", "m100", {"input_tokens": 100, "output_tokens": 10})
         ledger.close_call(number, counts, "claude-cli/2")
-    found = usage.CostReader(tmp_path).read(DAY).of_run("r1").to_json()
-    assert found["tokens"] == {"all": [200, 20], "nodes": {"a": [100, 10], "b": [100, 10]}}
-    assert found["limits"] == {"run": None, "day": None, "nodes": {"a": 2.0, "b": 3.0}}
-    assert {row["of"]: row["limit"] for row in usage.cost_rows(tmp_path, "r1", "node")} == {"r1/a": 2.0, "r1/b": 3.0}
+    found = usage.CostReader(tmp_path).read(DAY).of_run("r1").shown()
+    assert found.tokens == Tokens((200, 20), {"a": (100, 10), "b": (100, 10)})
+    assert found.limits == ShownLimits(None, None, {"a": 2.0, "b": 3.0})
+    assert {row.of: row.limit for row in usage.cost_rows(tmp_path, "r1", "node")} == {"r1/a": 2.0, "r1/b": 3.0}
     rows = usage.cost_rows(tmp_path, "r1", "model")
-    assert [(row["of"], row["calls"], row["input"]) for row in rows] == [("haiku", 2, 200)]
+    assert [(row.of, row.calls, row.input) for row in rows] == [("haiku", 2, 200)]
 
 
 def test_a_subscription_has_windows_in_place_of_dollars_and_all_show_one_sum(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_a_subscription_has_windows_in_place_of_dollars_and_all_show_one_sum(tmp
     usd, words = usage.describe_cost(tmp_path, "r1", costs.UsageCache())
     assert words == "by subscription, 5 h: 62 % used until Tue 02 07:06 UTC, week: used up"
     of_run = usage.CostReader(tmp_path).read("2026-01-01").of_run("r1")
-    assert usd == of_run.usd == sum(row["usd"] for row in usage.cost_rows(tmp_path, "r1", "node")) == pytest.approx(1.0)
-    assert f"by subscription, {of_run.to_json()['windows']}" == words
+    assert usd == of_run.usd == sum(row.usd for row in usage.cost_rows(tmp_path, "r1", "node")) == pytest.approx(1.0)
+    assert f"by subscription, {of_run.shown().windows}" == words
     assert usage.describe_cost(tmp_path, "r2", costs.UsageCache()) == (None, "")
 
 

@@ -26,7 +26,7 @@ def test_files_are_listed_with_their_lines_names_and_modes() -> None:
 
 def test_a_name_is_spelled_out_and_a_place_beyond_the_list_refused() -> None:
     file = FileChange("<script>\x1b[2J\u202egpj.exe", "added")
-    assert file.to_json()["path"] == "<script>‹U+001B›[2J‹U+202E›gpj.exe"
+    assert file.spelled().path == "<script>‹U+001B›[2J‹U+202E›gpj.exe"
     with pytest.raises(NotFound, match="there is no changed file 1; 1 files changed"):
         file_at([file], 1)
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
+from garrison.processes.run_state import RunState
 from garrison.records.journal import Entry
+from garrison.values import asdict
 from garrison.views.event_log import GUARDIAN, Record
-from garrison.views.flow_trace import FlowTrace
-from garrison.views.page_view import PageModel, apply_patch
-from garrison.views.run_model import RunModel
+from garrison.views.page_view import PageModel
+from garrison.views.run_model import DrawnFlow, RunModel
+from top_support import apply_patch
 
 GRAPH = """digraph {
   flow=walk; start [shape=Mdiamond]; exit [shape=Msquare]; work [command="true"]; ask [shape=hexagon, label="Ship it?"]
@@ -32,24 +34,28 @@ def loop() -> list[Record]:
     return [finished(place, label, seq) for seq, (place, label) in enumerate(steps, 1)]
 
 
-def test_each_edge_is_counted_when_it_is_followed() -> None:
-    trace = FlowTrace("r1", plan_run(parse(GRAPH)))
-    assert trace.followed == {START: 1}
-    told = [dict(trace.apply(record)) for record in loop()]
-    assert told == [{TO_ASK: 1}, {AGAIN: 1}, {TO_ASK: 2}, {YES: 1}]
-    assert trace.followed == {START: 1, TO_ASK: 2, AGAIN: 1, YES: 1}
+def new_page() -> PageModel:
+    program = plan_run(parse(GRAPH)).program
+    assert program is not None
+    return PageModel(RunModel("r1", RunState(flow=DrawnFlow(program, "r1"))))
+
+
+def test_the_page_gets_each_edge_when_it_is_followed() -> None:
+    page = new_page()
+    shown = asdict(page.snapshot())
+    assert shown["followed"] == {START: 1}
+    told = [asdict(page.apply(record)) for record in loop()]
+    assert [patch["followed"] for patch in told] == [{TO_ASK: 1}, {AGAIN: 1}, {TO_ASK: 2}, {YES: 1}]
+    for patch in told:
+        shown = apply_patch(shown, patch)
+    assert shown["followed"] == page.snapshot().followed == {START: 1, TO_ASK: 2, AGAIN: 1, YES: 1}
 
 
 def test_a_flow_that_cannot_be_replayed_marks_nothing() -> None:
-    assert FlowTrace("r1", None).followed == {}
-    trace = FlowTrace("r1", plan_run(parse(GRAPH)))
-    assert trace.apply(finished("work#1", outcome="not an outcome")) == {} == trace.followed
-    assert trace.apply(finished("work#1")) == {}
-
-
-def test_the_page_gets_followed_edges_and_the_chosen_answer() -> None:
-    page = PageModel(RunModel("r1"), trace=FlowTrace("r1", plan_run(parse(GRAPH))))
-    shown = page.snapshot()
-    for record in loop():
-        shown = apply_patch(shown, page.apply(record))
-    assert shown["followed"] == page.snapshot()["followed"] == {START: 1, TO_ASK: 2, AGAIN: 1, YES: 1}
+    assert PageModel(RunModel("r1")).snapshot().followed == {}
+    page = new_page()
+    page.apply(finished("ask#1", outcome={"status": "of a later version"}))
+    page.apply(finished("work#1", outcome={"status": "of a later version"}, seq=2))
+    assert page.snapshot().followed == {}
+    page.apply(finished("work#1", seq=3))
+    assert page.snapshot().followed == {} and not page.problems, "the rest of the page stays"

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from garrison.cli import run as run_module
 from garrison.cli.main import SECTIONS, garrison
-from garrison.ends import Wait, WaitKind
-from garrison.views.waits import describe_settling
+from garrison.ends import WaitKind
+from garrison.views.waits import PersonWait, describe_settling
 
 
 def said(*words: str) -> tuple[int, str]:
@@ -80,7 +80,8 @@ def hints() -> Iterator[tuple[str, str]]:
                             for found in re.findall(pattern, text)
                             if found.split()[0] in garrison.table or pattern.startswith("`"))
     for kind in WaitKind:
-        told = describe_settling(Wait(kind, "`garrison up`", "build", retriable=kind is WaitKind.FAILED), "crew-1")
+        waits = PersonWait(kind, "`garrison up`", "build", retriable=kind is WaitKind.FAILED)
+        told = describe_settling(waits, "crew-1")
         yield from ((kind, found) for found in re.findall(r"`garrison ([^`]+)`", told))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +13,46 @@ from garrison.errors import NotFound, UsageError
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles
-from garrison.web import text_search
-from garrison.web.history import Histories, Wanted, cursor_of, cut_page
-from garrison.web.node import BLOCKS, LOG_BYTES, read_log, read_transcript
-from garrison.web.text_search import find_text, search_file
+from garrison.values import replace
+from garrison.web import node
+from garrison.web.history import Histories, QueueEntry, Wanted, cursor_of, cut_page, text_of
+from garrison.web.node import BLOCKS, LOG_BYTES, Place, find_text, read_log, read_transcript, search_file
 
-ENTRIES: list[dict[str, Any]] = [{"id": f"guardian:{number}", "at": f"2026-01-01T00:00:{number // 3:02}Z",
-                                  "text": "even" if number % 2 == 0 else "Odd one"} for number in range(20)]
+ENTRIES = [QueueEntry(f"guardian:{number}", f"2026-01-01T00:00:{number // 3:02}Z", "", "",
+                      "even" if number % 2 == 0 else "Odd one") for number in range(20)]
 
 
-def walk(entries: list[dict[str, Any]], way: str, **more: Any) -> list[str]:
+def cut(entries: Sequence[QueueEntry], wanted: Wanted) -> Any:
+    return cut_page(entries, wanted, cursor_of, text_of)
+
+
+def walk(entries: list[QueueEntry], way: str, **more: Any) -> list[str]:
     """All ids, from page to page."""
     found: list[str] = []
-    page = cut_page(entries, Wanted(after="", limit=3, **more) if way == "newer" else Wanted(limit=3, **more))
+    page = cut(entries, Wanted(after="", limit=3, **more) if way == "newer" else Wanted(limit=3, **more))
     while True:
-        ids = [entry["id"] for entry in page["entries"]]
+        ids = [entry.id for entry in page.entries]
         found = found + ids if way == "newer" else ids + found
-        cursor = page[way]
+        cursor = getattr(page, way)
         if cursor is None:
             return found
-        page = cut_page(entries, Wanted(**{"after" if way == "newer" else "before": cursor}, limit=3, **more))
+        page = cut(entries, Wanted(**{"after" if way == "newer" else "before": cursor}, limit=3, **more))
 
 
 @pytest.mark.parametrize("way", ["older", "newer"])
 @pytest.mark.parametrize(("query", "count"), [("", 20), ("odd", 10), ("ONE odd", 10), ("nothing", 0)])
 def test_every_entry_is_on_one_page(way: str, query: str, count: int) -> None:
     found = walk(ENTRIES[::-1], way, query=query)
-    by_time = [entry["id"] for entry in sorted(ENTRIES, key=cursor_of)]
+    by_time = [entry.id for entry in sorted(ENTRIES, key=cursor_of)]
     assert len(found) == count and found == [name for name in by_time if name in found]
 
 
 def test_a_cursor_stays_valid_when_entries_are_added_before_and_after_it() -> None:
-    page = cut_page(ENTRIES, Wanted(limit=5))
-    more = [*ENTRIES, {"id": "late:1", "at": "2026-01-01T00:00:00.5Z", "text": ""}, {**ENTRIES[-1], "id": "x:99"}]
-    older = cut_page(more, Wanted(before=page["older"], limit=100))
-    assert {entry["id"] for entry in older["entries"]} == {entry["id"] for entry in more} - {
-        entry["id"] for entry in page["entries"]} - {"x:99"}
+    page = cut(ENTRIES, Wanted(limit=5))
+    more = [*ENTRIES, QueueEntry("late:1", "2026-01-01T00:00:00.5Z", "", "", ""), replace(ENTRIES[-1], id="x:99")]
+    older = cut(more, Wanted(before=page.older, limit=100))
+    assert {entry.id for entry in older.entries} == {entry.id for entry in more} - {
+        entry.id for entry in page.entries} - {"x:99"}
 
 
 def test_bad_pages_are_refused() -> None:
@@ -64,12 +69,12 @@ def test_the_whole_timeline_of_a_run_and_what_is_added_later(tmp_path: Path) -> 
         at = f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"
         guardian.append("node", {"node": f"n{number}", "status": "active", "attempt": 2, "reason": "again"}, at)
     histories = Histories(tmp_path)
-    first = histories.page("r1", "timeline", Wanted(after="", limit=500))
-    assert (first["total"], first["entries"][0]["node"]) == (700, "n0"), "the event stream has 300"
+    first: Any = histories.page("r1", "timeline", Wanted(after="", limit=500))
+    assert (first.total, first.entries[0].node) == (700, "n0"), "the event stream has 300"
     guardian.append("node", {"node": "n0", "status": "failed", "reason": "red"}, "2026-01-01T01:00:00Z")
     guardian.close()
-    assert histories.page("r1", "timeline", Wanted(query="n0 red"))["total"] == 1
-    assert histories.page("r1", "queue", Wanted())["entries"] == []
+    assert histories.page("r1", "timeline", Wanted(query="n0 red")).total == 1
+    assert histories.page("r1", "queue", Wanted()).entries == []
     for run, kind in (("r1", "secrets"), ("r2", "timeline")):
         with pytest.raises(NotFound):
             histories.page(run, kind, Wanted())
@@ -86,12 +91,12 @@ def test_a_log_is_read_back_to_its_beginning(tmp_path: Path, attempt: Path) -> N
     text = "".join(f"line {number} größe\n" for number in range(60_000))
     (attempt / "output.log").write_text(text)
     piece = read_log(tmp_path, "r1", "a", 1, -400_000)
-    whole, begin = piece["text"], piece["from"]
+    whole, begin = piece.text, piece.begin
     assert whole.startswith("line ")
     while begin:
         piece = read_log(tmp_path, "r1", "a", 1, max(0, begin - LOG_BYTES), begin)
-        assert piece["next"] == begin > piece["from"]
-        whole, begin = piece["text"] + whole, piece["from"]
+        assert piece.next == begin > piece.begin
+        whole, begin = piece.text + whole, piece.begin
     assert text.startswith(whole)
 
 
@@ -100,30 +105,30 @@ def test_a_transcript_is_read_back_to_its_beginning(tmp_path: Path, attempt: Pat
     stream = attempt / "claude" / "stream.jsonl"
     stream.write_text("\n".join(lines) + '\n{"kind": "te')
     piece = read_transcript(tmp_path, "r1", "a", 1, -50_000)
-    assert not piece["more"], "a torn line is waited for"
-    blocks, begin = piece["blocks"], piece["from"]
+    assert not piece.more, "a torn line is waited for"
+    blocks, begin = piece.blocks, piece.begin
     while begin:
         piece = read_transcript(tmp_path, "r1", "a", 1, max(0, begin - LOG_BYTES), begin)
-        assert len(piece["blocks"]) <= BLOCKS and piece["from"] < begin
-        blocks, begin = piece["blocks"] + blocks, piece["from"]
-    assert [int(block["text"].split()[0]) for block in blocks] == list(range(3000))
+        assert len(piece.blocks) <= BLOCKS and piece.begin < begin
+        blocks, begin = piece.blocks + blocks, piece.begin
+    assert [int(block.text.split()[0]) for block in blocks] == list(range(3000))
 
 
 def test_a_text_is_found_forwards_and_back(tmp_path: Path, attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_search, "CHUNK", 1000)
+    monkeypatch.setattr(node, "CHUNK", 1000)
     path = attempt / "output.log"
     path.write_text("x" * 995 + "\nfirst Needle here\n" + "y" * 5000 + "\nsecond nEEdle\n")
     data = path.read_bytes().lower()
     first, second = data.find(b"needle"), data.rfind(b"needle")
     found = find_text(tmp_path, "r1", "a", 1, "log", "needle", 0)
-    assert (found["found"], found["line"], found["next"]) == (first, first - 6, None)
-    assert search_file(path, b"needle", first + 1)["found"] == second
-    assert search_file(path, b"needle", second + 1) == {"found": None, "line": None, "next": None, "size": len(data)}
-    assert search_file(path, b"needle", -1, backwards=True)["found"] == second
-    assert search_file(path, b"needle", second, backwards=True)["found"] == first
-    monkeypatch.setattr(text_search, "SCAN_BYTES", 2000)
+    assert (found.found, found.line, found.next) == (first, first - 6, None)
+    assert search_file(path, b"needle", first + 1).found == second
+    assert search_file(path, b"needle", second + 1) == Place(None, None, None, len(data))
+    assert search_file(path, b"needle", -1, backwards=True).found == second
+    assert search_file(path, b"needle", second, backwards=True).found == first
+    monkeypatch.setattr(node, "SCAN_BYTES", 2000)
     rest = search_file(path, b"needle", first + 1)
-    assert rest["found"] is None and rest["next"] == first + 2001
+    assert rest.found is None and rest.next == first + 2001
     for bad in (("log", ""), ("../launch.json", "x")):
         with pytest.raises((UsageError, NotFound)):
             find_text(tmp_path, "r1", "a", 1, *bad, 0)

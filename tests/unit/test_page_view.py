@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garrison.records.journal import Entry
+from garrison.values import asdict
 from garrison.views.event_log import GUARDIAN, QUEUE, Record
-from garrison.views.page_view import SIGNALS, TIMELINE, GraphNode, PageModel, apply_patch, latest_entries
+from garrison.views.page_view import SIGNALS, TIMELINE, GraphNode, PageModel, Parts, TimelineEntry, latest_entries
 from garrison.views.run_model import RunModel
 from garrison.web.cursor import Cursor, decode, run_stamp
+from top_support import apply_patch
 
 DRAWN = {name: GraphNode(name, "box", "command") for name in ("a", "b", "c")} | {
     "start": GraphNode("start", "Mdiamond"), "ask": GraphNode("Ship it?", "hexagon")}
@@ -92,12 +94,12 @@ def new_page() -> PageModel:
 
 def replayed(records: list[Record]) -> tuple[PageModel, list[dict[str, Any]]]:
     page = new_page()
-    return page, [page.apply(record, f"text {record.entry.seq}") for record in records]
+    return page, [plain(page.apply(record, f"text {record.entry.seq}")) for record in records]
 
 
 def plain(value: Any) -> Any:
     """As it goes over the wire; also a copy that later records do not change."""
-    return json.loads(json.dumps(value))
+    return json.loads(json.dumps(value, default=asdict))
 
 
 def test_a_snapshot_with_all_later_patches_is_the_snapshot_of_now() -> None:
@@ -117,7 +119,7 @@ def test_a_record_that_changes_nothing_has_no_patch() -> None:
     page, patches = replayed(tale())
     assert all(patches[place] == {} for place, record in enumerate(tale()) if record.entry.kind in ("open", "decision"))
     other = Tale().add(GUARDIAN, "decision", act="start", why="", basis={}).records[0]
-    assert page.apply(other) == {}
+    assert page.apply(other) == Parts()
 
 
 @settings(max_examples=12, deadline=None)
@@ -142,11 +144,11 @@ def test_work_that_waits_for_approval_is_a_gate_until_it_is_decided() -> None:
     one = Tale().node("a", "impl_complete").enqueue("a", status="held", approval=True)
     one.enqueue("x", "other", status="held", approval=True)
     page, _ = replayed(one.records)
-    [gate] = page.snapshot()["gates"]
+    [gate] = plain(page.snapshot())["gates"]
     assert (gate["gate"], gate["node"], gate["kind"]) == ("review:r1-a", "a", "review")
     assert [choice["label"] for choice in gate["choices"]] == ["Approve"]
     one.add(QUEUE, "state", entry="r1-a", entries=["r1-a"], status="queued")
-    assert page.apply(one.records[-1], "")["gates"] == []
+    assert page.apply(one.records[-1], "").gates == []
 
 
 def test_the_queue_that_is_shown_as_paused_is_the_one_to_act_on() -> None:
@@ -155,7 +157,7 @@ def test_the_queue_that_is_shown_as_paused_is_the_one_to_act_on() -> None:
     one = Tale().node("a", "impl_complete").enqueue("a", of=own, target="garrison/r1/integration")
 
     def shown() -> tuple[bool, str]:
-        queue = replayed(one.records)[0].snapshot()["queue"]
+        queue = plain(replayed(one.records)[0].snapshot())["queue"]
         return queue["paused"], queue["target"]
 
     assert shown() == (False, "garrison/r1/integration")
@@ -179,9 +181,9 @@ def test_deaths_questions_and_gates_are_in_the_timeline() -> None:
     gate = next(patch["gates"] for patch in patches if patch.get("gates"))
     assert gate == [{"gate": "ask#1", "node": "ask", "kind": "human", "question": "Ship it?", "signal": "",
                      "deadline": None, "free": False, "default": "", "choices": [{"label": "Yes", "key": "Y"}]}]
-    assert page.snapshot()["nodes"]["ask"]["status"] == "passed"
+    assert plain(page.snapshot())["nodes"]["ask"]["status"] == "passed"
     untold = new_page()
-    lines = [line for record in tale() for line in untold.apply(record).get("timeline_add", [])]
+    lines = [line for record in tale() for line in plain(untold.apply(record)).get("timeline_add", [])]
     assert "Ship it?" in [line["text"] for line in lines if line["kind"] == "asks"], "a gate says what it asks"
 
 
@@ -191,7 +193,7 @@ def test_a_record_about_an_invalid_name_is_a_problem_and_the_next_ones_count(jou
     one.add(journal, "death", full="nonsense", incarnation=1, attempt=1, why="KILL", monotonic=1.0, boot_id="b",
             **{"class": "crash"})
     page, _ = replayed(one.node("a", "active", step="a#1:1").life("a", "death", 1).records)
-    shown = page.snapshot()
+    shown = plain(page.snapshot())
     assert (shown["status"], shown["nodes"]["a"]["status"], shown["nodes"]["a"]["deaths"]) == (status, "working", 1)
     assert len(shown["problems"]) == 1 and "nonsense" in shown["problems"][0]
     assert [page.node_of(record) for record in one.records][2:] == ["a" if journal == "runner-a" else "", "a", "a"]
@@ -205,8 +207,8 @@ def test_lists_keep_the_youngest() -> None:
     page = PageModel(RunModel("r1"))
     for record in one.records:
         page.apply(record)
-    assert len(page.snapshot()["timeline"]) == TIMELINE and len(page.timeline) <= 2 * TIMELINE
-    entries = [{"at": f"{place:03}", "id": ""} for place in range(SIGNALS)]
+    assert len(plain(page.snapshot())["timeline"]) == TIMELINE and len(page.timeline) <= 2 * TIMELINE
+    entries = [TimelineEntry("", f"{place:03}", "", "", "") for place in range(SIGNALS)]
     assert latest_entries(entries[::-1], 2) == entries[-2:]
 
 

@@ -87,13 +87,13 @@ def test_the_limits_of_the_proxy_hold_beside_what_a_program_tells(tmp_path: Path
     attempt.print(*CODEX)
     attempt.stream.finish()
     [row] = cost_rows(tmp_path, "r1", "node")
-    assert (row["of"], row["input"], row["output"]) == ("r1/a", 30, 5), "what no proxy has counted"
+    assert (row.of, row.input, row.output) == ("r1/a", 30, 5), "what no proxy has counted"
     counted = call_record("proxy-1", "2026-11-23T00:00:00Z", "m", "", {"input_tokens": 60, "output_tokens": 10})
     append_usage(folder / "network" / "usage.jsonl", counted)
     attempt.print(*CODEX)
     attempt.stream.finish()
     [row] = cost_rows(tmp_path, "r1", "node")
-    assert (row["input"], row["output"], row["limit"]) == (90, 15, 2.0), "nothing is counted twice"
+    assert (row.input, row.output, row.limit) == (90, 15, 2.0), "nothing is counted twice"
 
 
 @pytest.mark.parametrize(("form", "line", "why"), [

@@ -6,8 +6,8 @@ import pytest
 
 from garrison.errors import NotFound, Refused
 from garrison.merge.entry import MergeEntry
-from garrison.views.page_view import review_json
 from garrison.views.review import choose_judged, choose_shown
+from garrison.views.waits import show_review
 
 
 def entry(attempt: int, oid: str, status: str = "held", *, approval: bool = True) -> MergeEntry:
@@ -49,5 +49,5 @@ def test_another_commit_of_the_same_attempt_is_not_judged_for_the_one_that_was_s
 
 
 def test_the_page_names_the_attempt_and_commit_that_its_buttons_judge() -> None:
-    shown = review_json(SECOND)
-    assert shown["gate"] == "review:a-2-bbbbb" and "attempt 2 (bbbbbbbbbb)" in shown["question"]
+    shown = show_review(SECOND)
+    assert shown.gate == "review:a-2-bbbbb" and "attempt 2 (bbbbbbbbbb)" in shown.question

@@ -13,20 +13,20 @@ from garrison.cli import why
 from garrison.cli.render import Span, table, text, width
 from garrison.cli.terminal import frame, terminal_of
 from garrison.config import Timing
-from garrison.ends import Wait, WaitKind
+from garrison.ends import WaitKind
 from garrison.pipeline.questions import OpenGate, Question
 from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import Status
 from garrison.records.run import Launch
 from garrison.sandbox.refused_hosts import HostSettings, RefusedHost
-from garrison.values import replace
+from garrison.values import fields_of, replace
 from garrison.views.limits import Used, limits
-from garrison.views.node_view import FailedNode, NodeView
+from garrison.views.node_view import FailedNode, Incarnations, NodeView
 from garrison.views.page_view import run_line
 from garrison.views.process_view import ProcessView
-from garrison.views.run_view import RunDetails, RunReader, RunView
+from garrison.views.run_view import RunInFull, RunReader, RunView
 from garrison.views.usage import RunCosts
-from garrison.views.waits import gate_json
+from garrison.views.waits import PersonWait, show_gate
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
@@ -37,24 +37,26 @@ def layer(role: str, name: str, incarnation: int) -> ProcessView:
 
 
 def node(name: str, place: str, doing: str = "its agent is working", attempt: int = 1) -> NodeView:
-    return NodeView(name, NodeState(place, attempt), place, doing, False, False, None, "executing", "executing",
-                    "queued" if place == "landing" else place,
-                    None,
-                    3, 0, layer("runner", name, 1), layer("orchestrator", name, 2), 75.0)
+    journaled = fields_of(NodeState(attempt=attempt))
+    del journaled["status"]
+    return NodeView(**journaled, node=name, place=place, doing=doing, asks=False, parking=None, phase="executing",
+                    agent_phase="executing", state="queued" if place == "landing" else place, signs=None, attempts=3,
+                    deaths=0, incarnations=Incarnations(1, 2), runner=layer("runner", name, 1),
+                    agent=layer("orchestrator", name, 2), since_s=75.0, refused_hosts=[])
 
 
-def view(*nodes: NodeView, **more: Any) -> RunView:
+def view(*nodes: NodeView, in_full: bool = True, **more: Any) -> RunView:
     counts = {place: sum(each.place == place for each in nodes)
               for place in ("landed", "landing", "working", "failed", "waiting")}
     failed = [FailedNode(each.node, 1, each.doing, f"one\n\t{EVIL}", "/home/runs/r1") for each in nodes
               if each.place == "failed"]
-    details = RunDetails(list(nodes), failed, None, [], [],
-                         limits(Launch("r1", "crew", "/repo", "main", "", ""), Timing(), Used()))
-    return RunView(**{"run_id": "r1", "status": Status.RUNNING, "reason": "", "gates": [], "questions": [],
+    line = RunView(**{"run_id": "r1", "status": Status.RUNNING, "reason": "", "gates": [], "questions": [],
                       "counts": counts, "total": len(nodes), "pipeline_id": "crew", "repo": "/repo", "base": "main",
                       "adhoc": False, "created_at": "", "age_s": 90.0, "step": "",
-                      "processes": [layer("guardian", "crew", 2)], "deaths": 0, "folder": "/home/runs/r1",
-                      "details": details, **more})
+                      "processes": [layer("guardian", "crew", 2)], "deaths": 0, "folder": "/home/runs/r1", **more})
+    return RunInFull(**fields_of(line), nodes=list(nodes), failed=failed, queue=None, landing=[], events=[],
+                     limits=limits(Launch("r1", "crew", "/repo", "main", "", ""), Timing(), Used())
+                     ) if in_full else line
 
 
 FULL = view(node("format_all", "landed", doing="landed as 0123456789"), node("add_tests", "landing"),
@@ -151,11 +153,11 @@ def test_why_ends_with_the_whole_line_that_allows_what_was_refused() -> None:
     (2, "and 1 more: `garrison status r1 --verbose`"), (9, "and 8 more: `garrison status r1 --verbose`")])
 def test_twelve_nodes_fit_a_small_terminal_and_what_waits_comes_last(waits: int, last: str, tmp_path: Path) -> None:
     """A line a node, whatever it says, with the name that one types; what failed is explained where there is room."""
-    asked = [Wait(WaitKind.PARKED, "not now", f"park{number}") for number in range(waits)]
+    asked = [PersonWait(WaitKind.PARKED, "not now", f"park{number}") for number in range(waits)]
     long = [node(f"a_name_of_as_many_words_as_fit_{number}", "working", doing="much to say " * 20)
             for number in range(9)]
     failed = [node(f"bad_{number}", "failed", doing=f"exit {number}") for number in range(3)]
-    earlier = [view(run_id=f"old-{number}", status=Status.DONE, reason="red " * 40, details=None, repo=str(tmp_path))
+    earlier = [view(run_id=f"old-{number}", status=Status.DONE, reason="red " * 40, in_full=False, repo=str(tmp_path))
                for number in range(8)]
     runs = [*earlier, view(*long, *failed, waits=asked)]
     command = render._Status(RunReader(tmp_path), None, verbose=False, everything=False)
@@ -188,17 +190,17 @@ def test_each_change_is_printed_once() -> None:
     def with_last(node: NodeView) -> RunView:
         assert FULL.details is not None
         nodes = [*FULL.details.nodes[:2], node, *FULL.details.nodes[3:]]
-        return replace(FULL, details=replace(FULL.details, nodes=nodes))
+        return replace(FULL.details, nodes=nodes)
 
     assert render.changed_lines(FULL, with_last(replace(last, since_s=99.0))) == [], "an age is no event"
-    assert render.changed_lines(FULL, with_last(replace(last, journaled=NodeState("working", 2)))) == [
+    assert render.changed_lines(FULL, with_last(replace(last, attempt=2))) == [
         "a_very_long_name_that_goes_on_and_to_the_limit: working, executing, attempt 2: its agent is working"]
 
 
 def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
     gate = OpenGate("ask#1", "human", Question("ask#1", "ask", f"Ship it? {EVIL}"))
     waits = view(node("a", "landed"), status=Status.WAITING, gates=[gate],
-                 waits=[Wait(WaitKind.GATE, gate.question.text, "ask", gate_json(gate))])
+                 waits=[PersonWait(WaitKind.GATE, gate.question.text, "ask", show_gate(gate))])
     said = text(render.render_run(waits, None), colours=False)
     assert said.startswith("run r1: waiting, 1 of 1 landed")
     assert "ask asks you: Ship it?" in said.splitlines()[-1] and "\x1b" not in said
@@ -210,15 +212,15 @@ def test_a_node_that_asks_is_in_one_place_of_the_list_of_runs() -> None:
     """As on the run's own page; approvals are asked for where a branch lands."""
     line = run_line(view(counts={"landed": 1, "working": 3, "landing": 1}, asking={"working": 2, "landing": 1}),
                     RunCosts({}, {}, 0.0))
-    assert line["counts"] == {"landed": 1, "working": 1, "asking": 3}
+    assert line.counts == {"landed": 1, "working": 1, "asking": 3}
 
 
 def test_a_repository_with_many_runs_lists_what_is_unfinished_and_the_last_five(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    mine = [view(run_id=f"r{number}", repo=str(tmp_path), status=Status.DONE, details=None) for number in range(9)]
-    others = [view(run_id="o", repo="/other", status=Status.DONE, details=None)]
-    stopped = [view(run_id="s", repo=str(tmp_path), status=Status.STOPPED, details=None, step="it waits")]
+    mine = [view(run_id=f"r{number}", repo=str(tmp_path), status=Status.DONE, in_full=False) for number in range(9)]
+    others = [view(run_id="o", repo="/other", status=Status.DONE, in_full=False)]
+    stopped = [view(run_id="s", repo=str(tmp_path), status=Status.STOPPED, in_full=False, step="it waits")]
     listed = render.list_recent([*stopped, *mine, *others])
     assert [each.run_id for each in listed] == ["s", "r4", "r5", "r6", "r7", "r8"]
     assert [each.run_id for each in render.of_this_folder([*mine, *others, *stopped])][-2:] == ["r8", "s"]

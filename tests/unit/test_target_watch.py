@@ -52,4 +52,4 @@ def test_a_foreign_move_is_told_in_words_on_the_page_and_kept_by_a_snapshot() ->
     state.apply_event(move, "")
     assert from_snapshot(to_snapshot(state)).foreign_moves == [move]
     model = RunModel("r1", state)
-    assert PageModel(model, {}).snapshot()["problems"] == [f"warning: {move.describe()}"]
+    assert PageModel(model, {}).snapshot().problems == [f"warning: {move.describe()}"]

@@ -9,14 +9,20 @@ from tests.unit.test_help import said
 
 from garrison.cli import resolve
 from garrison.cli.waiting import waiting_lines
-from garrison.ends import Wait, WaitKind
+from garrison.ends import WaitKind
 from garrison.errors import NotFound, Refused
 from garrison.records.store import Store
+from garrison.views.waits import PersonWait, ShownGate
 
-ASKS = Wait(WaitKind.ASKS, "Which colour?\nred or blue", "impl")
-GATE = Wait(WaitKind.GATE, "Go on?", "plan", {"gate": "plan", "kind": "choice"})
-REVIEW = Wait(WaitKind.GATE, "Land attempt 1?", "docs", {"gate": "review:x", "kind": "review"})
-FAILED = Wait(WaitKind.FAILED, "exit 1", "other")
+
+def gate(name: str, kind: str) -> ShownGate:
+    return ShownGate(name, "", kind, "", "", None, False, "", [])
+
+
+ASKS = PersonWait(WaitKind.ASKS, "Which colour?\nred or blue", "impl")
+GATE = PersonWait(WaitKind.GATE, "Go on?", "plan", gate("plan", "choice"))
+REVIEW = PersonWait(WaitKind.GATE, "Land attempt 1?", "docs", gate("review:x", "review"))
+FAILED = PersonWait(WaitKind.FAILED, "exit 1", "other")
 
 
 def test_questions_and_approvals_are_listed_with_the_command_that_settles_each() -> None:

@@ -12,10 +12,11 @@ from garrison.cli.status import render_run
 from garrison.cli.top_render import KEYS, Selection, picture, plain
 from garrison.ends import WaitKind
 from garrison.processes.run_status import Status
+from garrison.values import project
 from garrison.views.page_view import HomeObserver
-from garrison.views.run_lines import RunLines
-from garrison.views.run_view import RunReader
+from garrison.views.run_view import RunReader, show_run
 from garrison.views.top_frame import FrameReader
+from garrison.views.waits import ShownWait
 from garrison.web.run_stream import RunStream
 from timeline_support import Story, TimedHome, story
 
@@ -39,12 +40,12 @@ def test_every_view_lists_the_same_and_counts_the_same(told: Story, tmp_path: Pa
     stream = RunStream(tmp_path, "story-1")
     stream.read()
     stream.observe(observer.observe(["story-1"])["story-1"])
-    page = stream.snapshot()["waits"]
+    page = stream.snapshot().waits
     frame = FrameReader(tmp_path).read()
-    as_json = [wait.to_json() for wait in view.waits]
-    assert line["waits"] == page == as_json == view.to_json()["waits"]
-    assert [{key: value for key, value in wait.items() if key != "run"} for wait in frame.to_json()["waits"]] == as_json
-    assert line["gates"] == len(page) == len(frame.waits) == 4
+    shown = [project(ShownWait, wait) for wait in view.waits]
+    assert line.waits == page == shown == show_run(view).waits
+    assert [project(ShownWait, wait) for wait in frame.waits] == shown
+    assert line.gates == len(page) == len(frame.waits) == 4
     last = text(render_run(view, None), colours=False).splitlines()[-5:]
     assert last[0] == "waits for you: 4"
     assert [line.split()[0] for line in last[2:]] == ["ask", "notes", "release"]
@@ -75,20 +76,19 @@ def test_a_failed_node_waits_while_its_run_goes_on(tmp_path: Path) -> None:
 
 def test_lines_of_runs_that_are_over_are_kept_until_their_journal_changes(told: Story, tmp_path: Path) -> None:
     reader = RunReader(tmp_path)
-    lines = RunLines(reader)
-    assert lines.read()[0] is not lines.read()[0], "an unfinished run is read each time"
+    assert reader.read_all()[0] is not reader.read_all()[0], "an unfinished run is read each time"
     told.guardian(55, "run", status="done")
-    kept = lines.read()[0]
-    assert lines.read()[0] is kept
+    kept = reader.read_all()[0]
+    assert reader.read_all()[0] is kept
     told.guardian(56, "node", node="late", status="pending", attempt=1)
-    assert lines.read()[0] is not kept
+    assert reader.read_all()[0] is not kept
 
 
 def test_a_line_tells_duration_cost_progress_and_repository(told: Story, tmp_path: Path) -> None:
     told.guardian(60, "run", status="done")
     line = HomeObserver(tmp_path).lines()[0]
-    assert (line["created"], line["ended"]) == ("2026-03-01T12:00:00.000000Z", "2026-03-01T13:00:00.000000Z")
-    assert (line["cost"], line["progress"], line["repo"], line["counts"]) == (
+    assert (line.created, line.ended) == ("2026-03-01T12:00:00.000000Z", "2026-03-01T13:00:00.000000Z")
+    assert (line.cost, line.progress, line.repo, line.counts) == (
         3.0, "3 of 5 landed", "/repo", {"landed": 3, "failed": 1, "parked": 1})
 
 
@@ -98,10 +98,10 @@ def test_the_table_and_the_page_use_the_words_of_status(told: Story, tmp_path: P
     said = capsys.readouterr().out
     line = HomeObserver(tmp_path).lines()[0]
     row = next(row for row in FrameReader(tmp_path).read().rows if row.kind == "run")
-    assert row.state == line["status"] == "interrupted"
-    assert line["status"] in said
-    assert line["progress"] in said
-    assert line["progress"] in row.doing
+    assert row.state == line.status == "interrupted"
+    assert line.status in said
+    assert line.progress in said
+    assert line.progress in row.doing
 
 
 @pytest.mark.parametrize("columns", [36, 60, 80, 120])

@@ -8,11 +8,11 @@ import pytest
 from garrison.cli.main import garrison
 from garrison.cli.top_app import ACTIONS
 from garrison.errors import UsageError
-from garrison.system.resource_usage import NO_USAGE
 from garrison.views.top_frame import Row
 from garrison.web import actions
 
-ROWS = (Row("r1", "node", "a", "working", NO_USAGE), Row("r1", "layer", "guardian-x", "alive", NO_USAGE, "guardian"))
+ROWS = (Row(None, 0, 0, id="n", run="r1", kind="node", name="a", state="working"),
+        Row(None, 0, 0, id="g", run="r1", kind="layer", name="guardian-x", state="alive", role="guardian"))
 COMMANDS = [
     *(actions.run_command_words("r1", {"action": action}) for action in actions.RUN),
     *(actions.node_command_words("r1", "a", {"action": action, "text": "-- why $(id)"}) for action in actions.NODE),

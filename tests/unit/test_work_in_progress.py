@@ -71,12 +71,12 @@ def test_git_is_asked_about_one_node_at_a_time_and_again_only_after_a_while(
                         lambda self, launch, node: SimpleNamespace(worktree=str(tmp_path / node.node)))
     monkeypatch.setattr(work_in_progress, "_base", lambda launch, worktree: "base")
     nodes: list[Any] = [SimpleNamespace(node=name, state="working" if name != "d" else "landed", signs=None,
-                                        journaled=SimpleNamespace(attempt=1)) for name in "abcd"]
+                                        attempt=1) for name in "abcd"]
     reader, launch = ProgressReader(tmp_path), Launch("r1", "crew", "/repo", "main", "", "/trees")
     for calls in (1, 2, 3, 3, 3):
         found = reader.read(launch, nodes, {}, [])
         assert len(asked) == calls
     assert sorted(asked) == ["a", "b", "c"] == sorted(found)
     assert all(one.changed is not None for one in found.values())
-    nodes[0].journaled.attempt = 2
+    nodes[0].attempt = 2
     assert reader.read(launch, nodes, {}, [])["a"].changed == ChangedSoFar(4, 0, 0, 0), "another attempt is asked about"

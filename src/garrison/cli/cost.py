@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from garrison.cli import completion
@@ -39,7 +37,7 @@ def cost(run: str | None, by: str, calls: bool, as_json: bool, home: str | None)
         if run is None:
             raise UsageError("name the run whose calls to print")
         for line in call_lines(find_home(home), check_run(run)):
-            click.echo(json.dumps(line))
+            click.echo(line)
         return
     rows = cost_rows(find_home(home), run if not run or run.startswith(f"{PIPELINES}/") else check_run(run), by)
     if as_json:
@@ -47,12 +45,8 @@ def cost(run: str | None, by: str, calls: bool, as_json: bool, home: str | None)
         return
     has_limits = by not in ("model", "agent")
     print_table((by.upper(), "CALLS", "INPUT", "OUTPUT", "USD", *(["LIMIT"] if has_limits else [])), [
-        (row["of"], row["calls"], row["input"], row["output"], f"{row['usd']:.4f}",
-         *([_limit(row["limit"])] if has_limits else [])) for row in rows],
+        (row.of, row.calls, row.input, row.output, f"{row.usd:.4f}",
+         *([f"{row.limit:.2f}" if isinstance(row.limit, int | float) else "-"] if has_limits else [])) for row in rows],
         "no call of a model is recorded")
     if run and (windows := describe_windows(find_home(home), run)):
         print_message(f"a subscription pays for it ({windows}); the dollars are what its calls cost without one")
-
-
-def _limit(usd: float | None) -> str:
-    return "-" if usd is None else f"{usd:.2f}"

@@ -74,7 +74,7 @@ def prompt(node: str, name: str | None, run: str | None, attempt: int | None, br
     found = read_prompts(runtime, resolve.run_of_node(Store(runtime.home), node, run), node, attempt,
                          validator=validator)
     if as_json:
-        print_json(found.to_json())
+        print_json(found)
         return
     how = "was told" if found.sent else "has not begun, and would be told"
     who = "the validator of " if validator else ""

@@ -75,7 +75,7 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
     if not (approve or reject):
         found, waits = _read(runtime, chosen, node, attempt, commit)
         if as_json:
-            print_json(found.to_json())
+            print_json(found)
         else:
             _show(found, waits=waits)
         return
@@ -129,7 +129,7 @@ def _show_file(runtime: Runtime, run: str, node: str, attempt: int | None, path:
     file = find_file(changed_files(queue.git, change.base, change.head), path)
     found = read_diff(queue.git, file, lines=FILE_LINES)
     if as_json:
-        print_json(found.to_json())
+        print_json(found)
         return
     click.echo(clean(f"{spell_name(file.path)}: {file.status}{f', {found.note}' if found.note else ''}"))
     for line in found.lines:
@@ -148,12 +148,11 @@ def _show(found: Review, *, waits: bool) -> None:
              "commits", *earlier, *(f"  {line}" for line in found.commits), "", *found.stat.splitlines(), "",
              "evidence", *(f"  {line}" for line in found.evidence), ""]
     for check in found.checks:
-        if check["tail"] and check["result"] != "passed":
-            lines += [f"end of the output of {check['what']}",
-                      *(f"  {line}" for line in check["tail"].splitlines()), ""]
+        if check.tail and check.result != "passed":
+            lines += [f"end of the output of {check.what}", *(f"  {line}" for line in check.tail.splitlines()), ""]
     for conflict in found.conflicts:
-        lines += [f"conflict in {conflict['path']}{': ' * bool(conflict['note'])}{conflict['note']}",
-                  *(f"{line['number']:>6} {line['text']}" for line in conflict["lines"]), ""]
+        lines += [f"conflict in {conflict.path}{': ' * bool(conflict.note)}{conflict.note}",
+                  *(f"{line.number:>6} {line.text}" for line in conflict.lines), ""]
     lines += found.diff.split("\n")
     if waits:
         this = f"garrison review {found.node} --run {found.run} --attempt {found.attempt}"

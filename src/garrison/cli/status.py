@@ -31,6 +31,7 @@ from garrison.records.events import ForeignMove, Warned
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.system.terminal_text import clean
+from garrison.values import asdict, fields_of
 from garrison.views.limits import Limit, format_duration
 from garrison.views.node_view import (
     FailedNode,
@@ -42,7 +43,7 @@ from garrison.views.node_view import (
     unreported_work,
 )
 from garrison.views.process_view import ProcessView
-from garrison.views.run_view import RunDetails, RunReader, RunView, shown_in_full
+from garrison.views.run_view import RunInFull, RunReader, RunView, show_run, shown_in_full
 from garrison.views.waits import describe_wait
 
 RECENT = 5
@@ -94,7 +95,7 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
         return command.watch(seconds, as_json=as_json)
     views = command.read(details=as_json)
     if as_json:
-        print_json(views[0].to_json() if run else [view.to_json() for view in views])
+        print_json(show_run(views[0]) if run else list(map(show_run, views)))
     elif views:
         if not run and not everything and all(is_elsewhere(view.repo) for view in views):
             print_message("this repository has no run yet; those of others:")
@@ -199,7 +200,7 @@ class _Status:
             changed = changed_lines(self.last.get(view.run_id), view)
             self.last[view.run_id] = view
             if as_json:
-                lines += [json.dumps(view.to_json(), ensure_ascii=False)] if changed else []
+                lines += [json.dumps(show_run(view), ensure_ascii=False, default=asdict)] if changed else []
             else:
                 lines += [f"{time.strftime('%H:%M:%S')}  {clean(line)}" for line in changed]
         return lines
@@ -322,11 +323,10 @@ def _head(view: RunView, columns: int | None, *, verbose: bool) -> Iterator[Line
     yield from wrapped(line, columns, STYLES.get(view.status, "head"))
     if view.total:
         yield _bar(view.counts, view.total, columns)
-    if view.details and view.details.cost[1]:
-        yield from wrapped(f"cost: {view.details.cost[1]}", columns, "dim")
-    if view.details and view.details.paused:
-        reason, detail = view.details.paused
-        yield from wrapped(f"the merge queue is paused ({reason}): {first_line(detail)}", columns, "due")
+    if view.details and view.details.cost:
+        yield from wrapped(f"cost: {view.details.cost}", columns, "dim")
+    if view.details and (pause := view.details.queue):
+        yield from wrapped(f"the merge queue is paused ({pause.paused}): {first_line(pause.detail)}", columns, "due")
     if view.lands and view.lands.status and view.lands.status != "landed":
         reason = f": {first_line(view.lands.reason)}" if view.lands.reason else ""
         yield from wrapped(f"its landing on {view.base}: {view.lands.status}{reason}", columns, "due")
@@ -390,13 +390,13 @@ def bar_shares(counts: Mapping[str, int], total: int, room: int) -> dict[str, in
     return cells
 
 
-def _nodes(details: RunDetails, columns: int | None, *, verbose: bool, explained: bool) -> list[Line]:
+def _nodes(details: RunInFull, columns: int | None, *, verbose: bool, explained: bool) -> list[Line]:
     """Return a line for each node; failed ones are `explained` below, with the end of their output."""
     if not details.nodes:
         return []
     below = {failed.node for failed in details.failed} if explained else ()
     rows = [(_state(node.state),
-             *((span(node.phase), span(f"{node.journaled.attempt}/{node.attempts}"), span(_restarts(node)))
+             *((span(node.phase), span(f"{node.attempt}/{node.attempts}"), span(_restarts(node)))
                if verbose else ()), span(format_age(node.since_s)),
              span("see below" if node.node in below else _doing(node, is_numbered=verbose),
                   "bad" if node.place == "failed" else ""))
@@ -415,8 +415,8 @@ def _doing(node: NodeView, *, is_numbered: bool) -> str:
     A later attempt than the first is named, unless a column has its number.
     """
     doing, left = node.doing, node.parking.probe_in_s if node.parking else None
-    if node.journaled.attempt > 1 and not is_numbered:
-        doing = f"attempt {node.journaled.attempt}: {doing}"
+    if node.attempt > 1 and not is_numbered:
+        doing = f"attempt {node.attempt}: {doing}"
     if left is not None:
         doing = doing.replace("parked:", f"parked, probe {f'in {format_age(left)}' if left else 'due'}:", 1)
     return doing + (node.signs.words() if node.signs else "")
@@ -424,7 +424,7 @@ def _doing(node: NodeView, *, is_numbered: bool) -> str:
 
 def _restarts(node: NodeView) -> str:
     """Return how often a node's runner and agent were started again, beside once in each attempt; '' if never."""
-    return str(sum(max(number - node.journaled.attempt, 0) for number in node.incarnations.values()) or "")
+    return str(sum(max(number - node.attempt, 0) for number in fields_of(node.incarnations).values()) or "")
 
 
 def _needs_attention(process: ProcessView) -> bool:
@@ -480,5 +480,5 @@ def changed_lines(old: RunView | None, new: RunView) -> list[str]:
 
 def _node_line(node: NodeView) -> str:
     phase = f", {node.phase}" if node.phase else ""
-    attempt = f", attempt {node.journaled.attempt}" if node.journaled.attempt > 1 else ""
+    attempt = f", attempt {node.attempt}" if node.attempt > 1 else ""
     return f"{node.node}: {node.state}{phase}{attempt}" + (f": {node.doing}" if node.doing else "")

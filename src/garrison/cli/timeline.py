@@ -49,9 +49,9 @@ def timeline(run: str | None, svg: Path | None, as_json: bool, home: str | None)
         except OSError as error:
             raise GarrisonError(f"cannot write {svg}: {error.strerror}; name another FILE") from None
     if as_json:
-        print_json({**made.to_json(), "problems": reader.problems})
+        print_json(made)
     elif svg is not None:
         print_message(f"wrote {svg}")
     else:
         here = stdout_terminal()
-        show(render(made, here.columns, reader.problems), here)
+        show(render(made, here.columns), here)

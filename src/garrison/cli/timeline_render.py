@@ -5,7 +5,7 @@ Each kind of span has a character of its own, so that a bar reads without colour
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from garrison.cli.render import Line, Span, fit, raw, span, wrapped
@@ -66,13 +66,13 @@ def headline(made: RunTimeline) -> str:
     return f"run {made.run}: {made.status}, {length(made.end - made.begin)}{rest}"
 
 
-def render(made: RunTimeline, columns: int | None, problems: Sequence[str] = ()) -> list[Line]:
+def render(made: RunTimeline, columns: int | None) -> list[Line]:
     """Return everything, `columns` wide."""
     room = columns or WIDTH
     lines = [*wrapped(headline(made), room, "head"), []]
     lines += bars(made, room) if any(lane.spans for lane in made.lanes) else [raw("nothing has started", "dim")]
     lines += [[], *_durations(made, room), *_queue(made, room), *_costs(made, room)]
-    lines += [line for problem in problems for line in wrapped(problem, room, "bad")]
+    lines += [line for problem in made.problems for line in wrapped(problem, room, "bad")]
     return [fit(line, room) for line in lines]
 
 
@@ -84,7 +84,7 @@ def bars(made: RunTimeline, columns: int) -> list[Line]:
     step = max((made.end - made.begin) / room, 1e-9)
     lines = [_axis(made, named, room)]
     for lane in made.lanes:
-        spent = sum(seconds for kind, seconds in lane.seconds(made.end).items() if kind != SpanKind.READY)
+        spent = sum(seconds for kind, seconds in lane.seconds.items() if kind != SpanKind.READY)
         name = terminal_text.pad(terminal_text.fit(terminal_text.clean(lane.node), named), named)
         lines.append(fit([Span(f"{name}  "), *_bar(lane, made, room, step),
                           Span(f"{length(spent) if lane.spans else '':>9}", "dim")], columns))
@@ -162,7 +162,7 @@ def _costs(made: RunTimeline, columns: int) -> list[Line]:
     if not made.costs.usd:
         return []
     lines = wrapped(f"cost: ${made.costs.usd:.2f}", columns)
-    for title, series in (("by node", made.costs.nodes or {}), ("by model", made.costs.models or {})):
+    for title, series in (("by node", made.costs.nodes), ("by model", made.costs.models)):
         sums = [(name, part[-1]) for name, part in series.items()][:COSTS]
         text = ", ".join(f"{name} ${usd:.2f}" for name, usd in sums)
         lines += [fit([Span(f"  {title}: ", "dim"), span(text)], columns)]

@@ -97,7 +97,7 @@ class _Drawing:
                 sign, style = SIGNS[mark.kind]
                 self._text(self._x(mark.at), self.y + 17, sign, style, anchor="middle",
                            title=f"{lane.node}: {mark.kind} {clock(mark.at)}{f': {mark.text}' if mark.text else ''}")
-        spent = sum(seconds for kind, seconds in lane.seconds(self.made.end).items() if kind != SpanKind.READY)
+        spent = sum(seconds for kind, seconds in lane.seconds.items() if kind != SpanKind.READY)
         if lane.spans:
             self._text(self.width - EDGE, self.y + 15, length(spent), "soft", anchor="end")
         self.y += ROW
@@ -121,7 +121,7 @@ class _Drawing:
         bottom = top + COST
         Tree.SubElement(self.root, "line", {"x1": str(EDGE + NAMED), "x2": str(EDGE + NAMED + BAR), "y1": str(bottom),
                                             "y2": str(bottom), "class": "line"})
-        for number, (model, sums) in enumerate((costs.models or {}).items()):
+        for number, (model, sums) in enumerate(costs.models.items()):
             colour = LINES[min(number, len(LINES) - 1)]
             points = [(self._x(self.made.begin), bottom), *(
                 (self._x(at), round(bottom - COST * usd / most, 2)) for at, usd in zip(costs.times, sums, strict=True))]
@@ -130,7 +130,7 @@ class _Drawing:
             _titled(line, f"{model}: ${sums[-1]:.2f}")
             self._rect(EDGE, top + 26 + 16 * number, 10, 10, "", fill=colour)
             self._text(EDGE + 16, top + 35 + 16 * number, f"{_cut(model, 16)} ${sums[-1]:.2f}", "soft", title=model)
-        self.y = max(bottom, top + 26 + 16 * len(costs.models or {})) + 8
+        self.y = max(bottom, top + 26 + 16 * len(costs.models)) + 8
 
     def _rect(self, x: float, y: float, width: float, height: float, kind: str, **more: str) -> Tree.Element:
         return Tree.SubElement(self.root, "rect", {

@@ -51,7 +51,7 @@ def top(run: str | None, interval: float, once: bool, as_json: bool, home: str |
         time.sleep(BETWEEN)
         frame = reader.read()
         if as_json:
-            print_json(frame.to_json())
+            print_json(frame)
         else:
             show(top_render.plain(frame, here.columns), here)
             if not frame.rows:

@@ -175,7 +175,7 @@ def header(frame: Frame, columns: int) -> list[Line]:
     cores = f"{machine.cores} core{'s' if machine.cores != 1 else ''}"
     cpu = "" if used.cpu is None else f"{used.cpu:.0f}% "
     parts: list[tuple[int, Line]] = [
-        (0, [Span("agents ", "dim"), Span(f"{agents[0]}", "head"), Span(f" of {agents[1]}")]),
+        (0, [Span("agents ", "dim"), Span(f"{agents.running}", "head"), Span(f" of {agents.max}")]),
         (1, [Span("use ", "dim"), Span(f"{cpu}{format_bytes(used.memory) or '0'}", "head"),
              Span(f" in {used.processes} processes", "dim")]),
         (3, [Span("load ", "dim"), Span(f"{load}", "bad" if machine.load[0] > 2 * machine.cores else ""),
@@ -251,7 +251,7 @@ def _cells(row: Row) -> dict[str, str]:
     return {"state": terminal_text.clean(row.state), "phase": terminal_text.clean(row.phase),
             "attempt": f"{row.attempt}/{row.attempts}" if row.attempt else "", "starts": row.starts,
             "age": format_age(row.age_s), "beat": format_age(row.beat_s),
-            "cpu": _cpu(row.used.cpu) if row.used.processes else "", "memory": format_bytes(row.used.memory),
+            "cpu": _cpu(row.cpu) if row.processes else "", "memory": format_bytes(row.memory),
             "cost": "" if row.usd is None else f"${row.usd:.2f}"}
 
 
@@ -271,11 +271,11 @@ def _below(frame: Frame, columns: int, most: int) -> list[Line]:
 def waiting(frame: Frame, columns: int, most: int) -> list[Line]:
     """Render what waits for a person: its number, then each with its question or reason."""
     lines = [[Span("waits for you", "due"), Span(f"  {len(frame.waits)}", "due")]]
-    several = len({run for run, _ in frame.waits}) > 1
-    for run, wait in frame.waits[:max(0, most - 1)]:
-        name = f"{wait.node or run}{f' of {run}' if several and wait.node else ''}"
+    several = len({wait.run for wait in frame.waits}) > 1
+    for wait in frame.waits[:max(0, most - 1)]:
+        name = f"{wait.node or wait.run}{f' of {wait.run}' if several and wait.node else ''}"
         lines.append(fit([Span("  "), span(wait.kind, "due"), Span("  "), span(name), Span("  "),
-                          span(first_line(wait.text), "dim")], columns))
+                          span(first_line(wait.shown_text), "dim")], columns))
     return lines
 
 
@@ -302,9 +302,9 @@ def landing(frame: Frame, columns: int, most: int) -> list[Line]:
     if frame.paused:
         title += [Span("  paused: ", "due"), span(first_line("; ".join(frame.paused)), "due")]
     lines = [fit(title, columns)]
-    several = len({run for run, _ in entries}) > 1
-    for run, entry in entries[:max(0, most - 1)]:
-        of_run = f" of {run}" if several else ""
+    several = len({entry.run for entry in entries}) > 1
+    for entry in entries[:max(0, most - 1)]:
+        of_run = f" of {entry.run}" if several else ""
         lines.append(fit([Span(f"{entry.position:>3} "), span(entry.node + of_run), Span("  "),
                           span(entry.status, "busy" if entry.status in ("testing", "landing") else "due"),
                           Span(f"  {format_age(entry.age_s)}", "dim"), Span("  "),
@@ -317,14 +317,14 @@ def events(frame: Frame, columns: int, most: int) -> list[Line]:
     found = frame.events
     title: Line = [Span("deaths and respawns", "head"), *([] if found else raw("  none", "dim"))]
     lines = [fit(title, columns)]
-    for run, event in found[:max(0, most - 1)]:
+    for event in found[:max(0, most - 1)]:
         agent = event.agent.partition("@")[0]
         style = {"died": "bad", "parked": "bad"}.get(event.kind, "good")
         symbol = {"died": "†", "parked": "‖"}.get(event.kind, "↻")
         lines.append(fit([Span(event.at[11:19] + " ", "dim"), Span(symbol + " ", style), span(agent),
                           Span(f"#{event.incarnation} " if event.incarnation else " ", "dim"), Span(event.kind, style),
                           Span("  "), span(first_line(event.why), "dim"),
-                          Span(f"  ({run})" if frame.runs_not_shown else "", "dim")], columns))
+                          Span(f"  ({event.run})" if frame.runs_not_shown else "", "dim")], columns))
     return lines
 
 

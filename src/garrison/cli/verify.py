@@ -88,7 +88,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         found = _run(root, run)
         history = _history(_event_lines(root, found), root)
         attestations = read_attestations(map(read_all, sorted((root / "merge-queue").glob("*/*"))))
-        spending = _spending(map(json.dumps, call_lines(root, found)), root)
+        spending = _spending(call_lines(root, found), root)
     try:
         launch = None
         with contextlib.suppress(RecordError):  # the copy in the run's events does

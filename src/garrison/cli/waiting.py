@@ -10,14 +10,13 @@ import click
 
 from garrison.cli.output import print_json
 from garrison.cli.resolve import existing_run
-from garrison.ends import Wait, WaitKind
+from garrison.ends import WaitKind
 from garrison.records.run import list_runs
 from garrison.system.terminal_text import clean
+from garrison.values import asdict, project
 from garrison.views.node_view import first_line
 from garrison.views.run_view import RunReader
-
-REVIEW = "review"
-"""Kind of a gate that is work to approve; see `waits.review_json`."""
+from garrison.views.waits import PersonWait, ShownWait
 
 
 def show_waiting(home: Path, run: str | None, *, approvals: bool, as_json: bool = False) -> None:
@@ -27,13 +26,13 @@ def show_waiting(home: Path, run: str | None, *, approvals: bool, as_json: bool 
     found = [(each, [wait for wait in reader.read(each, details=False).waits if _is_meant(wait, approvals=approvals)])
              for each in runs]
     if as_json:
-        print_json([{"run_id": each, **wait.to_json()} for each, waits in found for wait in waits])
+        print_json([{"run_id": each, **asdict(project(ShownWait, wait))} for each, waits in found for wait in waits])
         return
     for line in waiting_lines(found, approvals=approvals):
         click.echo(clean(line))
 
 
-def waiting_lines(runs: Iterable[tuple[str, Sequence[Wait]]], *, approvals: bool) -> list[str]:
+def waiting_lines(runs: Iterable[tuple[str, Sequence[PersonWait]]], *, approvals: bool) -> list[str]:
     """Return each thing that waits and the command that settles it, or that nothing does. Pure."""
     lines = []
     for run, waits in runs:
@@ -50,6 +49,6 @@ def waiting_lines(runs: Iterable[tuple[str, Sequence[Wait]]], *, approvals: bool
     return lines or [f"{nothing}; `garrison status` shows the runs"]
 
 
-def _is_meant(wait: Wait, *, approvals: bool) -> bool:
-    is_approval = wait.gate is not None and wait.gate["kind"] == REVIEW
+def _is_meant(wait: PersonWait, *, approvals: bool) -> bool:
+    is_approval = wait.gate is not None and wait.gate.is_review
     return is_approval if approvals else not is_approval and wait.kind in (WaitKind.GATE, WaitKind.ASKS)

@@ -75,7 +75,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
     if last is not None:
         lines = lines[-last:]
     if as_json:
-        print_json([line.to_json() for line in lines])
+        print_json(lines)
         return 0
     here = stdout_terminal()
     is_agent = bool(names) and not nodes
@@ -169,7 +169,7 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str], of_run:
     if len(facts) > FACTS:
         facts = [f"{len(facts) - FACTS + 1} more: `garrison why {node.node} --all --run {view.run_id}`",
                  *facts[1 - FACTS:]]
-    reason = node.journaled.reason if node.state == "failed" else ""
+    reason = node.reason if node.state == "failed" else ""
     doing = f"failed: {shorten_reason(reason)}" if reason else state_words(node.state, node.doing)
     step = next((describe_settling(wait, view.run_id) for wait in view.waits if wait.node == node.node), "")
     if node.place == Landing.UNDONE:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
+import msgspec
 import psutil
 
 from garrison.system.processes import ProcessId, life_marker
@@ -62,8 +63,8 @@ class Machine(Value):
 
     load: tuple[float, float, float]
     cores: int
-    available: int
-    total: int
+    available: int = msgspec.field(name="memory_available")
+    total: int = msgspec.field(name="memory_total")
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -202,5 +203,8 @@ def private_memory(pid: int) -> int | None:
 
 
 def read_machine() -> Machine:
+    """Read the load, to a hundredth, and the memory."""
     memory = psutil.virtual_memory()
-    return Machine(psutil.getloadavg(), psutil.cpu_count() or 1, memory.available, memory.total)
+    one, five, fifteen = psutil.getloadavg()
+    return Machine((round(one, 2), round(five, 2), round(fifteen, 2)), psutil.cpu_count() or 1, memory.available,
+                   memory.total)

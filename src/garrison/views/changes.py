@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound
 from garrison.merge.explanation import describe_change
@@ -21,11 +19,11 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import Result, Task, read_result
 from garrison.system.git import GitError
-from garrison.system.terminal_text import clean_lines, spell_hidden
+from garrison.system.terminal_text import clean_lines, spell_hidden, spell_name
 from garrison.system.untrusted import read_end
-from garrison.values import Value, asdict
+from garrison.values import Value, fields_of
 from garrison.views.conflicts import ConflictedFile, read_conflicts
-from garrison.views.diff import FILES, FileChange, changed_files, totals
+from garrison.views.diff import FILES, FileChange, totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,40 +96,42 @@ class Change(Value):
         return self.head != self.commit
 
 
-class Changes(Value):
-    """Change of an attempt with everything by which a person judges it."""
+class ListedFile(Value):
+    """A changed file in a list: its place there, and what `FileChange` says of it, its names spelled out."""
 
-    change: Change
-    commits: Sequence[CommitLine]
+    number: int
+    path: str
+    status: str
+    old_path: str
+    added: int | None
+    removed: int | None
+    mode: str
+
+
+class Changes(Change, kw_only=True):
+    """Change of an attempt with everything by which a person judges it, as the page gets it."""
+
+    uncommitted: bool
+    commits: list[CommitLine]
     """Those that the target does not have, oldest first; of many the last `COMMITS`."""
     more_commits: int
-    files: Sequence[FileChange]
-    conflicts: Sequence[ConflictedFile]
-    checks: Sequence[Check]
-    evidence: Sequence[str]
-    artefacts: Sequence[Artefact]
+    count: int
+    """Number of changed files, `added` and `removed` of their lines."""
+    added: int
+    removed: int
+    files: list[ListedFile]
+    """Of many some, at most `diff.FILES`."""
+    next: int | None
+    """Number of the first file after these; None after the last."""
+    conflicts: list[ConflictedFile]
+    checks: list[Check]
+    evidence: list[str]
+    artefacts: list[Artefact]
     folder: str
-    reason: str = ""
+    reason: str
     """Why it has not landed, as its queue says."""
-    attempts: Sequence[int] = msgspec.field(default_factory=list)
+    attempts: list[int]
     """Attempts at the node, oldest first."""
-
-    def to_json(self, begin: int = 0) -> dict[str, Any]:
-        """Return it for the page; of many files those from `begin` on, at most `FILES`."""
-        added, removed = totals(self.files)
-        files = [{"number": at, **_shown(file)} for at, file in enumerate(self.files)][begin:begin + FILES]
-        more = begin + FILES if len(self.files) > begin + FILES else None
-        return {**asdict(self.change), "uncommitted": self.change.is_uncommitted,
-                "commits": [asdict(commit) for commit in self.commits], "more_commits": self.more_commits,
-                "count": len(self.files), "added": added, "removed": removed, "files": files, "next": more,
-                "conflicts": [each.to_json() for each in self.conflicts],
-                "checks": [asdict(check) for check in self.checks], "evidence": list(self.evidence),
-                "artefacts": [asdict(each) for each in self.artefacts], "folder": self.folder,
-                "reason": spell_hidden(self.reason), "attempts": list(self.attempts)}
-
-
-def _shown(file: FileChange) -> dict[str, Any]:
-    return {name: value for name, value in file.to_json().items() if not name.endswith("blob")}
 
 
 # ---- which commits --------------------------------------------------------------------------------------------------
@@ -202,24 +202,28 @@ def _worktree(runtime: Runtime, run: str, node: str, attempt: int) -> Path | Non
 # ---- everything about them ------------------------------------------------------------------------------------------
 
 
-def read_changes(runtime: Runtime, run: str, node: str, attempt: int | None = None,
-                 queue: MergeQueue | None = None, entry: MergeEntry | None = None) -> Changes:
-    """Read everything about the work of an attempt, or of a merge entry of it; NotFound, or GitError if its commits
-    are gone."""
-    queue = queue or node_queue(runtime, runtime.launch(run), "review")
-    change = change_of_entry(queue.git, entry) if entry is not None else find_change(runtime, run, node, attempt, queue)
+def read_changes(runtime: Runtime, queue: MergeQueue, change: Change, changed: Sequence[FileChange],
+                 begin: int = 0) -> Changes:
+    """Read everything about a change, whose files are known; of many files it lists those from `begin` on. GitError if
+    its commits are gone.
+    """
     entry = queue.state.entries.get(change.entry)
-    git, files = queue.git, runtime.files(run)
-    folder = files.attempt(node, change.attempt)
+    git, files = queue.git, runtime.files(change.run)
+    folder = files.attempt(change.node, change.attempt)
     span = f"{change.base}..{change.commit}"
+    added, removed = totals(changed)
+    listed = [ListedFile(number, each.path, each.status, each.old_path, each.added, each.removed, each.mode)
+              for number, file in list(enumerate(changed))[begin:begin + FILES] for each in [file.spelled()]]
+    why = entry.reason if entry is not None and not entry.awaits_approval else ""
     return Changes(
-        change, read_commits(git, span), max(0, git.count_commits(span) - COMMITS),
-        changed_files(git, change.base, change.head), _conflicts(git, entry),
-        read_checks(queue, entry, files, node, change.attempt),
-        [*(f"it {describe_change(each)}" for each in (entry.changes if entry is not None else None) or ()),
-         *read_evidence(folder, run, node, change.attempt)], _artefacts(folder), str(folder),
-        entry.reason if entry is not None and not entry.awaits_approval else "",
-        list(range(1, files.latest_attempt(node) + 1)))
+        **fields_of(change), uncommitted=change.is_uncommitted, commits=read_commits(git, span),
+        more_commits=max(0, git.count_commits(span) - COMMITS), count=len(changed), added=added, removed=removed,
+        files=listed, next=begin + FILES if len(changed) > begin + FILES else None, conflicts=_conflicts(git, entry),
+        checks=read_checks(queue, entry, files, change.node, change.attempt),
+        evidence=[*(f"it {describe_change(each)}" for each in (entry.changes if entry is not None else None) or ()),
+                  *read_evidence(folder, change.run, change.node, change.attempt)],
+        artefacts=_artefacts(folder), folder=str(folder), reason=spell_hidden(why),
+        attempts=list(range(1, files.latest_attempt(change.node) + 1)))
 
 
 def read_commits(git: Git, span: str) -> list[CommitLine]:
@@ -241,7 +245,7 @@ def _conflicts(git: Git, entry: MergeEntry | None) -> list[ConflictedFile]:
     try:
         return read_conflicts(git, tip, entry.oid) if tip else []
     except (GitError, OSError):
-        return [ConflictedFile(path, ()) for path in entry.files]
+        return [ConflictedFile(spell_name(path), ()) for path in entry.files]
 
 
 def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, node: str, attempt: int) -> list[Check]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.system.git import GitError
 from garrison.system.terminal_text import spell_name
-from garrison.values import Value, asdict
+from garrison.values import Value
 from garrison.views.diff import BIG_FILE, SECONDS, show_line
 
 if TYPE_CHECKING:
@@ -36,11 +36,9 @@ class ConflictedFile(Value):
     """A file that git could not merge, with its conflicts."""
 
     path: str
+    """Its name, spelled out."""
     lines: Sequence[ConflictLine]
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"path": spell_name(self.path), "lines": [asdict(line) for line in self.lines], "note": self.note}
 
 
 def read_conflicts(git: Git, ours: str, theirs: str) -> list[ConflictedFile]:
@@ -58,7 +56,7 @@ def read_conflicts(git: Git, ours: str, theirs: str) -> list[ConflictedFile]:
             note = ""
             if len(found) < FILES:
                 lines, note = _read_file(git, extra, f"{tree}:{name}")
-            found.append(ConflictedFile(name, lines, note))
+            found.append(ConflictedFile(spell_name(name), lines, note))
         return found
 
 

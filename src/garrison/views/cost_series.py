@@ -7,12 +7,12 @@ proportion, so that the last sums are those of `garrison cost`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
 
 from garrison.records import costs
 from garrison.records.costs import UsageRecord
 from garrison.system.clock import from_iso
-from garrison.values import Value, asdict
+from garrison.values import Value
 
 STEPS = 60
 """Times at which sums are given."""
@@ -33,19 +33,12 @@ class Payment(Value):
 
 
 class CostSeries(Value):
-    """Sums in US dollars at `times`, by node and by model; the last ones are the totals."""
+    """Sums in US dollars at `times`, by node and by model; the last ones are the totals, which are `usd` in all."""
 
     times: Sequence[float] = ()
-    nodes: Mapping[str, Sequence[float]] | None = None
-    models: Mapping[str, Sequence[float]] | None = None
-
-    @property
-    def usd(self) -> float:
-        return sum(sums[-1] for sums in (self.models or {}).values())
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "usd": round(self.usd, 6), "nodes": dict(self.nodes or {}),
-                "models": dict(self.models or {})}
+    nodes: Mapping[str, Sequence[float]] = MappingProxyType({})
+    models: Mapping[str, Sequence[float]] = MappingProxyType({})
+    usd: float = 0.0
 
 
 NO_COSTS = CostSeries()
@@ -76,7 +69,8 @@ def cost_series(paid: Iterable[Payment], begin: float, end: float, steps: int = 
         step = min(max(int((each.at - begin) / width), 0), steps - 1)
         for name, series in ((each.node, nodes), (each.model, models)):
             series.setdefault(name, [0.0] * steps)[step] += each.usd
-    return CostSeries(times, _most(_summed(nodes)), _summed(models))
+    summed = _summed(models)
+    return CostSeries(times, _most(_summed(nodes)), summed, round(sum(sums[-1] for sums in summed.values()), 6))
 
 
 def _summed(series: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

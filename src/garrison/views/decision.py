@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.node_status import shown
@@ -13,7 +13,7 @@ from garrison.processes.run_plan import read_plan
 from garrison.processes.run_state import replay_run
 from garrison.records import journal
 from garrison.system.terminal_text import spell_hidden
-from garrison.values import Value, asdict
+from garrison.values import Value
 from garrison.views.changes import change_of_entry
 from garrison.views.diff import changed_files, totals
 from garrison.views.usage import CostReader
@@ -53,11 +53,10 @@ class Decision(Value):
     """Further nodes before it, which are not shown."""
     usd: float | None
     """Costs of the whole run so far."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "files": sum(each.files or 0 for each in self.outcomes),
-                "added": sum(each.added for each in self.outcomes),
-                "removed": sum(each.removed for each in self.outcomes)}
+    files: int = 0
+    """With the lines that were added and removed: of all outcomes."""
+    added: int = 0
+    removed: int = 0
 
 
 def tasks_before(edges: Iterable[tuple[str, str]], node: str, tasks: Collection[str]) -> list[str]:
@@ -89,7 +88,8 @@ def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Deci
     queue = node_queue(runtime, launch, "review")
     costs = CostReader(runtime.home).read(datetime.now(UTC).date().isoformat()).of_run(run)
     outcomes = [_outcome(queue, costs, run, name, state.nodes[name]) for name in names[:NODES] if name in state.nodes]
-    return Decision(outcomes, max(0, len(names) - NODES), costs.usd)
+    return Decision(outcomes, max(0, len(names) - NODES), costs.usd, sum(each.files or 0 for each in outcomes),
+                    sum(each.added for each in outcomes), sum(each.removed for each in outcomes))
 
 
 def _outcome(queue: MergeQueue, costs: RunCosts, run: str, name: str, node: NodeState) -> Outcome:

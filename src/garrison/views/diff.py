@@ -8,12 +8,12 @@ browser would act upon or hide are spelled out. A file that is too large, or not
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.errors import NotFound
 from garrison.system.git import GitError
 from garrison.system.terminal_text import spell_hidden, spell_name
-from garrison.values import Value, asdict
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -56,12 +56,13 @@ class FileChange(Value):
     old_blob: str = ""
     new_blob: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "path": spell_name(self.path), "old_path": spell_name(self.old_path)}
+    def spelled(self) -> FileChange:
+        """Return it with its names spelled out, for people."""
+        return replace(self, path=spell_name(self.path), old_path=spell_name(self.old_path))
 
 
-class Line(Value):
-    """One line of a diff: `kind` is ` `, `+`, `-` or `@` (the beginning of a hunk)."""
+class Line(Value, array_like=True):
+    """One line of a diff, as JSON a short list: `kind` is ` `, `+`, `-` or `@` (the beginning of a hunk)."""
 
     kind: str
     old: int
@@ -71,23 +72,15 @@ class Line(Value):
     more: int = 0
     """Characters of it that are not shown."""
 
-    def to_json(self) -> list[Any]:
-        """Return it as a short list: a diff has many."""
-        return [self.kind, self.old, self.new, self.text, self.more]
-
 
 class FileDiff(Value):
-    """Some lines of one file's diff; `next` is where the following ones begin, None after the last."""
+    """Some lines of one file's diff, its names spelled out; `next` is where more begin, None after the last."""
 
     file: FileChange
     lines: Sequence[Line]
     note: str = ""
     """Reason why no lines are shown, such as `data, 12,345 bytes`."""
     next: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"file": self.file.to_json(), "lines": [line.to_json() for line in self.lines], "note": self.note,
-                "next": self.next}
 
 
 def changed_files(git: Git, base: str, head: str) -> list[FileChange]:
@@ -111,8 +104,8 @@ def parse_changes(output: str) -> list[FileChange]:
                 next(parts, ""), next(parts, "")
             counts.append((_number(added), _number(removed)))
     counts += [(None, None)] * (len(raw) - len(counts))
-    return [FileChange(file.path, file.status, file.old_path, *count, file.mode, file.old_blob, file.new_blob)
-            for file, count in zip(raw, counts, strict=False)]
+    return [replace(file, added=added, removed=removed)
+            for file, (added, removed) in zip(raw, counts, strict=False)]
 
 
 def _parse_raw(part: str, rest: Iterator[str]) -> FileChange:
@@ -144,17 +137,18 @@ def file_at(files: Sequence[FileChange], number: int) -> FileChange:
 
 def read_diff(git: Git, file: FileChange, begin: int = 0, lines: int = LINES) -> FileDiff:
     """Return lines of one file's diff, from line `begin` of it on."""
+    shown = file.spelled()
     if _SUBMODULE in file.mode or _is_submodule(git, file):
-        return FileDiff(file, (), f"a submodule: {_short(file.old_blob)} → {_short(file.new_blob)}")
+        return FileDiff(shown, (), f"a submodule: {_short(file.old_blob)} → {_short(file.new_blob)}")
     sizes = _sizes(git, file)
     if max(sizes) > BIG_FILE:
-        return FileDiff(file, (), f"too large to show: {_describe_sizes(*sizes)}")
+        return FileDiff(shown, (), f"too large to show: {_describe_sizes(*sizes)}")
     texts = [_read(git, blob) for blob in (file.old_blob, file.new_blob)]
     if any("\0" in text[:_NUL_WITHIN] for text in texts):
-        return FileDiff(file, (), f"data, not text: {_describe_sizes(*sizes)}")
+        return FileDiff(shown, (), f"data, not text: {_describe_sizes(*sizes)}")
     found = list(_take(_all_lines(git, file, *texts), begin, lines + 1))
     note = "" if found or begin else "no line of it changed" if sizes[0] or sizes[1] else "empty"
-    return FileDiff(file, found[:lines], note, begin + lines if len(found) > lines else None)
+    return FileDiff(shown, found[:lines], note, begin + lines if len(found) > lines else None)
 
 
 def read_line(git: Git, file: FileChange, number: int) -> str:

@@ -43,8 +43,8 @@ from garrison.supervise.decisions import DecisionInputs, decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
 from garrison.system.git.rescues import parse_rescue
-from garrison.values import Value, asdict, replace
-from garrison.views.event_log import QUEUE, Event
+from garrison.values import Value, replace
+from garrison.views.event_log import GUARDIAN, QUEUE, Event
 from garrison.views.node_view import first_line
 
 
@@ -63,9 +63,6 @@ class Line(Value):
     same: bool | None = None
     """True if replaying the decision from its observations gives the same result; None without a decision."""
     basis: dict[str, Any] = msgspec.field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def explain(events: Sequence[Event], names: frozenset[str], nodes: Collection[str] = ()) -> list[Line]:
@@ -113,15 +110,20 @@ def earlier_attempts(events: Sequence[Event], node: str) -> dict[int, str]:
     ends: dict[int, str] = {}
     at = 0
     for event in events:
-        try:
-            record = decode_data(event.kind, event.data) if event.node == node and event.journal != QUEUE else None
-        except ValueError:
-            continue
-        change = record.effect if isinstance(record, GuardianSignal) else record
-        if isinstance(change, NodeChanged) and change.node == node and change.attempt > at:
+        if (change := change_of(event, node)) is not None and change.attempt > at:
             ends |= {at: change.reason} if at else {}
             at = change.attempt
     return ends
+
+
+def change_of(event: Event, node: str) -> NodeChanged | None:
+    """Return the change of a node's status that an event reports; None for others, and for what cannot be read."""
+    try:
+        record = decode_data(event.kind, event.data) if event.node == node and event.journal == GUARDIAN else None
+    except ValueError:
+        return None
+    change = record.effect if isinstance(record, GuardianSignal) else record
+    return change if isinstance(change, NodeChanged) and change.node == node else None
 
 
 def describe(event: Event) -> Line | None:

@@ -7,7 +7,6 @@ settings, or the queue's configuration.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -48,7 +47,7 @@ class Used(Value):
     boot_id: str = ""
 
 
-class Limit(Value):
+class Limit(Value, omit_defaults=True):
     """One limit: how much of `unit` is allowed at `level`, how much is used by name, and what sets the limit."""
 
     level: str
@@ -60,11 +59,6 @@ class Limit(Value):
     set_by: str
     window_s: float | None = None
     """Seconds after which a use no longer counts; None: never."""
-
-    def to_json(self) -> dict[str, Any]:
-        row = {"level": self.level, "limit": self.limit, "unit": self.unit, "text": self.text,
-               "used": dict(self.used), "set_by": self.set_by}
-        return row if self.window_s is None else {**row, "window_s": self.window_s}
 
 
 def limits(launch: Launch, timing: Timing, used: Used) -> list[Limit]:

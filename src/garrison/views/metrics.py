@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -18,7 +17,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from garrison.merge.queue import list_queues, target_of_folder
 from garrison.processes.run_status import Status
 from garrison.views.run_view import RunReader, RunView
-from garrison.views.usage import cost_rows
+from garrison.views.usage import CostRow, cost_rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -76,7 +75,7 @@ def run_metrics(views: Iterable[RunView]) -> list[Metric]:
         for place, count in view.counts.items():
             nodes.add_metric([run, place], count)
         for node in view.details.nodes if view.details else ():
-            attempts.add_metric([run, node.node], node.journaled.attempt)
+            attempts.add_metric([run, node.node], node.attempt)
         questions.add_metric([run], len(view.questions))
         deaths.add_metric([run], view.deaths)
         problems.add_metric([run], len(view.problems))
@@ -89,15 +88,15 @@ def run_metrics(views: Iterable[RunView]) -> list[Metric]:
     return [runs, nodes, attempts, questions, deaths, problems, up, incarnations, beats]
 
 
-def cost_metrics(rows: Iterable[Mapping[str, Any]]) -> list[Metric]:
+def cost_metrics(rows: Iterable[CostRow]) -> list[Metric]:
     """Return the metrics of `cost` rows by node. Pure."""
     usd = CounterMetricFamily("garrison_cost_usd", "What Claude sessions have cost", labels=["run", "node"])
     calls = CounterMetricFamily("garrison_model_calls", "Model calls of Claude sessions", labels=["run", "node"])
     tokens = CounterMetricFamily("garrison_tokens", "Tokens of Claude sessions", labels=["run", "node", "direction"])
     for row in rows:
-        run, _, node = row["of"].partition("/")
-        usd.add_metric([run, node], row["usd"])
-        calls.add_metric([run, node], row["calls"])
-        for direction in ("input", "output"):
-            tokens.add_metric([run, node, direction], row[direction])
+        run, _, node = row.of.partition("/")
+        usd.add_metric([run, node], row.usd)
+        calls.add_metric([run, node], row.calls)
+        tokens.add_metric([run, node, "input"], row.input)
+        tokens.add_metric([run, node, "output"], row.output)
     return [usd, calls, tokens]

@@ -10,7 +10,9 @@ import os
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.agents.base import NO_REPORT
 from garrison.agents.claude.attempt_files import AttemptFiles
@@ -40,7 +42,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.system import machine
 from garrison.system.clock import from_iso
 from garrison.system.terminal_text import shorten
-from garrison.values import Value, asdict, fields_of
+from garrison.values import Value, fields_of
 from garrison.views.limits import Used
 from garrison.views.process_view import AgentEvidence, ProcessView, agent_evidence
 from garrison.views.remote import describe_remote, hosts_cut_off
@@ -69,58 +71,65 @@ class Parking(Value):
     """None where no probe will come."""
 
 
-class NodeView(Value):
-    """One node at one moment."""
+class Incarnations(Value):
+    """Numbers of a node's latest runner and agent in this attempt, 0 before the first."""
+
+    runner: int = 0
+    agent: int = 0
+
+
+class ShownNode(Value, omit_defaults=True, kw_only=True):
+    """One node at one moment, as `status --json` prints it; what is journaled of it, see `NodeState`."""
 
     node: str
-    journaled: NodeState
+    state: str = msgspec.field(name="status")
+    """Its state in one word (`state_word`), the same in every view."""
+    attempt: int
+    reason: str
+    commit: str
+    since: str
+    step: str
+    first: int
+    kind: str
+    steer: str
+    landing: str
+    parks: int
+    moved: int
+    escalated: str
     place: str
     doing: str
+    parking: Parking | None = msgspec.field(name="parked")
     asks: bool
-    blocked: bool
-    """True if failed nodes keep it from ever starting."""
-    parking: Parking | None
     phase: str
     """Of its runner's hook."""
     agent_phase: str
-    state: str
-    """Its state in one word (`state_word`), the same in every view."""
     signs: AgentEvidence | None
     """Evidence of its agent's activity, while that works."""
     attempts: int
     """Number of attempts it may have."""
     deaths: int
     """Of its agent, in this attempt."""
-    runner: ProcessView | None
-    agent: ProcessView | None
+    incarnations: Incarnations = msgspec.field(name="lives")
     since_s: float | None
-    refused_hosts: Sequence[RefusedHost] = ()
+    refused_hosts: list[RefusedHost]
     """Hosts that this attempt's programs were refused."""
-    host_settings: HostSettings | None = None
-    """With any: the hosts that may be reached now."""
     unreported: bool = False
     """Set if its agent ended without a report, so that its work alone was judged."""
-    failovers: Sequence[Failover] = ()
-    """Agents of this attempt that could not go on, each with the one that did."""
     outage: Outage | None = None
     """What its agent waits for with all agents of its account."""
+    failovers: list[Failover] = msgspec.field(default_factory=list)
+    """Agents of this attempt that could not go on, each with the one that did."""
 
-    @property
-    def incarnations(self) -> dict[str, int]:
-        return {"runner": self.runner.incarnation if self.runner else 0,
-                "agent": self.agent.incarnation if self.agent else 0}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
-        return {"node": self.node, **fields_of(self.journaled), "status": self.state, "place": self.place,
-                "doing": self.doing, "parked": asdict(self.parking) if self.parking else None, "asks": self.asks,
-                "phase": self.phase, "agent_phase": self.agent_phase,
-                "signs": self.signs.to_json() if self.signs else None, "attempts": self.attempts,
-                "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s,
-                "refused_hosts": [host.to_json() for host in self.refused_hosts],
-                **({"unreported": True} if self.unreported else {}),
-                **({"outage": asdict(self.outage)} if self.outage else {}),
-                **({"failovers": [asdict(each) for each in self.failovers]} if self.failovers else {})}
+class NodeView(ShownNode, kw_only=True):
+    """One node with what only the other views show of it."""
+
+    blocked: bool = False
+    """True if failed nodes keep it from ever starting."""
+    runner: ProcessView | None = None
+    agent: ProcessView | None = None
+    host_settings: HostSettings | None = None
+    """With refused hosts: the hosts that may be reached now."""
 
 
 class FailedNode(Value):
@@ -132,9 +141,6 @@ class FailedNode(Value):
     tail: str
     folder: str
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class QueueEntryView(Value):
     """An unfinished merge entry of the run; `position` counts those of other runs too, from 1."""
@@ -145,9 +151,6 @@ class QueueEntryView(Value):
     status: str
     age_s: float | None
     doing: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class NodeReader:
@@ -231,11 +234,10 @@ class NodeReader:
 
     def failed(self, node: NodeView) -> FailedNode:
         """Return why a node failed."""
-        folder = self.files.attempt(node.node, node.journaled.attempt)
+        folder = self.files.attempt(node.node, node.attempt)
         path = folder / "result.json"
         result = self.records.load(path, lambda: run_records.load(Result, path))
-        return FailedNode(node.node, node.journaled.attempt, node.journaled.reason, result.tail if result else "",
-                          str(folder))
+        return FailedNode(node.node, node.attempt, node.reason, result.tail if result else "", str(folder))
 
     def landing(self, age: Callable[[str], float | None]) -> list[QueueEntryView]:
         """Return the run's unfinished merge entries."""
@@ -268,13 +270,19 @@ class NodeReader:
         state = state_word(place, runner, agent, asks=asks, landing=facts.entry.landing if facts.entry else "",
                            guardian_alive=self.guardian_alive)
         folder = self.files.attempt(name, node.attempt)
-        refused = refused_in_attempt(folder)
-        return NodeView(name, node, place, describe_activity(facts), asks,
-                        bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
-                        node.first + node.moved + (0 if no_rework else self.launch.max_rework), facts.deaths, runner,
-                        agent, age(node.since), refused, self._host_settings if refused else None,
-                        AttemptFiles(folder).unreported.exists(), read_failovers(folder),
-                        read_outage(AttemptFiles(folder).outage) if node.status == "active" else None)
+        refused, of_attempt = refused_in_attempt(folder), AttemptFiles(folder)
+        journaled = fields_of(node)
+        del journaled["status"]  # the view has a word for it
+        return NodeView(
+            **journaled, node=name, state=state, place=place, doing=describe_activity(facts), asks=asks,
+            blocked=bool(blocked), parking=self._parking(name), phase=facts.phase,
+            agent_phase=agent.phase if agent else "", signs=signs,
+            attempts=node.first + node.moved + (0 if no_rework else self.launch.max_rework), deaths=facts.deaths,
+            incarnations=Incarnations(runner.incarnation if runner else 0, agent.incarnation if agent else 0),
+            runner=runner, agent=agent, since_s=age(node.since), refused_hosts=refused,
+            host_settings=self._host_settings if refused else None, unreported=of_attempt.unreported.exists(),
+            failovers=list(read_failovers(folder)),
+            outage=read_outage(of_attempt.outage) if node.status == "active" else None)
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
                suspended: bool = False) -> NodeFacts:
@@ -384,8 +392,8 @@ def unreported_work(nodes: Iterable[NodeView]) -> list[str]:
 def changed_agents(nodes: Iterable[NodeView]) -> list[str]:
     """Return a line for each agent that does a node's present attempt in place of another one."""
     return [line for node in nodes for line in (
-        *([f"{node.node}: given to {node.journaled.escalated}, since the work before was refused (escalate)"]
-          if node.journaled.escalated else []),
+        *([f"{node.node}: given to {node.escalated}, since the work before was refused (escalate)"]
+          if node.escalated else []),
         *(f"{node.node}: {each.describe()}" for each in node.failovers))]
 
 

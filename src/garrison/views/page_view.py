@@ -1,17 +1,19 @@
 """Run as the web page shows it: a snapshot, then a patch per journal record and per observation.
 
-A patch holds the whole values of the parts that changed, so that a snapshot with all later patches applied is the
-current snapshot. The records of one journal arrive in order, those of several in any; the snapshot is the same.
-Everything that no journal holds (processes, resource usage, hook phases, costs) is an `Observation`; only the changes
-between two of them are sent.
+Both are `Parts`. A patch holds the whole values of the parts that changed, so that a snapshot with all later patches
+applied is the current snapshot. The records of one journal arrive in order, those of several in any; the snapshot is
+the same. Everything that no journal holds (processes, resource usage, hook phases, costs) is an `Observation`; only the
+changes between two of them are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import UNSET, UnsetType
 
 from garrison.config import NotifyConfig
 from garrison.ends import WaitKind
@@ -22,7 +24,7 @@ from garrison.pipeline.node_status import IMPL_COMPLETE, Landing, is_unchanged, 
 from garrison.processes.launcher.notifications import open_notifications
 from garrison.processes.launcher.policy import Parked
 from garrison.processes.run_state import ENDED
-from garrison.processes.run_status import StatusReason, decide_status
+from garrison.processes.run_status import Status, StatusReason, decide_status
 from garrison.records.events import (
     GateChanged,
     GuardianSignal,
@@ -35,24 +37,23 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system.resource_usage import NO_USAGE, Usage
 from garrison.system.terminal_text import clean
-from garrison.values import Value
+from garrison.values import Value, fields_of, project, replace
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
-from garrison.views.flow_trace import FlowTrace
 from garrison.views.node_view import place_of, refused_hosts, shared_outages
 from garrison.views.process_view import ProcessView
-from garrison.views.run_lines import RunLines
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import PROBLEMS, RunReader, RunView, waits_for
 from garrison.views.usage import (
     NO_RUN_COSTS,
     CostReader,
     RunCosts,
+    ShownCosts,
     UsageByProcess,
     process_meter,
     rounded,
     sum_by_process,
 )
-from garrison.views.waits import entries_to_approve, gate_json, review_json, waits_of
+from garrison.views.waits import ShownGate, ShownWait, entries_to_approve, show_gate, show_review, waits_of
 from garrison.views.work_in_progress import EARLIER_RUNS, ProgressReader, WorkInProgress
 
 TIMELINE, SIGNALS = 300, 200
@@ -63,40 +64,179 @@ PASSED_STATUS: Mapping[str, str] = {"success": "passed", "partial_success": "pas
 TEXT = 600
 """Characters of a text within an event; the rest is in the node's detail."""
 MIB = 1 << 20
+E = TypeVar("E", "TimelineEntry", "SignalEntry")
 NO_WORK: Mapping[str, WorkInProgress] = {}
+
+
+# ---- parts of a page
+
+
+class ObservedNode(Value):
+    """What no journal holds of a node."""
+
+    state: str = ""
+    phase: str = ""
+    doing: str = ""
+    cost: float | None = None
+    cannot: bool = False
+    """True if failed nodes keep it from ever starting."""
+    work: WorkInProgress | None = None
+
+
+class PageNode(Value):
+    """What the journals and the graph hold of a node."""
+
+    node: str
+    label: str
+    shape: str
+    agent: str
+    deaths: int
+    status: str
+    place: str
+    attempt: int = 0
+    since: str = ""
+    reason: str = ""
+    commit: str = ""
+    asks: str = ""
+    parked: str | None = None
+    """Why a person parked it; None if no person did."""
+    answer: str | UnsetType = UNSET
+    """Way that was taken at a node without an agent."""
+
+
+class WholeNode(PageNode, kw_only=True):
+    """A node with what was observed of it."""
+
+    state: str
+    phase: str
+    doing: str
+    cost: float | None
+    cannot: bool
+    work: WorkInProgress | None
+
+
+class PageProcess(Value):
+    """One process: ages in seconds, CPU in percent of a core, memory in MiB."""
+
+    who: str
+    kind: str
+    node: str
+    status: str
+    living: bool
+    phase: str
+    life: int
+    pid: int | None
+    why: str
+    beat_age_s: float | None
+    cpu: float | None
+    memory_mib: float
+
+
+class PageEntry(Value):
+    """An unfinished merge entry; `position` counts from 1, those of other runs too."""
+
+    id: str
+    node: str
+    attempt: int
+    branch: str
+    state: str
+    word: str
+    position: int
+    since: str
+    priority: int
+    detail: str
+    tests: int
+
+
+class PageQueue(Value):
+    """The queues of a run as one; `target` is the branch of the one to pause or resume."""
+
+    paused: bool = False
+    reason: str = ""
+    target: str = ""
+    entries: Sequence[PageEntry] = ()
+
+
+class Notice(Value):
+    """Something that a person is to be told now."""
+
+    key: str
+    event: str
+    node: str
+    text: str
+
+
+class TimelineEntry(Value):
+    """An event of the run's timeline."""
+
+    id: str
+    at: str
+    kind: str
+    node: str
+    text: str
+
+
+class SignalEntry(Value):
+    """A signal."""
+
+    id: str
+    at: str
+    type: str
+    source: str
+    target: str
+    node: str
+    text: str
+
+
+class Parts(Value):
+    """Parts of a run on the page: all of them in a snapshot, those that changed in a patch."""
+
+    status: Status | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    problems: list[str] | UnsetType = UNSET
+    gates: list[ShownGate] | UnsetType = UNSET
+    waits: list[ShownWait] | UnsetType = UNSET
+    queue: PageQueue | UnsetType = UNSET
+    notices: list[Notice] | UnsetType = UNSET
+    followed: Mapping[str, int] | UnsetType = UNSET
+    """Edge of the graph → how often it was followed; in a patch those that were."""
+    nodes: Mapping[str, PageNode | ObservedNode] | UnsetType = UNSET
+    """In a patch those that changed, with what of them did."""
+    timeline: list[TimelineEntry] | UnsetType = UNSET
+    signals: list[SignalEntry] | UnsetType = UNSET
+    timeline_add: list[TimelineEntry] | UnsetType = UNSET
+    signals_add: list[SignalEntry] | UnsetType = UNSET
+    layers: list[PageProcess] | UnsetType = UNSET
+    costs: ShownCosts | UnsetType = UNSET
+    hint: str | UnsetType = UNSET
+    living: bool | UnsetType = UNSET
+
+
+NOTHING = Parts()
 
 
 # ---- observing
 
 
 class Observation(Value):
-    """State of a run that no journal holds: its processes, and for each node its activity and cost. JSON data,
-    except `view`, from which the rest is derived.
-    """
+    """State of a run that no journal holds: its processes, and for each node its activity and cost."""
 
     view: RunView
-    processes: Mapping[str, dict[str, Any]]
+    processes: Mapping[str, PageProcess]
     """By role-name."""
-    nodes: Mapping[str, dict[str, Any]]
-    costs: dict[str, Any]
+    nodes: Mapping[str, ObservedNode]
+    costs: ShownCosts
 
-    def changes(self, before: Observation | None) -> dict[str, Any]:
+    def changes(self, before: Observation | None) -> Parts:
         """Return what differs from the earlier observation `before` (None: everything)."""
-        patch: dict[str, Any] = {}
         processes = [process for stem, process in self.processes.items()
                      if before is None or before.processes.get(stem) != process]
         nodes = {name: node for name, node in self.nodes.items() if before is None or before.nodes.get(name) != node}
-        if processes:
-            patch["layers"] = processes
-        if nodes:
-            patch["nodes"] = nodes
-        if before is None or before.costs != self.costs:
-            patch["costs"] = self.costs
-        if before is None or before.view.hint != self.view.hint:
-            patch["hint"] = self.view.hint
-        if before is None or before.view.living != self.view.living:
-            patch["living"] = self.view.living
-        return patch
+        return Parts(
+            layers=processes or UNSET, nodes=nodes or UNSET,
+            costs=self.costs if before is None or before.costs != self.costs else UNSET,
+            hint=self.view.hint if before is None or before.view.hint != self.view.hint else UNSET,
+            living=self.view.living if before is None or before.view.living != self.view.living else UNSET)
 
 
 class HomeObserver:
@@ -105,7 +245,6 @@ class HomeObserver:
     def __init__(self, home: Path) -> None:
         self.home, self.runs = home, RunReader(home)
         self._meter, self._costs, self._progress = process_meter(home), CostReader(home), ProgressReader(home)
-        self._lines = RunLines(self.runs)
 
     def observe(self, runs: list[str]) -> dict[str, Observation]:
         """Return an observation of each of `runs` that exists; the processes are measured once for all."""
@@ -123,54 +262,71 @@ class HomeObserver:
         return self._progress.read(launch, view.details.nodes, self.runs.worked(view.run_id),
                                    self.runs.worked_earlier(launch, EARLIER_RUNS))
 
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[RunLine]:
         costs = self._costs.read(self.runs.observer.clock.utc()[:10]).by_run()
-        views = self._lines.read()
+        views = self.runs.read_all()
         return [run_line(view, costs.get(view.run_id, NO_RUN_COSTS)) for view in reversed(views)]
 
 
 def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts,
                    work: Mapping[str, WorkInProgress] = NO_WORK) -> Observation:
     """Make an observation of a run that was read with details; `work`: progress of its nodes at work. Pure."""
-    spent = costs.to_json()
-    nodes = view.details.nodes if view.details else []
+    spent = costs.shown()
     return Observation(
         view,
-        {process.stem: process_json(process, used.get((view.run_id, process.stem), NO_USAGE))
+        {process.stem: _page_process(process, used.get((view.run_id, process.stem), NO_USAGE))
          for process in view.processes},
-        {node.node: {"state": node.state, "phase": node.phase, "doing": node.doing,
-                     "cost": spent["nodes"].get(node.node), "cannot": node.place == "waiting" and node.blocked,
-                     "work": work[node.node].to_json() if node.node in work else None}
-         for node in nodes},
+        {node.node: ObservedNode(node.state, node.phase, node.doing, spent.nodes.get(node.node),
+                                 node.place == "waiting" and node.blocked, work.get(node.node))
+         for node in (view.details.nodes if view.details else ())},
         spent)
 
 
-def process_json(process: ProcessView, used: Usage) -> dict[str, Any]:
-    """Return one process: ages in seconds, CPU in percent of a core, memory in MiB."""
+def _page_process(process: ProcessView, used: Usage) -> PageProcess:
     beat = process.beat_age_s if process.living else None
-    return {"who": process.stem, "kind": process.role, "node": process.name if process.role in NODE_ROLES else "",
-            "status": process.status, "living": process.living, "phase": process.phase, "life": process.incarnation,
-            "pid": process.pid if process.living else None, "why": process.why,
-            "beat_age_s": None if beat is None else round(beat, 1),
-            "cpu": None if used.cpu is None else round(used.cpu, 1),
-            "memory_mib": round(used.memory / MIB, 1) if used.memory else 0}
+    return PageProcess(
+        process.stem, process.role, process.name if process.role in NODE_ROLES else "", process.status, process.living,
+        process.phase, process.incarnation, process.pid if process.living else None, process.why,
+        None if beat is None else round(beat, 1), None if used.cpu is None else round(used.cpu, 1),
+        round(used.memory / MIB, 1) if used.memory else 0)
 
 
-def run_line(view: RunView, costs: RunCosts) -> dict[str, Any]:
-    """Return a run's line in the list of runs; `gates` is the number of its `waits`.
+class RunLine(Value):
+    """A run's line in the list of runs."""
 
-    `counts`: as the bar of the run's own page, where a node that asks is in no other place.
-    """
+    run: str
+    title: str
+    pipeline: str
+    status: Status
+    reason: str
+    created: str
+    ended: str | None
+    nodes_done: int
+    nodes: int
+    counts: Mapping[str, int]
+    """As the bar of the run's own page, where a node that asks is in no other place."""
+    progress: str
+    failed: int
+    gates: int
+    """Number of its `waits`."""
+    waits: list[ShownWait]
+    cost: float | None
+    repo: str
+    target: str
+    deaths: int
+    hint: str
+
+
+def run_line(view: RunView, costs: RunCosts) -> RunLine:
+    """Make the line of a run; its name stands where it has no pipeline."""
     counts = {**{place: count - view.asking.get(place, 0) for place, count in view.counts.items()},
               "asking": sum(view.asking.values())}
-    return {"run": view.run_id, "title": view.pipeline_id or view.run_id, "pipeline": view.pipeline_id,
-            "status": view.status, "reason": view.reason[:TEXT], "created": view.created_at,
-            "ended": (view.ended_at or None) if view.status in ENDED or not view.living else None,
-            "nodes_done": view.landed,
-            "nodes": view.total, "counts": {place: count for place, count in counts.items() if count},
-            "progress": view.progress, "failed": view.counts.get("failed", 0), "gates": len(view.waits),
-            "waits": [wait.to_json() for wait in view.waits], "cost": rounded(costs.usd), "repo": view.repo,
-            "target": view.base, "deaths": view.deaths, "hint": view.hint}
+    return RunLine(
+        view.run_id, view.pipeline_id or view.run_id, view.pipeline_id, view.status, view.reason[:TEXT],
+        view.created_at, (view.ended_at or None) if view.status in ENDED or not view.living else None, view.landed,
+        view.total, {place: count for place, count in counts.items() if count}, view.progress,
+        view.counts.get("failed", 0), len(view.waits), [project(ShownWait, wait) for wait in view.waits],
+        rounded(costs.usd), view.repo, view.base, view.deaths, view.hint)
 
 
 # ---- the page's model
@@ -191,64 +347,69 @@ class PageModel:
     model: RunModel
     graph: Mapping[str, GraphNode] = field(default_factory=dict)
     adhoc: bool = False
-    trace: FlowTrace | None = None
     notify_on: tuple[str, ...] = NotifyConfig().on
     """Events of which the page notifies, as `[notify]` lists them."""
-    timeline: list[dict[str, Any]] = field(default_factory=list)
-    signals: list[dict[str, Any]] = field(default_factory=list)
+    timeline: list[TimelineEntry] = field(default_factory=list)
+    signals: list[SignalEntry] = field(default_factory=list)
     observation: Observation | None = None
     keeps_all: bool = False
     """True to keep all entries of both lists, not only the latest."""
     _is_observed: bool = False
     """True if the guardian has written nothing since the observation: a process that writes is alive."""
-    _sent: dict[str, Any] = field(default_factory=dict)
-    """The parts as the clients have them."""
+    _sent: Parts = NOTHING
+    """The parts as the clients have them, except `nodes` and `followed`."""
+    _sent_nodes: dict[str, PageNode] = field(default_factory=dict)
+    _sent_followed: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._sent = self._parts()
+        self.mark_sent()
 
-    def snapshot(self) -> dict[str, Any]:
+    def mark_sent(self) -> None:
+        """Begin patches from here on: a client gets all that is known now with its snapshot."""
+        self._sent, self._sent_nodes, self._sent_followed = self._parts(), self._nodes(), self.model.followed
+
+    def snapshot(self) -> Parts:
         """Return everything known, the lists sorted by time."""
-        observed = self.observation
-        parts = {**self._parts(), "timeline": latest_entries(self.timeline, TIMELINE),
-                 "signals": latest_entries(self.signals, SIGNALS)}
-        if observed is None:
+        seen, nodes = self.observation, self._nodes()
+        parts = replace(self._parts(), nodes=nodes, followed=self.model.followed,
+                        timeline=latest_entries(self.timeline, TIMELINE), signals=latest_entries(self.signals, SIGNALS))
+        if seen is None:
             return parts
-        unknown = {"state": "", "phase": "", "doing": "", "cost": None, "cannot": False, "work": None}
-        nodes = {name: {**node, **observed.nodes.get(name, unknown)} for name, node in parts["nodes"].items()}
-        return {**parts, "nodes": nodes, "layers": list(observed.processes.values()), "costs": observed.costs,
-                "hint": observed.view.hint, "living": observed.view.living}
+        unknown = ObservedNode()
+        whole = {name: WholeNode(**fields_of(node), **fields_of(seen.nodes.get(name, unknown)))
+                 for name, node in nodes.items()}
+        return replace(parts, nodes=whole, layers=list(seen.processes.values()), costs=seen.costs, hint=seen.view.hint,
+                       living=seen.view.living)
 
-    def apply(self, record: Record, text: str = "") -> dict[str, Any]:
-        """Replay a record; return its patch, {} if nothing visible changed. `text` is the record in words.
+    def replay(self, record: Record, text: str = "") -> Parts:
+        """Replay a record; return what it adds to the lists. `text` is the record in words.
 
         A record that cannot be shown is listed in `problems`; the others are still shown.
         """
         problems = len(self.model.problems)
         self._is_observed = self._is_observed and record.journal != GUARDIAN
         lifecycle = self.model.apply(record)
-        added: dict[str, Any] = {}
         if len(self.model.problems) == problems:
             try:
                 kind = _TIMELINE_KINDS[lifecycle.kind] if lifecycle else self._timeline_kind(record)
-                added = self._list(record, kind, text)
+                return self._list(record, kind, text)
             except CANNOT_REPLAY as error:
                 self.model.report(record, error)
-        followed = self.trace.apply(record) if self.trace else {}
-        return {**self._changed(record), **added, **({"followed": followed} if followed else {})}
+        return NOTHING
 
-    def observe(self, observation: Observation) -> dict[str, Any]:
-        """Apply a new observation; return its patch, {} if nothing visible changed."""
+    def apply(self, record: Record, text: str = "") -> Parts:
+        """Replay a record; return its patch, NOTHING if nothing visible changed."""
+        added = self.replay(record, text)
+        return replace(self._changed(record), timeline_add=added.timeline_add, signals_add=added.signals_add)
+
+    def observe(self, observation: Observation) -> Parts:
+        """Apply a new observation; return its patch, NOTHING if nothing visible changed."""
         before, self.observation, self._is_observed = self.observation, observation, True
-        patch = observation.changes(before)
-        self._compare_status(patch)
-        self._compare(patch, "problems", self.problems)
-        self._compare(patch, "waits", self._waits())
-        return patch
+        return replace(observation.changes(before), **self._newer(self._judged()))
 
-    def observed(self) -> dict[str, Any]:
-        observed = self.observation.changes(None) if self.observation else {}
-        return {**observed, **self._status(), "problems": self.problems, "waits": self._waits()}
+    def observed(self) -> Parts:
+        observed = self.observation.changes(None) if self.observation else NOTHING
+        return replace(observed, **_set_fields(self._judged()))
 
     # ---- parts
 
@@ -277,113 +438,106 @@ class PageModel:
         """Return the nodes in the order in which the guardian's journal named them."""
         return list(self.model.state.nodes)
 
-    def _parts(self) -> dict[str, Any]:
-        return {**self._status(), "problems": self.problems, "gates": self._gates(), "waits": self._waits(),
-                "queue": self._queue(), "notices": self._notices(),
-                "followed": dict(self.trace.followed) if self.trace else {},
-                "nodes": {name: self._node(name) for name in self._names()}}
+    def _parts(self) -> Parts:
+        """Return the parts that are compared as wholes."""
+        return replace(self._judged(), gates=self._gates(), queue=self._queue(), notices=self._notices())
 
-    def _status(self) -> dict[str, Any]:
+    def _judged(self) -> Parts:
+        """Return the parts that depend on an observation, too."""
         status, reason = self.status
-        return {"status": status, "reason": reason}
+        return Parts(status=status, reason=reason, problems=self.problems, waits=self._waits())
+
+    def _nodes(self) -> dict[str, PageNode]:
+        return {name: self._node(name) for name in self._names()}
 
     def _names(self) -> list[str]:
         return list(dict.fromkeys([*self.graph, *self.model.state.nodes, *self.model.died]))
 
-    def _node(self, name: str) -> dict[str, Any]:
+    def _node(self, name: str) -> PageNode:
         state, drawn = self.model.state, self.graph.get(name, GraphNode(name))
-        common = {"node": name, "label": drawn.label or name, "shape": drawn.shape, "agent": drawn.agent,
-                  "deaths": self.model.died.get(name, 0)}
+        common = (name, drawn.label or name, drawn.shape, drawn.agent, self.model.died.get(name, 0))
         node, question = state.nodes.get(name), state.questions.get(name)
         if node is None:
             outcome = state.outcomes.get(name)
             waits = any(gate.node == name for gate in state.gates.values())
             status = "waiting" if waits else PASSED_STATUS.get(outcome.status, "") if outcome else ""
-            return {**common, "status": status, "place": status, "attempt": 0, "since": "", "commit": "", "asks": "",
-                    "reason": outcome.reason if outcome else "", "parked": None,
-                    "answer": outcome.label if outcome else ""}
+            return PageNode(*common, status, status, reason=outcome.reason if outcome else "",
+                            answer=outcome.label if outcome else "")
         entry = self.model.place_in_queue(name, node.attempt)[0] if node.status == IMPL_COMPLETE else None
         place = place_of(self.model, name)
         status = entry.landing if entry is not None else place if place == Landing.UNDONE else \
             shown(node.status, node.landing)
-        return {**common, "status": status, "place": place,
-                "attempt": node.attempt, "since": node.since, "reason": node.reason[:TEXT], "commit": node.commit,
-                "asks": question.text[:TEXT] if question else "", "parked": state.held.get(name)}
+        return PageNode(*common, status, place, node.attempt, node.since, node.reason[:TEXT], node.commit,
+                        question.text[:TEXT] if question else "", state.held.get(name))
 
-    def _gates(self) -> list[dict[str, Any]]:
-        return [*map(gate_json, self.model.state.gates.values()), *map(review_json, entries_to_approve(self.model))]
+    def _gates(self) -> list[ShownGate]:
+        return [*map(show_gate, self.model.state.gates.values()), *map(show_review, entries_to_approve(self.model))]
 
-    def _waits(self) -> list[dict[str, Any]]:
+    def _waits(self) -> list[ShownWait]:
         """Return what waits for a person, as `status` and the home have it."""
         view = self.observation.view if self.observation else None
         asking = [wait.node for wait in view.waits if wait.kind == WaitKind.ASKS] if view else []
         waits = waits_of(self.model, self.status.status, asking=asking, hint=view.hint if view else "",
                          corrupt=self.model.corrupt or (view.corrupt if view else ""))
-        return [wait.to_json() for wait in waits]
+        return [project(ShownWait, wait) for wait in waits]
 
-    def _notices(self) -> list[dict[str, Any]]:
+    def _notices(self) -> list[Notice]:
         """Return what a person is to be told now, from the same source as the command of `[notify]`."""
         state = self.model.state
         parked = [Parked(f"{name}:{state.nodes[name].attempt}", name, why) for name, why in state.held.items()
                   if name in state.nodes]
         found = open_notifications(state, parked, self.notify_on, state.status if state.over else "")
-        return [{"key": one.key, "event": one.event, "node": one.node, "text": clean(one.text)[:TEXT]} for one in found]
+        return [Notice(one.key, one.event, one.node, clean(one.text)[:TEXT]) for one in found]
 
-    def _queue(self) -> dict[str, Any]:
-        """Return the queues of the run as one; `target` is the branch of the one to pause or resume.
+    def _queue(self) -> PageQueue:
+        """Return the queues of the run as one.
 
-        That is the paused one, else the one in which work of the run waits: a run that lands as a whole has two.
+        Its target is that of the paused one, else of the one in which work of the run waits: a run that lands as a
+        whole has two.
         """
         folders = (self.model.queue_folder, self.model.landing_folder)
         queues = {folder: self.model.queues[folder] for folder in folders if folder in self.model.queues}
         if not queues:
-            return {"paused": False, "reason": "", "target": "", "entries": []}
-        entries = {folder: [entry_json(entry, ahead + 1) for ahead, entry in enumerate(queue.unfinished())
+            return PageQueue()
+        entries = {folder: [_page_entry(entry, ahead + 1) for ahead, entry in enumerate(queue.unfinished())
                             if entry.run == self.model.run] for folder, queue in queues.items()}
         paused = next((folder for folder, queue in queues.items() if queue.pause is not None), None)
         acted_on = paused or next((folder for folder in queues if entries[folder]), next(iter(queues)))
         pause = queues[acted_on].pause
-        return {"paused": pause is not None, "reason": f"{pause.reason}: {pause.explain()}" if pause else "",
-                "target": target_of_folder(Path(acted_on)),
-                "entries": [entry for folder in queues for entry in entries[folder]]}
+        return PageQueue(pause is not None, f"{pause.reason}: {pause.explain()}" if pause else "",
+                         target_of_folder(Path(acted_on)), [entry for folder in queues for entry in entries[folder]])
 
     # ---- patches
 
-    def _changed(self, record: Record) -> dict[str, Any]:
+    def _changed(self, record: Record) -> Parts:
         """Return the parts that have changed, among those that such a record can change."""
-        patch: dict[str, Any] = {}
+        model, touched = self.model, list[str]()
+        parts = NOTHING
         if record.journal == QUEUE:
-            if record.queue in (self.model.queue_folder, self.model.landing_folder):
-                self._compare(patch, "queue", self._queue())
-                self._compare(patch, "gates", self._gates())
-                self._compare(patch, "waits", self._waits())
-                self._compare_status(patch)
-                self._compare_nodes(patch, [name for name, node in self.model.state.nodes.items()
-                                            if node.status == IMPL_COMPLETE])
-            return patch
-        if record.journal == GUARDIAN:
-            self._compare_status(patch)
-            self._compare(patch, "gates", self._gates())
-            self._compare(patch, "waits", self._waits())
-            self._compare(patch, "notices", self._notices())
-            self._compare(patch, "problems", self.problems)
-        self._compare_nodes(patch, self._touched(record))
-        return patch
-
-    def _compare_nodes(self, patch: dict[str, Any], names: list[str]) -> None:
-        sent = self._sent["nodes"]
-        nodes = {name: node for name in names if sent.get(name) != (node := self._node(name))}
+            if record.queue in (model.queue_folder, model.landing_folder):
+                status, reason = self.status
+                parts = Parts(status=status, reason=reason, queue=self._queue(), gates=self._gates(),
+                              waits=self._waits())
+                touched = [name for name, node in model.state.nodes.items() if node.status == IMPL_COMPLETE]
+        else:
+            if record.journal == GUARDIAN:
+                parts = replace(self._judged(), gates=self._gates(), notices=self._notices())
+            touched = self._touched(record)
+        newer = self._newer(parts)
+        nodes = {name: node for name in touched if self._sent_nodes.get(name) != (node := self._node(name))}
         if nodes:
-            sent.update(nodes)
-            patch["nodes"] = nodes
+            self._sent_nodes.update(nodes)
+            newer["nodes"] = nodes
+        if record.journal == GUARDIAN and (now := model.followed) != self._sent_followed:
+            newer["followed"] = {edge: count for edge, count in now.items() if self._sent_followed.get(edge) != count}
+            self._sent_followed = now
+        return Parts(**newer)
 
-    def _compare_status(self, patch: dict[str, Any]) -> None:
-        for part, value in self._status().items():
-            self._compare(patch, part, value)
-
-    def _compare(self, patch: dict[str, Any], part: str, value: Any) -> None:
-        if self._sent[part] != value:
-            self._sent[part] = patch[part] = value
+    def _newer(self, parts: Parts) -> dict[str, Any]:
+        """Return those of some parts that differ from what was sent, and count them as sent."""
+        newer = {name: value for name, value in _set_fields(parts).items() if value != getattr(self._sent, name)}
+        self._sent = replace(self._sent, **newer)
+        return newer
 
     def _touched(self, record: Record) -> list[str]:
         """Return the nodes that a record may have changed."""
@@ -400,23 +554,22 @@ class PageModel:
 
     # ---- lists
 
-    def _list(self, record: Record, kind: str, text: str) -> dict[str, Any]:
+    def _list(self, record: Record, kind: str, text: str) -> Parts:
         """Add a record to the lists where it belongs; return what was added."""
-        added: dict[str, Any] = {}
         data, node = record.entry.data, self.node_of(record)
-        entry = {"id": f"{record.journal}:{record.entry.seq}", "at": record.entry.at}
+        name, at = f"{record.journal}:{record.entry.seq}", record.entry.at
+        events, signals = list[TimelineEntry](), list[SignalEntry]()
         if kind:
             words = text or str(data.get("why") or data.get("text") or "")
-            added["timeline_add"] = [{**entry, "kind": kind, "node": node, "text": words[:TEXT]}]
-            self._append(self.timeline, added["timeline_add"], TIMELINE)
+            events.append(TimelineEntry(name, at, kind, node, words[:TEXT]))
+            self._append(self.timeline, events, TIMELINE)
         if record.entry.kind == "signal" and record.journal != QUEUE:
-            added["signals_add"] = [{**entry, "type": data.get("type", ""), "source": data.get("from", ""),
-                                     "target": record.entry.token.partition("#")[0], "node": node,
-                                     "text": text[:TEXT]}]
-            self._append(self.signals, added["signals_add"], SIGNALS)
-        return added
+            signals.append(SignalEntry(name, at, data.get("type", ""), data.get("from", ""),
+                                       record.entry.token.partition("#")[0], node, text[:TEXT]))
+            self._append(self.signals, signals, SIGNALS)
+        return Parts(timeline_add=events or UNSET, signals_add=signals or UNSET)
 
-    def _append(self, entries: list[dict[str, Any]], added: list[dict[str, Any]], most: int) -> None:
+    def _append(self, entries: list[E], added: list[E], most: int) -> None:
         entries += added
         if len(entries) > 2 * most and not self.keeps_all:
             entries[:] = latest_entries(entries, most)
@@ -454,27 +607,18 @@ def _agent_of(record: Record) -> Key | None:
         return None
 
 
-def latest_entries(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    return sorted(entries, key=lambda entry: (str(entry["at"]), str(entry["id"])))[-most:]
+def latest_entries(entries: list[E], most: int) -> list[E]:
+    return sorted(entries, key=lambda entry: (entry.at, entry.id))[-most:]
 
 
-def apply_patch(snapshot: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a snapshot after a record's patch, as the page applies it."""
-    after = {**snapshot, **{part: {**snapshot[part], **patch.get(part, {})} for part in ("nodes", "followed")}}
-    for part in ("status", "reason", "problems", "gates", "waits", "queue", "notices"):
-        after[part] = patch.get(part, snapshot[part])
-    for part, most in (("timeline", TIMELINE), ("signals", SIGNALS)):
-        after[part] = latest_entries([*snapshot[part], *patch.get(f"{part}_add", [])], most)
-    return after
+def _set_fields(parts: Parts) -> dict[str, Any]:
+    return {name: value for name, value in fields_of(parts).items() if value is not UNSET}
 
 
-def entry_json(entry: MergeEntry, position: int) -> dict[str, Any]:
-    """Return an unfinished merge entry; `position` counts from 1, those of other runs too."""
-    return {"id": entry.id, "node": entry.node, "attempt": entry.attempt, "branch": entry.branch,
-            "state": entry.status, "word": entry.landing,
-            "position": position, "since": entry.enqueued_at, "priority": entry.priority,
-            "detail": describe_wait(entry.waits_for[1], entry.files) if entry.waits_for else entry.reason[:TEXT],
-            "tests": entry.tests}
+def _page_entry(entry: MergeEntry, position: int) -> PageEntry:
+    detail = describe_wait(entry.waits_for[1], entry.files) if entry.waits_for else entry.reason[:TEXT]
+    return PageEntry(entry.id, entry.node, entry.attempt, entry.branch, entry.status, entry.landing, position,
+                     entry.enqueued_at, entry.priority, detail, entry.tests)
 
 
 def _node_kind(record: NodeChanged) -> str:

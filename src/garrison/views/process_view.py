@@ -7,7 +7,7 @@ monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +16,7 @@ from garrison.records.names import format_marker
 from garrison.supervise.hang_detector import latest_evidence
 from garrison.supervise.verdict import judge
 from garrison.system.clock import format_age, from_iso
-from garrison.values import Value, asdict, fields_of
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.processes.agent_activity import AgentActivity
@@ -27,8 +27,8 @@ SILENT_SECONDS = 60.0
 """Seconds without evidence of activity after which `status` mentions it."""
 
 
-class ProcessView(Value):
-    """One process of a run: launcher, guardian, processor, runner or orchestrator."""
+class ShownProcess(Value):
+    """One process of a run, as JSON: launcher, guardian, processor, runner or orchestrator."""
 
     agent: str
     """Full name."""
@@ -49,8 +49,12 @@ class ProcessView(Value):
     age_s: float | None
     exit: int | str | None
     why: str
+
+
+class ProcessView(ShownProcess):
+    """A process with how it ended by itself; None if it did not."""
+
     departure: Departure | None = None
-    """How it ended by itself; None if it did not."""
 
     @property
     def stem(self) -> str:
@@ -61,9 +65,6 @@ class ProcessView(Value):
     def state(self) -> str:
         """Return its state in one word; for an ended one, how it ended."""
         return self.status if self.verdict == "ended" else self.verdict
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in fields_of(self).items() if name != "departure"}
 
 
 def observe_process(observer: Observer, identity: Identity, phase: str) -> ProcessView:
@@ -80,13 +81,19 @@ def observe_process(observer: Observer, identity: Identity, phase: str) -> Proce
         identity.reason or verdict.why, identity.departure)
 
 
+class LatestSign(Value):
+    """Latest sign of activity, of a kind, seconds ago."""
+
+    kind: str
+    age_s: float
+
+
 class AgentEvidence(Value):
     """Latest evidence of activity of a node's agent."""
 
     ages_s: dict[str, float] = msgspec.field(default_factory=dict)
     """Kind of evidence → seconds ago."""
-    last: dict[str, Any] | None = None
-    """The latest of them, {kind, age_s}."""
+    last: LatestSign | None = None
     stopped: bool = False
     processes: int = 0
     processes_stopped: int = 0
@@ -101,29 +108,37 @@ class AgentEvidence(Value):
 
     def words(self) -> str:
         """Return `, silent for 3m (last: output)` for an agent without recent activity; '' otherwise."""
-        if self.last is None or self.last["age_s"] < SILENT_SECONDS:
+        if self.last is None or self.last.age_s < SILENT_SECONDS:
             return ""
-        return f", silent for {format_age(self.last['age_s'])} (last: {self.last['kind']})"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return f", silent for {format_age(self.last.age_s)} (last: {self.last.kind})"
 
 
-def process_evidence(observer: Observer, identity: Identity) -> dict[str, Any]:
-    """Return the current state of an incarnation for `agents show`: verdict, process, heartbeat, process tree."""
+class ProcessEvidence(Value):
+    """Current state of an incarnation, as `agents show` has it: verdict, process, heartbeat, process tree."""
+
+    verdict: str
+    why: str
+    state: str
+    stopped: bool
+    beat_age_s: float | None
+    processes: int
+    processes_stopped: int
+
+
+def process_evidence(observer: Observer, identity: Identity) -> ProcessEvidence:
+    """Look at a process, and at those below it."""
     seen, verdict = observer.observe(identity), observer.judge(identity)
     below = []
     if verdict.state == "alive" and identity.pid is not None:
         life = format_marker(str(observer.store.home), identity.key, identity.incarnation)
         below = observer.processes.descendants(identity.pid, life)
-    return {"verdict": verdict.state, "why": verdict.why, "state": seen.process_state,
-            "stopped": seen.process_state == "T", "beat_age_s": seen.beat_age, "processes": len(below),
-            "processes_stopped": sum(process.state in ("T", "t") for process in below)}
+    return ProcessEvidence(verdict.state, verdict.why, seen.process_state, seen.process_state == "T", seen.beat_age,
+                           len(below), sum(process.state in ("T", "t") for process in below))
 
 
 def agent_evidence(observer: Observer, identity: Identity | None, signs: AgentActivity) -> AgentEvidence:
     """Return the latest evidence of activity of a node's agent."""
-    process = process_evidence(observer, identity) if identity is not None else {}
+    process = process_evidence(observer, identity) if identity is not None else None
     now = observer.clock.time()
     ages = _ages(signs.stamps(), now)
     if min(ages.values(), default=SILENT_SECONDS) >= SILENT_SECONDS:  # walking the worktree is slow
@@ -131,10 +146,11 @@ def agent_evidence(observer: Observer, identity: Identity | None, signs: AgentAc
     if identity is not None and identity.created_at:
         ages["start"] = max(0.0, now - from_iso(identity.created_at))  # its predecessor's files are no evidence of it
     last = latest_evidence(ages)
-    if process.get("beat_age_s") is not None:
-        ages["beat"] = process["beat_age_s"]
-    return AgentEvidence(ages, {"kind": last[0], "age_s": last[1]} if last else None, process.get("stopped", False),
-                         process.get("processes", 0), process.get("processes_stopped", 0), signs.silence)
+    if process is not None and process.beat_age_s is not None:
+        ages["beat"] = process.beat_age_s
+    return AgentEvidence(ages, LatestSign(*last) if last else None, process is not None and process.stopped,
+                         process.processes if process else 0, process.processes_stopped if process else 0,
+                         signs.silence)
 
 
 def _ages(stamps: Mapping[str, tuple[int, int] | None], now: float) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.agents import registry
 from garrison.agents.acp import prompts as acp_prompts
@@ -37,13 +37,11 @@ class Part(Value):
 
     what: str
     text: str
+    tokens: int
 
-    @property
-    def tokens(self) -> int:
-        return estimate_tokens(self.text)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"what": self.what, "text": self.text, "tokens": self.tokens}
+    @classmethod
+    def of(cls, what: str, text: str) -> Part:
+        return cls(what, text, estimate_tokens(text))
 
 
 class AttemptPrompts(Value):
@@ -54,10 +52,7 @@ class AttemptPrompts(Value):
     attempt: int
     sent: bool
     parts: list[Part]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"run": self.run, "node": self.node, "attempt": self.attempt, "sent": self.sent,
-                "parts": [part.to_json() for part in self.parts], "tokens_are": "estimated from the length"}
+    tokens_are: str = "estimated from the length"
 
 
 def read_prompts(runtime: Runtime, run: str, node: str, attempt: int | None, *, validator: bool) -> AttemptPrompts:
@@ -84,17 +79,17 @@ def _sent(folder: Path) -> list[Part]:
     files, task = AttemptFiles(folder), folder / "prompt.md"
     parts: list[Part] = []
     for line in read_lines(files.prompts):
-        parts += [Part(SYSTEM, line["system"])] if line.get("system") else []
+        parts += [Part.of(SYSTEM, line["system"])] if line.get("system") else []
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(line["at"]))
-        parts.append(Part(f"message ({line['kind'].replace('_', ' ')}), {at}", line["message"]))
-    told = [Part(f"told by a person (`garrison tell`), {line.get('at', '')}", str(line.get("text", "")))
+        parts.append(Part.of(f"message ({line['kind'].replace('_', ' ')}), {at}", line["message"]))
+    told = [Part.of(f"told by a person (`garrison tell`), {line.get('at', '')}", str(line.get("text", "")))
             for line in read_lines(files.messages) if isinstance(line, dict)]
     if parts or not task.exists():
         return [*parts, *told]
     order = read_json(files.order) or read_json(folder / "session_order.json") or {}
     system = str(order.get("system") or "")
     text = order.get("prompt") or task.read_text(errors="replace")
-    return [*([Part(SYSTEM, system)] if system else []), Part("prompt", str(text)), *told]
+    return [*([Part.of(SYSTEM, system)] if system else []), Part.of("prompt", str(text)), *told]
 
 
 def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> list[Part]:
@@ -106,14 +101,14 @@ def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> li
     assignment, text = briefer.prepare(Assignment(task, worktree, folder, {}), "", is_successor=False)
     profile = registry.find_profile(task.agent, runtime.home)
     if isinstance(profile, registry.AcpProfile):
-        return [Part("rules, before the message", acp_prompts.rules(assignment)), Part("message (task)", text)]
+        return [Part.of("rules, before the message", acp_prompts.rules(assignment)), Part.of("message (task)", text)]
     found = registry.claude_settings_of(task.agent, runtime.home)
     if found is None:
-        return [Part("prompt", text)]
+        return [Part.of("prompt", text)]
     is_session = registry.session_options(task.agent, node, task.attributes, runtime.home) is not None
     system = claude_prompts.system_prompt(assignment, for_node(found, node, task.attributes),
                                           claude_prompts.SESSION if is_session else WORKER)
-    return [Part(SYSTEM, system), Part("message (task)", text)]
+    return [Part.of(SYSTEM, system), Part.of("message (task)", text)]
 
 
 def _next_task(runtime: Runtime, launch: Launch, node: str) -> Task:

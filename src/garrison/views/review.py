@@ -6,17 +6,15 @@ What it shows is read by `changes.py`, as the page shows it; here is which entry
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from garrison.errors import NotFound, Refused
 from garrison.processes.run_branch import node_queue
 from garrison.records.run import read_result
 from garrison.system.terminal_text import spell_hidden
-from garrison.values import Value, asdict
-from garrison.views.changes import SHORT, read_changes
-from garrison.views.diff import SECONDS, SUMMARISE_BIG_FILES, totals
+from garrison.values import Value
+from garrison.views.changes import SHORT, Change, change_of_entry, find_change, read_changes
+from garrison.views.diff import SECONDS, SUMMARISE_BIG_FILES, changed_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
-    from garrison.system.git import Git
-    from garrison.views.changes import Changes
+    from garrison.views.changes import Artefact, Changes, Check, ListedFile
+    from garrison.views.conflicts import ConflictedFile
 
 TAIL_LINES = 20
 """Lines of an agent's output that count as evidence."""
@@ -55,21 +53,17 @@ class Review(Value):
     stat: str
     diff: str
     """Its changes; a character that a terminal acts upon or hides is spelled out as `‹U+001B›`."""
-    evidence: list[str] = msgspec.field(default_factory=list)
-    files: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """Changed files with their added and removed lines (`views/diff.py`), the first `diff.FILES`."""
-    file_count: int = 0
-    added: int = 0
-    removed: int = 0
-    conflicts: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    checks: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """Acceptance and gate: command, result, exit code, end of the output."""
-    artefacts: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    uncommitted: bool = False
+    evidence: list[str]
+    files: list[ListedFile]
+    """Changed files with their added and removed lines, the first `diff.FILES`."""
+    file_count: int
+    added: int
+    removed: int
+    conflicts: list[ConflictedFile]
+    checks: list[Check]
+    artefacts: list[Artefact]
+    uncommitted: bool
     """Set if the agent still works, and not all of it is committed."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def find_entries(runtime: Runtime, run: str, node: str) -> tuple[MergeQueue, list[MergeEntry]]:
@@ -111,18 +105,18 @@ def _list_attempts(entries: Sequence[MergeEntry]) -> str:
 
 def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> Review:
     """Read the work of an entry and the evidence for it; GitError if its commits are gone."""
-    return _review(queue.git, read_changes(runtime, entry.run, entry.node, entry.attempt, queue, entry), entry.status)
+    return _review(runtime, queue, change_of_entry(queue.git, entry), entry.status)
 
 
 def read_unqueued(runtime: Runtime, run: str, node: str, attempt: int | None = None) -> Review:
     """Read the work of an attempt that is not in the queue: its agent still works, or it was refused before."""
     queue = node_queue(runtime, runtime.launch(run), "review")
-    return _review(queue.git, read_changes(runtime, run, node, attempt, queue), "")
+    return _review(runtime, queue, find_change(runtime, run, node, attempt, queue), "")
 
 
-def _review(git: Git, found: Changes, status: str) -> Review:
-    change, shown = found.change, found.to_json()
-    added, removed = totals(found.files)
+def _review(runtime: Runtime, queue: MergeQueue, change: Change, status: str) -> Review:
+    git = queue.git
+    found = read_changes(runtime, queue, change, changed_files(git, change.base, change.head))
     # the order of the files is a file that the repository's configuration may name
     diff = git.run("diff", "--no-color", "-O/dev/null", change.base, change.head, "--",
                    extra=SUMMARISE_BIG_FILES, timeout=SECONDS).out
@@ -132,16 +126,15 @@ def _review(git: Git, found: Changes, status: str) -> Review:
         [f"{commit.oid[:SHORT]} {commit.subject}" for commit in found.commits], found.more_commits,
         git.run("diff", "--stat=100", "-O/dev/null", change.base, change.head, "--", extra=SUMMARISE_BIG_FILES,
                 timeout=SECONDS).out.rstrip(),
-        spell_hidden(diff[:DIFF_CHARACTERS]) + cut, _evidence(found), shown["files"], len(found.files), added,
-        removed, shown["conflicts"], shown["checks"], shown["artefacts"], change.is_uncommitted)
+        spell_hidden(diff[:DIFF_CHARACTERS]) + cut, _evidence(found), found.files, found.count, found.added,
+        found.removed, found.conflicts, found.checks, found.artefacts, found.uncommitted)
 
 
 def _evidence(found: Changes) -> list[str]:
     """Return what speaks for the work: how its agent ended, what was checked, the end of its output."""
-    change, folder = found.change, Path(found.folder)
     lines = list(found.evidence)
     lines += [f"{check.what} `{check.command}` {check.result}" for check in found.checks]
-    result, _ = read_result(folder / "result.json", change.run, change.node, change.attempt)
+    result, _ = read_result(Path(found.folder) / "result.json", found.run, found.node, found.attempt)
     tail = result.tail.rstrip().splitlines()[-TAIL_LINES:] if result is not None else []
     if tail:
         lines += ["end of its output:", *(f"  {line}" for line in tail)]

@@ -6,14 +6,17 @@ display. Records of one journal are applied in order; those of several may come 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec
+
+import msgspec
 
 from garrison.errors import GarrisonError
 from garrison.merge.entry import HAS_LANDED, MergeEntry
 from garrison.merge.state import QueueState
 from garrison.pipeline.node_status import ACTIVE, IMPL_COMPLETE, VALIDATED
+from garrison.processes.run_flow import RunFlow
 from garrison.processes.run_state import RunState
 from garrison.records.events import (
     ChildDied,
@@ -30,6 +33,7 @@ from garrison.system.clock import from_iso
 from garrison.values import Value
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 
+P = ParamSpec("P")
 LATEST = 50
 """Lifecycle events that `RunModel.latest` returns at most."""
 CANNOT_REPLAY = (GarrisonError, LookupError, TypeError, ValueError)
@@ -44,11 +48,33 @@ class Lifecycle(Value):
     """`died`, `respawned` or `parked`."""
     agent: str
     """Full name."""
-    incarnation: int
+    incarnation: int = msgspec.field(name="life")
     why: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {"at": self.at, "kind": self.kind, "agent": self.agent, "life": self.incarnation, "why": self.why}
+
+class DrawnFlow(RunFlow):
+    """Flow whose edges are drawn. One that cannot be replayed (a graph or journal of another version) marks no edge
+    from then on, and the rest of a view stays as it is.
+    """
+
+    is_known = True
+
+    def apply(self, data: Mapping[str, Any]) -> None:
+        self._try(super().apply, data)
+
+    def change(self, text: str) -> None:
+        self._try(super().change, text)
+
+    def restore(self, data: object, text: str = "") -> None:
+        self._try(super().restore, data, text)
+
+    def _try(self, replay: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            if self.is_known:
+                replay(*arguments, **named)
+        except CANNOT_REPLAY:
+            self.is_known = False
+            self.followed.clear()
 
 
 @dataclass
@@ -160,6 +186,12 @@ class RunModel:
                 del self._jobs[node]
 
     # ---- reading
+
+    @property
+    def followed(self) -> dict[str, int]:
+        """Return edge (its index in the graph, as text) → how often it was followed; of a flow that is replayed."""
+        flow = self.state.flow
+        return {str(index): count for index, count in flow.followed.items()} if flow is not None else {}
 
     def is_over(self, node: str, attempt: int) -> bool:
         """Return whether an attempt of a node is over, though its processes may still end."""

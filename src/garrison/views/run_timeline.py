@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heappop, heappush
-from typing import Any
+from types import MappingProxyType
 
 import msgspec
 
@@ -26,7 +26,7 @@ from garrison.records.events import ChildDied, ChildSpawned, GuardianSignal
 from garrison.records.names import Key
 from garrison.supervise.death_classes import ruling
 from garrison.system.clock import from_iso
-from garrison.values import Value, asdict, replace
+from garrison.values import Value, replace
 from garrison.views.cost_series import NO_COSTS, CostSeries
 from garrison.views.event_log import NODE_ROLES, QUEUE, RUNNER, Record
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
@@ -108,13 +108,8 @@ class Lane(Value):
     """Of the node, as journaled; '' for a gate of the pipeline."""
     spans: Sequence[Span]
     marks: Sequence[Mark]
-
-    def seconds(self, now: float) -> dict[str, float]:
-        """Return kind → seconds spent in it."""
-        spent: dict[str, float] = {}
-        for span in self.spans:
-            spent[span.kind] = spent.get(span.kind, 0.0) + span.length(now)
-        return spent
+    seconds: Mapping[str, float] = MappingProxyType({})
+    """Kind → seconds spent in it."""
 
 
 class GateRun(Value):
@@ -153,51 +148,35 @@ class Estimate(Value):
 
 
 class RunTimeline(Value):
-    """Timeline of one run at one moment."""
+    """Timeline of one run at one moment, as the page and `timeline --json` have it: to milliseconds."""
 
     run: str
     status: str
     begin: float
     end: float
     """Now, or when it ended or was interrupted."""
-    is_over: bool
+    is_over: bool = msgspec.field(name="over")
+    duration_s: float
+    seconds: Mapping[str, float]
+    """Kind → seconds of all nodes."""
     lanes: Sequence[Lane]
-    queue: QueueFigures = msgspec.field(default_factory=QueueFigures)
-    estimate: Estimate | None = None
+    queue: QueueFigures
+    estimate: Estimate | None
     costs: CostSeries = NO_COSTS
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Return kind → seconds of all nodes."""
-        spent: dict[str, float] = {}
-        for lane in self.lanes:
-            for kind, seconds in lane.seconds(self.end).items():
-                spent[kind] = spent.get(kind, 0.0) + seconds
-        return spent
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as `timeline --json` prints it and the page reads it; times are seconds since the epoch."""
-        return {"run": self.run, "status": self.status, "begin": _ms(self.begin), "end": _ms(self.end),
-                "over": self.is_over, "duration_s": _ms(self.end - self.begin),
-                "seconds": {kind: _ms(seconds) for kind, seconds in self.seconds.items()},
-                "lanes": [_lane_json(lane, self.end) for lane in self.lanes],
-                "queue": {**asdict(self.queue), "gates": [_times(asdict(gate)) for gate in self.queue.gates],
-                          "landings": [_ms(at) for at in self.queue.landings]},
-                "estimate": asdict(self.estimate) if self.estimate else None, "costs": self.costs.to_json()}
+    problems: Sequence[str] = ()
+    """What cannot be read."""
 
 
-def _lane_json(lane: Lane, now: float) -> dict[str, Any]:
-    return {"node": lane.node, "status": lane.status, "spans": [_times(asdict(span)) for span in lane.spans],
-            "marks": [_times(asdict(mark)) for mark in lane.marks],
-            "seconds": {kind: _ms(seconds) for kind, seconds in lane.seconds(now).items()}}
-
-
-def _times(body: dict[str, Any]) -> dict[str, Any]:
-    return {name: _ms(value) if isinstance(value, float) else value for name, value in body.items()}
-
-
-def _ms(seconds: float) -> float:
+def to_ms(seconds: float) -> float:
     return round(seconds, 3)
+
+
+def sum_seconds(spans: Iterable[Span], now: float) -> dict[str, float]:
+    """Return kind → seconds spent in it."""
+    spent: dict[str, float] = {}
+    for span in spans:
+        spent[span.kind] = spent.get(span.kind, 0.0) + span.length(now)
+    return {kind: to_ms(seconds) for kind, seconds in spent.items()}
 
 
 # ---- replaying
@@ -262,7 +241,7 @@ class TimelineModel:
         problems = len(self.model.problems)
         self.model.apply(record)
         try:
-            at = from_iso(record.entry.at)
+            at = to_ms(from_iso(record.entry.at))
             if len(self.model.problems) == problems:
                 self._apply_queue(record, at) if record.journal == QUEUE else self._apply_process(record, at)
         except CANNOT_REPLAY:
@@ -410,15 +389,19 @@ class TimelineModel:
             waits: node → times in which its session waited for a limit, which no journal records.
         """
         over = status in ENDED or not alive
-        end = (self.last or now) if over else now
+        end = (self.last or to_ms(now)) if over else to_ms(now)
         begin = self.first or end
         names = list(dict.fromkeys([*self.model.state.nodes, *self._tracks]))
+        with_ready: dict[str, Lane] = {}
         lanes = {name: self._lane(name, end if over else None, (waits or {}).get(name, ())) for name in names}
-        lanes = {name: replace(lane, spans=[*ready_spans(lane, lanes, predecessors, begin, over), *lane.spans])
-                 for name, lane in lanes.items()}
-        shown = sorted(lanes.values(), key=lambda lane: _begin(lane) or float("inf"))  # stable: the graph's order
+        for name, lane in lanes.items():
+            spans = [*ready_spans(lane, lanes, predecessors, begin, over), *lane.spans]
+            with_ready[name] = replace(lane, spans=spans, seconds=sum_seconds(spans, end))
+        shown = sorted(with_ready.values(), key=lambda lane: _begin(lane) or float("inf"))  # stable: the graph's order
         estimate = None if status in (Status.DONE, Status.FAILED) else estimate_rest(shown, predecessors, agents, end)
-        return RunTimeline(self.run, status, begin, end, over, shown, self._queue_figures(), estimate)
+        return RunTimeline(self.run, status, begin, end, over, to_ms(end - begin),
+                           sum_seconds((span for lane in shown for span in lane.spans), end), shown,
+                           self._queue_figures(), estimate)
 
     def _lane(self, name: str, end: float | None, waits: Sequence[Span]) -> Lane:
         track = self._tracks.get(name, _Track())

@@ -7,7 +7,7 @@ position, records only if their file changed. Unreadable records are listed in `
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,17 +27,18 @@ from garrison.processes.run_state import (
     describe_landed,
     describe_next,
 )
-from garrison.processes.run_status import UNFINISHED, Status, decide_status
+from garrison.processes.run_status import FINAL, UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.costs import UsageCache
+from garrison.records.events import GitChanges
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
 from garrison.system.clock import from_iso
 from garrison.system.machine import find_lack
-from garrison.values import Value, asdict, fields_of
+from garrison.values import Value, fields_of, project
 from garrison.views.event_log import GUARDIAN, EventLog, Record
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
@@ -46,47 +47,25 @@ from garrison.views.node_view import (
     NodeReader,
     NodeView,
     QueueEntryView,
+    ShownNode,
     place_of,
 )
-from garrison.views.process_view import ProcessView, observe_process
+from garrison.views.process_view import ProcessView, ShownProcess, observe_process
 from garrison.views.record_reader import RecordReader
 from garrison.views.run_model import Lifecycle, RunModel
 from garrison.views.usage import describe_cost, rounded
-from garrison.views.waits import waits_of
+from garrison.views.waits import PersonWait, ShownWait, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Mapping, Sequence
     from pathlib import Path
 
-    from garrison.ends import Wait
     from garrison.pipeline.plan import RunPlan
     from garrison.records.events import ForeignMove, Warned
     from garrison.records.journal import Entry
 
 PROBLEMS = 20
 """Listed records that cannot be shown, the latest."""
-
-
-class RunDetails(Value):
-    """Details of a run that is shown in full."""
-
-    nodes: list[NodeView]
-    failed: list[FailedNode]
-    paused: tuple[str, str] | None
-    """Reason and detail of the pause of its merge queue."""
-    landing: list[QueueEntryView]
-    events: list[Lifecycle]
-    limits: list[Limit]
-    cost: tuple[float | None, str] = (None, "")
-    """What its calls of models have cost in US dollars, None for none, and in words."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
-        return {"nodes": [node.to_json() for node in self.nodes], "failed": [node.to_json() for node in self.failed],
-                "queue": {"paused": self.paused[0], "detail": self.paused[1]} if self.paused else None,
-                "landing": [entry.to_json() for entry in self.landing],
-                "events": [event.to_json() for event in self.events],
-                "limits": [limit.to_json() for limit in self.limits], "usd": rounded(self.cost[0])}
 
 
 class RunLandingView(Value):
@@ -100,9 +79,6 @@ class RunLandingView(Value):
     """queued, testing, waiting for approval, landed, rejected, no change; '' before its exit."""
     commit: str = ""
     reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class RunView(Value):
@@ -144,13 +120,23 @@ class RunView(Value):
     """Line that says which sandbox holds, and what it does not; '' in older runs."""
     sandbox_gaps: bool = False
     """True if anything is not held."""
-    waits: Sequence[Wait] = ()
+    waits: Sequence[PersonWait] = ()
     """Everything in it that waits for a person."""
     asking: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Place → those of its nodes that wait for a person's answer or approval."""
     ended_at: str = ""
     """Time of its guardian's last record; '' if there is none."""
-    details: RunDetails | None = None
+
+    @property
+    def details(self) -> RunInFull | None:
+        """Return itself if it was read in full, else None."""
+        return self if isinstance(self, RunInFull) else None
+
+    @property
+    def open_gates(self) -> list[ListedGate]:
+        return [ListedGate(gate.node, gate.place, gate.kind, gate.question.text,
+                           [option.label for option in gate.question.options], gate.signal, gate.deadline or None,
+                           gate.summary()) for gate in self.gates]
 
     @property
     def hint(self) -> str:
@@ -185,21 +171,116 @@ class RunView(Value):
     def process(self, role: str) -> ProcessView | None:
         return next((process for process in self.processes if process.role == role), None)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
-        return {
-            "run_id": self.run_id, "status": self.status, "reason": self.reason, "waiting": self.waiting,
-            "gates": [gate_json(gate) for gate in self.gates],
-            "waits": [wait.to_json() for wait in self.waits], "landed": self.landed,
-            "merged": self.landed,  # its name in version 0.1
-            "total": self.total, "counts": dict(self.counts), "pipeline_id": self.pipeline_id, "repo": self.repo,
-            "base": self.base, "lands": self.lands.to_json() if self.lands else None, "adhoc": self.adhoc,
-            "created_at": self.created_at, "age_s": self.age_s,
-            "hint": self.hint, "foreign_moves": [fields_of(move) for move in self.foreign_moves],
-            "warnings": [fields_of(warning) for warning in self.warnings],
-            "layers": [process.to_json() for process in self.processes], "deaths": self.deaths,
-            "sandbox": self.sandbox, "folder": self.folder, **(self.details.to_json() if self.details else {}),
-            "problems": self.problems}
+    @property
+    def merged(self) -> int:
+        """Return `landed` by its name in version 0.1."""
+        return self.landed
+
+
+class RunInFull(RunView, kw_only=True):
+    """A run with everything that is read of it."""
+
+    nodes: list[NodeView]
+    failed: list[FailedNode]
+    queue: ListedPause | None
+    """Pause of its merge queue."""
+    landing: list[QueueEntryView]
+    events: list[Lifecycle]
+    limits: list[Limit]
+    usd: float | None = None
+    """What its calls of models have cost, None for none."""
+    cost: str = ""
+    """The same in words."""
+
+
+# ---- as `status --json` prints them
+
+
+class ListedGate(Value):
+    """An open gate."""
+
+    node: str
+    place: str
+    kind: str
+    text: str
+    options: list[str]
+    signal: str
+    deadline: str | None
+    doing: str
+
+
+class ListedPause(Value):
+    """Pause of a merge queue."""
+
+    paused: str
+    detail: str
+
+
+class ListedMove(Value):
+    """A move of the target that no queue made; see `ForeignMove`."""
+
+    branch: str
+    old: str
+    new: str
+    at_work: list[str]
+    subject: str
+    rewritten: bool
+
+
+class ListedWarning(Value):
+    """A change of what the run depends on; see `Warned`."""
+
+    about: str
+    text: str
+    at_work: list[str]
+    state: str
+    changes: GitChanges
+
+
+class ShownRun(Value):
+    """A run's line."""
+
+    run_id: str
+    status: Status
+    reason: str
+    waiting: bool
+    open_gates: list[ListedGate] = msgspec.field(name="gates")
+    waits: list[ShownWait]
+    landed: int
+    merged: int
+    total: int
+    counts: dict[str, int]
+    pipeline_id: str
+    repo: str
+    base: str
+    lands: RunLandingView | None
+    adhoc: bool
+    created_at: str
+    age_s: float | None
+    hint: str
+    foreign_moves: list[ListedMove]
+    warnings: list[ListedWarning]
+    processes: list[ShownProcess] = msgspec.field(name="layers")
+    deaths: int
+    sandbox: str
+    folder: str
+    problems: list[str]
+
+
+class ShownInFull(ShownRun):
+    """A run with everything that is read of it."""
+
+    nodes: list[ShownNode]
+    failed: list[FailedNode]
+    queue: ListedPause | None
+    landing: list[QueueEntryView]
+    events: list[Lifecycle]
+    limits: list[Limit]
+    usd: float | None
+
+
+def show_run(view: RunView) -> ShownRun:
+    return project(ShownInFull if view.details else ShownRun, view)
 
 
 class _FollowedRun:
@@ -247,10 +328,33 @@ class RunReader:
         self.store, self.observer, self.timing = runtime.store, runtime.observer, runtime.timing
         self._records = RecordReader()
         self._followed: dict[str, _FollowedRun] = {}
+        self._final: dict[str, tuple[tuple[float, float], RunView]] = {}
+        """Run that is over → when its files last changed, and its line."""
 
     def runs(self) -> list[str]:
         """Return the ids of all runs, oldest first."""
         return run_records.list_runs(self.home)
+
+    def read_all(self, in_full: Container[str] = ()) -> list[RunView]:
+        """Return all runs, the oldest first, those `in_full` with details.
+
+        A run that is over is read again only if its journal changed: a home of hundreds, most of them long over, costs
+        little more than the few that are at work.
+        """
+        names = self.runs()
+        self._final = {run: final for run, final in self._final.items() if run in set(names)}
+        return [self._read_unless_final(run, details=run in in_full) for run in names]
+
+    def _read_unless_final(self, run: str, *, details: bool) -> RunView:
+        files = RunFiles(self.home, run)
+        stamp = (_changed_at(files.journal), _changed_at(files.launch))
+        final = self._final.get(run)
+        if final is not None and final[0] == stamp:
+            return final[1]
+        view = self.read(run, details=details)
+        if view.status in FINAL and not view.details and not view.adhoc and not view.living and not view.waits:
+            self._final[run] = (stamp, view)
+        return view
 
     def read(self, run: str, *, details: bool = True) -> RunView:
         """Return the current state of a run; without `details` only what its line shows."""
@@ -286,7 +390,7 @@ class RunReader:
         branch = adhoc_branch(model) if launch.adhoc else ""
         held = launch.resumed_in(resumed) if resumed is not None else launch
         step = _step(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status)
-        return RunView(
+        line = RunView(
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, asking=Counter(place_of(model, name) for name in asked & model.state.nodes.keys()),
@@ -300,7 +404,8 @@ class RunReader:
             ended_at=followed.ended_at, processes=processes, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
             sandbox=held.sandbox, sandbox_gaps=held.has_sandbox_gaps,
-            details=self._details(nodes, launch) if details else None, problems=records.problems)
+            problems=records.problems)
+        return self._in_full(line, nodes, launch) if details else line
 
     def _follow(self, launch: Launch) -> _FollowedRun:
         followed = self._followed.get(launch.run_id)
@@ -340,13 +445,15 @@ class RunReader:
             return str(error)
         return ""
 
-    def _details(self, nodes: NodeReader, launch: Launch) -> RunDetails:
-        views = nodes.nodes(self._age)
+    def _in_full(self, line: RunView, nodes: NodeReader, launch: Launch) -> RunInFull:
+        views, states = nodes.nodes(self._age), nodes.state.nodes
         pause = nodes.model.queue.pause if nodes.model.queue else None
-        cost = describe_cost(self.home, launch.run_id, self._usage) if self._usage is not None else (None, "")
-        return RunDetails(views, [nodes.failed(node) for node in views if node.journaled.status == "failed"],
-                          (pause.reason, pause.explain()) if pause else None, nodes.landing(self._age),
-                          nodes.model.latest(), limits(launch, self.timing, nodes.used()), cost)
+        usd, cost = describe_cost(self.home, launch.run_id, self._usage) if self._usage is not None else (None, "")
+        return RunInFull(
+            **fields_of(line), nodes=views,
+            failed=[nodes.failed(node) for node in views if states[node.node].status == "failed"],
+            queue=ListedPause(pause.reason, pause.explain()) if pause else None, landing=nodes.landing(self._age),
+            events=nodes.model.latest(), limits=limits(launch, self.timing, nodes.used()), usd=rounded(usd), cost=cost)
 
     def _processes(self, run: str) -> list[ProcessView]:
         keys = sorted((key for key in self.store.keys(Identity) if key.run == run),
@@ -364,6 +471,13 @@ class RunReader:
 
     def _age(self, since: str) -> float | None:
         return max(0.0, self.observer.clock.time() - from_iso(since)) if since else None
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 # ---- deciding
@@ -437,13 +551,6 @@ UNATTENDED = frozenset({Status.STOPPED, Status.INTERRUPTED, Status.FAILED, Statu
 """Statuses of a run in which nobody works: a node that was worked on is stopped there."""
 STOPPED = "stopped"
 """Place of such a node, in the counts of its run."""
-
-
-def gate_json(gate: OpenGate) -> dict[str, Any]:
-    """Return an open gate as `status --json` prints it. Pure."""
-    return {"node": gate.node, "place": gate.place, "kind": gate.kind, "text": gate.question.text,
-            "options": [option.label for option in gate.question.options], "signal": gate.signal,
-            "deadline": gate.deadline or None, "doing": gate.summary()}
 
 
 def shown_in_full(runs: Sequence[RunView], also: Container[str] = ()) -> set[str]:

@@ -22,7 +22,7 @@ from garrison.supervise.death_classes import RATE_LIMIT
 from garrison.values import replace
 from garrison.views.cost_series import CostSeries, cost_series, payments
 from garrison.views.event_log import EventLog
-from garrison.views.run_timeline import RunTimeline, Span, SpanKind, TimelineModel
+from garrison.views.run_timeline import RunTimeline, Span, SpanKind, TimelineModel, to_ms
 from garrison.views.run_view import RunReader
 
 LIMITS = frozenset({RATE_LIMIT, *NEEDS_PERSON})
@@ -48,7 +48,7 @@ class TimelineReader:
         now = self._runs.observer.clock.time()
         made = self._model.timeline(now, view.status, alive=view.living, predecessors=self._predecessors,
                                     agents=self.launch.max_agents, waits=self._waits())
-        return replace(made, costs=self._costs(made))
+        return replace(made, costs=self._costs(made), problems=self.problems)
 
     @property
     def problems(self) -> list[str]:
@@ -80,7 +80,7 @@ class TimelineReader:
 def limit_spans(endings: Sequence[Mapping[str, object]], prompts: Sequence[Mapping[str, object]]) -> list[Span]:
     """Return when a session waited for a limit; `prompts` are its connections' first messages. Pure."""
     begins = sorted(at for each in prompts if isinstance(at := each.get("at"), int | float))
-    return [Span(SpanKind.LIMIT, float(at), next((float(begin) for begin in begins if begin > at), None),
+    return [Span(SpanKind.LIMIT, to_ms(at), next((to_ms(begin) for begin in begins if begin > at), None),
                  text=str(ending.get("reason") or ending.get("kind")))
             for ending in endings if ending.get("kind") in LIMITS and isinstance(at := ending.get("at"), int | float)]
 

@@ -8,134 +8,124 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from garrison.ends import Wait, WaitKind
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from garrison.ends import WaitKind
 from garrison.system import resource_usage
 from garrison.system.clock import format_age
 from garrison.system.resource_usage import NO_USAGE, Machine, Usage
-from garrison.values import Value
+from garrison.values import Value, fields_of, project, replace
 from garrison.views.event_log import NODE_ROLES
 from garrison.views.node_view import NodeView, QueueEntryView
 from garrison.views.process_view import ProcessView
-from garrison.views.run_lines import RunLines
 from garrison.views.run_model import Lifecycle
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 from garrison.views.usage import CostReader, Costs, UsageByProcess, process_meter, sum_by_process, total_usage
+from garrison.views.waits import ShownWait
 
 ASKING = "asking"
 """Place of a node whose agent, gate or work waits for a person."""
 
 
-class ProcessRow(Value):
-    """One of the two processes of a node, for its details."""
+class ProcessRow(Usage, kw_only=True):
+    """One of the two processes of a node, with what it uses, for the node's details."""
 
     state: str
     phase: str
-    incarnation: int
+    incarnation: int = msgspec.field(name="life")
     pid: int | None
     age_s: float | None
     beat_s: float | None
-    used: Usage
     why: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {"state": self.state, "phase": self.phase, "life": self.incarnation, "pid": self.pid,
-                "age_s": self.age_s, "beat_s": self.beat_s, **_usage_json(self.used), "why": self.why}
 
+class Row(Usage, kw_only=True):
+    """One row with what it uses: a run, one of its processes, or one of its nodes (`kind`)."""
 
-class Row(Value):
-    """One row: a run, one of its processes, or one of its nodes (`kind`)."""
-
+    id: str
+    """Identifies the row from frame to frame."""
     run: str
     kind: str
     name: str
-    state: str
-    used: Usage
     role: str = ""
     """Of a process."""
+    state: str
     phase: str = ""
     attempt: int | None = None
     attempts: int | None = None
-    starts: str = ""
+    starts: str = msgspec.field(name="lives", default="")
     """Number of starts of a process, or of a node's runner and agent (`1+2`)."""
     age_s: float | None = None
     beat_s: float | None = None
     usd: float | None = None
     doing: str = ""
-    processes: Mapping[str, ProcessRow] | None = None
+    parts: Mapping[str, ProcessRow] | UnsetType = UNSET
     """Role → process, of a node."""
-
-    @property
-    def id(self) -> str:
-        """Identifies the row from frame to frame."""
-        return f"{self.run}/{self.kind}/{self.name}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as `top --json` prints it."""
-        row = {"id": self.id, "run": self.run, "kind": self.kind, "name": self.name, "role": self.role,
-               "state": self.state, "phase": self.phase, "attempt": self.attempt, "attempts": self.attempts,
-               "lives": self.starts, "age_s": self.age_s, "beat_s": self.beat_s, **_usage_json(self.used),
-               "usd": self.usd, "doing": self.doing}
-        if self.processes is None:
-            return row
-        return {**row, "parts": {role: process.to_json() for role, process in self.processes.items()}}
 
     def details(self) -> list[tuple[str, str]]:
         """Return everything known about it, as (name, text)."""
         fields = [("state", self.state), ("phase", self.phase),
                   ("attempt", f"{self.attempt} of at most {self.attempts}" if self.attempt else ""),
                   ("starts", self.starts), ("since", format_age(self.age_s)), ("heartbeat", format_age(self.beat_s)),
-                  ("uses", describe_usage(self.used)), ("cost", f"${self.usd:.4f}" if self.usd is not None else ""),
+                  ("uses", describe_usage(self)), ("cost", f"${self.usd:.4f}" if self.usd is not None else ""),
                   ("doing", self.doing)]
-        for role, process in (self.processes or {}).items():
+        for role, process in (self.parts or {}).items():
             text = ", ".join(words for words in (
                 process.state, process.phase, f"incarnation {process.incarnation}",
                 f"pid {process.pid}" if process.pid else "",
                 f"for {format_age(process.age_s)}" if process.age_s is not None else "",
                 f"heartbeat {format_age(process.beat_s)} ago" if process.beat_s is not None else "",
-                describe_usage(process.used), process.why) if words)
+                describe_usage(process), process.why) if words)
             fields.append(("agent" if role == "orchestrator" else role, text))
         return [(name, text) for name, text in fields if text]
 
 
+class Agents(Value):
+    """Number of nodes being worked on, and the limit."""
+
+    running: int
+    max: int
+
+
+class LandingOfRun(QueueEntryView, kw_only=True):
+    """An unfinished merge entry of a run."""
+
+    run: str
+
+
+class EventOfRun(Lifecycle, kw_only=True):
+    """A death, respawn or parking in a run."""
+
+    run: str
+
+
+class WaitOfRun(ShownWait, kw_only=True):
+    """Something that waits for a person in a run."""
+
+    run: str
+
+
 class Frame(Value):
-    """Contents of one screen."""
+    """Contents of one screen, as `top --json` prints them."""
 
     home: str
     at: str
     machine: Machine
     used: Usage
     """Of all processes of the home."""
-    agents: tuple[int, int]
-    """Nodes being worked on, and the limit."""
+    agents: Agents
     usd_today: float
     runs_not_shown: int
     rows: Sequence[Row]
-    landing: Sequence[tuple[str, QueueEntryView]]
-    """(run, merge entry)."""
+    landing: Sequence[LandingOfRun]
     paused: Sequence[str]
     """Merge queues that are paused, with the reason."""
-    events: Sequence[tuple[str, Lifecycle]]
-    """(run, death, respawn or parking), youngest first."""
+    events: Sequence[EventOfRun]
+    """Youngest first."""
     problems: Sequence[str]
-    waits: Sequence[tuple[str, Wait]] = ()
-    """(run, what waits for a person)."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as `top --json` prints it."""
-        machine = self.machine
-        return {
-            "home": self.home, "at": self.at,
-            "machine": {"load": [round(load, 2) for load in machine.load], "cores": machine.cores,
-                        "memory_available": machine.available, "memory_total": machine.total},
-            "used": _usage_json(self.used), "agents": {"running": self.agents[0], "max": self.agents[1]},
-            "usd_today": self.usd_today, "runs_not_shown": self.runs_not_shown,
-            "rows": [row.to_json() for row in self.rows],
-            "landing": [{"run": run, **entry.to_json()} for run, entry in self.landing], "paused": list(self.paused),
-            "events": [{"run": run, **event.to_json()} for run, event in self.events],
-            "waits": [{"run": run, **wait.to_json()} for run, wait in self.waits],
-            "problems": list(self.problems)}
+    waits: Sequence[WaitOfRun] = ()
 
 
 class FrameReader:
@@ -145,7 +135,6 @@ class FrameReader:
         self.home, self.run = home, run
         self.runs = RunReader(home)
         self._meter, self._costs = process_meter(home), CostReader(home)
-        self._lines = RunLines(self.runs)
         self._in_full: set[str] = set()
 
     def read(self) -> Frame:
@@ -160,7 +149,7 @@ class FrameReader:
         """Return the run asked for, or those that `status` shows in full."""
         if self.run is not None:
             return [self.runs.read(self.run)]
-        views = self._lines.read(self._in_full)
+        views = self.runs.read_all(self._in_full)
         self._in_full = shown_in_full(views)
         return [view if view.details else self.runs.read(view.run_id) for view in views
                 if view.run_id in self._in_full]
@@ -175,15 +164,15 @@ def make_frame(home: str, now: str, views: Sequence[RunView], used: UsageByProce
     details = [(view.run_id, view.details) for view in views if view.details]
     agents = [_agents(view) for view in views]
     return Frame(
-        home, now, machine, total_usage(used.values()),
-        (sum(running for running, _ in agents), sum(most for _, most in agents)), round(costs.today, 6),
+        home, now, machine, _rounded(total_usage(used.values())),
+        Agents(sum(running for running, _ in agents), sum(most for _, most in agents)), round(costs.today, 6),
         runs - len(views), [row for view in views for row in run_rows(view, used, costs)],
-        [(run, entry) for run, shown in details for entry in shown.landing],
-        [f"{run}: {shown.paused[0]}: {shown.paused[1]}" for run, shown in details if shown.paused],
-        sorted(((run, event) for run, shown in details for event in shown.events), key=lambda item: item[1].at,
-               reverse=True),
+        [LandingOfRun(run=run, **fields_of(entry)) for run, shown in details for entry in shown.landing],
+        [f"{run}: {shown.queue.paused}: {shown.queue.detail}" for run, shown in details if shown.queue],
+        sorted((EventOfRun(run=run, **fields_of(event)) for run, shown in details for event in shown.events),
+               key=lambda event: event.at, reverse=True),
         list(dict.fromkeys(problem for view in views for problem in view.problems)),
-        [(view.run_id, wait) for view in views for wait in view.waits])
+        [WaitOfRun(run=view.run_id, **fields_of(project(ShownWait, wait))) for view in views for wait in view.waits])
 
 
 def _agents(view: RunView) -> tuple[int, int]:
@@ -200,12 +189,17 @@ def run_rows(view: RunView, used: UsageByProcess, costs: Costs) -> list[Row]:
     nodes = view.details.nodes if view.details else []
     names = {node.node for node in nodes}
     doing = "; ".join(words for words in (view.progress, view.hint or view.reason) if words)
-    return [Row(view.run_id, "run", view.run_id, view.status, total_usage(usage.values()), age_s=view.age_s,
-                usd=of_run.usd, doing=doing),
+    run = view.run_id
+    return [Row(**fields_of(_rounded(total_usage(usage.values()))), id=f"{run}/run/{run}", run=run, kind="run",
+                name=run, state=view.status, age_s=view.age_s, usd=of_run.usd, doing=doing),
             *(_process_row(view, process, _process_usage(process.stem, usage)) for process in view.processes
               if process.role not in NODE_ROLES or process.name not in names),
             *(_node_row(view.run_id, node, usage, of_run.nodes[node.node].usd if node.node in of_run.nodes else None)
               for node in nodes)]
+
+
+def _rounded(used: Usage) -> Usage:
+    return used if used.cpu is None else replace(used, cpu=round(used.cpu, 1))
 
 
 def _process_usage(stem: str, usage: Mapping[str, Usage]) -> Usage:
@@ -217,7 +211,8 @@ def _process_usage(stem: str, usage: Mapping[str, Usage]) -> Usage:
 
 
 def _process_row(view: RunView, process: ProcessView, used: Usage) -> Row:
-    return Row(view.run_id, "layer", process.stem, process.state, used, process.role, process.phase,
+    return Row(**fields_of(_rounded(used)), id=f"{view.run_id}/layer/{process.stem}", run=view.run_id, kind="layer",
+               name=process.stem, state=process.state, role=process.role, phase=process.phase,
                starts=str(process.incarnation), age_s=process.age_s,
                beat_s=process.beat_age_s if process.living else None,
                doing=_process_doing(process, view) if process.living else process.why)
@@ -245,22 +240,19 @@ def _node_row(run: str, node: NodeView, usage: Mapping[str, Usage], usd: float |
     used = {role: usage.get(f"{role}-{node.node}", NO_USAGE) for role in NODE_ROLES}
     processes = {role: process for role, process in (("runner", node.runner), ("orchestrator", node.agent)) if process}
     beats = [process.beat_age_s for process in (node.agent, node.runner) if process and process.living]
-    incarnations = node.incarnations.values()
-    return Row(run, "node", node.node, node.state, total_usage(used.values()), phase=node.phase,
-               attempt=node.journaled.attempt, attempts=node.attempts,
-               starts="+".join(map(str, incarnations)) if any(incarnations) else "", age_s=node.since_s,
+    starts = fields_of(node.incarnations).values()
+    return Row(**fields_of(_rounded(total_usage(used.values()))), id=f"{run}/node/{node.node}", run=run, kind="node",
+               name=node.node, state=node.state, phase=node.phase, attempt=node.attempt, attempts=node.attempts,
+               starts="+".join(map(str, starts)) if any(starts) else "", age_s=node.since_s,
                beat_s=beats[0] if beats else None, usd=usd, doing=node.doing,
-               processes={role: _node_process(process, used[role]) for role, process in processes.items()})
+               parts={role: _node_process(process, used[role]) for role, process in processes.items()})
 
 
 def _node_process(process: ProcessView, used: Usage) -> ProcessRow:
-    return ProcessRow(process.state, process.phase, process.incarnation, process.pid, process.age_s,
-                      process.beat_age_s if process.living else None, used, "" if process.living else process.why)
-
-
-def _usage_json(used: Usage) -> dict[str, Any]:
-    return {"cpu": None if used.cpu is None else round(used.cpu, 1), "memory": used.memory,
-            "processes": used.processes}
+    return ProcessRow(
+        **fields_of(_rounded(used)), state=process.state, phase=process.phase, incarnation=process.incarnation,
+        pid=process.pid, age_s=process.age_s, beat_s=process.beat_age_s if process.living else None,
+        why="" if process.living else process.why)
 
 
 def describe_usage(used: Usage) -> str:

@@ -6,12 +6,13 @@ sessions' jobs. A file is read again only if it may have changed.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from garrison.agents.base import VALIDATOR
 from garrison.agents.registry import validator_agent
@@ -89,22 +90,44 @@ class RunCosts(Value):
         """Return the total in US dollars; None if no session has made a call."""
         return add_up(self.nodes.values()).usd if self.nodes else None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the costs as the page shows them.
-
-        `nodes` are in dollars, `tokens` are [input, output], `limits` are in dollars where set; `today` is given only
-        if there is a limit on the day.
-        """
+    def shown(self) -> ShownCosts:
+        """Return the costs as the page shows them."""
         whole = add_up(self.nodes.values())
         day = _lowest(limits.day for limits in self.limits.values())
-        return {
-            "usd": rounded(self.usd), "nodes": {node: rounded(spent.usd) for node, spent in self.nodes.items()},
-            "tokens": {"all": [whole.input, whole.output],
-                       "nodes": {node: [spent.input, spent.output] for node, spent in self.nodes.items()}},
-            "limits": {"run": _lowest(limits.run for limits in self.limits.values()), "day": day,
-                       "nodes": {node: limits.node for node, limits in self.limits.items()
-                                 if limits.node is not None}},
-            "today": None if day is None else rounded(self.today), "windows": self.windows}
+        return ShownCosts(
+            rounded(self.usd), {node: round(spent.usd, 4) for node, spent in self.nodes.items()},
+            Tokens((whole.input, whole.output),
+                   {node: (spent.input, spent.output) for node, spent in self.nodes.items()}),
+            ShownLimits(_lowest(limits.run for limits in self.limits.values()), day,
+                        {node: limits.node for node, limits in self.limits.items() if limits.node is not None}),
+            None if day is None else rounded(self.today), self.windows)
+
+
+class Tokens(Value):
+    """Tokens of a run's calls, (input, output): of all, and by node."""
+
+    all: tuple[int, int]
+    nodes: Mapping[str, tuple[int, int]]
+
+
+class ShownLimits(Value):
+    """Limits in US dollars, of the run, the day, and of the nodes that have one."""
+
+    run: float | None
+    day: float | None
+    nodes: Mapping[str, float]
+
+
+class ShownCosts(Value):
+    """Costs of a run as the page shows them, in US dollars."""
+
+    usd: float | None
+    nodes: Mapping[str, float]
+    tokens: Tokens
+    limits: ShownLimits
+    today: float | None
+    """None without a limit on the day."""
+    windows: str
 
 
 NO_RUN_COSTS = RunCosts({}, {}, 0.0)
@@ -214,11 +237,20 @@ def _lowest(limits: Iterable[float | None]) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
-    """Return what sessions have cost, one row per node, run, day, model or agent: `of, calls, input, output, usd`.
+class CostRow(Value):
+    """What sessions of a node, run, day, model or agent have cost."""
 
-    Rows of nodes, runs and days also have the `limit` on their US dollars, None for no limit.
-    """
+    of: str
+    calls: int
+    input: int
+    output: int
+    usd: float
+    limit: float | UnsetType | None = UNSET
+    """Of nodes, runs and days, on their US dollars; None for no limit."""
+
+
+def cost_rows(home: Path, run: str | None, by: str) -> list[CostRow]:
+    """Add up what sessions have cost, by one of `COSTS_BY`."""
     groups: dict[str, list[costs.Spent]] = {}
     limits: dict[str, list[float | None]] = {}
     for name, node, path in costs.usage_files(home, run):
@@ -230,21 +262,20 @@ def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
         for key, part in _by_agent(home, path, calls) if by == "agent" else _split(calls, by, name, node):
             groups.setdefault(key, []).append(part)
     sums = {key: add_up(parts) for key, parts in sorted(groups.items())}
-    rows = [{"of": key, "calls": spent.calls, "input": spent.input, "output": spent.output, "usd": spent.usd}
-            for key, spent in sums.items()]
-    return rows if by in ("model", "agent") else [
-        {**row, "limit": _lowest(limits.get("" if by == "day" else str(row["of"]), ()))} for row in rows]
+    return [CostRow(key, spent.calls, spent.input, spent.output, spent.usd, UNSET if by in ("model", "agent") else
+                    _lowest(limits.get("" if by == "day" else key, ()))) for key, spent in sums.items()]
 
 
-def call_lines(home: Path, run: str) -> Iterator[dict[str, Any]]:
-    """Yield each call and each total of a run's sessions, with the limits that applied to it, for the checker of runs
-    (`garrison.testing.checker.spending`)."""
+def call_lines(home: Path, run: str) -> Iterator[str]:
+    """Yield each call and each total of a run's sessions as JSON, with the limits that applied to it, for the checker
+    of runs (`garrison.testing.checker.spending`)."""
     for _, node, path in costs.usage_files(home, run):
         limits = {name: usd for name, usd in fields_of(read_limits(path.parent) or costs.NO_LIMITS).items()
                   if usd is not None and name != "turns"}
         for call in costs.read_usage(path):
-            yield {"node": node, "attempt": path.parent.parent.name, "session": call.session, "kind": call.kind,
-                   "at": call.at, "message": call.message, "usd": call.usd, "limits": limits}
+            yield json.dumps({"node": node, "attempt": path.parent.parent.name, "session": call.session,
+                              "kind": call.kind, "at": call.at, "message": call.message, "usd": call.usd,
+                              "limits": limits})
 
 
 def _split(calls: list[costs.UsageRecord], by: str, run: str, node: str) -> list[tuple[str, costs.Spent]]:

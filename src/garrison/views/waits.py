@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping
-from typing import Any
 
-from garrison.ends import Effect, Wait, WaitKind, with_effect
+import msgspec
+
+from garrison.ends import Effect, WaitKind, with_effect
 from garrison.merge.entry import MergeEntry
 from garrison.merge.explanation import describe_changes
 from garrison.pipeline.questions import FREE_TEXT, SIGNAL, OpenGate
@@ -19,6 +20,7 @@ from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import TESTED
 from garrison.processes.run_status import FINAL, Status
+from garrison.values import Value
 from garrison.views.run_model import RunModel
 
 REVIEW = "review:"
@@ -27,14 +29,79 @@ QUESTION = 60
 """Characters of a question before the command that answers it."""
 
 
-def describe_wait(wait: Wait, run: str) -> str:
+SHOWN_TEXT = 600
+"""Characters of a text that JSON has."""
+
+
+class Choice(Value):
+    """An answer that a gate offers."""
+
+    label: str
+    key: str
+
+
+class ShownGate(Value, omit_defaults=True):
+    """An open gate, or work to approve, as the page has it."""
+
+    gate: str
+    """Its place, or `REVIEW` and the merge entry's id."""
+    node: str
+    kind: str
+    question: str
+    signal: str
+    deadline: str | None
+    free: bool
+    """True if any text is an answer."""
+    default: str
+    choices: list[Choice]
+    why: str | None = None
+    """What of the work asks for approval; None for a gate of the pipeline."""
+
+    @property
+    def is_review(self) -> bool:
+        return self.gate.startswith(REVIEW)
+
+
+class PersonWait(Value):
+    """Something that waits for a person. Empty fields do not apply."""
+
+    kind: WaitKind
+    text: str = ""
+    """Reason, question or advice."""
+    node: str = ""
+    """'' for the run itself."""
+    gate: ShownGate | None = None
+    retriable: bool = False
+    """True for a failed node that can be tried again while its run goes on."""
+
+    @property
+    def key(self) -> str:
+        """Tell it from the others of its run."""
+        return f"{self.kind} {self.gate.gate if self.gate else self.node or self.text}"
+
+    @property
+    def shown_text(self) -> str:
+        return self.text[:SHOWN_TEXT]
+
+
+class ShownWait(Value, omit_defaults=True):
+    """What waits for a person, as JSON."""
+
+    kind: WaitKind
+    key: str
+    node: str
+    shown_text: str = msgspec.field(name="text")
+    gate: ShownGate | None = None
+
+
+def describe_wait(wait: PersonWait, run: str) -> str:
     """Return what waits, and what settles it. Pure."""
     way, text = describe_settling(wait, run), " ".join(wait.text.split())
     match wait.kind:
         case WaitKind.RUN | WaitKind.HINDERED:
             return way
-        case WaitKind.GATE if _is_review(wait):
-            why = wait.gate.get("why", "") if wait.gate else ""
+        case WaitKind.GATE if wait.gate is not None and wait.gate.is_review:
+            why = wait.gate.why
             return f"{wait.node} waits for your approval{f', since it {why}' if why else ''}: {way}"
         case WaitKind.GATE | WaitKind.ASKS:
             return f"{wait.node} asks you: {text if len(text) <= QUESTION else f'{text[:QUESTION]}…'} {way}"
@@ -43,7 +110,7 @@ def describe_wait(wait: Wait, run: str) -> str:
     return f"{wait.node} failed: {way}"
 
 
-def describe_settling(wait: Wait, run: str) -> str:
+def describe_settling(wait: PersonWait, run: str) -> str:
     """Return, in backquotes, the command that settles what waits, with the run's values, and what it does. Pure."""
     of_run, text = f"--run {run}`", " ".join(wait.text.split())
     match wait.kind:
@@ -51,14 +118,14 @@ def describe_settling(wait: Wait, run: str) -> str:
             return wait.text
         case WaitKind.HINDERED:
             return f"{text}; then it goes on by itself"
-        case WaitKind.GATE if _is_review(wait):
+        case WaitKind.GATE if wait.gate is not None and wait.gate.is_review:
             return f"`garrison review {wait.node} {of_run} shows it, and the command that lands it"
         case WaitKind.GATE | WaitKind.ASKS:
-            gate: Mapping[str, Any] = wait.gate or {"choices": [], "deadline": "", "default": ""}
-            labels = [str(choice["label"]) for choice in gate["choices"]]
+            gate = wait.gate
+            labels = [choice.label for choice in gate.choices] if gate else []
             others = f", or {', '.join(labels[1:])}" if labels[1:] else ""
-            deadline, default = gate["deadline"], gate["default"] or "asked again"
-            until = f"; at {deadline[11:19]} UTC: {default}" if deadline else ""
+            default = gate.default or "asked again" if gate else ""
+            until = f"; at {gate.deadline[11:19]} UTC: {default}" if gate and gate.deadline else ""
             answer = shlex.quote(labels[0]) if labels else "'TEXT'"
             return f"`garrison answer {wait.node} {answer} {of_run}{others}{until}"
         case WaitKind.PARKED:
@@ -67,12 +134,8 @@ def describe_settling(wait: Wait, run: str) -> str:
         f"`garrison logs {wait.node} {of_run} shows its output"
 
 
-def _is_review(wait: Wait) -> bool:
-    return wait.gate is not None and str(wait.gate["gate"]).startswith(REVIEW)
-
-
 def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str = "", corrupt: str = "",
-             retriable: bool = False, hindrances: Mapping[str, str] | None = None) -> list[Wait]:
+             retriable: bool = False, hindrances: Mapping[str, str] | None = None) -> list[PersonWait]:
     """Return what waits for a person in a run.
 
     Args:
@@ -87,21 +150,22 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
     state = model.state
     is_over = state.over and status in FINAL
     needs_person = status not in (Status.NEW, Status.RUNNING, Status.WAITING, Status.STOPPED)
-    own = [Wait(WaitKind.RUN, text=corrupt or hint)] if corrupt or (hint and needs_person) else []
+    own = [PersonWait(WaitKind.RUN, text=corrupt or hint)] if corrupt or (hint and needs_person) else []
     if state.pull_request.needs_person and state.status == "running" and state.landing.status == TESTED:
-        own.append(Wait(WaitKind.RUN, text=f"{state.pull_request.describe()} {state.pull_request.url}".rstrip()))
-    gates = [] if is_over else [*(gate_json(gate) for gate in state.gates.values() if gate.kind != SIGNAL),
-                                *map(review_json, entries_to_approve(model))]
-    asked = {gate["node"] for gate in gates}
-    nodes = [] if is_over else list(state.nodes)
-    return [*own, *(Wait(WaitKind.HINDERED, why, name) for why, name in (hindrances or {}).items()),
-            *(Wait(WaitKind.GATE, gate["question"], gate["node"], gate) for gate in gates),
-            *(Wait(WaitKind.ASKS, state.questions[name].text, name) for name in asking
-              if name in state.questions and name not in asked),
-            *(Wait(WaitKind.PARKED, why, name) for name in nodes if (why := _parked(model, name)) is not None),
-            *(Wait(WaitKind.FAILED, state.nodes[name].reason, name,
-                   retriable=retriable and NAME_SEPARATOR not in name)
-              for name in nodes if state.nodes[name].status == "failed")]
+        own.append(PersonWait(WaitKind.RUN, text=f"{state.pull_request.describe()} {state.pull_request.url}".rstrip()))
+    gates = [] if is_over else [*(show_gate(gate) for gate in state.gates.values() if gate.kind != SIGNAL),
+                                *map(show_review, entries_to_approve(model))]
+    asked = {gate.node for gate in gates}
+    nodes = {} if is_over else state.nodes
+    may_be_parked = nodes if state.held or state.stuck or state.circuits else ()  # mostly none, of a thousand nodes
+    parked = [PersonWait(WaitKind.PARKED, why, name) for name in may_be_parked
+              if (why := _parked(model, name)) is not None]
+    return [*own, *(PersonWait(WaitKind.HINDERED, why, name) for why, name in (hindrances or {}).items()),
+            *(PersonWait(WaitKind.GATE, gate.question, gate.node, gate) for gate in gates),
+            *(PersonWait(WaitKind.ASKS, state.questions[name].text, name) for name in asking
+              if name in state.questions and name not in asked), *parked,
+            *(PersonWait(WaitKind.FAILED, node.reason, name, retriable=retriable and NAME_SEPARATOR not in name)
+              for name, node in nodes.items() if node.status == "failed")]
 
 
 def _parked(model: RunModel, name: str) -> str | None:
@@ -117,18 +181,18 @@ def entries_to_approve(model: RunModel) -> list[MergeEntry]:
     return [entry for entry in entries if entry.run == model.run and entry.awaits_approval]
 
 
-def gate_json(gate: OpenGate) -> dict[str, Any]:
+def show_gate(gate: OpenGate) -> ShownGate:
     """Return an open gate for the page."""
     question = gate.question
-    return {"gate": gate.place, "node": gate.node, "kind": gate.kind, "question": question.text, "signal": gate.signal,
-            "deadline": gate.deadline or None, "free": question.kind == FREE_TEXT, "default": question.default,
-            "choices": [{"label": option.label, "key": option.key} for option in question.options]}
+    return ShownGate(gate.place, gate.node, gate.kind, question.text, gate.signal, gate.deadline or None,
+                     question.kind == FREE_TEXT, question.default,
+                     [Choice(option.label, option.key) for option in question.options])
 
 
-def review_json(entry: MergeEntry) -> dict[str, Any]:
+def show_review(entry: MergeEntry) -> ShownGate:
     """Return a merge entry that waits for approval, as a gate for the page."""
     why = describe_changes(with_effect(entry.changes, Effect.ASK))
     question = (f"Land attempt {entry.attempt} ({entry.oid[:10]})? {f'It {why}. ' if why else ''}"
                 f"`garrison review {entry.node}` shows commits, diff and evidence.")
-    return {"gate": f"{REVIEW}{entry.id}", "node": entry.node, "kind": "review", "question": question, "signal": "",
-            "deadline": None, "free": False, "default": "", "choices": [{"label": "Approve", "key": "A"}], "why": why}
+    return ShownGate(f"{REVIEW}{entry.id}", entry.node, "review", question, "", None, False, "",
+                     [Choice("Approve", "A")], why)

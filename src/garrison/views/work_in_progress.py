@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.records.identity import Identity
@@ -23,7 +22,7 @@ from garrison.records.store import Store
 from garrison.system.git import Git, excludes
 from garrison.system.terminal_text import clean_lines
 from garrison.system.untrusted import read_end
-from garrison.values import Value, asdict
+from garrison.values import Value
 from garrison.views.node_view import NodeView
 from garrison.views.run_timeline import median
 
@@ -67,9 +66,6 @@ class WorkInProgress(Value):
     changed: ChangedSoFar | None = None
     usual: UsualTime | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 IDLE = WorkInProgress()
 
@@ -103,7 +99,7 @@ class ProgressReader:
                                           usual_time(node.node, own, earlier)) for node in busy}
 
     def _line(self, launch: Launch, node: NodeView) -> str:
-        folder = RunFiles(self.home, launch.run_id).attempt(node.node, node.journaled.attempt)
+        folder = RunFiles(self.home, launch.run_id).attempt(node.node, node.attempt)
         stamp = _stamp(folder / "output.log")
         known = self._lines.get(folder)
         if known is None or known[0] != stamp:
@@ -112,7 +108,7 @@ class ProgressReader:
 
     def _changed(self, launch: Launch, node: NodeView) -> ChangedSoFar | None:
         known = self._measured.get((launch.run_id, node.node))
-        return known.changed if known is not None and known.attempt == node.journaled.attempt else None
+        return known.changed if known is not None and known.attempt == node.attempt else None
 
     def _measure_one(self, launch: Launch, nodes: Sequence[NodeView]) -> None:
         """Ask git about the node whose answer is oldest, if it is due."""
@@ -120,9 +116,9 @@ class ProgressReader:
         for node in sorted(nodes, key=lambda one: self._asked(launch, one)):
             if now - self._asked(launch, node) < EVERY:
                 return
-            known = self._measured.setdefault((launch.run_id, node.node), _Measured(node.journaled.attempt, ""))
-            if known.attempt != node.journaled.attempt:
-                known = self._measured[launch.run_id, node.node] = _Measured(node.journaled.attempt, "")
+            known = self._measured.setdefault((launch.run_id, node.node), _Measured(node.attempt, ""))
+            if known.attempt != node.attempt:
+                known = self._measured[launch.run_id, node.node] = _Measured(node.attempt, "")
             known.at = now
             identity = self._identity(launch, node)
             worktree = Path(identity.worktree) if identity is not None and identity.worktree else None
@@ -136,7 +132,7 @@ class ProgressReader:
 
     def _asked(self, launch: Launch, node: NodeView) -> float:
         known = self._measured.get((launch.run_id, node.node))
-        return known.at if known is not None and known.attempt == node.journaled.attempt else float("-inf")
+        return known.at if known is not None and known.attempt == node.attempt else float("-inf")
 
     def _identity(self, launch: Launch, node: NodeView) -> Identity | None:
         try:
@@ -149,7 +145,7 @@ def _evidence(node: NodeView) -> int | None:
     """Return about when the agent did something last; None if that is not known."""
     if node.signs is None or node.signs.last is None:
         return None
-    return int((time.time() - node.signs.last["age_s"]) / EVERY)
+    return int((time.time() - node.signs.last.age_s) / EVERY)
 
 
 def _base(launch: Launch, worktree: Path) -> str:

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records.run import RunFiles
 from garrison.system.event_loop import FolderChanges
-from garrison.views.page_view import HomeObserver, Observation
+from garrison.views.page_view import HomeObserver, Observation, RunLine
 from garrison.views.usage import next_pause
 from garrison.web.connections import Capacity, Overloaded
 from garrison.web.responses import log_fault
-from garrison.web.run_stream import RunStream, encode_changes, replay_since
+from garrison.web.run_stream import RunStream, Snapshot, encode_changes, replay_since
 from garrison.web.sse import ALIVE, Client, encode_event
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ LIST_EVERY = 15.0
 class RunList:
     """The list of all runs, and the clients that follow it. `read_lines` reads it (slow: for a thread)."""
 
-    def __init__(self, home: Path, read_lines: Callable[[], list[dict[str, Any]]]) -> None:
+    def __init__(self, home: Path, read_lines: Callable[[], list[RunLine]]) -> None:
         self.home, self._read_lines = home, read_lines
         self.clients: set[Client] = set()
         self._sent = b""
@@ -142,7 +142,7 @@ class Broadcaster:
 
     # ---- for the routes
 
-    async def runs(self) -> list[dict[str, Any]]:
+    async def runs(self) -> list[RunLine]:
         return await self._thread(self.observer.lines)
 
     async def stream(self, run: str) -> RunStream:
@@ -157,7 +157,7 @@ class Broadcaster:
                 self._streams[run].read()
         return self._streams[run]
 
-    async def snapshot(self, run: str) -> dict[str, Any]:
+    async def snapshot(self, run: str) -> Snapshot:
         stream = await self.stream(run)
         await self._observe(stream)
         return stream.snapshot()
@@ -206,7 +206,7 @@ class Broadcaster:
             first.append(stream.observation_event())
         else:
             stream.read()
-            first = [stream.snapshot_event({"write": write, **({"missed": True} if after else {})})]
+            first = [stream.snapshot_event(write=write, missed=bool(after))]
         if self._streams.get(run) is not stream:
             raise Refused("too many runs are opened at once; connect again")
         if not stream.clients:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.processes.run_branch import node_queue
@@ -12,9 +11,9 @@ from garrison.processes.runtime import Runtime
 from garrison.system.terminal_text import spell_hidden
 from garrison.system.untrusted import read_end
 from garrison.values import Value
-from garrison.views.changes import Change, find_change, read_changes
+from garrison.views.changes import Change, Changes, find_change, read_changes
 from garrison.views.decision import Decision, read_decision
-from garrison.views.diff import FileChange, changed_files, file_at, read_diff
+from garrison.views.diff import FileChange, FileDiff, changed_files, file_at, read_diff
 
 KEPT = 32
 """Changes that are remembered with their files: a person looks at one file after the other."""
@@ -29,6 +28,19 @@ class Listed(Value):
     files: list[FileChange]
 
 
+class NoChanges(Value):
+    """Why there is nothing to show yet."""
+
+    none: str
+
+
+class ArtefactEnd(Value):
+    """End of a file that an attempt left."""
+
+    name: str
+    text: str
+
+
 class ChangeReader:
     """Reads changes, and remembers the latest: the lines of an uncommitted file are those of the list beside it."""
 
@@ -36,27 +48,30 @@ class ChangeReader:
         self.home = home
         self._listed: OrderedDict[tuple[str, str, int, str], Listed] = OrderedDict()
 
-    def read(self, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
-        """Return everything about the work of an attempt, and its files from `begin` on; {} if there is none yet."""
+    def read(self, run: str, node: str, attempt: int | None, begin: int) -> Changes | NoChanges:
+        """Return everything about the work of an attempt, and its files from `begin` on."""
+        runtime = Runtime.real(self.home)
+        queue = node_queue(runtime, runtime.launch(run), "review")
         try:
-            found = read_changes(Runtime.real(self.home), run, node, attempt)
+            change = find_change(runtime, run, node, attempt, queue)
         except NotFound as absent:
-            return {"none": str(absent)}
-        self._remember(Listed(found.change, list(found.files)))
-        return found.to_json(begin)
+            return NoChanges(str(absent))
+        files = changed_files(queue.git, change.base, change.head)
+        self._remember(Listed(change, files))
+        return read_changes(runtime, queue, change, files, begin)
 
-    def diff(self, run: str, node: str, attempt: int, head: str, number: int, begin: int) -> dict[str, Any]:
+    def diff(self, run: str, node: str, attempt: int, head: str, number: int, begin: int) -> FileDiff:
         """Return lines of one changed file; Refused if the attempt's work is another by now."""
         runtime = Runtime.real(self.home)
         listed = self._find(runtime, run, node, attempt, head)
         git = node_queue(runtime, runtime.launch(run), "review").git
-        return read_diff(git, file_at(listed.files, number), max(0, begin)).to_json()
+        return read_diff(git, file_at(listed.files, number), max(0, begin))
 
     def path(self, run: str, node: str, attempt: int, head: str, number: int) -> str:
         file = file_at(self._find(Runtime.real(self.home), run, node, attempt, head).files, number)
         return file.path
 
-    def artefact(self, run: str, node: str, attempt: int, name: str) -> dict[str, Any]:
+    def artefact(self, run: str, node: str, attempt: int, name: str) -> ArtefactEnd:
         """Return the end of a file that an attempt left; NotFound for any other."""
         folder = Runtime.real(self.home).files(run).attempt(node, attempt)
         if not name or name.startswith(".") or "/" in name or "\0" in name:
@@ -64,15 +79,15 @@ class ChangeReader:
         if not (folder / name).exists():
             raise NotFound(f"attempt {attempt} of {node} has no file {name!r:.80}")
         text = read_end(folder, name, ARTEFACT_BYTES)
-        return {"name": spell_hidden(name), "text": "data, not text" if "\0" in text else
-                "\n".join(map(spell_hidden, text.split("\n")))}
+        return ArtefactEnd(spell_hidden(name), "data, not text" if "\0" in text else
+                           "\n".join(map(spell_hidden, text.split("\n"))))
 
-    def decision(self, run: str, gate: str, node: str = "") -> dict[str, Any]:
+    def decision(self, run: str, gate: str, node: str = "") -> Decision:
         """Return what a person decides at a gate; of a run whose repository or records are gone, nothing."""
         try:
-            return read_decision(Runtime.real(self.home), run, gate, node).to_json()
+            return read_decision(Runtime.real(self.home), run, gate, node)
         except (GarrisonError, OSError):
-            return Decision([], 0, None).to_json()
+            return Decision([], 0, None)
 
     def _remember(self, listed: Listed) -> None:
         change = listed.change

@@ -22,8 +22,9 @@ from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
+from garrison.values import Value, fields_of
 from garrison.web.connections import Overloaded
-from garrison.web.history import Wanted, cut_page
+from garrison.web.history import HistoryPage, Wanted, cut_page
 from garrison.web.sse import Client, as_json, encode_event
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Conversation:
             raise Refused("the butler is answering another message; wait for the answer, or cancel it")
         if shown is not None:
             entries = _read_entries(self._path)
-            if shown != (_proposals(entries[-1]) if entries else []):
+            if shown != (entries[-1].proposals if entries else []):
                 raise Refused("what the butler proposes has changed meanwhile; nothing was done, open the conversation "
                               "again")
         client = self.join(self.last_id)
@@ -212,17 +213,14 @@ class Conversations:
         """End all."""
         await asyncio.gather(*(conversation.close() for conversation in self._open.values()))
 
-    def list(self) -> builtins.list[dict[str, Any]]:
+    def list(self) -> builtins.list[ListedConversation]:
         """Return all conversations, the latest first."""
-        rows = []
-        for path in _folder(self.home).glob("*.jsonl"):
-            entries = _read_entries(path)
-            if entries:
-                rows.append({"id": path.stem, "entries": len(entries), "at": entries[-1].get("at", ""),
-                             "first": str(entries[0].get("content", ""))[:120]})
-        return sorted(rows, key=lambda conversation: str(conversation["at"]), reverse=True)
+        read = ((path.stem, _read_entries(path)) for path in _folder(self.home).glob("*.jsonl"))
+        rows = [ListedConversation(name, len(entries), entries[-1].at, entries[0].content[:120])
+                for name, entries in read if entries]
+        return sorted(rows, key=lambda conversation: conversation.at, reverse=True)
 
-    async def read(self, name: str, wanted: Wanted) -> dict[str, Any]:
+    async def read(self, name: str, wanted: Wanted) -> ConversationPage:
         """Return a page of a conversation's entries, with the id after which new events follow."""
         conversation = self.get(name)
         for _ in range(READ_TRIES):
@@ -230,22 +228,29 @@ class Conversations:
             page = await asyncio.to_thread(self._page, name, wanted)
             if (busy, after) == (conversation.busy, conversation.before_turn):
                 break  # else a message began or ended meanwhile: its events would be missing, or repeat its entry
-        return {"id": name, "busy": busy, "after": after, **page}
+        return ConversationPage(**fields_of(page), id=name, busy=busy, after=after)
 
-    def _page(self, name: str, wanted: Wanted) -> dict[str, Any]:
-        entries = [_entry_json(entry, number) for number, entry in enumerate(
-            _read_entries(_folder(self.home) / f"{name}.jsonl"))]
-        return cut_page(entries, wanted.check(), cursor=lambda entry: str(entry["id"]), text=_searched)
+    def _page(self, name: str, wanted: Wanted) -> HistoryPage:
+        entries = _read_entries(_folder(self.home) / f"{name}.jsonl")
+        return cut_page(entries, wanted.check(), lambda entry: entry.id, _searched)
 
 
-def crew_json(home: Path) -> list[dict[str, str]]:
+class Member(Value):
+    """A member of the crew."""
+
+    agent: str
+    title: str
+    what: str
+
+    @classmethod
+    def of(cls, name: str, what: str) -> Member:
+        return cls(name, name.replace("_", " ").capitalize(), what)
+
+
+def read_members(home: Path) -> list[Member]:
     """Return the home's crew, the butler first."""
-    def title(name: str) -> str:
-        return name.replace("_", " ").capitalize()
-
-    return [{"agent": BUTLER, "title": title(BUTLER), "what": "answers you, or delegates to the others"},
-            *({"agent": specialist.name, "title": title(specialist.name), "what": specialist.about}
-              for specialist in read_crew(home).specialists.values())]
+    return [Member.of(BUTLER, "answers you, or delegates to the others"),
+            *(Member.of(each.name, each.about) for each in read_crew(home).specialists.values())]
 
 
 def message_of(body: Mapping[str, object]) -> tuple[str, str]:
@@ -266,45 +271,75 @@ def agreed_to(body: Mapping[str, object]) -> list[str] | None:
     raise Refused("proposals must be a list of commands")
 
 
-def _proposals(entry: Mapping[str, Any]) -> list[str]:
-    return [str(Proposal.model_validate(proposal)) for proposal in entry.get("proposals", ())]
-
-
 def _folder(home: Path) -> Path:
     return home / "conversations"
 
 
-def _read_entries(path: Path) -> list[dict[str, Any]]:
+def _read_entries(path: Path) -> list[ConversationEntry]:
     """Return the entries, oldest first, without a last line that is still being written."""
-    entries = []
-    for line in (atomic.read(path) or b"").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            entries.append(entry)
-    return entries
+    lines = [line for line in map(_parse, (atomic.read(path) or b"").splitlines()) if isinstance(line, dict)]
+    return [_entry_of(line, number) for number, line in enumerate(lines)]
+
+
+def _parse(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _entry_json(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return an entry, with the specialists it was delegated to and their results. Its id, from its number in the
-    file, to which lines are only added, is its cursor.
-    """
-    results = [delegation.get("result", {}) for delegation in entry.get("delegations", ())
-               if isinstance(delegation, dict)]
-    return {"id": f"{number:08}", "role": entry.get("role", ""), "content": entry.get("content", ""),
-            "at": entry.get("at", ""), "note": entry.get("note", ""), "proposals": _proposals(entry),
-            "delegations": [{"agent": result.get("agent_type", result.get("agentType", "")),
-                             "success": result.get("success"), "summary": result.get("summary", "")}
-                            for result in results]}
+class Delegated(Value):
+    """Result of a specialist."""
+
+    agent: str
+    success: bool | None
+    summary: str
 
 
-def _searched(entry: Mapping[str, Any]) -> str:
+class ConversationEntry(Value):
+    """An entry of a conversation, with the specialists it was delegated to and their results."""
+
+    id: str
+    """From its number in the file, to which lines are only added: its cursor."""
+    role: str
+    content: str
+    at: str
+    note: str
+    proposals: list[str]
+    delegations: list[Delegated]
+
+
+class ConversationPage(HistoryPage, kw_only=True):
+    """A page of a conversation, with the id after which new events follow."""
+
+    id: str
+    busy: bool
+    after: str
+
+
+class ListedConversation(Value):
+    """A conversation, with the number of its entries, the time of the last and the beginning of the first."""
+
+    id: str
+    entries: int
+    at: str
+    first: str
+
+
+def _entry_of(line: Mapping[str, Any], number: int) -> ConversationEntry:
+    results = [each.get("result", {}) for each in line.get("delegations", ()) if isinstance(each, dict)]
+    return ConversationEntry(
+        f"{number:08}", line.get("role", ""), str(line.get("content", "")), str(line.get("at", "")),
+        line.get("note", ""), [str(Proposal.model_validate(proposal)) for proposal in line.get("proposals", ())],
+        [Delegated(result.get("agent_type", result.get("agentType", "")), result.get("success"),
+                   result.get("summary", "")) for result in results])
+
+
+def _searched(entry: ConversationEntry) -> str:
     """Return what a search of an entry looks at: all that the page shows of it."""
-    return "\n".join([str(entry["content"]), str(entry["note"]), *entry["proposals"],
-                      *(f"{one['agent']} {one['summary']}" for one in entry["delegations"])])
+    return "\n".join([entry.content, entry.note, *entry.proposals,
+                      *(f"{one.agent} {one.summary}" for one in entry.delegations)])

@@ -12,13 +12,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from garrison.errors import NotFound, UsageError
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
-from garrison.values import Value
+from garrison.values import Value, fields_of
 from garrison.views.event_log import QUEUE
+from garrison.views.page_view import SignalEntry, TimelineEntry
 from garrison.web.run_stream import FollowedRun
 
 PAGE, MOST = 100, 500
@@ -54,20 +55,43 @@ class Wanted(Value):
         return self
 
 
-def cursor_of(entry: Mapping[str, Any]) -> str:
+class QueueEntry(Value):
+    """A record of the merge queue about work of a run."""
+
+    id: str
+    at: str
+    kind: str
+    node: str
+    text: str
+
+
+Entry = TimelineEntry | SignalEntry | QueueEntry
+T = TypeVar("T")
+
+
+class HistoryPage(Value):
+    """A page of a list, oldest first, with the cursors of the pages around it (None: there is none)."""
+
+    entries: Sequence[object]
+    total: int
+    position: int
+    older: str | None
+    newer: str | None
+
+
+def cursor_of(entry: Entry) -> str:
     """Return the cursor of an entry. Pure."""
-    return f"{entry['at']}{SEPARATOR}{entry['id']}"
+    return f"{entry.at}{SEPARATOR}{entry.id}"
 
 
-def text_of(entry: Mapping[str, Any]) -> str:
+def text_of(entry: Entry) -> str:
     """Return what a search of an entry looks at. Pure."""
-    return " ".join(str(value) for name, value in entry.items() if name not in ("id", "at"))
+    return " ".join(str(value) for name, value in fields_of(entry).items() if name not in ("id", "at"))
 
 
-def cut_page(entries: Sequence[Mapping[str, Any]], wanted: Wanted, *,
-             cursor: Callable[[Mapping[str, Any]], str] = cursor_of,
-             text: Callable[[Mapping[str, Any]], str] = text_of) -> dict[str, Any]:
-    """Return a page of entries, oldest first, with the cursors of the pages around it (None: there is none). Pure."""
+def cut_page(entries: Sequence[T], wanted: Wanted, cursor: Callable[[T], str],
+             text: Callable[[T], str]) -> HistoryPage:
+    """Return a page of entries. Pure."""
     words = wanted.query.casefold().split()
     found = sorted((entry for entry in entries if not words or _contains(text(entry), words)), key=cursor)
     keys = [cursor(entry) for entry in found]
@@ -78,9 +102,8 @@ def cut_page(entries: Sequence[Mapping[str, Any]], wanted: Wanted, *,
         end = len(found) if wanted.before is None else bisect_left(keys, wanted.before)
         begin = max(0, end - wanted.limit)
     page = found[begin:end]
-    return {"entries": page, "total": len(found), "position": begin,
-            "older": keys[begin] if page and begin > 0 else None,
-            "newer": keys[end - 1] if page and end < len(found) else None}
+    return HistoryPage(page, len(found), begin, keys[begin] if page and begin > 0 else None,
+                       keys[end - 1] if page and end < len(found) else None)
 
 
 def _contains(text: str, words: Sequence[str]) -> bool:
@@ -94,20 +117,21 @@ class RunHistory:
     def __init__(self, home: Path, launch: Launch) -> None:
         self._followed = FollowedRun(home, launch, {})
         self._followed.page.keeps_all = True
-        self._queue: list[dict[str, Any]] = []
+        self._queue: list[QueueEntry] = []
 
-    def page(self, kind: Kind, wanted: Wanted) -> dict[str, Any]:
+    def page(self, kind: Kind, wanted: Wanted) -> HistoryPage:
         """Return a page of one of its lists."""
         for record in self._followed.log.records():
             words = self._followed.replay_one(record)
             entry = self._followed.page.model.merge_entry(record) if record.journal == QUEUE else None
             if entry is not None:
-                self._queue.append({
-                    "id": f"{record.queue}:{record.entry.seq}", "at": record.entry.at, "kind": record.entry.kind,
-                    "node": entry.node, "text": words or str(record.entry.data.get("status", ""))})
+                self._queue.append(QueueEntry(
+                    f"{record.queue}:{record.entry.seq}", record.entry.at, record.entry.kind, entry.node,
+                    words or str(record.entry.data.get("status", ""))))
         page = self._followed.page
-        lists = {Kind.TIMELINE: page.timeline, Kind.SIGNALS: page.signals, Kind.QUEUE: self._queue}
-        return cut_page(lists[kind], wanted)
+        lists: Mapping[Kind, Sequence[Entry]] = {
+            Kind.TIMELINE: page.timeline, Kind.SIGNALS: page.signals, Kind.QUEUE: self._queue}
+        return cut_page(lists[kind], wanted, cursor_of, text_of)
 
 
 class Histories:
@@ -118,7 +142,7 @@ class Histories:
         self._kept: OrderedDict[tuple[str, str], RunHistory] = OrderedDict()
         self._lock = threading.Lock()
 
-    def page(self, run: str, kind: str, wanted: Wanted) -> dict[str, Any]:
+    def page(self, run: str, kind: str, wanted: Wanted) -> HistoryPage:
         """Return a page; NotFound for a run or a list that does not exist."""
         try:
             which = Kind(kind)

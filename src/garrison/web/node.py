@@ -1,9 +1,8 @@
 """Details of one node for the page: attempts, incarnations, decisions, log and transcript.
 
-Files are named by records, never by a request; long ones are read in pieces. A transcript becomes blocks:
-
-    {"role": "assistant" | "tool" | "session", "kind": "text" | "thinking" | "tool_use" | "tool_result" | "result"
-     | "note", "name", "text", "at", "life", "error"}
+Files are named by records, never by a request; long ones are read in pieces. A transcript becomes blocks. A search
+finds the next place of a text, forwards or back, however long the file is: a request scans a bounded part, and `next`
+says where the following one goes on. Case is ignored for ASCII letters.
 """
 
 from __future__ import annotations
@@ -13,21 +12,25 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.errors import GarrisonError, NotFound
+from garrison.errors import GarrisonError, NotFound, UsageError
 from garrison.pipeline.node_status import shown
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
-from garrison.records.names import Key
+from garrison.records.names import Key, branch_name
 from garrison.records.run import Result, RunFiles, Task
 from garrison.records.store import Store
-from garrison.views.event_log import GUARDIAN, NODE_ROLES, Event, EventLog
-from garrison.views.explain import Line, explain
+from garrison.values import Value, replace
+from garrison.views.event_log import NODE_ROLES, Event, EventLog
+from garrison.views.explain import change_of, explain
 from garrison.views.review import choose_shown, find_entries
 
+T = TypeVar("T")
 LOG_BYTES = 256 << 10
 """Bytes of a log in one response."""
 LOG = "output.log"
@@ -41,13 +44,106 @@ BLOCKS = 200
 """Blocks of a transcript in one response."""
 BLOCK_CHARACTERS = 20_000
 """Longest block, in characters."""
+SCAN_BYTES = 64 << 20
+"""Bytes that one request of a search scans."""
+CHUNK = 1 << 20
+LINE_BYTES = 64 << 10
+"""Bytes before a place in which the beginning of its line is looked for."""
 
 
 # ---- detail
 
 
-def node_detail(home: Path, run: str, node: str) -> dict[str, Any]:
-    """Return everything about one node; NotFound if the run has no node of that name."""
+class ShownIncarnation(Value):
+    """One incarnation of a node's runner or agent."""
+
+    who: str
+    incarnation: int
+    started: str = ""
+    ended: str = ""
+    how: str = ""
+    """Why it ended, `began` why it was started."""
+    began: str = ""
+
+
+class ShownAttempt(Value):
+    """One attempt at a node."""
+
+    attempt: int
+    status: str
+    reason: str
+    why_again: str
+    branch: str
+    commit: str
+    result: str
+    tail: str
+    exit_code: int | None
+    started: str
+    ended: str
+    log_bytes: int
+    incarnations: list[ShownIncarnation] = msgspec.field(name="lives")
+
+
+class ShownHook(Value):
+    """What the hook of a node's runner says."""
+
+    phase: str
+    incarnation: int
+    updated: str
+
+
+class UnreadableHook(Value):
+    """Why a hook cannot be read."""
+
+    problem: str
+
+
+class ShownLine(Value):
+    """A line of a node's explanation."""
+
+    at: str
+    about: str
+    kind: str
+    text: str
+    observed: str
+    rule: str
+    same: bool | None
+
+
+class Transcript(Value):
+    """An attempt that has a transcript."""
+
+    attempt: int
+    name: str = "session"
+
+
+class Approval(Value):
+    """Work that waits for approval; the `changes` route shows it."""
+
+    attempt: int
+    commit: str
+    entry: str
+
+
+class NodeDetail(Value):
+    """Everything about one node."""
+
+    node: str
+    label: str
+    prompt: str
+    command: str
+    acceptance: str
+    agent: str
+    attempts: list[ShownAttempt]
+    hook: ShownHook | UnreadableHook | None
+    why: list[ShownLine]
+    transcripts: list[Transcript]
+    review: Approval | None
+    problems: list[str]
+
+
+def node_detail(home: Path, run: str, node: str) -> NodeDetail:
+    """Read everything about one node; NotFound if the run has no node of that name."""
     files = RunFiles(home, run)
     log = EventLog(home, run)
     events = log.read()
@@ -57,87 +153,107 @@ def node_detail(home: Path, run: str, node: str) -> dict[str, Any]:
     if not own and not last:
         raise NotFound(f"run {run} has no node {node}, or it has not been reached yet")
     task = _read(Task, files.attempt(node, last or 1) / "task.json")
-    lines = explain(events, frozenset(names), [node])
-    return {"node": node, "label": task.label if task else "", "prompt": task.prompt if task else "",
-            "command": (task.command or "") if task else "", "acceptance": (task.acceptance or "") if task else "",
-            "agent": task.agent if task else "",
-            "attempts": [_attempt(files, node, own, number) for number in range(1, last + 1)],
-            "hook": _hook(Store(home), Key("runner", node, run)),
-            "why": [_line_json(line) for line in lines[-LINES:]],
-            "transcripts": [{"attempt": number, "name": "session"} for number in range(1, last + 1)
-                            if AttemptFiles(files.attempt(node, number)).stream.exists()],
-            "review": _review(home, run, node) if last else None,
-            "problems": sorted(log.problems)}
+    lines = [ShownLine(line.at, line.about.partition("@")[0], line.kind, line.text, line.observed, line.rule, line.same)
+             for line in explain(events, frozenset(names), [node])[-LINES:]]
+    return NodeDetail(
+        node, task.label if task else "", task.prompt if task else "", (task.command or "") if task else "",
+        (task.acceptance or "") if task else "", task.agent if task else "",
+        [_attempt(files, node, own, number) for number in range(1, last + 1)],
+        _hook(Store(home), Key("runner", node, run)), lines,
+        [Transcript(number) for number in range(1, last + 1)
+         if AttemptFiles(files.attempt(node, number)).stream.exists()],
+        _review(home, run, node) if last else None, sorted(log.problems))
 
 
-def _review(home: Path, run: str, node: str) -> dict[str, Any] | None:
-    """Return which work of a node waits for approval; None if none does. The `changes` route shows it."""
+def _review(home: Path, run: str, node: str) -> Approval | None:
+    """Return which work of a node waits for approval; None if none does."""
     try:
         _, entries = find_entries(Runtime.real(home), run, node)
         entry = choose_shown(entries)
     except (GarrisonError, OSError):
         return None
-    return {"attempt": entry.attempt, "commit": entry.oid, "entry": entry.id} if entry.awaits_approval else None
+    return Approval(entry.attempt, entry.oid, entry.id) if entry.awaits_approval else None
 
 
-def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> dict[str, Any]:
+def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> ShownAttempt:
     folder = files.attempt(node, number)
     result = _read(Result, folder / "result.json")
     task = _read(Task, folder / "task.json")
-    changes = [change for change in map(_status_change, events) if change and change["attempt"] == number]
-    started = next((change["at"] for change in changes if change["status"] == "active"), "")
-    ended = next((change["at"] for change in changes if change["status"] in ("validated", "failed")), "")
-    return {"attempt": number, "status": shown(changes[-1]["status"], changes[-1]["landing"]) if changes else "",
-            "reason": changes[-1]["reason"] if changes else "", "why_again": task.rework_reason if task else "",
-            "branch": f"garrison/{files.run}/{node}", "commit": (result.head or "") if result else "",
-            "result": result.status if result else "", "tail": result.tail if result else "",
-            "exit_code": result.exit_code if result else None, "started": started, "ended": ended,
-            "log_bytes": _size(folder / "output.log"), "lives": incarnations(events, number)}
+    changes = [(event.at, change) for event in events
+               if (change := change_of(event, node)) is not None and change.attempt == number]
+    started = next((at for at, change in changes if change.status == "active"), "")
+    ended = next((at for at, change in changes if change.status in ("validated", "failed")), "")
+    last = changes[-1][1] if changes else None
+    return ShownAttempt(
+        number, shown(last.status, last.landing) if last else "", last.reason if last else "",
+        task.rework_reason if task else "", branch_name(files.run, node), (result.head or "") if result else "",
+        result.status if result else "", result.tail if result else "", result.exit_code if result else None, started,
+        ended, _size(folder / LOG), incarnations(events, number))
 
 
-def _status_change(event: Event) -> dict[str, Any] | None:
-    """Return a change of the node's status, from a guardian's record."""
-    data = event.data if event.kind == "node" else event.data.get("effect") if event.kind == "signal" else None
-    if event.journal != GUARDIAN or not data:
-        return None
-    return {"at": event.at, "status": data["status"], "attempt": data.get("attempt", 1),
-            "reason": data.get("reason", ""), "landing": data.get("landing", "")}
-
-
-def incarnations(events: list[Event], attempt: int) -> list[dict[str, Any]]:
+def incarnations(events: list[Event], attempt: int) -> list[ShownIncarnation]:
     """Return the incarnations of a node's runner and agent in one attempt, in starting order. Pure."""
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    rows: dict[tuple[str, int], ShownIncarnation] = {}
     for event in events:
         data = event.data
         if event.kind not in ("spawn", "death") or data.get("attempt", 1) != attempt or "full" not in data:
             continue
         key = (str(data["full"]), int(data["incarnation"]))
-        row = rows.setdefault(key, {"who": key[0].partition("@")[0], "incarnation": key[1], "started": "",
-                                    "ended": "", "how": "", "began": ""})
-        if event.kind == "spawn":
-            row.update(started=event.at, began=data.get("why", ""))
-        else:
-            row.update(ended=event.at, how=data.get("why", ""))
+        row, why = rows.get(key, ShownIncarnation(key[0].partition("@")[0], key[1])), data.get("why", "")
+        rows[key] = replace(row, started=event.at, began=why) if event.kind == "spawn" else \
+            replace(row, ended=event.at, how=why)
     return list(rows.values())
 
 
-def _line_json(line: Line) -> dict[str, Any]:
-    return {"at": line.at, "about": line.about.partition("@")[0], "kind": line.kind, "text": line.text,
-            "observed": line.observed, "rule": line.rule, "same": line.same}
-
-
-def _hook(store: Store, key: Key) -> dict[str, Any] | None:
+def _hook(store: Store, key: Key) -> ShownHook | UnreadableHook | None:
     try:
         hook = store.read(Hook, key)
     except GarrisonError as error:
-        return {"problem": str(error)}
-    return None if hook is None else {"phase": hook.phase, "incarnation": hook.incarnation, "updated": hook.updated_at}
+        return UnreadableHook(str(error))
+    return None if hook is None else ShownHook(hook.phase, hook.incarnation, hook.updated_at)
 
 
 # ---- log and transcript
 
 
-def read_log(home: Path, run: str, node: str, attempt: int | None, begin: int, stop: int = -1) -> dict[str, Any]:
+class Piece(Value, kw_only=True):
+    """Piece of a file in bytes; `begin` is where it begins, `next` where the following one does."""
+
+    attempt: int
+    begin: int = msgspec.field(name="from")
+    next: int
+    more: bool
+    """True if more of it can be read at once."""
+    ended: bool
+    """True if nothing will be added."""
+
+
+class LogPiece(Piece, kw_only=True):
+    """Piece of an agent's output."""
+
+    text: str
+    size: int
+
+
+class Block(Value):
+    """Something that was said or done in a session."""
+
+    role: str
+    kind: str
+    name: str
+    text: str
+    at: str
+    life: int | None
+    error: bool
+
+
+class TranscriptPiece(Piece, kw_only=True):
+    """Piece of a session."""
+
+    blocks: list[Block]
+
+
+def read_log(home: Path, run: str, node: str, attempt: int | None, begin: int, stop: int = -1) -> LogPiece:
     """Return a piece of an agent's output; `begin` is in bytes, negative from the end, `stop` where it ends (-1: none).
 
     A piece that begins in the middle of the file begins with a line.
@@ -147,12 +263,12 @@ def read_log(home: Path, run: str, node: str, attempt: int | None, begin: int, s
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     end = start + len(data) - len(decoder.getstate()[0])  # an incomplete character is read again with the next piece
-    return {"attempt": number, "text": text, "from": start, "next": end, "size": size,
-            "more": end < size - MAY_BE_TORN, "ended": end >= size and _ended(folder)}
+    return LogPiece(attempt=number, text=text, begin=start, next=end, size=size, more=end < size - MAY_BE_TORN,
+                    ended=end >= size and _ended(folder))
 
 
 def read_transcript(home: Path, run: str, node: str, attempt: int | None, begin: int, stop: int = -1,
-                    ) -> dict[str, Any]:
+                    ) -> TranscriptPiece:
     """Return a piece of an attempt's Claude session as blocks; `begin` and `stop` are in bytes, as of a log.
 
     A last line that is still being written is left for the next call.
@@ -171,11 +287,11 @@ def read_transcript(home: Path, run: str, node: str, attempt: int | None, begin:
         found = kept
     end = start + sum(length for length, _ in found)
     more = end < size and (len(found) < len(every) or len(data) >= LOG_BYTES)
-    return {"attempt": number, "blocks": [block for _, blocks in found for block in blocks], "from": start,
-            "next": end, "more": more, "ended": not more and _ended(folder)}
+    return TranscriptPiece(attempt=number, blocks=[block for _, blocks in found for block in blocks], begin=start,
+                           next=end, more=more, ended=not more and _ended(folder))
 
 
-def _bounded(lines: list[tuple[int, list[dict[str, Any]]]]) -> list[tuple[int, list[dict[str, Any]]]]:
+def _bounded(lines: list[tuple[int, list[Block]]]) -> list[tuple[int, list[Block]]]:
     """Return the first lines of a transcript, up to `BLOCKS` blocks."""
     count, kept = 0, []
     for line in lines:
@@ -217,14 +333,16 @@ def _ended(folder: Path) -> bool:
     return (folder / "result.json").exists()
 
 
-def _parse(line: bytes) -> Any:
+def _parse(line: bytes) -> Mapping[str, Any]:
+    """Return the event of a line; an empty one for what is none."""
     try:
-        return json.loads(line)
+        event = json.loads(line)
     except ValueError:
-        return None
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
-def _read(kind: type[Any], path: Path) -> Any:
+def _read(kind: type[T], path: Path) -> T | None:
     try:
         return run_records.load(kind, path)
     except GarrisonError:
@@ -246,15 +364,15 @@ _BLOCKS: Mapping[str, tuple[str, str]] = {
 """Kind of a stream's event → role and kind of its block; other kinds have none."""
 
 
-def blocks_of(event: Any) -> list[dict[str, Any]]:
+def blocks_of(event: Mapping[str, Any]) -> list[Block]:
     """Return the block of one event of a session's stream, [] for none. Pure."""
-    kind = str(event.get("kind", "")) if isinstance(event, dict) else ""
+    kind = str(event.get("kind", ""))
     if kind not in _BLOCKS:
         return []
     role, shown = _BLOCKS[kind]
-    return [{"role": role, "kind": shown, "name": str(event.get("name", "")).removeprefix("mcp__garrison__"),
-             "text": _block_text(kind, event)[:BLOCK_CHARACTERS], "at": str(event.get("at", "")),
-             "life": event.get("life"), "error": bool(event.get("error"))}]
+    return [Block(role, shown, str(event.get("name", "")).removeprefix("mcp__garrison__"),
+                  _block_text(kind, event)[:BLOCK_CHARACTERS], str(event.get("at", "")), event.get("life"),
+                  bool(event.get("error")))]
 
 
 def _block_text(kind: str, event: Mapping[str, Any]) -> str:
@@ -271,3 +389,66 @@ def _block_text(kind: str, event: Mapping[str, Any]) -> str:
         how = f"failed: {event.get('said') or event.get('subtype', '')}" if event.get("error") else "ended its turn"
         return f"{how}{cost}"
     return str(event.get("text", ""))
+
+
+# ---- search
+
+
+class Place(Value):
+    """Place of a text in a file of `size` bytes; None where nothing was found in the part that was scanned."""
+
+    found: int | None
+    line: int | None
+    """Where its line begins."""
+    next: int | None
+    """Where to go on if nothing was found, None at the end."""
+    size: int
+
+
+def find_text(home: Path, run: str, node: str, attempt: int | None, file: str, text: str, begin: int, *,
+              backwards: bool = False) -> Place:
+    """Return the first place of `text` at or after the byte `begin`, or the last before it.
+
+    NotFound for a file that cannot be searched, UsageError for an empty text.
+    """
+    folder = attempt_folder(home, run, node, attempt)
+    paths = {"log": folder / LOG, "transcript": AttemptFiles(folder).stream}
+    if file not in paths:
+        raise NotFound(f"there is no {file!r:.40} to search; there are {', '.join(paths)}")
+    if not text:
+        raise UsageError("q should be what to search for")
+    if file == "transcript":  # its lines are JSON
+        text = json.dumps(text, ensure_ascii=False)[1:-1]
+    return search_file(paths[file], text.encode(errors="replace").lower(), begin, backwards=backwards)
+
+
+def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = False) -> Place:
+    """Return as `find_text` for bytes in lower case."""
+    try:
+        file = path.open("rb")
+    except OSError:
+        return Place(None, None, None, 0)
+    with file:
+        size = file.seek(0, 2)
+        place = max(0, min(size, begin if begin >= 0 else size))
+        last = max(0, place - SCAN_BYTES) if backwards else min(size, place + SCAN_BYTES)
+        overlap = len(wanted) - 1
+        while place > last if backwards else place < last:
+            start = max(last, place - CHUNK) if backwards else place
+            length = place - start if backwards else min(CHUNK, last - place)
+            file.seek(start)
+            data = file.read(length + overlap).lower()
+            at = data.rfind(wanted) if backwards else data.find(wanted)
+            if at >= 0:
+                found = start + at
+                return Place(found, _line_start(path, found), None, size)
+            place = start if backwards else start + length
+        is_done = last == (0 if backwards else size)
+        return Place(None, None, None if is_done else last, size)
+
+
+def _line_start(path: Path, place: int) -> int:
+    with path.open("rb") as file:
+        begin = max(0, place - LINE_BYTES)
+        file.seek(begin)
+        return begin + file.read(place - begin).rfind(b"\n") + 1

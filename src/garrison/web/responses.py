@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -84,7 +83,7 @@ STATUSES = ((Overloaded, 503), (NotFound, 404), (UsageError, 400), (Refused, 409
 """Error → HTTP status of its response; 500 for all others."""
 
 
-def json_answer(body: Any, status: int = 200) -> Response:
+def json_answer(body: object, status: int = 200) -> Response:
     """Return a JSON response that is not cached."""
     return Response(as_json(body), status, {"cache-control": "no-store"}, "application/json")
 

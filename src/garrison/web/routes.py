@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -20,14 +19,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
+from garrison.values import replace
 from garrison.views.waits import REVIEW
 from garrison.web import access, actions, changes, chat, connections, node, responses
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.history import PAGE, Histories, Wanted
+from garrison.web.node import Piece
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
 from garrison.web.terminals import Terminals, size_of, typed_of
-from garrison.web.text_search import find_text
 from garrison.web.timelines import Timelines
 from garrison.web.webhooks import Webhooks
 
@@ -134,7 +134,7 @@ class Page:
 
     async def run(self, request: Request) -> Response:
         snapshot = await self.broadcaster.snapshot(run_of(request))
-        return json_answer({**snapshot, "write": may_write(request)})
+        return json_answer(replace(snapshot, write=may_write(request)))
 
     async def timeline(self, request: Request) -> Response:
         """Return when the nodes of a run worked and waited, and what it has cost over time."""
@@ -156,7 +156,7 @@ class Page:
         begin, text = query_number(request, "from", 0), request.query_params.get("q", "")[:QUERY]
         backwards = request.query_params.get("back", "") == "1"
         return json_answer(await asyncio.to_thread(
-            find_text, self.home, run, name, attempt, request.path_params["file"], text, begin,
+            node.find_text, self.home, run, name, attempt, request.path_params["file"], text, begin,
             backwards=backwards))
 
     async def node(self, request: Request) -> Response:
@@ -197,7 +197,7 @@ class Page:
         node_name, gate_name = (entry.node, "") if entry is not None else ("", gate.node if gate is not None else "")
         return json_answer(await asyncio.to_thread(self.changes.decision, run, gate_name, node_name))
 
-    async def _piece(self, read: Callable[..., dict[str, Any]], request: Request) -> Response:
+    async def _piece(self, read: Callable[..., Piece], request: Request) -> Response:
         run, name, attempt = run_of(request), node_of(request), query_number(request, "attempt", 0)
         begin, stop = query_number(request, "from", 0), query_number(request, "until", -1)
         until = time.monotonic() + min(query_number(request, "wait", 0), WAIT_SECONDS)
@@ -207,7 +207,7 @@ class Page:
                 written.clear()  # before reading: a write in between must wake the wait below
                 piece = await asyncio.to_thread(read, self.home, run, name, attempt, begin, stop)
                 left = until - time.monotonic()
-                if piece["next"] != begin or piece["ended"] or left <= 0 or self.broadcaster.stopping:
+                if piece.next != begin or piece.ended or left <= 0 or self.broadcaster.stopping:
                     return json_answer(piece)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(left, POLL_WITHOUT_INOTIFY)):
@@ -279,7 +279,7 @@ class Page:
     # ---- the butler
 
     async def crew(self, request: Request) -> Response:
-        return json_answer(await asyncio.to_thread(chat.crew_json, self.home))
+        return json_answer(await asyncio.to_thread(chat.read_members, self.home))
 
     async def list_conversations(self, request: Request) -> Response:
         return json_answer(await asyncio.to_thread(self.conversations.list))

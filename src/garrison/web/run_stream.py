@@ -8,10 +8,11 @@ order in which that client saw them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from garrison.config import NotifyConfig, read_config
 from garrison.errors import GarrisonError, NotFound, UsageError
@@ -20,14 +21,15 @@ from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.run_plan import read_plan
+from garrison.processes.run_state import RunState
 from garrison.records import run as run_records
 from garrison.records.names import check_run
 from garrison.records.run import Launch, RunFiles
+from garrison.values import Value, fields_of, replace
 from garrison.views.event_log import QUEUE, EventLog, Record
 from garrison.views.explain import describe
-from garrison.views.flow_trace import FlowTrace
-from garrison.views.page_view import GraphNode, Observation, PageModel
-from garrison.views.run_model import CANNOT_REPLAY, RunModel
+from garrison.views.page_view import NOTHING, GraphNode, Observation, PageModel, Parts
+from garrison.views.run_model import CANNOT_REPLAY, DrawnFlow, RunModel
 from garrison.web.cursor import Cursor, decode, run_stamp
 from garrison.web.sse import Client, encode_event
 
@@ -43,40 +45,85 @@ def _notify_on(home: Path) -> tuple[str, ...]:
         return NotifyConfig().on
 
 
+class Change(Value):
+    """A journal record that changed something visible, as an event; `id` is the position after it."""
+
+    id: str
+    run: str
+    at: str
+    type: str
+    node: str
+    text: str
+    patch: Parts
+
+
+class Beat(Parts, kw_only=True):
+    """What an observation changed, as an event."""
+
+    run: str
+
+
+class Snapshot(Parts, kw_only=True):
+    """All of a run: the parts that never change, and the others as they are after event `id`."""
+
+    run: str
+    title: str
+    goal: str
+    pipeline: str
+    target: str
+    created: str
+    dot: str
+    next: Mapping[str, Sequence[str]]
+    id: str
+    write: bool | UnsetType = UNSET
+    """Whether the client may act; of a client's first snapshot."""
+    missed: bool | UnsetType = UNSET
+    """Set if the client knew an event that nothing tells the followers of any more."""
+
+
 class FollowedRun:
     """Journals of a run, replayed as far as they were read."""
 
     def __init__(self, home: Path, launch: Launch, graph: Mapping[str, GraphNode], plan: RunPlan | None = None) -> None:
         self.home, self.launch = home, launch
         self.log = EventLog(home, launch.run_id)
-        self.page = PageModel(RunModel(launch.run_id), graph, launch.adhoc, FlowTrace(launch.run_id, plan),
-                              _notify_on(home))
+        flow = DrawnFlow(plan.program, launch.run_id, plan.children) if plan is not None and plan.program else None
+        self.page = PageModel(RunModel(launch.run_id, RunState(flow=flow)), graph, launch.adhoc, _notify_on(home))
         self.cursor = Cursor(run_stamp(launch.run_id, launch.created_at))
 
-    def read(self, only: Container[Path] | None = None) -> list[dict[str, Any]]:
+    def read(self, only: Container[Path] | None = None) -> list[Change]:
         """Read on; return an event for each record that changed something, with the id of the position after it."""
         return self.replay(self.log.records(only))
 
-    def replay(self, records: list[Record]) -> list[dict[str, Any]]:
+    def replay(self, records: list[Record]) -> list[Change]:
         """Replay records; return as `read` does."""
         return [event for record in records if (event := self._event(record)) is not None]
 
+    def catch_up(self, records: list[Record]) -> None:
+        """Replay records that nobody is told of one by one."""
+        for record in records:
+            self.replay_one(record)
+        self.page.mark_sent()
+
     def replay_one(self, record: Record) -> str:
-        """Replay one record for its lists only; return it in words."""
+        """Replay one record without its patch; return it in words."""
         words = self._describe(record)
-        self.page.apply(record, words)
+        self.page.replay(record, words)
+        self._advance(record)
         return words
 
-    def _event(self, record: Record) -> dict[str, Any] | None:
-        words = self._describe(record)
-        patch = self.page.apply(record, words)
+    def _advance(self, record: Record) -> None:
         if record.journal != QUEUE or record.queue == self.page.model.queue_folder:
             self.cursor.advance(record)
-        if not patch:
+
+    def _event(self, record: Record) -> Change | None:
+        words = self._describe(record)
+        patch = self.page.apply(record, words)
+        self._advance(record)
+        if patch == NOTHING:
             return None
         entry = record.entry
-        return {"id": self.id, "run": self.launch.run_id, "at": entry.at, "type": entry.kind,
-                "node": self.page.node_of(record), "text": words, "patch": patch}
+        return Change(self.id, self.launch.run_id, entry.at, entry.kind, self.page.node_of(record), words, patch)
 
     def _describe(self, record: Record) -> str:
         try:
@@ -115,36 +162,34 @@ class RunStream:
         self._latest: deque[tuple[str, bytes]] = deque(maxlen=KEPT_EVENTS)
         self._before = ""
         """Id before the oldest kept event."""
-        self._first: tuple[str, Observation | None, Mapping[str, bool], bytes] | None = None
+        self._first: tuple[tuple[str, Observation | None, bool, bool], bytes] | None = None
         """Encoded snapshot and its inputs: clients that connect at once share the work."""
 
     @property
     def page(self) -> PageModel:
         return self.followed.page
 
-    def head(self) -> dict[str, Any]:
-        """Return the parts of a run that never change."""
-        graph = self.graph
-        title, goal = (text(graph.attrs, name, "") if graph else "" for name in ("label", "goal"))
-        return {"run": self.run, "title": title or self.launch.pipeline_id, "goal": goal,
-                "pipeline": self.launch.pipeline_id, "target": self.launch.base, "created": self.launch.created_at,
-                "dot": to_drawing(graph, titled=False, font="Helvetica", edge_ids=True) if graph else "",
-                "next": graph.successors() if graph else {}}
+    def snapshot(self) -> Snapshot:
+        """Return all of the run as it is now."""
+        graph, parts = self.graph, self.page.snapshot()
+        title, goal = (str(text(graph.attrs, name, "")) if graph else "" for name in ("label", "goal"))
+        problems = list(dict.fromkeys([*sorted(self.followed.log.problems), *self.page.problems]))
+        return Snapshot(
+            **fields_of(replace(parts, problems=problems)), run=self.run, title=title or self.launch.pipeline_id,
+            goal=goal, pipeline=self.launch.pipeline_id, target=self.launch.base, created=self.launch.created_at,
+            dot=to_drawing(graph, titled=False, font="Helvetica", edge_ids=True) if graph else "",
+            next=graph.successors() if graph else {}, id=self.followed.id)
 
-    def snapshot(self) -> dict[str, Any]:
-        parts = self.page.snapshot()
-        problems = list(dict.fromkeys([*sorted(self.followed.log.problems), *parts["problems"]]))
-        return {**self.head(), "id": self.followed.id, **parts, "problems": problems}
-
-    def snapshot_event(self, flags: Mapping[str, bool]) -> bytes:
-        """Return a new client's first event; `flags` are added to the snapshot."""
-        inputs = (self.followed.id, self.page.observation, flags)
-        if self._first is None or self._first[:3] != inputs:
-            self._first = (*inputs, encode_event("snapshot", {**self.snapshot(), **flags}, self.followed.id))
-        return self._first[3]
+    def snapshot_event(self, *, write: bool, missed: bool) -> bytes:
+        """Return a new client's first event."""
+        inputs = (self.followed.id, self.page.observation, write, missed)
+        if self._first is None or self._first[0] != inputs:
+            whole = replace(self.snapshot(), write=write, missed=missed or UNSET)
+            self._first = inputs, encode_event("snapshot", whole, self.followed.id)
+        return self._first[1]
 
     def observation_event(self) -> bytes:
-        return encode_event("beat", {"run": self.run, **self.page.observed()})
+        return encode_event("beat", Beat(run=self.run, **fields_of(self.page.observed())))
 
     def exists(self) -> bool:
         """Return whether the run of this name is still the same: launch.json is written once."""
@@ -156,14 +201,15 @@ class RunStream:
         return [self.files.root, self.files.root / "layers", queues, *queues.glob("*"), *queues.glob("*/*")]
 
     def read(self, only: Container[Path] | None = None) -> None:
-        """Read on, and send the changes to the clients."""
+        """Read on, and send the changes to the clients; the first time there is nobody to tell."""
+        if not self._before:
+            self.followed.catch_up(self.followed.log.records(only))
+            self._before = self.followed.id
         for event in self.followed.read(only):
-            data = encode_event("change", event, event["id"])
-            if not self._latest:
-                self._before = self._before or event["id"]
-            elif len(self._latest) == KEPT_EVENTS:
+            data = encode_event("change", event, event.id)
+            if len(self._latest) == KEPT_EVENTS:
                 self._before = self._latest[0][0]
-            self._latest.append((event["id"], data))
+            self._latest.append((event.id, data))
             for client in list(self.clients):
                 client.put(data, self.run)
 
@@ -182,8 +228,8 @@ class RunStream:
 
     def observe(self, observation: Observation) -> None:
         """Apply a new observation, and send its changes to the clients."""
-        if patch := self.page.observe(observation):
-            data = encode_event("beat", {"run": self.run, **patch})
+        if (patch := self.page.observe(observation)) != NOTHING:
+            data = encode_event("beat", Beat(run=self.run, **fields_of(patch)))
             for client in list(self.clients):
                 client.put(data)
 
@@ -208,7 +254,7 @@ def replay_since(fresh: FollowedRun, after: str) -> list[bytes] | None:
     """
     records = fresh.log.records()
     whole = FollowedRun(fresh.home, fresh.launch, {})
-    whole.replay(records)
+    whole.catch_up(records)
     seen = decode(after, whole.order)
     if seen is None or not seen.within(whole.cursor):
         return None
@@ -216,13 +262,13 @@ def replay_since(fresh: FollowedRun, after: str) -> list[bytes] | None:
     parts: tuple[list[Record], list[Record]] = ([], [])
     for record in records:
         parts[record.queue not in this_run or record.entry.seq > seen.position(record)].append(record)
-    fresh.replay(parts[False])
+    fresh.catch_up(parts[False])
     return encode_changes(fresh.replay(parts[True]))
 
 
-def encode_changes(events: list[dict[str, Any]]) -> list[bytes]:
+def encode_changes(events: list[Change]) -> list[bytes]:
     """Encode events for sending."""
-    return [encode_event("change", event, event["id"]) for event in events]
+    return [encode_event("change", event, event.id) for event in events]
 
 
 def graph_nodes(graph: Graph | None, launch: Launch) -> dict[str, GraphNode]:

@@ -10,9 +10,10 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
 
 from starlette.types import Receive, Scope, Send
+
+from garrison.values import to_builtins
 
 EVENTS, BYTES = 512, 4 << 20
 """Most events, and bytes of events, queued for one client."""
@@ -31,10 +32,11 @@ HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-cont
            (b"x-accel-buffering", b"no"))
 
 
-def as_json(value: Any) -> str:
-    """Encode JSON for the page. A lone surrogate, which an agent's output may contain, is escaped: UTF-8 cannot hold
-    it.
+def as_json(value: object) -> str:
+    """Encode records and JSON data for the page. A lone surrogate, which an agent's output may contain, is escaped:
+    UTF-8 cannot hold it.
     """
+    value = to_builtins(value)
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
@@ -43,7 +45,7 @@ def as_json(value: Any) -> str:
     return text
 
 
-def encode_event(event: str, data: Any, id_: str = "") -> bytes:
+def encode_event(event: str, data: object, id_: str = "") -> bytes:
     """Encode a server-sent event. JSON contains no line break, so one `data` line is enough."""
     head = f"id: {id_}\n" if id_ else ""
     return f"{head}event: {event}\ndata: {as_json(data)}\n\n".encode()

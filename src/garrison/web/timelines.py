@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
 
 from garrison.records.run import RunFiles
+from garrison.views.run_timeline import RunTimeline
 from garrison.views.timeline_reader import TimelineReader
 
 KEPT = 8
@@ -25,8 +25,8 @@ class Timelines:
         self._readers: OrderedDict[tuple[str, int], TimelineReader] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, run: str) -> dict[str, Any]:
-        """Return the timeline of a run as JSON data; NotFound for a run that does not exist. Reads files."""
+    def read(self, run: str) -> RunTimeline:
+        """Return the timeline of a run; NotFound for a run that does not exist. Reads files."""
         with self._lock:
             launch = RunFiles(self.home, run).launch
             key = (run, launch.stat().st_ino if launch.exists() else 0)  # another run may have a removed one's name
@@ -34,4 +34,4 @@ class Timelines:
             self._readers[key] = reader
             while len(self._readers) > KEPT:
                 self._readers.popitem(last=False)
-            return {**reader.read().to_json(), "problems": reader.problems}
+            return reader.read()

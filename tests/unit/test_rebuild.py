@@ -6,15 +6,15 @@ import pytest
 
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.processes.guardian.rebuild import (
+from garrison.processes.repair import (
     AttemptEvidence,
     RunEvidence,
     catch_up,
     find_finished_steps,
     find_lost_reports,
-    is_behind,
     salvage_state,
 )
+from garrison.processes.run_plan import is_behind
 from garrison.processes.run_state import LANDED, RunState, from_snapshot, to_snapshot
 from garrison.records.events import LandingChanged
 from garrison.records.journal import Entry

@@ -13,8 +13,16 @@ from garrison.agents.claude.extra import INSTALL
 from garrison.agents.limits import describe_limits
 from garrison.agents.registry import find_profile, installed_agents
 from garrison.cli.commands import Command
-from garrison.cli.launch import announce_detached, create, follow_run, serve_page, start_detached
-from garrison.cli.launch_options import OPTION_GROUPS, launch_options, make_request
+from garrison.cli.launch import (
+    OPTION_GROUPS,
+    announce_detached,
+    create,
+    follow_run,
+    launch_options,
+    make_request,
+    serve_page,
+    start_detached,
+)
 from garrison.cli.output import ask, print_message
 from garrison.cli.task_list import (
     MAX_BYTES,

@@ -160,6 +160,18 @@ def latest_attempts(files: RunFiles, plan: RunPlan) -> dict[str, int]:
     return {name: number for name in plan.tasks if (number := files.latest_attempt(name))}
 
 
+def is_behind(state: RunState, latest: Mapping[str, int]) -> bool:
+    """Return whether a journal lacks what the run has done; `latest` maps nodes to their latest begun attempt.
+
+    A guardian journals an attempt before it writes anything of it.
+    """
+    if state.status == "new":
+        return bool(latest)
+    return any(name not in state.nodes or attempt > state.nodes[name].attempt
+               or (state.nodes[name].status == "pending" and attempt == state.nodes[name].attempt)
+               for name, attempt in latest.items())
+
+
 def check_journal_present(store: Store, launch: Launch, state: RunState, journal: Path) -> None:
     """Raise RecordError, naming the journal, if it is empty although the guardian's hook says that the run has
     begun."""

@@ -24,14 +24,13 @@ from garrison.processes.guardian.agent_places import AgentPlaces
 from garrison.processes.guardian.forge_client import ForgeClient
 from garrison.processes.guardian.gate_watch import GATE, GateWatch
 from garrison.processes.guardian.parking import is_resting
-from garrison.processes.guardian.rebuild import is_behind
 from garrison.processes.guardian.target_watch import TargetWatch
 from garrison.processes.guardian.view import GuardianView, LandingView, is_suspended
 from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.pull_request_facts import ForgeStep
-from garrison.processes.run_plan import build_task, change_plan, latest_attempts
+from garrison.processes.run_plan import build_task, change_plan, is_behind, latest_attempts
 from garrison.processes.run_state import (
     ENDED,
     LANDED,

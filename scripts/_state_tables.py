@@ -16,7 +16,7 @@ from garrison.merge.verdicts import BROKEN, DESCRIPTIONS, BaseRun, Evidence, Res
 from garrison.pipeline import node_status
 from garrison.records import hook, identity
 from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
-from garrison.supervise.circuit import CLOSED, apply_event, reset_circuit
+from garrison.supervise.restart import CLOSED, apply_event, reset_circuit
 from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart
 from garrison.supervise.death_classes import CLASSES, CRASH
 from garrison.supervise.restart import Death, Policy
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from garrison.merge.decision import Decision
-    from garrison.supervise.circuit import Circuit
+    from garrison.supervise.restart import Circuit
 
 NOW, BOOT, TICKS = 10_000.0, "boot", 7
 TIME = "2026-01-01T00:00:00.000000Z"

@@ -17,7 +17,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
-from garrison.records.quarantine import quarantine
+from garrison.records.store import quarantine
 from garrison.supervise.incarnation import Incarnation, SpawnRequest, acquire_lease, rebuild_identity, register
 from garrison.values import replace
 

@@ -23,10 +23,9 @@ from garrison.errors import Refused, Shortage
 from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.checkout import checkout_place
 from garrison.sandbox.collect import collect, git_mounts
-from garrison.sandbox.confine import _processes_inside, confine
+from garrison.sandbox.confine import _processes_inside, confine, leave_session_keyring
 from garrison.sandbox.file_system import FileSystemStep, Step
 from garrison.sandbox.git_view import GitView, give_back
-from garrison.sandbox.keyring import leave_session_keyring
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import machine
 from garrison.sandbox.rights import read_rights

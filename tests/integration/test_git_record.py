@@ -8,7 +8,7 @@ from merge_support import World, git
 from garrison.merge import commands, guard
 from garrison.processes import git_record
 from garrison.processes.git_record import GitState, GitWatch, changed, describe
-from garrison.processes.guardian.gate_watch import GateWatch
+from garrison.processes.guardian.target_watch import GateWatch
 from garrison.records.run import Launch
 from garrison.system.git import Git
 from garrison.values import replace

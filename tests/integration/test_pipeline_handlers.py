@@ -77,10 +77,10 @@ def test_a_tool_waits_while_the_machine_has_no_room_for_it(tmp_path: Path, monke
 
 LITTLE_ROOM = """
 import os, resource
-from garrison.sandbox import net_namespace
+from garrison.sandbox import network
 highest = max(map(int, os.listdir("/proc/self/fd")))
 resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, highest + 2))
-net_namespace.create()
+network.create()
 """
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from garrison.errors import Refused, UsageError
 from garrison.records import costs
-from garrison.sandbox import net_namespace, network
+from garrison.sandbox import network
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Network, Rights
 from garrison.sandbox.proxy.client import START_DEADLINE
@@ -40,7 +40,7 @@ print(urllib.request.urlopen(request, timeout=20).read().decode())
 
 def _refusal() -> str | None:
     try:
-        namespace = net_namespace.create()
+        namespace = network.create()
     except Refused as refused:
         return str(refused)
     namespace.listener.close()

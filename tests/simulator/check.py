@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry
     from garrison.records.run import Result
     from garrison.records.signals import PostedSignal, Signal
-    from garrison.supervise.circuit import Circuit
+    from garrison.supervise.restart import Circuit
 
 ORDER = list(PHASES)
 DEATHS = Policy().intensity + 1

@@ -35,7 +35,7 @@ def _bug(name: str, what: str, *plantings: Planting) -> Mutation:
 
 
 VERDICT, LEASE, DECISIONS = "supervise/verdict.py", "supervise/incarnation.py", "supervise/decisions.py"
-RESTART, CIRCUIT, HANGS = "supervise/restart.py", "supervise/circuit.py", "supervise/hang_detector.py"
+RESTART, HANGS = "supervise/restart.py", "supervise/hang_detector.py"
 SIGNALS, STATE, STORE = "records/signals.py", "processes/run_state.py", "records/store.py"
 SIM = "tests/simulator/"
 GUARDIAN, RUNNER, LAUNCHER = ("processes/guardian/policy.py", "processes/runner/policy.py",
@@ -102,9 +102,9 @@ RESTARTS = (
     _bug("probe_does_not_wake", "nothing wakes the supervisor when a probe is due",
          _at(DECISIONS, "_decide_parked", "call", "RestartDecision('parked', x1.why)", "parked")),
     _bug("probe_closes_nothing", "a probe that stays healthy leaves its circuit open",
-         _at(CIRCUIT, "apply_event", "return", "x1", "Circuit")),
+         _at(RESTART, "apply_event", "return", "x1", "Circuit")),
     _bug("unparked_stays_parked", "a person's unpark changes nothing",
-         _at(CIRCUIT, "reset_circuit", "return", "x1", "life")),
+         _at(RESTART, "reset_circuit", "return", "x1", "life")),
     _bug("death_counted_twice", "the death of an earlier attempt's runner is recorded in the next one, too",
          _at(GUARDIAN, "_is_death_recorded", "return", "False", "full")),
     _bug("hang_unseen", "a process that does nothing is never replaced",

@@ -12,11 +12,10 @@ from garrison.agents.claude import failures
 from garrison.agents.claude import policy as claude
 from garrison.records.events import ChildDied, ChildParked, ChildSpawned, ProbeHealthy, decode_data
 from garrison.records.identity import Identity
-from garrison.supervise import circuit, restart
-from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise import restart
 from garrison.supervise.death_classes import CLASSES
 from garrison.supervise.decisions import ChildState, decide_restart
-from garrison.supervise.restart import Death, Policy, apply_policy, backoff_delay
+from garrison.supervise.restart import CLOSED, Circuit, Death, Policy, apply_policy, backoff_delay
 from garrison.supervise.verdict import Verdict
 from garrison.values import replace
 
@@ -124,11 +123,11 @@ SIX = [Death(number, NOW, BOOT) for number in range(1, 7)]
 
 
 def park(known: Circuit = CLOSED, at: float = NOW, life: int = 6) -> Circuit:
-    return circuit.apply_event(known, ChildParked("runner-a@r", life, "6 deaths", at, BOOT))
+    return restart.apply_event(known, ChildParked("runner-a@r", life, "6 deaths", at, BOOT))
 
 
 def probe(known: Circuit, at: float, life: int = 7) -> Circuit:
-    return circuit.apply_event(known, ChildSpawned("runner-a@r", life, probe=True, monotonic=at, boot_id=BOOT))
+    return restart.apply_event(known, ChildSpawned("runner-a@r", life, probe=True, monotonic=at, boot_id=BOOT))
 
 
 def seen(status: str, incarnation: int, state: str = "ended") -> ChildState:
@@ -179,7 +178,7 @@ def test_a_probe_that_stays_healthy_closes_the_circuit_and_empties_the_window() 
     probing = probe(park(), NOW + 600)
     assert kind(seen("active", 7, "alive"), SIX, NOW + 659, probing) == ("none", NOW + 660)
     assert kind(seen("active", 7, "alive"), SIX, NOW + 660, probing)[0] == "heal"
-    healed = circuit.apply_event(probing, ProbeHealthy("runner-a@r", 7))
+    healed = restart.apply_event(probing, ProbeHealthy("runner-a@r", 7))
     assert healed == Circuit(forgiven=6)
     late = [*SIX, Death(7, NOW + 661, BOOT)]
     assert kind(seen("crashed", 7), late, NOW + 661, healed)[0] == "start"
@@ -193,14 +192,14 @@ def test_a_death_without_fault_of_a_probe_does_not_park_it_again() -> None:
 
 
 def test_a_person_empties_the_window_and_lets_the_name_go_on() -> None:
-    lifted = circuit.reset_circuit(park(), 5)  # the record of life 6 was lost, the park's names it
+    lifted = restart.reset_circuit(park(), 5)  # the record of life 6 was lost, the park's names it
     assert lifted == Circuit(forgiven=6)
     assert kind(seen("parked", 6), SIX, NOW, lifted)[0] == "start"
 
 
 def test_a_start_that_is_no_probe_leaves_a_circuit_as_it_is() -> None:
     for known in (CLOSED, park()):
-        assert circuit.apply_event(known, ChildSpawned("runner-a@r", 9)) == known
+        assert restart.apply_event(known, ChildSpawned("runner-a@r", 9)) == known
 
 
 def test_the_first_cool_down_is_as_long_as_the_window_unless_it_is_set() -> None:

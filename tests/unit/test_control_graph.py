@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from garrison.cli.agents import control_graph
 from garrison.cli.main import main
-from garrison.processes.control_graph import control_graph
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.store import Store

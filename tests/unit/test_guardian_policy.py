@@ -17,8 +17,8 @@ from garrison.processes.run_state import RunState, describe_landed, from_snapsho
 from garrison.records.events import NodeChanged, StuckAgent
 from garrison.records.journal import Entry
 from garrison.records.signals import PostedSignal
-from garrison.supervise.circuit import Circuit
 from garrison.supervise.decisions import ChildState, replay
+from garrison.supervise.restart import Circuit
 from garrison.supervise.verdict import Observation, Verdict
 from garrison.values import replace
 from policy_support import (

@@ -10,9 +10,8 @@ from garrison.processes.launcher import policy as launcher_policy
 from garrison.processes.launcher.policy import LauncherView
 from garrison.processes.run_state import RunState
 from garrison.records.signals import PostedSignal
-from garrison.supervise.circuit import Circuit
 from garrison.supervise.decisions import START_RECHECK, ChildState
-from garrison.supervise.restart import Death
+from garrison.supervise.restart import Circuit, Death
 from garrison.supervise.verdict import Observation, Verdict
 from garrison.values import replace
 from policy_support import (

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from garrison.sandbox.proxy.client_hello import is_complete, server_name
+from garrison.sandbox.proxy.target import is_complete, server_name
 
 
 def hello(name: str | None) -> bytes:

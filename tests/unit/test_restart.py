@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.records.identity import Identity
-from garrison.supervise.circuit import Circuit
 from garrison.supervise.decisions import START_RECHECK, ChildState, decide_restart
-from garrison.supervise.restart import Death, Policy, apply_policy
+from garrison.supervise.restart import Circuit, Death, Policy, apply_policy
 from garrison.supervise.verdict import Verdict
 from garrison.values import replace
 

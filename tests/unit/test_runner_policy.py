@@ -17,8 +17,7 @@ from garrison.processes.runner.policy import RunnerFacts, RunnerView
 from garrison.processes.runner.process import Runner
 from garrison.records.journal import Entry
 from garrison.records.run import Result, Task
-from garrison.supervise.circuit import Circuit
-from garrison.supervise.restart import Death
+from garrison.supervise.restart import Circuit, Death
 from garrison.system.clock import iso
 from garrison.values import replace
 from policy_support import (

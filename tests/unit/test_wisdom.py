@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from garrison.cli.hooks import HEADING, build_wisdom_prompt_block
 from garrison.records import record
 from garrison.records.hook import PHASES, Hook
-from garrison.records.wisdom import HEADING, build_wisdom_prompt_block
 
 
 def at(phase: str, **more: str) -> Hook:

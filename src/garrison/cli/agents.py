@@ -7,6 +7,7 @@ None of the commands writes a record. Each posts a signal to the guardian (park,
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,6 +28,11 @@ from garrison.records.names import ROLES, Key
 from garrison.records.run import RunFiles
 from garrison.records.signals import CancelNode, KillOrchestrator, ParkNode, RetryNode, Signal, UnparkNode
 from garrison.records.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from garrison.agents.graph.control import ControlGraph
 
 ENDED = {"validated": "has landed", "failed": "has failed",
          "impl_complete": "is finished and waits to land; `garrison merge-queue cancel NODE` withdraws it"}
@@ -116,7 +122,6 @@ def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -
     """Show which process controls which."""
     from garrison.pipeline.dot_writer import to_dot
     from garrison.pipeline.graph import Edge, Graph, Node
-    from garrison.processes.control_graph import control_graph
 
     of_run = [identity for identity in identities.readable_identities(resolve.open_store(home))
               if run in (None, identity.run_id)]
@@ -355,3 +360,50 @@ def _describe_end(node: NodeState) -> str:
     if node.landing == Landing.NO_CHANGE:
         return "has ended without a change"
     return ENDED.get(node.status, "")
+
+
+# ---- control graph ---------------------------------------------------------------------------------------------------
+
+# Control graph: the processes of a run as an agent graph, with edges from controllers to subordinates. Pure.
+#
+# Both the prompts of the agents and `garrison agents graph` use this table.
+
+CONTROL_KINDS: Mapping[tuple[str, str], str] = {
+    ("launch", "guardian"): "keeps it alive",
+    ("guardian", "runner"): "coordinates the run",
+    ("guardian", "processor"): "coordinates the run",
+    ("guardian", "orchestrator"): "coordinates the run",
+    ("runner", "orchestrator"): "supervises this node",
+}
+"""(role of the controller, role of the subordinate) → kind of control."""
+
+
+def control_graph(identities: Iterable[Identity]) -> ControlGraph:
+    """Return the graph of these identities: edges from parent to child, and from a guardian to its orchestrators.
+
+    A parent without an identity of its own is left out.
+    """
+    from garrison.agents.graph.control import ControlGraph  # an orchestrator reads only the table
+    from garrison.agents.graph.model import Edge
+
+    graph = ControlGraph("layers")
+    by_key = {identity.key: identity for identity in identities}
+    for key in by_key:
+        graph.add_node(key.full)
+    for key, identity in by_key.items():
+        for controller in _controllers(by_key, identity):
+            kind = CONTROL_KINDS.get((controller.role, key.role))
+            if kind is not None and not graph.is_controller(controller.full, key.full):
+                graph.add_edge(Edge(controller.full, key.full, control_type=kind))
+    return graph
+
+
+def _controllers(by_key: Mapping[Key, Identity], identity: Identity) -> list[Key]:
+    parent = identity.parent
+    if parent is None:
+        return []
+    key = Key(parent["role"], parent["name"], identity.key.run)
+    if key not in by_key or key == identity.key:
+        return []
+    is_agent_of_runner = identity.key.role == "orchestrator" and key.role == "runner"
+    return [key, *(_controllers(by_key, by_key[key]) if is_agent_of_runner else [])]

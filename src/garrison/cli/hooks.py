@@ -7,6 +7,7 @@ as JSON, and raise a GarrisonError to refuse.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,9 +21,11 @@ from garrison.records.hook import PHASES, Hook, change_phase, check_phase, updat
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.supervise.incarnation import new_id, next_hook
 from garrison.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["build_wisdom_prompt_block", "create_hook", "main", "read_hook", "update_phase", "update_resumption"]
 
@@ -188,3 +191,27 @@ def update_resumption_command(role: str, name: str, run: str | None, home: str |
 def wisdom_command(role: str, name: str, run: str | None, home: str | None) -> None:
     """Print the block of the successor's prompt that describes the progress of the work."""
     print(wisdom(role, name, run, home))
+
+
+# ---- wisdom ----------------------------------------------------------------------------------------------------------
+
+# Wisdom: the prompt block that tells a successor what its predecessor has done. Pure.
+
+HEADING = "## RESUMPTION CONTEXT (from previous session)"
+_SKIP = ("executing", "impl_complete", "validating")
+
+
+def build_wisdom_prompt_block(hook: Any) -> str:
+    """Return the block for `hook` (a Hook or its JSON object): phase reached, last commit, what to skip, the notes."""
+    get = hook.get if isinstance(hook, dict) else lambda name, default=None: getattr(hook, name, default)
+    phase = get("phase") or "planning"
+    lines = [HEADING, f"Previous phase reached: {phase}"]
+    if get("last_committed_node"):
+        lines.append(f"Last committed node: {get('last_committed_node')}")
+    if phase in _SKIP:
+        lines.append(f"SKIP planning phase — go directly to {phase}")
+    if phase == "merged":
+        lines.append("The work is merged: nothing is left to do.")
+    if get("resumption_instructions"):
+        lines.append(f"Resumption notes: {get('resumption_instructions')}")
+    return "\n".join(lines)

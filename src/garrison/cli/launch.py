@@ -25,8 +25,7 @@ from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.plugins import Group
 from garrison.processes import launch as launching
 from garrison.processes import preflight
-from garrison.processes.home_readme import tell_changed_defaults
-from garrison.processes.launch import foreign_entries_note
+from garrison.processes.launch import foreign_entries_note, tell_changed_defaults
 from garrison.processes.launch_claim import LaunchClaim
 from garrison.processes.launch_request import LaunchRequest
 from garrison.processes.launcher.progress import Progress, closing_lines

@@ -95,10 +95,9 @@ def sync(run: str | None, base: str | None, home: str | None) -> None:
 @home_option
 def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
     """Push the branch that RUN left (land=none, or a landing that failed) and open a draft of it; repeatable."""
-    from garrison.processes.forge_access import connect
+    from garrison.processes.forge_access import check_forge, connect
     from garrison.processes.pull_request_client import PullRequestClient
     from garrison.processes.pull_request_facts import ForgeStep, Relation, StepKind
-    from garrison.processes.pull_request_preflight import check_forge
     from garrison.processes.pull_request_texts import write_section, write_title
     from garrison.processes.pull_request_work import summarize
     from garrison.records.pull_request import PullRequest

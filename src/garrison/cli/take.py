@@ -85,9 +85,8 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
 
     An issue that has a run is not taken again: `garrison resume` continues it. Only open issues are taken.
     """
-    from garrison.processes.forge_access import connect
+    from garrison.processes.forge_access import connect, find_base
     from garrison.processes.pull_request_facts import hash_words
-    from garrison.processes.pull_request_preflight import find_base
 
     _check_options(number, label, has_own=run is not None or serve or land not in (None, LAND_PR))
     runtime = Runtime.real(find_home(home))

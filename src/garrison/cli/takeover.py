@@ -25,8 +25,7 @@ from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.processes.networks import open_network
-from garrison.processes.places import git_variables, node_place
+from garrison.processes.places import git_variables, node_place, open_network
 from garrison.processes.runtime import Runtime
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import lend_worktree

@@ -24,7 +24,7 @@ from garrison.doctor.fixes import (
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
 from garrison.merge import recovery
 from garrison.merge.queue import MergeQueue, QueueReader, target_of_folder
-from garrison.processes.networks import network_notes
+from garrison.processes.places import network_notes
 from garrison.processes.run_branch import target_queue
 from garrison.processes.temp_files import RECORD_FOLDERS, find_abandoned
 from garrison.records import atomic

@@ -23,7 +23,7 @@ from garrison.records import atomic, signals
 from garrison.records.journal import read_all
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import launcher_key
-from garrison.records.quarantine import quarantine
+from garrison.records.store import quarantine
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import process_control, processes, untrusted
 from garrison.system.git import abandoned_locks, registrations

@@ -38,8 +38,7 @@ from garrison.records.names import is_run_branch, parse_marker
 from garrison.records.run import RunFiles
 from garrison.sandbox import network, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
-from garrison.sandbox.confine import confine
-from garrison.sandbox.keyring import leave_session_keyring
+from garrison.sandbox.confine import confine, leave_session_keyring
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role

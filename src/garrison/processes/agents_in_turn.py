@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 from garrison.agents import failover as policy
 from garrison.agents.claude.failures import RATE_LIMIT
 from garrison.agents.registry import follower_attributes, followers_of
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, RecordError
 from garrison.processes.loop import log_line
 from garrison.records import failover as records
+from garrison.records import run as run_records
 from garrison.records.failover import Failover
+from garrison.records.hook import Hook
 from garrison.records.identity import Identity
+from garrison.records.names import Key
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import failpoint
 from garrison.values import replace
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 
     from garrison.agents.base import Trouble
     from garrison.processes.runtime import Runtime
-    from garrison.records.run import Task
+    from garrison.records.run import Result, RunFiles, Task
+    from garrison.records.store import Store
     from garrison.supervise.incarnation import Incarnation
 
 
@@ -129,3 +133,26 @@ class AgentsInTurn:
             records.add_failover(self.folder, failover)
         self.failovers.append(failover)
         failpoint.here(":failed_over")
+
+
+# ---- attempt result --------------------------------------------------------------------------------------------------
+
+# Results of attempts, with the evidence that a node's own orchestrator wrote them.
+#
+# An orchestrator announces the digest of its result in its hook, and then writes the result. A file that a process
+# beside it puts in the attempt's folder is thus ignored, and the attempt continues. The branch counts as the result
+# says, too: `Worktree.restore_branch` puts it back where the orchestrator saw it. Outside a sandbox an agent is the
+# user, and can forge all of it; this catches mistakes and simple forgeries.
+
+
+def read_attempt_result(store: Store, files: RunFiles, node: str, attempt: int) -> tuple[Result | None, str]:
+    """Return the result of a node's attempt that its orchestrator announced; else None, and the reason if there is a
+    file."""
+    path = files.attempt(node, attempt) / "result.json"
+    if not path.exists():
+        return None, ""
+    try:
+        hook = store.read(Hook, Key("orchestrator", node, files.run))
+    except RecordError:  # its owner repairs it
+        hook = None
+    return run_records.read_result(path, files.run, node, attempt, hook.result_digest if hook is not None else None)

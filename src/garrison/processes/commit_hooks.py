@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from garrison.config import GuardHooks
 from garrison.ends import End, Refusal, RefusalKind
 from garrison.merge.guard import configured_hooks_path
-from garrison.processes.networks import open_network
-from garrison.processes.places import node_place
+from garrison.processes.places import node_place, open_network
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Role

@@ -50,8 +50,7 @@ from garrison.processes.launch_request import (
     report_sources,
 )
 from garrison.processes.loop import log_line
-from garrison.processes.networks import network_notes
-from garrison.processes.places import read_hooks_mode
+from garrison.processes.places import network_notes, read_hooks_mode
 from garrison.processes.run_plan import check_journal_present, read_plan, replay_with_plan, stronger_agent
 from garrison.processes.run_state import EXIT, LANDED, NO_CHANGE, NOT_LANDED
 from garrison.processes.run_status import FINAL, read_run_state
@@ -244,7 +243,7 @@ def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str, report:
           ) -> tuple[str, str, str]:
     """Return base, remote ('' for a branch of this repository) and the base's commit; Refused if there is none."""
     if land == LAND_PR:
-        from garrison.processes.pull_request_preflight import check_forge  # few runs have a pull request
+        from garrison.processes.forge_access import check_forge  # few runs have a pull request
 
         return check_forge(runtime, git, request.base)
     base = request.base

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.base import REPLIES
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import count_tests
-from garrison.processes.attempt_result import read_attempt_result
+from garrison.processes.agents_in_turn import read_attempt_result
 from garrison.processes.pull_request_texts import NodeSummary, RunSummary, parse_replies
 from garrison.processes.run_branch import landing_queue, node_queue
 from garrison.processes.run_state import TESTED

@@ -73,9 +73,9 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import INTEGRATION, Key, launcher_key
-from garrison.records.quarantine import quarantine
 from garrison.records.run import LAND_PR, LAND_RUN, Launch, Task
 from garrison.records.signals import InputResponse, NodeComplete, RunnerExited
+from garrison.records.store import quarantine
 from garrison.supervise.incarnation import rebuild_identity
 from garrison.system.clock import from_iso
 from garrison.system.git import GitError

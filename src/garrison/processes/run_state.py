@@ -41,9 +41,8 @@ from garrison.records.pull_request import check_transition as check_pull_request
 from garrison.records.record import Record, from_data, stated
 from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN
 from garrison.records.signals import NeedsReview
-from garrison.supervise import circuit
-from garrison.supervise.circuit import CLOSED, Circuit
-from garrison.supervise.restart import Death
+from garrison.supervise import restart
+from garrison.supervise.restart import CLOSED, Circuit, Death
 from garrison.values import Value, asdict, field_names, fields_of, replace
 
 if TYPE_CHECKING:
@@ -447,7 +446,7 @@ class RunState(RecordedState):
         for full in self.circuits:
             key = Key.parse(full)
             if (key.name if key.role == "runner" else key.role) in names:
-                self.circuits[full] = circuit.reset_circuit(self.circuits[full], self.incarnations.get(full, 0))
+                self.circuits[full] = restart.reset_circuit(self.circuits[full], self.incarnations.get(full, 0))
 
     # ---- children
 
@@ -457,7 +456,7 @@ class RunState(RecordedState):
 
     def _apply_circuit(self, event: ChildSpawned | ChildParked | ProbeHealthy, _at: str) -> None:
         before = self.circuit(event.full)
-        if (after := circuit.apply_event(before, event)) != before:
+        if (after := restart.apply_event(before, event)) != before:
             self.circuits[event.full] = after
 
     def _apply_death(self, event: ChildDied, _at: str) -> None:

@@ -8,11 +8,15 @@ whatever names a program that would run unasked (fsmonitor, askpass, pagers, edi
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 NO_PUSH = "pushing-is-off-here--garrison-lands-this-branch"
 """Address to push to, so that `git push` ends with a message that says why."""
@@ -206,3 +210,39 @@ def render(entries: Iterable[Entry]) -> bytes:
 def _quote(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{escaped}"'
+
+
+# ---- user git config -------------------------------------------------------------------------------------------------
+
+# The user's git settings in the home inside: without them nothing but the worktree's own repository knows who commits.
+#
+# Submodules, repositories that tests make, and with Landlock the worktree itself, are not views of garrison's making.
+
+NAME = ".gitconfig"
+_TIMEOUT = 20
+
+
+def copy_settings(env: Mapping[str, str], user_home: Path, home: Path) -> None:
+    """Write what the user's own settings say into a home inside, without secrets; leave a file that is there alone."""
+    if os.path.lexists(home / NAME) or not any(os.path.lexists(path) for path in _files(env, user_home)):
+        return
+    text = render(select(parse(_list(env, user_home)), ("global",)))
+    # The home may be the agent's from an earlier command: no link in the file's place is followed.
+    with suppress(FileExistsError), (home / NAME).open("xb") as file:
+        file.write(text)
+
+
+def _files(env: Mapping[str, str], user_home: Path) -> tuple[str, str]:
+    return f"{user_home}/{NAME}", f"{env.get('XDG_CONFIG_HOME') or f'{user_home}/.config'}/git/config"
+
+
+def _list(env: Mapping[str, str], user_home: Path) -> str:
+    """Return all settings as git lists them outside of any repository; '' if it cannot."""
+    own = {name: env[name] for name in ("PATH", "XDG_CONFIG_HOME") if name in env}
+    try:
+        done = subprocess.run(["git", "config", "--list", "-z", "--show-scope", "--includes"], cwd="/",
+                              env={**own, "HOME": str(user_home), "GIT_CONFIG_NOSYSTEM": "1"}, capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else ""

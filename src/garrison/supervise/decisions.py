@@ -18,9 +18,8 @@ from garrison.records.events import Follows
 from garrison.records.identity import Identity
 from garrison.records.record import Record, from_dict, stated
 from garrison.supervise import restart
-from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.hang_detector import RecordedEvidence, judge_recorded
-from garrison.supervise.restart import Death, Policy
+from garrison.supervise.restart import CLOSED, Circuit, Death, Policy
 from garrison.supervise.verdict import Observation, Verdict, judge
 from garrison.values import Value, asdict, replace
 

@@ -4,7 +4,7 @@ Two limits nest: a sliding window per name (5 restarts in 10 minutes) and a tota
 first restart is immediate; later ones back off by 0.5 s x 2^n plus jitter, at most 30 s: some seconds of trouble of the
 machine must not use up the window. A death for lack of memory counts for a fifth, and its restart always waits; that by
 the loss of the host that did the work counts for a fifth, too. An incarnation that stayed healthy resets the backoff. A
-used-up window parks the name (`circuit.py`), a used-up total fails the attempt.
+used-up window parks the name (`Circuit`), a used-up total fails the attempt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.backoff import Backoff
-from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
 from garrison.supervise.death_classes import CRASH, MEMORY, ruling
 from garrison.system.machine import retry_pause
 from garrison.values import Value, replace
@@ -24,6 +24,63 @@ if TYPE_CHECKING:
     from garrison.config import Timing
     from garrison.records.events import ChildDied
 
+
+# ---- circuit ---------------------------------------------------------------------------------------------------------
+
+# Circuit breaker: park a name whose restart window is used up, and bring it back through a probe. Pure.
+#
+# The states are closed → parked → probing (half-open: one incarnation) → closed, or parked again for twice as long.
+# They are replayed from the supervisor's own journal (`park`, `spawn` of a probe, `heal`), so that its successor
+# continues with the same state. A person's `unpark` and `--resume` close the circuit too, and empty the window.
+
+
+class Circuit(Value):
+    """Circuit breaker of one name; times are monotonic seconds of the boot `boot_id`."""
+
+    state: str = "closed"
+    """closed, parked or probing."""
+    why: str = ""
+    since: float = 0.0
+    """When it was parked, or its probe started."""
+    boot_id: str = ""
+    parks: int = 0
+    """Consecutive parks without a probe that stayed healthy."""
+    life: int = 0
+    """Incarnation that was parked last (the key in journals and snapshots is `life`)."""
+    probe: int = 0
+    """Incarnation of the probe."""
+    forgiven: int = 0
+    """Deaths of incarnations up to this one are outside the window."""
+    probe_at: str = ""
+    """When the probe is due (UTC), for display."""
+
+    @property
+    def parked(self) -> bool:
+        return self.state == "parked"
+
+
+CLOSED = Circuit()
+
+
+def apply_event(circuit: Circuit, event: ChildParked | ChildSpawned | ProbeHealthy) -> Circuit:
+    """Return the circuit after one journal record about its name."""
+    match event:
+        case ChildParked():
+            return replace(circuit, state="parked", why=event.why, since=event.monotonic, boot_id=event.boot_id,
+                           parks=circuit.parks + 1, probe=0, life=event.incarnation, probe_at=event.probe_at)
+        case ChildSpawned() if event.probe:
+            return replace(circuit, state="probing", since=event.monotonic, boot_id=event.boot_id,
+                           probe=event.incarnation, probe_at="")
+        case ProbeHealthy():
+            return Circuit(forgiven=max(circuit.forgiven, event.incarnation - 1))
+    return circuit
+
+
+def reset_circuit(circuit: Circuit, incarnation: int) -> Circuit:
+    return Circuit(forgiven=max(circuit.forgiven, circuit.life, circuit.probe, incarnation))
+
+
+# ---- restart ---------------------------------------------------------------------------------------------------------
 
 class Policy(Value):
     """Limits of restarts; times in seconds."""

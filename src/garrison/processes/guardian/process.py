@@ -17,14 +17,13 @@ from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.target import describe_gone, describe_moved
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
-from garrison.processes.attempt_result import read_attempt_result
+from garrison.processes.agents_in_turn import read_attempt_result
 from garrison.processes.git_record import GIT, GitWatch
 from garrison.processes.guardian import flow_policy, policy
 from garrison.processes.guardian.agent_places import AgentPlaces
 from garrison.processes.guardian.forge_client import ForgeClient
-from garrison.processes.guardian.gate_watch import GATE, GateWatch
 from garrison.processes.guardian.parking import is_resting
-from garrison.processes.guardian.target_watch import TargetWatch
+from garrison.processes.guardian.target_watch import GATE, GateWatch, TargetWatch
 from garrison.processes.guardian.view import GuardianView, LandingView, is_suspended
 from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
@@ -68,9 +67,9 @@ from garrison.records.events import (
 from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Verifier, Writer
 from garrison.records.names import INTEGRATION, Key, launcher_key
-from garrison.records.quarantine import quarantine
 from garrison.records.run import LAND_PR, Task
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode, Violation
+from garrison.records.store import quarantine
 from garrison.supervise.death_classes import CRASH, SHORTAGE, STOP
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import STOPPED_LIMITS

@@ -20,8 +20,7 @@ from garrison.records.events import (
     ProbeHealthy,
 )
 from garrison.records.signals import Escalation, parse_payload
-from garrison.supervise import circuit
-from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise import restart
 from garrison.supervise.decisions import (
     ChildState,
     RestartDecision,
@@ -29,7 +28,7 @@ from garrison.supervise.decisions import (
     decide_restart,
     describe_graceful_end,
 )
-from garrison.supervise.restart import Death, Policy
+from garrison.supervise.restart import CLOSED, Circuit, Death, Policy
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -94,14 +93,14 @@ class LauncherFacts:
 
     def _apply_unpark(self, _event: GuardianUnparked) -> None:
         self.deaths.clear()
-        self.circuit = circuit.reset_circuit(self.circuit, self.incarnation)
+        self.circuit = restart.reset_circuit(self.circuit, self.incarnation)
 
     def _apply_spawn(self, event: ChildSpawned) -> None:
         self.incarnation = max(self.incarnation, event.incarnation)
         self._apply_circuit(event)
 
     def _apply_circuit(self, event: ChildParked | ChildSpawned | ProbeHealthy) -> None:
-        self.circuit = circuit.apply_event(self.circuit, event)
+        self.circuit = restart.apply_event(self.circuit, event)
 
 
 _APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,7 @@ from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
 from garrison.processes.commit_hooks import HookJob, find_hooks
 from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
-from garrison.processes.networks import open_network
-from garrison.processes.orchestrator.pace import Pace
-from garrison.processes.places import git_variables, node_place, read_hooks_mode
+from garrison.processes.places import git_variables, node_place, open_network, read_hooks_mode
 from garrison.processes.spawn import close_sessions
 from garrison.processes.unfinished import WorkInspector, describe
 from garrison.processes.worktree import (
@@ -738,3 +737,35 @@ def _commit_message(task: Task) -> str:
     subject = next((line.strip() for line in task.label.splitlines() if line.strip()), task.node)
     subject = subject if len(subject) <= MAX_SUBJECT else subject[:MAX_SUBJECT - 1].rstrip() + "…"
     return f"{subject}\n\nWhat {task.node} left uncommitted (run {task.run_id}, attempt {task.attempt})."
+
+
+# ---- pace ------------------------------------------------------------------------------------------------------------
+
+# Pace of work that an agent can cause at will. Pure.
+
+SHARE = 0.1
+"""Part of an orchestrator's time that such work may take."""
+LONGEST_PAUSE = 60.0
+"""Seconds after which it is done again, however long it took."""
+
+
+@dataclass
+class Pace:
+    """Time at which the work may be done again: its orchestrator has to answer its agent and its runner meanwhile."""
+
+    due: float = 0.0
+    is_awaited: bool = False
+    """There is work to do once it is due."""
+
+    def allows(self, now: float) -> bool:
+        """Return whether the work may be done now; else it is awaited."""
+        self.is_awaited = now < self.due
+        return not self.is_awaited
+
+    def record(self, began: float, ended: float) -> None:
+        """Record that it was done."""
+        self.due = ended + min(LONGEST_PAUSE, (ended - began) * (1 / SHARE - 1))
+
+    def wake_at(self) -> float | None:
+        """Return when it has to be done, None if there is nothing to do."""
+        return self.due if self.is_awaited else None

@@ -29,8 +29,7 @@ from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError, Shortage
 from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.loop import log_line
-from garrison.processes.networks import open_network
-from garrison.processes.places import git_variables, node_place
+from garrison.processes.places import git_variables, node_place, open_network
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic

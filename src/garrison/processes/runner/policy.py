@@ -57,8 +57,7 @@ from garrison.records.signals import (
     UnparkNode,
     find_objection,
 )
-from garrison.supervise import circuit
-from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise import restart
 from garrison.supervise.death_classes import ORDER, STOP
 from garrison.supervise.decisions import (
     ChildState,
@@ -67,7 +66,7 @@ from garrison.supervise.decisions import (
     decide_restart,
     describe_graceful_end,
 )
-from garrison.supervise.restart import Death, Policy
+from garrison.supervise.restart import CLOSED, Circuit, Death, Policy
 from garrison.system.clock import iso
 from garrison.system.terminal_text import shorten
 from garrison.values import Value, replace
@@ -157,7 +156,7 @@ class RunnerFacts:
             self.failed, self.failure_kind = self.failed or event.cancel, CANCELLED
         self.kill = max(self.kill, event.kill)
         if event.unpark:
-            self.circuit = circuit.reset_circuit(self.circuit, self.incarnation)
+            self.circuit = restart.reset_circuit(self.circuit, self.incarnation)
 
     def _apply_spawn(self, event: ChildSpawned, attempt: int) -> None:
         self.incarnation = max(self.incarnation, event.incarnation)
@@ -165,7 +164,7 @@ class RunnerFacts:
 
     def _apply_circuit(self, event: ChildSpawned | ChildParked | ProbeHealthy, attempt: int) -> None:
         if event.attempt == attempt:
-            self.circuit = circuit.apply_event(self.circuit, event)
+            self.circuit = restart.apply_event(self.circuit, event)
 
     def _apply_death(self, event: ChildDied, attempt: int) -> None:
         is_counted = any(death.incarnation == event.incarnation for death in self.deaths)

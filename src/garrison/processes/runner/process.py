@@ -21,7 +21,7 @@ from garrison.merge.target import describe_gone
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.agent_activity import AgentActivity
-from garrison.processes.attempt_result import read_attempt_result
+from garrison.processes.agents_in_turn import read_attempt_result
 from garrison.processes.diff_check import inspect_branch
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeClient

@@ -24,8 +24,7 @@ from pathlib import Path
 from garrison.sandbox.proxy import registration
 from garrison.sandbox.proxy.hosts import parse_rules
 from garrison.sandbox.proxy.ledger import Ledger
-from garrison.sandbox.proxy.peer import may_register
-from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration
+from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration, may_register
 from garrison.sandbox.proxy.relay import MAX_CONNECTIONS, Access, Patience, Relay
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
 from garrison.system import processes

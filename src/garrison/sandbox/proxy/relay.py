@@ -19,20 +19,22 @@ import h11
 from garrison.records.api_answers import read_error_text
 from garrison.records.reservations import Grant
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
-from garrison.sandbox.proxy.client_hello import MAX_HELLO, is_complete, server_name
 from garrison.sandbox.proxy.demand import NOTHING, Demand, limited_body, read_demand, without_hosted_tools
 from garrison.sandbox.proxy.hosts import HostRule, entry_for, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
 from garrison.sandbox.proxy.target import (
+    MAX_HELLO,
     Form,
     Headers,
     RequestRefused,
     Target,
     end_to_end,
+    is_complete,
     is_plain_http,
     named_host,
     read_target,
+    server_name,
 )
 from garrison.sandbox.proxy.token_counts import CallCounts, ResponseReader
 from garrison.sandbox.proxy.upstream import (

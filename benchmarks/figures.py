@@ -193,7 +193,7 @@ README = Block("readme", "README.md", "{machine} Each row names its command; run
     Line(("a durable pipeline step", "{} ms", "[LangGraph with SQLite {}, ][DBOS {}]", "`benchmarks/engine.py`"),
          (_step("garrison"), _step("langgraph"), _step("dbos")))))
 
-MERGE_QUEUE = Block("merge queue", "docs/merge-queue.md",
+MERGE_QUEUE = Block("merge queue", "docs/appendix.md",
                     "{machine} `benchmarks/merge_queue.py`, median and 99th percentile:",
                     ("", "garrison", "compared with"), (
     Line(("merge, commit and publish: 5,000 files; 50,000", "{}, {} ms; {}, {}",
@@ -223,7 +223,7 @@ MERGE_QUEUE = Block("merge queue", "docs/merge-queue.md",
     Line(("`kill -9` of the processor → a new one has adopted the running test", "{}, {} ms", ""),
          _both("takeover", "successor has adopted"))))
 
-SUPERVISION = Block("supervision", "docs/supervision.md", "{machine} `benchmarks/supervision.py`:", ("", ""), (
+SUPERVISION = Block("supervision", "docs/appendix.md", "{machine} `benchmarks/supervision.py`:", ("", ""), (
     Line(("`kill -9` of an orchestrator → its agent is at work again",
           "{} ms (worst of 10: {}); a cold start takes {}"),
          (*(_crew("felt", "kill -9 of orchestrator →", key) for key in ("median_ms", "worst_ms")),
@@ -240,7 +240,7 @@ SUPERVISION = Block("supervision", "docs/supervision.md", "{machine} `benchmarks
          (_crew("crew", "private memory of a node", "mib", tenth),)),
     Line(("100 idle agents", "{} % of a core"), (_crew("crew", "^100 idle agents: CPU", "cores", percent),))))
 
-WEB = Block("web", "docs/web.md", "{machine} `benchmarks/web.py`, a run of 200 nodes of which 20 work:", ("", ""), (
+WEB = Block("web", "docs/appendix.md", "{machine} `benchmarks/web.py`, a run of 200 nodes of which 20 work:", ("", ""), (
     Line(("a record in a journal → the event at a client", "median {} ms, p99 {} ms"),
          (_web("event", "journal to client", "median_ms", tenth), _web("event", "journal to client", "p99_ms", tenth))),
     Line(("the server with 100 clients", "{} MiB in all; all have their snapshot within {} s"),
@@ -252,7 +252,7 @@ WEB = Block("web", "docs/web.md", "{machine} `benchmarks/web.py`, a run of 200 n
     Line(("first visit of a browser: first paint; graph drawn", "{} ms; {} s"),
          (_web("paint", "first paint", "first_ms"), _web("paint", "first paint", "drawn_ms", thousandth)))))
 
-WORKFLOWS = Block("workflows", "docs/workflows.md",
+WORKFLOWS = Block("workflows", "docs/appendix.md",
                   "{machine} `benchmarks/workflows.py`, beside LangGraph with its SQLite checkpointer:",
                   ("", "garrison", "LangGraph"), (
     Line(("a step of a chain of 1,000", "{} ms, {} of CPU", "[{} ms, {}]"),

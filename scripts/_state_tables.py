@@ -1,4 +1,4 @@
-"""State tables of docs/architecture.md: each is made from the code that it describes.
+"""State tables of docs/generated/states.md: each is made from the code that it describes.
 
 Lifecycles are printed from their transition tables. Where the code decides by a function, the rows are situations and
 the result is what that function returns for them.

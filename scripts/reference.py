@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Write the generated parts of the documentation: the help of every command, and the state tables.
+"""Write the generated parts of the documentation: a page for each command, and the state tables.
 
-docs/reference.md ends with the help of all commands. docs/architecture.md holds tables between markers:
-`<!-- table: NAME -->` and `<!-- end of table -->`, with the names of `_state_tables.TABLES`.
+docs/commands/ has a page for each command with its help, one for the scripts, and a list of all pages.
+docs/generated/states.md holds tables between markers: `<!-- table: NAME -->` and `<!-- end of table -->`, with the names
+of `_state_tables.TABLES`.
 
-Usage: scripts/reference.py          bring both pages up to date
+Usage: scripts/reference.py          bring the pages up to date
        scripts/reference.py --check  exit 1 if one is not (tests do this)
 """
 
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 sys.path.append(os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
@@ -27,7 +28,8 @@ from garrison.cli.signals import signal_protocol
 from garrison.cli.spawn import spawn_orchestrator, spawn_runner
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-BEGIN = "<!-- From here on written by scripts/reference.py; change the commands' own help instead. -->"
+MARK = "<!-- Written by scripts/reference.py; change the command's own help instead. -->"
+STATES = DOCS / "generated/states.md"
 WIDTH = 100
 SCRIPTS = {"spawn_runner.py": spawn_runner, "spawn_orchestrator.py": spawn_orchestrator,
            "identity_registry.py": identity_registry, "hook_manager.py": hook_manager,
@@ -49,28 +51,37 @@ def commands(command: click.Command, name: str, parent: click.Context | None = N
                 yield from commands(subcommand, child, context)
 
 
-def section(name: str, text: str) -> str:
-    """Return the page's section about one command."""
-    return f"### `{name}`\n\n```text\n{text.strip()}\n```\n"
+def section(name: str, text: str, level: int = 2) -> str:
+    """Return the section of a page about one command."""
+    return f"{'#' * level} `{name}`\n\n```text\n{text.strip()}\n```\n"
 
 
-def reference(text: str) -> str:
-    """Return docs/reference.md with the help of the commands behind its hand-written part."""
-    parts = [text.partition(BEGIN)[0].rstrip(), BEGIN, "", "## Commands\n"]
-    parts += [section(name, help_text) for name, help_text in commands(garrison, "garrison")]
-    parts += ["## Scripts\n"]
-    parts += [section(name, help_text) for script, command in SCRIPTS.items()
-              for name, help_text in commands(command, f"scripts/{script}")]
-    return "\n".join(parts).rstrip() + "\n"
+def reference() -> dict[str, str]:
+    """Return the pages of docs/commands/ by their path below docs: the list, one for each command, the scripts."""
+    pages, listed = {}, [f"{MARK}\n", "# Commands"]
+    parent = click.Context(garrison, info_name="garrison")
+    for heading, rows in garrison.sections.items():
+        listed += [f"\n## {heading}\n", "| command | |", "|---|---|"]
+        for name, (_, _, line) in rows.items():
+            listed.append(f"| [`{name}`]({name}.md) | {line} |")
+            command = garrison.get_command(parent, name)
+            assert command
+            pages[f"commands/{name}.md"] = _page(section(*found, level=2 if number else 1)
+                                                 for number, found in enumerate(commands(command, name, parent)))
+    listed += ["\n## Scripts\n", "[Scripts](scripts.md) of a checkout that are not another name of a command.\n"]
+    parts = [section(*found) for script, command in SCRIPTS.items()
+             for found in commands(command, f"scripts/{script}")]
+    pages["commands/scripts.md"] = _page(["# Scripts\n", *parts])
+    return pages | {"commands/README.md": "\n".join(listed)}
 
 
-def architecture(text: str) -> str:
-    """Return docs/architecture.md with its tables as the code has them; KeyError for an unknown table."""
+def _page(parts: Iterable[str]) -> str:
+    return "\n".join([f"{MARK}\n", *parts]).rstrip() + "\n"
+
+
+def states(text: str) -> str:
+    """Return docs/generated/states.md with its tables as the code has them; KeyError for an unknown table."""
     return _TABLE.sub(lambda match: f"{match[1]}\n{TABLES[match['name']]()}\n\n{match[3]}", text)
-
-
-PAGES = {"reference.md": reference, "architecture.md": architecture}
-"""Page → its text from the text it has now."""
 
 
 def main() -> int:
@@ -78,16 +89,20 @@ def main() -> int:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(f"usage: reference.py [--check]\n\n{__doc__}")
         return 0
-    outdated = []
-    for name, update in PAGES.items():
+    is_check = "--check" in sys.argv[1:]
+    pages = reference() | {"generated/states.md": states(STATES.read_text(encoding="utf-8"))}
+    outdated = [path for path in (DOCS / "commands").glob("*") if f"commands/{path.name}" not in pages]
+    for path in outdated if not is_check else ():
+        path.unlink()
+    for name, expected in pages.items():
         path = DOCS / name
-        current = path.read_text(encoding="utf-8")
-        if current != (expected := update(current)):
-            outdated.append(name)
-            if "--check" not in sys.argv[1:]:
+        if not path.exists() or path.read_text(encoding="utf-8") != expected:
+            outdated.append(path)
+            if not is_check:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(expected, encoding="utf-8")
-    if outdated and "--check" in sys.argv[1:]:
-        print(f"out of date: docs/{', docs/'.join(outdated)}; run scripts/reference.py", file=sys.stderr)
+    if outdated and is_check:
+        print(f"out of date: {', '.join(map(str, outdated))}; run scripts/reference.py", file=sys.stderr)
         return 1
     return 0
 

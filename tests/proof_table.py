@@ -1,6 +1,6 @@
-"""Fault table of docs/proof.md: `python -m tests.proof_table [--check]`.
+"""Fault table of docs/generated/faults.md: `python -m tests.proof_table [--check]`.
 
-Without options it writes the table between its markers in docs/proof.md, from `proof_cells.toml`; `--check` fails if
+Without options it writes the table between its markers in docs/generated/faults.md, from `proof_cells.toml`; `--check` fails if
 that would change it. `tests.proof` breaks the source as each cell says, and writes the commit into the cell if its test
 fails.
 """
@@ -19,7 +19,7 @@ from tests.planting import Planting
 from tests.simulator.mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-CELLS, PAGE = ROOT / "tests/proof_cells.toml", ROOT / "docs/proof.md"
+CELLS, PAGE = ROOT / "tests/proof_cells.toml", ROOT / "docs/generated/faults.md"
 BEGIN, END = "<!-- fault table: python -m tests.proof_table -->", "<!-- end of the fault table -->"
 FAULTS = ("kill", "stop", "signals", "torn and missing files", "ENOSPC", "EIO", "EMFILE", "EAGAIN at fork", "OOM",
           "pid reuse", "clock steps", "reboot", "network cut", "git gc", "foreign pushes", "hostile agent")
@@ -85,7 +85,7 @@ def render(cells: Sequence[Cell]) -> str:
     for number, cell in enumerate(cells, 1):
         seen = f"`{cell.red}`: {cell.defect}" if cell.red else NOT_SEEN
         lines.append(f"| {number} | {cell.fault} × {cell.component} | {cell.promise} | "
-                     f"[`{cell.function}`](../{cell.path}) | {seen} |")
+                     f"[`{cell.function}`](../../{cell.path}) | {seen} |")
     return "\n".join(lines)
 
 

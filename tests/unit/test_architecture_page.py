@@ -1,6 +1,6 @@
-"""docs/architecture.md is true: every module and function it names exists, and its tables are those of the code.
+"""docs/architecture.md is true: every module and function it names exists; docs/generated/states.md is as the code.
 
-The page names code as `room/module.py` (below src/garrison, or from the checkout's root), then the functions of that
+The pages name code as `room/module.py` (below src/garrison, or from the checkout's root), then the functions of that
 module as `function()`, `Class.method()` or `Class` in the same paragraph or list item.
 """
 
@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/architecture.md"
+PAGE, STATES = ROOT / "docs/architecture.md", ROOT / "docs/generated/states.md"
 SOURCE = ROOT / "src/garrison"
 _CODE = re.compile(r"`(?P<path>[\w./-]+\.py)`|`(?P<function>[\w.]+)\(\)`|`(?P<class>[A-Z][a-z]\w*)`")
 
@@ -55,8 +55,9 @@ def definitions(path: Path) -> set[str]:
     return names
 
 
-def test_every_module_and_function_on_the_page_exists() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", [PAGE, STATES], ids=lambda page: page.name)
+def test_every_module_and_function_on_the_page_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     assert find_missing(text) == []
 
 
@@ -93,12 +94,12 @@ def generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_the_tables_are_those_of_the_code(generator: ModuleType) -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert generator.architecture(text) == text, "run scripts/reference.py"
+    text = STATES.read_text(encoding="utf-8")
+    assert generator.states(text) == text, "run scripts/reference.py"
     assert set(re.findall(r"<!-- table: (.+?) -->", text)) == set(generator.TABLES)
 
 
 def test_a_table_that_differs_is_written_again(generator: ModuleType) -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert generator.architecture(text.replace("| `planning` | `executing` |", "| `planning` | `merged` |")) == text
+    text = STATES.read_text(encoding="utf-8")
+    assert generator.states(text.replace("| `planning` | `executing` |", "| `planning` | `merged` |")) == text
     assert "`planning` | `merged`" not in text

@@ -1,4 +1,4 @@
-"""docs/proof.md names tests that exist, planted bugs still apply, and its table is the one that its cells make."""
+"""docs/generated/faults.md names tests that exist, planted bugs still apply, and its table is the one that its cells make."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_was_not_seen_is_shown_as_such() -> None:
                                 Cell("stop", "host", "p", "tests/a.py::test_b[1]")])
     assert "| kill |" + "  |" * 11 + " 1 |" in table
     assert "| stop |" + "  |" * 11 + " 2? |" in table
-    assert "[`test_b`](../tests/a.py) | not seen red |" in table
+    assert "[`test_b`](../../tests/a.py) | not seen red |" in table
 
 
 def test_every_mutation_applies_and_there_are_enough() -> None:

@@ -33,7 +33,7 @@ from garrison.values import asdict, replace
 from policy_support import AT, RUN
 from unit.test_landing_policy import LINE, reached_exit
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/protocols.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/generated/states.md"
 SEEDS = 150
 
 

@@ -1,8 +1,9 @@
-"""docs/reference.md names exactly what the code has: shapes, attributes, keys, variables, signals, exit codes."""
+"""docs/reference.md and docs/configuration.md name exactly what the code has: attributes, variables, signals, keys."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -14,16 +15,16 @@ from garrison.cli.output import INTERRUPTED
 from garrison.cli.pipeline_run import _EXIT_CODES
 from garrison.config import Timing
 from garrison.merge.entry import GREEN_SIGNAL, STATUS_SIGNALS, MergeEntry, make_outcome
-from garrison.pipeline.graph import HANDLERS, SHAPES
 from garrison.pipeline.lint.known_attributes import KNOWN, Level
 from garrison.processes.loop import FENCED_EXIT
 from garrison.records import signals
 from garrison.sandbox.rights import ROLE_TABLES
 from garrison.tables import readers_of
 from garrison.values import field_names
+from markdown_blocks import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/reference.md").read_text(encoding="utf-8").partition("<!-- From here on")[0]
+PAGE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 _WORD = re.compile(r"`([^`\n]+)`")
 
 
@@ -45,16 +46,6 @@ def rows(text: str) -> list[list[str]]:
 
 def first_cells(text: str) -> list[str]:
     return [word for cells in rows(text) for word in _WORD.findall(cells[0])]
-
-
-def test_shapes_and_types() -> None:
-    shapes, types = {}, set()
-    for left, right in rows(section("## Shapes of nodes")):
-        handlers = _WORD.findall(right)
-        types |= set(handlers)
-        shapes |= dict.fromkeys(_WORD.findall(left), handlers[0])
-    assert shapes == dict(SHAPES)
-    assert types == set(HANDLERS)
 
 
 @pytest.mark.parametrize(("heading", "level"), [
@@ -108,15 +99,20 @@ def test_signals_and_their_payloads() -> None:
     assert {action.strip("`"): set(_WORD.findall(keys)) for action, keys in guidance} == actions
 
 
-def test_configuration_keys() -> None:
-    text = section("## config.toml")
-    tables = {*config.AGENT_KINDS, *ROLE_TABLES, *config.TABLES}
-    keys = {*config.PROFILE_KEYS, *config.PROFILE_RIGHTS, *config.OCCASIONS, *config.SANDBOX_KEYS, *config.AGENTS_KEYS,
-            *(key for record in config.RECORDS.values() for key in readers_of(record)),
-            *(key for kind in SETTINGS.values() for key in kind)}
-    assert {cell for cell in first_cells(text) if re.fullmatch(r"[a-z][a-z_]*", cell)} <= tables | keys
-    names = {name for word in _WORD.findall(text) for name in re.findall(r"[\w-]+", word)}
-    assert (tables | keys) - names == set()
+def test_the_complete_configuration_has_every_table_and_key() -> None:
+    shown = [block.text for block in blocks(ROOT / "docs/configuration.md") if block.language == "toml"]
+    tables = tomllib.loads("".join(shown))
+    kinds = {each.get("kind", "command"): set(each) for each in tables["agents"].values() if isinstance(each, dict)}
+    common = {*config.PROFILE_KEYS, *config.PROFILE_RIGHTS}
+    assert {kind: keys - common for kind, keys in kinds.items()} == {
+        kind: set(SETTINGS[kind]) for kind in config.AGENT_KINDS}
+    assert set.union(*kinds.values()) >= common
+    assert set(tables) == set(config.TABLES)
+    assert {key for key, value in tables["agents"].items() if not isinstance(value, dict)} == set(config.AGENTS_KEYS)
+    assert set(tables["sandbox"]) == {*config.SANDBOX_KEYS, *ROLE_TABLES}
+    for name, record in config.RECORDS.items():
+        if name not in ("agents", "sandbox"):
+            assert set(tables[name]) == set(readers_of(record)), name
 
 
 def test_exit_codes() -> None:

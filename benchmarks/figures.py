@@ -240,7 +240,8 @@ SUPERVISION = Block("supervision", "docs/appendix.md", "{machine} `benchmarks/su
          (_crew("crew", "private memory of a node", "mib", tenth),)),
     Line(("100 idle agents", "{} % of a core"), (_crew("crew", "^100 idle agents: CPU", "cores", percent),))))
 
-WEB = Block("web", "docs/appendix.md", "{machine} `benchmarks/web.py`, a run of 200 nodes of which 20 work:", ("", ""), (
+WEB = Block("web", "docs/appendix.md",
+            "{machine} `benchmarks/web.py`, a run of 200 nodes of which 20 work:", ("", ""), (
     Line(("a record in a journal → the event at a client", "median {} ms, p99 {} ms"),
          (_web("event", "journal to client", "median_ms", tenth), _web("event", "journal to client", "p99_ms", tenth))),
     Line(("the server with 100 clients", "{} MiB in all; all have their snapshot within {} s"),

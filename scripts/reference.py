@@ -2,8 +2,8 @@
 """Write the generated parts of the documentation: a page for each command, and the state tables.
 
 docs/commands/ has a page for each command with its help, one for the scripts, and a list of all pages.
-docs/generated/states.md holds tables between markers: `<!-- table: NAME -->` and `<!-- end of table -->`, with the names
-of `_state_tables.TABLES`.
+docs/generated/states.md holds tables between markers, `<!-- table: NAME -->` and `<!-- end of table -->`, with the
+names of `_state_tables.TABLES`.
 
 Usage: scripts/reference.py          bring the pages up to date
        scripts/reference.py --check  exit 1 if one is not (tests do this)

@@ -1,8 +1,7 @@
 """Fault table of docs/generated/faults.md: `python -m tests.proof_table [--check]`.
 
-Without options it writes the table between its markers in docs/generated/faults.md, from `proof_cells.toml`; `--check` fails if
-that would change it. `tests.proof` breaks the source as each cell says, and writes the commit into the cell if its test
-fails.
+Without options it writes the table between its markers there, from `proof_cells.toml`; `--check` fails if that would
+change it. `tests.proof` breaks the source as each cell says, and writes the commit into the cell if its test fails.
 """
 
 from __future__ import annotations

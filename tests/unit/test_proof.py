@@ -1,4 +1,4 @@
-"""docs/generated/faults.md names tests that exist, planted bugs still apply, and its table is the one that its cells make."""
+"""docs/generated/faults.md names tests that exist, planted bugs still apply, and its table is what its cells make."""
 
 from __future__ import annotations
 

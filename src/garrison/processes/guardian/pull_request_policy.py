@@ -2,8 +2,8 @@
 
 It begins when the flow is at its exit. The run's branch is the head; `landing_policy.py` has it tested, merged into the
 base, on a branch of its own. `ROWS` is the machine: the first row that fits journal and facts decides the next step,
-and says into which states it may lead (`records.pull_request` has the states). docs/generated/states.md has the table; a
-test compares the two. Nothing is remembered but the journal, so a row may be decided again after any death.
+and says into which states it may lead (`records.pull_request` has the states). docs/generated/states.md has the table;
+a test compares the two. Nothing is remembered but the journal, so a row may be decided again after any death.
 """
 
 from __future__ import annotations

@@ -91,3 +91,30 @@ def test_a_half_written_answer_its_focus_and_the_scroll_position_survive_updates
     expect(field).to_have_value("half an ans")
     assert field.evaluate("field => [field.selectionStart, field.selectionEnd]") == [4, 6]
     assert page.evaluate("window.card.isConnected") and body.evaluate("body => body.scrollTop") > 0
+
+
+def test_the_answers_of_a_gate_stay_in_its_card_however_long_and_a_click_on_one_locks_all(
+        home: Any, opened: Any) -> None:
+    builder, guardian, url = home
+    labels = ["Yes", "word " * 16, "x" * 80, "猫" * 300]
+    asked = {**gate("b", "Which rule holds?"), "type": "multiple_choice",
+             "options": [{"key": str(at), "label": label.strip(), "target": "exit", "written": label.strip()}
+                         for at, label in enumerate(labels)]}
+    guardian.append("gate", asked, builder.now())
+    page = opened(url, "/?run=r1")
+    page.watch.allowed.append("status of")  # what the gate decides: there is no repository
+    card = page.locator(".card.w-gate", has_text="Which rule holds?")
+    for width in (320, 390, 768, 1024, 1440, 2560):
+        page.set_viewport_size({"width": width, "height": 800})
+        expect(card.locator(".choice")).to_have_count(len(labels))
+        outside = card.evaluate("""card => [...card.querySelectorAll("button")].filter(one =>
+            one.getBoundingClientRect().right > card.getBoundingClientRect().right
+            || one.scrollWidth > one.clientWidth + 1)
+            .map(one => one.textContent.slice(0, 20))""")
+        assert not outside, width
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+    page.route("**/gates/**", lambda route: None if route.request.method == "POST" else route.continue_())
+    card.get_by_role("button", name="Yes").click()
+    for choice in card.locator(".choice").all():
+        expect(choice).to_be_disabled()
+    page.unroute_all(behavior="ignoreErrors")

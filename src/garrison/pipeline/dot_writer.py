@@ -70,22 +70,23 @@ STATUS_COLORS: Mapping[str, str] = {
 
 
 def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled: bool = True,
-               font: str = "sans-serif", edge_ids: bool = False) -> str:
+               font: str = "sans-serif", for_page: bool = False) -> str:
     """Return the text for `dot`; `status` maps nodes to words such as success, fail, active (see `STATUS_COLORS`).
 
     With `titled` the goal is above the drawing. Where no `font` is installed, Graphviz knows the widths of Helvetica.
-    With `edge_ids` the edge at index N of the graph has the id `way-N` in an SVG.
+    With `for_page` the edge at index N of the graph has the id `way-N` in an SVG, and a node has room for its signs.
     """
+    node_size = 'fontsize=12, margin="0.34,0.08"' if for_page else "fontsize=11"
     named, title = f"fontname={_drawn_string(font)}", wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""
     lines = [f"digraph {_drawn_string(graph.id or 'pipeline')} {{",
              f'    graph [rankdir={"LR" if text(graph.attrs, "rankdir", "").upper() == "LR" else "TB"}, '
              f"label={_drawn_string(title)}, labelloc=t, {named}];",
-             f'    node [style="filled", fillcolor=white, {named}, fontsize=11];',
-             f"    edge [{named}, fontsize=9];"]
+             f'    node [style="filled", fillcolor=white, {named}, {node_size}];',
+             f"    edge [{named}, fontsize={12 if for_page else 9}];"]
     lines += [f"    {_drawn_string(node.id)} [{_drawn_node(node, (status or {}).get(node.id, ''))}];"
               for node in graph.nodes.values()]
     lines += [f"    {_drawn_string(edge.source)} -> {_drawn_string(edge.target)}"
-              f"{_drawn_edge(edge, f'way-{index}' if edge_ids else '')};" for index, edge in enumerate(graph.edges)]
+              f"{_drawn_edge(edge, f'way-{index}' if for_page else '')};" for index, edge in enumerate(graph.edges)]
     lines += [f"    {_drawn_string(node.id)} -> {_drawn_string(target)} "
               '[style=dotted, constraint=false, label="retry"];'
               for node in graph.nodes.values() for key in ("retry_target", "fallback_retry_target")

@@ -177,7 +177,7 @@ class RunStream:
         return Snapshot(
             **fields_of(replace(parts, problems=problems)), run=self.run, title=title or self.launch.pipeline_id,
             goal=goal, pipeline=self.launch.pipeline_id, target=self.launch.base, created=self.launch.created_at,
-            dot=to_drawing(graph, titled=False, font="Helvetica", edge_ids=True) if graph else "",
+            dot=to_drawing(graph, titled=False, font="Helvetica", for_page=True) if graph else "",
             next=graph.successors() if graph else {}, id=self.followed.id)
 
     def snapshot_event(self, *, write: bool, missed: bool) -> bytes:

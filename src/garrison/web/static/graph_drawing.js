@@ -12,6 +12,8 @@ const READABLE = 1; // a drawing is not made smaller than this to fit; it scroll
 const LARGE = 150; // nodes from which its labels have the size of the page's text
 const LARGE_READABLE = 1.2;
 const LARGEST = 1.5;
+const SIGN = 7; // pixels between a node's side and its sign
+const SLANT = 0.06; // share of the width that a sign keeps to the point of a diamond or a hexagon
 const ROOM = 30; // pixels around the drawing
 
 /** Set an attribute of an element of the drawing, or its text: the page is touched only by a change. */
@@ -67,17 +69,20 @@ export function graphDrawing(place, map, choose) {
     g.dataset.node = name;
     const shape = [...g.children].find(child => child.localName !== "text");
     const box = boxOf(shape);
-    const [x, y] =
-      shape?.localName === "ellipse"
-        ? [box.x + box.width * 0.85, box.y + box.height * 0.1]
-        : [box.x + box.width, box.y];
     const sign = document.createElementNS(SVG, "text");
     sign.classList.add("sign");
-    set(sign, "x", x);
-    set(sign, "y", y);
+    const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+    set(sign, "y", y); // every shape is widest there
+    const inset = SIGN + (isBox(shape) ? 0 : box.width * SLANT);
+    const [state, deaths] = ["start", "end"].map((side, at) => {
+      const part = document.createElementNS(SVG, "tspan");
+      set(part, "x", at ? box.x + box.width - inset : box.x + inset);
+      set(part, "text-anchor", side);
+      return part;
+    });
     const title = document.createElementNS(SVG, "title");
     g.append(sign, title);
-    marks.set(name, { name, g, sign, title, line: "", state: "", x, y, box });
+    marks.set(name, { name, g, sign, signs: { state, deaths }, title, line: "", state: "", x, y, box });
     g.addEventListener("click", () => {
       roving(name);
       choose(name);
@@ -153,7 +158,9 @@ export function graphDrawing(place, map, choose) {
     if (!mark.line) joinLines(mark.g, node.label ?? "");
     Object.assign(mark, { line, state });
     dress(mark);
-    say(mark.sign, [state === "waiting" ? "" : signOf(state), node.deaths ? `↻${node.deaths}` : ""].join(" ").trim());
+    say(mark.signs.state, state === "waiting" ? "" : signOf(state));
+    say(mark.signs.deaths, node.deaths ? `↻${node.deaths}` : "");
+    mark.sign.replaceChildren(...Object.values(mark.signs).filter(part => part.textContent)); // an empty one has no place
     set(mark.g, "aria-label", line);
     say(mark.title, line);
   }
@@ -302,6 +309,13 @@ function boxOf(shape) {
   const [xs, ys] = numbersOf(shape);
   const [x, y] = [Math.min(...xs), Math.min(...ys)];
   return { x, y, width: Math.max(...xs) - x, height: Math.max(...ys) - y };
+}
+
+/** Whether a shape is as wide at its top as in its middle. */
+function isBox(shape) {
+  if (shape?.localName !== "polygon") return false;
+  const [xs, ys] = numbersOf(shape);
+  return ys.filter((y, at) => y === Math.min(...ys) && xs[at] === Math.min(...xs)).length > 0;
 }
 
 /** The x and the y of a shape's points. */

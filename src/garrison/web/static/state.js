@@ -105,7 +105,7 @@ export function notes(state) {
 
 /** The run's status in a word: it is running while a node is worked on or lands, or another has just ended. */
 export function runWord(state, waits) {
-  if (state.status !== "running") return state.status;
+  if (state.status !== "running" && state.status !== "waiting") return state.status;
   const { working = 0, landing = 0, asking = 0 } = tally(state);
   if (working || landing) return "running";
   const left = Object.values(state.nodes).some(node => node.agent && shown(state, node) === "waiting" && !node.cannot);

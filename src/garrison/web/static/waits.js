@@ -2,7 +2,7 @@
 
 import { part } from "./api.js";
 import { ask } from "./ask.js";
-import { Act } from "./controls.js";
+import { useBusy } from "./controls.js";
 import { Decision } from "./decision.js";
 import { answer, NodeAction, TextForm } from "./node_actions.js";
 import { notes, waiting } from "./state.js";
@@ -99,16 +99,31 @@ function Answers({ one, name, run, over, choose, act }) {
     return html`<${NodeAction} action="unpark" run=${run} node=${name} act=${act} />${details}`;
   if (one.kind === "failed")
     return html`${one.node.agent && html`<${NodeAction} action="retry" run=${run} node=${name} over=${over} act=${act} />`}${details}`;
-  const { choices = [], free, kind } = one.gate ?? {};
+  const { choices = [], free } = one.gate ?? {};
   const send = text => answer(act, name, one.gate, text);
   if (!choices.length || free) return html`<${TextForm} label="Answer" hint="Answer to ${name}" send=${send} />`;
-  const review = kind === "review";
-  const chosen = async label =>
-    (!review || (await landing(name, one.gate))) && act(`gates/${part(one.gate.gate)}`, { choice: label });
-  return html`${review && html`<button key="changes" type="button" onClick=${() => choose(name, "changes")}>See changes</button>`}
-  ${choices.map(
+  return html`<${Choices} gate=${one.gate} name=${name} choose=${choose} act=${act} send=${send} />`;
+}
+
+/** The answers of a gate. With the first click on one, all are locked until it is known what became of it. */
+function Choices({ gate, name, choose, act, send }) {
+  const review = gate.kind === "review";
+  const [busy, run] = useBusy(
+    async label => (!review || (await landing(name, gate))) && act(`gates/${part(gate.gate)}`, { choice: label }),
+  );
+  const see = html`<button key="changes" type="button" onClick=${() => choose(name, "changes")}>See changes</button>`;
+  return html`${review && see}
+  ${gate.choices.map(
     ({ label }, at) =>
-      html`<${Act} key="choice ${label}" class=${at === 0 ? "primary" : ""} does=${() => chosen(label)}>${label}<//>`,
+      html`<button
+        key="choice ${label}"
+        type="button"
+        class=${at === 0 ? "choice primary" : "choice"}
+        disabled=${busy}
+        onClick=${() => run(label)}
+      >
+        ${label}
+      </button>`,
   )}
   ${review && html`<${TextForm} key="reject" label="Reject" hint="Reason for its next attempt" kind="" send=${send} />`}`;
 }

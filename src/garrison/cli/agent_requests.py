@@ -5,7 +5,6 @@ They work in any process of an agent, in a sandbox too, and nowhere else. `agent
 
 from __future__ import annotations
 
-import json
 import os
 
 import click
@@ -13,6 +12,7 @@ import click
 from garrison.agents import channel_client
 from garrison.agents.channel_client import ReplyBody
 from garrison.cli.commands import Command
+from garrison.cli.options import json_or_text, parse_pairs
 
 
 def _send(**request: object) -> ReplyBody:
@@ -39,22 +39,12 @@ def report(status: str | None, label: str | None, next_nodes: tuple[str, ...], c
     The report says what a result file says (GARRISON_RESULT_FILE), and takes precedence over it.
     """
     body = {"status": status, "preferred_label": label, "suggested_next_ids": list(next_nodes),
-            "context_updates": dict(_pair(word) for word in context), "notes": notes, "failure_reason": reason}
+            "context_updates": {key: json_or_text(value) for key, value in parse_pairs(context, "--context").items()},
+            "notes": notes, "failure_reason": reason}
     given = {name: value for name, value in body.items() if value}
     if not given:
         raise click.UsageError("a report says something: --status, --label, --context, --notes, …")
     _send(type="report", **given)
-
-
-def _pair(word: str) -> tuple[str, object]:
-    """Return key and value of KEY=VALUE; the value is JSON if it can be."""
-    key, equals, text = word.partition("=")
-    if not (key and equals):
-        raise click.UsageError(f"--context {word}: it is KEY=VALUE")
-    try:
-        return key, json.loads(text)
-    except (ValueError, RecursionError):
-        return key, text
 
 
 @click.command(cls=Command, examples=(("garrison note 'the parser is done, the printer is not'", "its successor reads "

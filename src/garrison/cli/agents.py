@@ -13,7 +13,7 @@ import click
 
 from garrison.cli import completion, identities, resolve
 from garrison.cli.commands import Group
-from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.options import json_option, node_options, output_options, run_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.config import find_home
@@ -55,8 +55,7 @@ agents.add_command(identities.list_command)
 @click.argument("role", metavar="ROLE")
 @click.argument("name", required=False, shell_complete=completion.names)
 @run_option
-@json_option
-@home_option
+@output_options
 def show_command(role: str, name: str | None, run: str | None, as_json: bool, home: str | None) -> None:
     """Show one identity as JSON. Name it by ROLE and NAME, or by role-name@run as `agents list` prints it.
 
@@ -116,8 +115,7 @@ def presets_command(name: str | None, as_json: bool) -> None:
 ))
 @run_option
 @click.option("--dot", is_flag=True, help="Print DOT text.")
-@json_option
-@home_option
+@output_options
 def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -> None:
     """Show which process controls which."""
     from garrison.pipeline.dot_writer import to_dot
@@ -148,8 +146,7 @@ def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -
 ))
 @click.argument("name", shell_complete=completion.nodes)
 @click.option("--reason", default="", metavar="TEXT", help="Reason that `garrison status` shows.")
-@run_option
-@home_option
+@node_options
 def park(name: str, reason: str, run: str | None, home: str | None) -> None:
     """Stop an agent gracefully and do not restart it until `unpark`. NAME is a node, role-name or role-name@run."""
     store = Store(find_home(home))
@@ -170,8 +167,7 @@ def park(name: str, reason: str, run: str | None, home: str | None) -> None:
     ("garrison agents unpark add_tests", "it continues, and its past deaths no longer count"),
 ))
 @click.argument("name", shell_complete=completion.nodes)
-@run_option
-@home_option
+@node_options
 def unpark(name: str, run: str | None, home: str | None) -> None:
     """Let NAME continue in the same attempt, whether you parked it or it died too often."""
     store = Store(find_home(home))
@@ -235,8 +231,7 @@ def _signal_guardian(store: Store, run: str, payload: ParkNode | UnparkNode) -> 
 ))
 @click.argument("node", shell_complete=completion.nodes)
 @click.option("--reason", default="", metavar="TEXT", help="Reason that `garrison status` shows.")
-@run_option
-@home_option
+@node_options
 def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
     """Cancel a NODE that is being worked on. Its agent ends, its work is saved, and there is no new attempt.
 
@@ -265,8 +260,7 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
     ("garrison resume crew-1 --retry add_tests", "once the run has failed"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
-@run_option
-@home_option
+@node_options
 def retry(node: str, run: str | None, home: str | None) -> None:
     """Try a failed NODE again while its run goes on. It gets a new attempt, which is told why the last one failed.
 
@@ -329,8 +323,7 @@ def _when_runner_lives(store: Store, runner: Key) -> str:
     ("garrison agents respawn add_tests", "its agent ends and is restarted, as after a death"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
-@run_option
-@home_option
+@node_options
 def respawn(node: str, run: str | None, home: str | None) -> None:
     """End the living agent of NODE, so that its runner restarts it in the same attempt.
 

@@ -12,7 +12,7 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, run_option
+from garrison.cli.options import node_options
 from garrison.cli.output import print_message
 from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.cli.waiting import show_waiting
@@ -38,8 +38,7 @@ _MAX_SHOWN = 80
 ))
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @click.argument("text", required=False)
-@run_option
-@home_option
+@node_options
 def answer(node: str | None, text: str | None, run: str | None, home: str | None) -> None:
     """Answer the question of NODE; without NODE, list the open questions.
 

@@ -15,7 +15,7 @@ import click
 from garrison.agents import registry
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, run_option
+from garrison.cli.options import node_options
 from garrison.cli.output import print_message
 from garrison.cli.run import read_task
 from garrison.cli.signals import await_decision, guardian_of
@@ -68,8 +68,7 @@ _budget_option = click.option("--budget", metavar="USD", callback=_budget,
               help="Begin it once NODE is done (default: at once).")
 @_agent_option
 @_budget_option
-@run_option
-@home_option
+@node_options
 def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str | None, budget: str | None,
         run: str | None, home: str | None) -> None:
     """Add TASK to a run that is at work (default: the latest of the repository you are in).
@@ -98,8 +97,7 @@ def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str
 @_file_option
 @_agent_option
 @_budget_option
-@run_option
-@home_option
+@node_options
 def edit(node: str, words: tuple[str, ...], prompt: str | None, file: Path | None, agent: str | None,
          budget: str | None, run: str | None, home: str | None) -> None:
     """Change the task, the agent or the budget of NODE, which has not begun.

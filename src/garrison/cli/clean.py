@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,8 +10,8 @@ import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option, parse_age
-from garrison.cli.output import print_json, print_message
+from garrison.cli.options import output_options, parse_age
+from garrison.cli.output import confirm, print_json, print_message
 from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.doctor import cleanup
@@ -58,8 +57,7 @@ def parse_duration(_ctx: click.Context, _param: click.Parameter, value: str) -> 
               "this repository of runs that the home no longer knows.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, remove nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@json_option
-@home_option
+@output_options
 def clean(run: str | None, all_done: bool, older_than: float, force: bool, archives: bool, rescues: bool,
           include_unlanded: bool, records: bool, repo: Path | None, dry_run: bool, yes: bool, as_json: bool,
           home: str | None) -> None:
@@ -92,7 +90,7 @@ def _clean_runs(runtime: Runtime, statuses: list[RunStatus], options: CleanupOpt
     if not as_json:
         _print_plans(plans, runtime)
     if plans and not dry_run and not yes:
-        confirm(len(plans), "runs")
+        _confirm(len(plans), "runs")
     failures = [] if dry_run else [failure for plan in plans if (failure := _remove(runtime, plan, quiet=as_json))]
     if plans and not dry_run:
         remove_abandoned(runtime.home, runtime.clock.time())  # only once: it scans the whole home
@@ -192,7 +190,7 @@ def remove_found(found: Removals, *, dry_run: bool, yes: bool, as_json: bool) ->
     if found and not as_json and (dry_run or not yes):
         print_message("\n".join(found))
     if found and not dry_run and not yes:
-        confirm(len(found), "of them")
+        _confirm(len(found), "of them")
     for name, remove in found.items() if not dry_run else ():
         remove()
         if not as_json:
@@ -201,9 +199,6 @@ def remove_found(found: Removals, *, dry_run: bool, yes: bool, as_json: bool) ->
         print_json(sorted(found))
 
 
-def confirm(count: int, what: str) -> None:
-    """Ask before something is removed; Refused without a person's yes."""
-    if not sys.stdin.isatty():
-        raise Refused(f"nothing was removed: pass --yes to remove {count} {what}, or --dry-run to only list them")
-    if not click.confirm(f"Remove {count} {what}?", err=True):
-        raise Refused("nothing was removed")
+def _confirm(count: int, what: str) -> None:
+    confirm(f"Remove {count} {what}?", "nothing was removed",
+            f"pass --yes to remove {count} {what}, or --dry-run to only list them")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from garrison.cli.commands import Group
-from garrison.cli.options import home_option, json_option, repo_root_option
+from garrison.cli.options import output_options, repo_root_option
 from garrison.cli.output import print_json, print_table
 from garrison.config import PROJECT_FILE, config_path, find_home, read_config
 from garrison.errors import GarrisonError, Refused
@@ -33,8 +33,7 @@ def config(context: click.Context) -> None:
 @click.argument("prefix", required=False, default="")
 @click.option("--origin", is_flag=True, help="Show defaults too, and where each value comes from.")
 @repo_root_option
-@json_option
-@home_option
+@output_options
 def show_command(prefix: str, repo_root: str | None, home: str | None, *, origin: bool, as_json: bool) -> None:
     """Show the settings whose name begins with PREFIX, by default all that are set somewhere.
 

@@ -6,7 +6,7 @@ import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.errors import UsageError
@@ -23,8 +23,7 @@ from garrison.views.usage import COSTS_BY, call_lines, cost_rows
 @click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--by", type=click.Choice(COSTS_BY), default="node", show_default=True, help="What to group by.")
 @click.option("--calls", is_flag=True, help="Each call of RUN with its limits instead, one JSON object a line.")
-@json_option
-@home_option
+@output_options
 def cost(run: str | None, by: str, calls: bool, as_json: bool, home: str | None) -> None:
     """Show model calls, tokens and US dollars of RUN, or of all runs of the home.
 

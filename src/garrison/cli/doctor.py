@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import output_options
 from garrison.cli.output import interruptible, print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.doctor.confinement import prove
@@ -34,8 +34,7 @@ from garrison.system.terminal_text import clean
               help="Check only this repository's worktrees and queues.")
 @click.option("-v", "--verbose", is_flag=True, help="List all checks, and what this machine has.")
 @click.option("--sandbox", is_flag=True, help="Try to escape from this machine's sandbox, as an agent could.")
-@json_option
-@home_option
+@output_options
 def doctor(fix: bool, repo: Path | None, verbose: bool, sandbox: bool, as_json: bool, home: str | None) -> int:
     """Find what deaths left (processes, sessions, worktrees, files, queues), and what the machine lacks.
 

@@ -16,7 +16,7 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option, parse_age
+from garrison.cli.options import output_options, parse_age
 from garrison.cli.output import print_message
 from garrison.cli.resolve import existing_run
 from garrison.config import find_home
@@ -44,8 +44,7 @@ _POLL = 0.25
 @click.option("--since", metavar="AGE|TIME", help="Only events since then: 30s, 10m, 2h, 1d ago, or a UTC time.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind of record (repeatable).")
 @click.option("--node", metavar="NODE", help="Only events of a node.")
-@json_option
-@home_option
+@output_options
 def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, ...], node: str | None, as_json: bool,
            home: str | None) -> None:
     """Print what happened in RUN, or in all runs of the home: one line per event, or with --json one object per line.

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_message
 from garrison.config import find_home, homes_list
 
@@ -15,8 +15,7 @@ from garrison.config import find_home, homes_list
 @click.command(cls=Command, examples=(
     ("garrison home --json", "this home, and the other homes in which runs were launched"),
 ))
-@json_option
-@home_option
+@output_options
 def home(as_json: bool, home: str | None) -> None:
     """Print the home, where garrison keeps its state; `--json` lists the user's other homes too."""
     place = find_home(home)

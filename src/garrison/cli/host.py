@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from garrison.cli.commands import Group
-from garrison.cli.options import home_option, json_option
-from garrison.cli.output import align_columns, print_json, print_message
+from garrison.cli.options import home_option, output_options
+from garrison.cli.output import align_columns, confirm, print_json, print_message
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.records.host_service import HostSettings, read_settings
@@ -121,10 +120,8 @@ def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> Non
 
 def _ask(name: str, working: list[object]) -> None:
     what = ", ".join(clean(str(each)) for each in working[:5])
-    if not sys.stdin.isatty():
-        raise Refused(f"{name} works on {what}; `garrison host drain {name}` lets it finish, --yes ends that work")
-    if not click.confirm(f"{name} works on {what}; end that?", default=False, err=True):
-        raise Refused(f"{name} stays a host")
+    confirm(f"{name} works on {what}; end that?", f"{name} stays a host",
+            f"it works on {what}; `garrison host drain {name}` lets it finish, --yes ends that work")
 
 
 @host.command("drain", examples=(
@@ -187,8 +184,7 @@ def _look_at_all(home: Path, hosts: list[Host]) -> list[Seen]:
 
 
 @host.command("list", examples=(("garrison host list", "slots, load, agents and clock of each host"),))
-@json_option
-@home_option
+@output_options
 def list_command(as_json: bool, home: str | None) -> None:
     """List the hosts of the home, as they are now. Exit 1 if a record cannot be read."""
     where = find_home(home)
@@ -208,8 +204,7 @@ def list_command(as_json: bool, home: str | None) -> None:
 
 @host.command("show", examples=(("garrison host show box2", "everything about one host, and what it works on"),))
 @click.argument("name")
-@json_option
-@home_option
+@output_options
 def show_command(name: str, as_json: bool, home: str | None) -> None:
     """Show one host: what it works on, its agents, and how it is reached. Exit 1 if it cannot be reached."""
     where = find_home(home)

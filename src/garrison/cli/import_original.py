@@ -12,7 +12,7 @@ import click
 from garrison.cli import resolve
 from garrison.cli.commands import Command
 from garrison.cli.merge_queue_process import enqueue
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound
@@ -46,8 +46,7 @@ class Imported(Value):
     ("garrison import ~/.claude", "what they recorded outside of a repository"),
 ))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@json_option
-@home_option
+@output_options
 def import_command(folder: Path, home: str | None, *, as_json: bool) -> None:
     """Import identities, hooks, waiting signals and the merge queue of the original's scripts from DIR.
 

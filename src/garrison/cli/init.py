@@ -18,7 +18,7 @@ import click
 from garrison.agents.claude.extra import INSTALL
 from garrison.agents.registry import check_variables, find_profile, installed_agents
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import output_options
 from garrison.cli.output import dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import PROJECT_FILE, LaunchConfig, config_path, find_home, trees_root
@@ -96,8 +96,7 @@ class Choice(Value):
 @click.option("--force", is_flag=True, help=f"Replace {PROJECT_FILE}, and {FIRST} unless you "
               "changed it; without it, init tries the configured gate and changes neither.")
 @sandbox_option
-@json_option
-@home_option
+@output_options
 def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: str | None, base: str | None,
          timeout: float, home: str | None, *, no_try: bool, force: bool, as_json: bool) -> None:
     """Prepare the repository you are in: find out how it is built and tested, and try that.

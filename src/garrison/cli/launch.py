@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import PluginChoice, home_option
+from garrison.cli.options import PluginChoice, combined, home_option
 from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
@@ -38,6 +37,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Reader
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
+from garrison.system.clock import wait_until
 from garrison.values import fields_of
 
 _FOLLOW_POLL = 0.2
@@ -58,7 +58,7 @@ OPTION_GROUPS = {
 }
 """Heading of the help → parameters."""
 
-_OPTIONS = (
+launch_options = combined(
     click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
                  help="Repository to work on (default: the one you are in)."),
     click.option("--run", metavar="ID", help="Id of the new run (default: made from the name)."),
@@ -124,13 +124,6 @@ def make_request(pipeline: Path, target: Path | None, *, text: str | None = None
     values: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value
                               for name, value in options.items()}
     return LaunchRequest(pipeline, Path.cwd() if target is None else target, text=text, **values)
-
-
-def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a launch."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command(cls=Command, option_groups=OPTION_GROUPS, everyday=(
@@ -265,7 +258,7 @@ def start_detached(runtime: Runtime, launch_: Launch, options: list[str], steps:
     """Start the run's launcher in the background, wait until it is active, and return its pid."""
     pid = launching.spawn_launcher(runtime, launch_, options, steps)
     key = launcher_key(launch_.run_id)
-    _wait_until(lambda: _status(runtime, key) != "starting", runtime.timing.spawn_deadline)
+    wait_until(lambda: _status(runtime, key) != "starting", runtime.timing.spawn_deadline)
     return pid
 
 
@@ -274,15 +267,6 @@ def serve_page(runtime: Runtime, run: str) -> None:
     argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(runtime.home), "serve", "--port", "0",
             "--run", run, "--until", str(os.getpid())]
     subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)  # stdout is the launcher's own
-
-
-def _wait_until(is_done: Callable[[], bool], timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
-    while not is_done():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def _status(runtime: Runtime, key: Key) -> str:
@@ -422,7 +406,7 @@ def stop_gracefully(runtime: Runtime, launch_: Launch, timeout: float) -> None:
     """Stop a run; GarrisonError if processes of it are alive after `timeout` seconds."""
     run = launch_.run_id
     graceful = None if launch_.adhoc else _GracefulStop(runtime, launch_)
-    if not _wait_until(graceful.is_over if graceful else lambda: not _living(runtime, run), timeout):
+    if not wait_until(graceful.is_over if graceful else lambda: not _living(runtime, run), timeout):
         raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, "
                             "and repeat `garrison stop` to hurry")
 

@@ -16,7 +16,15 @@ import click
 from garrison import plugins
 from garrison.cli import merge_queue_process
 from garrison.cli.commands import Group, former
-from garrison.cli.options import PluginChoice, home_option, json_option, repo_root_option, target_option
+from garrison.cli.options import (
+    PluginChoice,
+    combined,
+    home_option,
+    json_option,
+    output_options,
+    repo_root_option,
+    target_option,
+)
 from garrison.cli.output import align_columns, print_json, print_message, print_result, print_table
 from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
 from garrison.config import find_home, trees_root
@@ -36,6 +44,7 @@ from garrison.values import Value, asdict
 
 _LOG_LIMIT = 20
 """Landings that `log` prints for people by default."""
+_queue_options = combined(repo_root_option, target_option, output_options)
 
 
 @click.group("merge-queue", cls=Group)
@@ -170,8 +179,7 @@ for _command in (merge_queue_process.enqueue_command, merge_queue_process.proces
 ))
 @click.argument("entry")
 @click.option("--why", is_flag=True, help="Explain what is believed of it and each of its tests, instead.")
-@json_option
-@home_option
+@output_options
 def show_command(entry: str, why: bool, as_json: bool, home: str | None) -> None:
     """Show one entry: what it is, how it is, and what it waits for."""
     queue, merge_entry = find_entry(entry, home)
@@ -212,12 +220,9 @@ def _explain(queue: QueueReader, entry: MergeEntry, home: Path) -> list[str]:
     ("garrison merge-queue log", "the last landings of this repository, newest first"),
     ("garrison merge-queue log --json", "all of them, for programs"),
 ))
-@json_option
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N",
               help=f"Print at most N (default: {_LOG_LIMIT}; with --json all).")
-@repo_root_option
-@target_option
-@home_option
+@_queue_options
 def log_command(as_json: bool, limit: int | None, repo_root: str | None, target: str | None, home: str | None) -> None:
     """Show what landed, newest first. A row has the commit, and the tree, gate and log with which it was tested.
 
@@ -239,10 +244,7 @@ def log_command(as_json: bool, limit: int | None, repo_root: str | None, target:
 @merge_queue.command("conflicts", examples=(
     ("garrison merge-queue conflicts", "each waiting branch against the target, and against each other"),
 ))
-@json_option
-@repo_root_option
-@target_option
-@home_option
+@_queue_options
 def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, home: str | None) -> None:
     """Show conflicts of waiting branches with the target and with each other. Nothing is changed."""
     from garrison.merge.conflicts import find_conflicts
@@ -263,17 +265,16 @@ def _print_changed(entry: MergeEntry, words: str, *, as_json: bool) -> None:
     print_result({"status": "ok", "entry": entry.to_dict()}, f"{entry.branch} ({entry.id}) {words}", as_json=as_json)
 
 
-_own_repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
-                                help="Repository of the entry; refused if the entry belongs to another.")
+_entry_options = combined(
+    click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
+                 help="Repository of the entry; refused if the entry belongs to another."), output_options)
 
 
 @merge_queue.command("cancel", examples=(
     ("garrison merge-queue cancel add_tests-1-0f3a9c21", "its branch stays"),
 ))
 @click.argument("entry")
-@_own_repo_option
-@json_option
-@home_option
+@_entry_options
 def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Withdraw an entry. Its branch stays and does not land, and its node, if it has one, fails.
 
@@ -289,9 +290,7 @@ def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str |
 ))
 @click.argument("entry")
 @click.option("--reason", default="", metavar="TEXT", help="Reason that the listings show.")
-@_own_repo_option
-@json_option
-@home_option
+@_entry_options
 def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Hold an entry. It is not tested until it is released; the others continue.
 
@@ -306,9 +305,7 @@ def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, 
     ("garrison merge-queue release add_tests", "it waits for its turn again"),
 ))
 @click.argument("entry")
-@_own_repo_option
-@json_option
-@home_option
+@_entry_options
 def release_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Release a held entry; it keeps its place in the queue."""
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
@@ -319,9 +316,7 @@ def release_command(entry: str, repo_root: str | None, as_json: bool, home: str 
     ("garrison merge-queue retry add_tests", "the same commit, after a flaky gate or a repaired target"),
 ))
 @click.argument("entry")
-@_own_repo_option
-@json_option
-@home_option
+@_entry_options
 def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Enqueue the commit of a failed entry again, as the next attempt of its node.
 
@@ -375,10 +370,7 @@ def _running_runs(home: str | None) -> set[str]:
     ('garrison merge-queue pause --reason "release day"', "branches can still be enqueued"),
 ))
 @click.option("--reason", default="", metavar="TEXT", help="Reason that the listings show.")
-@repo_root_option
-@target_option
-@json_option
-@home_option
+@_queue_options
 def pause_command(reason: str, repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
     """Pause the queue. Nothing is tested or landed until `unpause`; entries can still be enqueued.
 
@@ -394,10 +386,7 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
 @merge_queue.command("unpause", examples=(
     ("garrison merge-queue unpause", "after `pause`, or once gate and target are repaired"),
 ))
-@repo_root_option
-@target_option
-@json_option
-@home_option
+@_queue_options
 def unpause_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
     """Resume a paused queue; if it paused itself, it retries what failed."""
     queue = only_queue(repo_root, target, home)
@@ -445,8 +434,7 @@ merge_queue.add_command(former(unpause_command, "resume", "garrison merge-queue 
               help="Ask your reference-transaction hook, as it is now, before each landing.")
 @click.option("--sign/--no-sign", default=None, help="Sign what lands as your own git would, or leave it unsigned.")
 @click.option("--guard/--no-guard", default=None, help="Prevent other moves of the target, with a git hook.")
-@json_option
-@home_option
+@output_options
 def config_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None, **given: object) -> None:
     """Show a queue's configuration, or change it with options.
 
@@ -491,10 +479,7 @@ def _plain(value: object) -> str:
 
 
 @merge_queue.command("doctor", moved_to="garrison doctor --fix")
-@repo_root_option
-@target_option
-@json_option
-@home_option
+@_queue_options
 def doctor_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
     """Repair a queue after a crash, as `garrison doctor --fix` does for all of them; exit 1 if something is left to do.
     """

@@ -20,7 +20,7 @@ import click
 from garrison import plugins
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Command
-from garrison.cli.options import PluginChoice, home_option, json_option, repo_root_option, target_option
+from garrison.cli.options import PluginChoice, output_options, repo_root_option, target_option
 from garrison.cli.output import print_result
 from garrison.cli.resolve import observer_of, open_queue
 from garrison.cli.sandbox import sandbox_option, settle_mode
@@ -425,8 +425,7 @@ def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
 @click.option("--depends-on", multiple=True, metavar="ENTRY", help="Entry or node that must land first (repeatable).")
 @click.option("--strategy", type=PluginChoice(STRATEGIES, plugins.Group.STRATEGIES),
               help="How the branch lands (default: the queue's, merge).")
-@json_option
-@home_option
+@output_options
 def enqueue_command(node: str, branch: str | None, repo_root: str | None, target: str | None, run: str,
                     priority: int | None, depends_on: tuple[str, ...], strategy: str | None, as_json: bool,
                     home: str | None) -> None:
@@ -458,8 +457,7 @@ def enqueue_command(node: str, branch: str | None, repo_root: str | None, target
 @click.option("--setup", metavar="CMD", help="Command that prepares a worktree for the gate; recorded.")
 @click.option("--no-wait", is_flag=True, help="Exit 1 at once if another processor is alive.")
 @sandbox_option
-@json_option
-@home_option
+@output_options
 def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None, target: str | None, gate: str | None,
                     no_gate: bool, setup: str | None, no_wait: bool, as_json: bool, home: str | None) -> None:
     """Test and land the next entry, or wait for the processor that does; prints JSON with --json or

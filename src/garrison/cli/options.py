@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from garrison.cli import completion
 from garrison.cli.output import QUIET
+from garrison.errors import UsageError
 from garrison.plugins import Group, offered
 from garrison.records.names import ROLES
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Seconds(click.FloatRange):
@@ -47,6 +51,29 @@ class PluginChoice(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
+def parse_pairs(words: Sequence[str], option: str, form: str = "KEY=VALUE") -> dict[str, str]:
+    """Return `KEY=VALUE` words as a mapping; UsageError for one without `=`."""
+    pairs = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{option} {word!r:.60} is not {form}")
+        pairs[key.strip()] = value
+    return pairs
+
+
+def json_or_text(text: str) -> object:
+    """Return the value of a word: what it is as JSON, else the text; NaN and Infinity are no JSON."""
+    try:
+        return json.loads(text, parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _reject_constant(word: str) -> object:
+    raise ValueError(word)
+
+
 SECONDS = _Seconds(0)
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -58,12 +85,26 @@ def parse_age(text: str) -> float | None:
     return float(match[1]) * _UNIT_SECONDS[match[2]] if match else None
 
 
+
+
+def combined(*parameters: Callable[[F], F]) -> Callable[[F], F]:
+    """Return the decorator that adds several arguments and options, in this order."""
+    def add(command: F) -> F:
+        for parameter in reversed(parameters):
+            command = parameter(command)
+        return command
+
+    return add
+
+
 home_option = click.option("--home", metavar="DIR", type=click.Path(file_okay=False),
                            help="State directory (default: GARRISON_HOME, else the checkout's state/, "
                                 "else the user's state directory).")
 run_option = click.option("--run", metavar="RUN", shell_complete=completion.runs,
                           help="Run, if the name exists in several.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+output_options = combined(json_option, home_option)
+node_options = combined(run_option, home_option)
 
 repo_root_option = click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
                                 help="Repository (default: the current directory's).")
@@ -83,12 +124,10 @@ quiet_option = click.option("-q", "--quiet", is_flag=True, expose_value=False, c
                             help='Print {"status": "ok"} and nothing else.')
 
 
-def record_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what names an identity or a hook: ROLE, NAME, --run, --home and -q."""
-    for parameter in (home_option, quiet_option, run_option, click.argument("name", shell_complete=completion.names),
-                      click.argument("role", type=click.Choice(ROLES), metavar="ROLE")):
-        command = parameter(command)
-    return command
+record_arguments = combined(click.argument("role", type=click.Choice(ROLES), metavar="ROLE"),
+                            click.argument("name", shell_complete=completion.names), run_option, quiet_option,
+                            home_option)
+"""What names an identity or a hook."""
 
 
 def use_home(home: str | None) -> None:

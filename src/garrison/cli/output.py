@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Refused
 from garrison.values import to_builtins
 
 if TYPE_CHECKING:
@@ -109,6 +109,21 @@ def ask(prompt: str = "", terminal: BinaryIO | None = None) -> str:
     if not (line := terminal.readline()):
         raise EOFError
     return line.decode(errors="replace")
+
+
+def confirm(question: str, refusal: str, otherwise: str) -> None:
+    """Ask a person before something is ended or removed; Refused unless the answer is yes.
+
+    Args:
+        otherwise: what to do where nobody can be asked.
+    """
+    if not sys.stdin.isatty():
+        raise Refused(f"{refusal}: {otherwise}")
+
+    import click
+
+    if not click.confirm(question, err=True):
+        raise Refused(refusal)
 
 
 def trusted_stdout() -> TextIO:

@@ -7,7 +7,6 @@ can be resumed. A run is named by its id in the home or by its directory.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option
+from garrison.cli.options import home_option, json_or_text, parse_pairs
 from garrison.cli.output import print_json, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
@@ -496,31 +495,12 @@ def _is_path(run: str) -> bool:
     return os.sep in run or run in (os.curdir, os.pardir)
 
 
-def parse_pairs(words: tuple[str, ...], option: str, form: str) -> dict[str, str]:
-    """Return `KEY=VALUE` words as a mapping; UsageError for one without `=`."""
-    pairs = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key.strip():
-            raise UsageError(f"{option} {word!r:.60} is not {form}")
-        pairs[key.strip()] = value
-    return pairs
-
-
 def parse_context(words: tuple[str, ...]) -> dict[str, object]:
     """Return `--set context.KEY=VALUE` words as context values; a VALUE that is JSON is parsed, others are text."""
     context: dict[str, object] = {}
-    for key, value in parse_pairs(words, "--set", "KEY=VALUE").items():
+    for key, value in parse_pairs(words, "--set").items():
         name = key.removeprefix("context.")
         if not name:
             raise UsageError(f"--set {f'{key}={value}'!r:.60} names no key; write --set context.KEY=VALUE")
-        try:
-            context[name] = json.loads(value, parse_constant=_reject_constant)
-        except ValueError:
-            context[name] = value
+        context[name] = json_or_text(value)
     return context
-
-
-def _reject_constant(word: str) -> object:
-    """Refuse NaN and Infinity, which are not JSON."""
-    raise ValueError(word)

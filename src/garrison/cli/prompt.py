@@ -15,7 +15,7 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.options import output_options, run_option
 from garrison.cli.output import print_json
 from garrison.cli.service import find_program
 from garrison.config import checkout, find_home, trees_root
@@ -52,8 +52,7 @@ sys.exit(0 if result['success'] else 1)
               help="Name of the guardian to which a runner sends signals (default: the one that is registered).")
 @click.option("--repo-root", type=click.Path(path_type=Path), default=Path(), metavar="DIR",
               help="Repository (default: the current directory).")
-@json_option
-@home_option
+@output_options
 def prompt(node: str, name: str | None, run: str | None, attempt: int | None, branch: str | None,
            pipeline: str | None, repo_root: Path, home: str | None, *, validator: bool, as_json: bool) -> None:
     """Print what the agent of NODE was told, message by message; if it has not begun, what it would be told now.

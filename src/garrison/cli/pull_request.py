@@ -9,7 +9,7 @@ import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Group
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import home_option, output_options
 from garrison.cli.output import print_json, print_message
 from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, NotFound, Refused
@@ -41,8 +41,7 @@ def _choose(runtime: Runtime, run: str | None) -> Launch:
 
 @pr.command(examples=(("garrison pr show work-1", "state, address, and what it waits for"),))
 @click.argument("run", required=False, shell_complete=completion.runs)
-@json_option
-@home_option
+@output_options
 def show(run: str | None, home: str | None, *, as_json: bool) -> None:
     """Show the pull request of RUN (default: the latest run that has one), and how often the forge was asked."""
     from garrison.processes.guardian.forge_client import read_count

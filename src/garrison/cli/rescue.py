@@ -9,7 +9,7 @@ import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Group
-from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.options import output_options, run_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.resolve import existing_run
 from garrison.config import find_home
@@ -45,8 +45,7 @@ def _rescues(home: Path, repo: Path | None, run: str | None) -> list[tuple[Rescu
 ))
 @run_option
 @repo_option
-@json_option
-@home_option
+@output_options
 def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | None) -> None:
     """List rescue refs.
 
@@ -82,8 +81,7 @@ def _age(when: str) -> str:
 @run_option
 @repo_option
 @click.option("--patch", is_flag=True, help="Print the changes as a patch.")
-@json_option
-@home_option
+@output_options
 def show_command(rescue: str, run: str | None, repo: Path | None, patch: bool, as_json: bool, home: str | None) -> None:
     """Show the changes in a rescue ref. They are relative to the target branch's commit where the work started."""
     repository, name = rescue_refs.resolve_rescue(_rescues(find_home(home), repo, run), rescue, run)
@@ -108,8 +106,7 @@ def show_command(rescue: str, run: str | None, repo: Path | None, patch: bool, a
 @click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="Create a worktree in this directory.")
 @run_option
 @repo_option
-@json_option
-@home_option
+@output_options
 def restore_command(rescue: str, branch: str | None, into: Path | None, run: str | None, repo: Path | None,
                     as_json: bool, home: str | None) -> None:
     """Restore saved work as a branch or in a new worktree. Your checkout is not changed."""

@@ -10,7 +10,7 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.options import output_options, run_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
@@ -48,8 +48,7 @@ FILE_LINES = 20_000
 @click.option("--comment", "comments", nargs=2, multiple=True, metavar="FILE:LINE TEXT",
               help="Comment on a line, for the next attempt; FILE:-LINE: on one that was removed. May be repeated.")
 @click.option("--file", "path", metavar="PATH", help="Show the lines of this changed file alone.")
-@json_option
-@home_option
+@output_options
 def review(node: str | None, run: str | None, attempt: int | None, commit: str, reason: str | None, home: str | None,
            comments: tuple[tuple[str, str], ...], path: str | None, *, approve: bool, reject: bool,
            as_json: bool) -> None:

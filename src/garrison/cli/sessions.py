@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from garrison.cli.commands import Group
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import home_option, output_options
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
@@ -83,8 +83,7 @@ def start(name: str, agent_id: str | None, tier: str, goals: tuple[str, ...], ho
 @turn_option
 @workdir_option
 @sandbox_option
-@json_option
-@home_option
+@output_options
 def send(name: str, text: str, turn_graph: Path | None, workdir: Path, as_json: bool, home: str | None) -> None:
     """Send TEXT to the session NAME and print its answer."""
     async def send_once() -> TurnResult:
@@ -104,8 +103,7 @@ def send(name: str, text: str, turn_graph: Path | None, workdir: Path, as_json: 
 @click.argument("name")
 @click.option("--initiative", is_flag=True, help="Let it call its model; by default a heartbeat makes no model call.")
 @heartbeat_option
-@json_option
-@home_option
+@output_options
 def heartbeat(name: str, initiative: bool, heartbeat_graph: Path | None, as_json: bool, home: str | None) -> None:
     """Run one heartbeat of the session NAME."""
     from garrison.session.session import Initiative
@@ -128,8 +126,7 @@ def heartbeat(name: str, initiative: bool, heartbeat_graph: Path | None, as_json
 
 @session.command()
 @click.argument("name")
-@json_option
-@home_option
+@output_options
 def show(name: str, as_json: bool, home: str | None) -> None:
     """Show the state of the session NAME."""
     from garrison.session.store import read_state
@@ -147,8 +144,7 @@ def show(name: str, as_json: bool, home: str | None) -> None:
 
 
 @session.command("list")
-@json_option
-@home_option
+@output_options
 def list_command(as_json: bool, home: str | None) -> None:
     """List the sessions of this home."""
     from garrison.session import store

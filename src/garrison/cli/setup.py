@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from garrison.cli.commands import Group
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home, trees_root
 from garrison.errors import Refused
@@ -69,8 +69,7 @@ class KeptSetup(Value):
     ("garrison setup show --target-dir ~/src/project --json", "of another one, for programs"),
 ))
 @target_dir_option
-@json_option
-@home_option
+@output_options
 def show_command(target_dir: Path | None, as_json: bool, home: str | None) -> None:
     """List what is kept, the latest used first.
 
@@ -94,8 +93,7 @@ def show_command(target_dir: Path | None, as_json: bool, home: str | None) -> No
 ))
 @click.argument("names", metavar="[SET-UP]...", nargs=-1)
 @target_dir_option
-@json_option
-@home_option
+@output_options
 def clear_command(names: tuple[str, ...], target_dir: Path | None, as_json: bool, home: str | None) -> None:
     """Remove what is kept, or only the named set-ups. What a worktree or gate slot uses stays.
 

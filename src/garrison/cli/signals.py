@@ -20,7 +20,16 @@ import click
 from garrison.cli import resolve
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Group, run_command
-from garrison.cli.options import SECONDS, home_option, json_option, quiet_option, run_option, use_home
+from garrison.cli.options import (
+    SECONDS,
+    home_option,
+    json_or_text,
+    node_options,
+    output_options,
+    quiet_option,
+    run_option,
+    use_home,
+)
 from garrison.cli.output import QUIET, print_error_json, print_json, print_message, print_record, print_table
 from garrison.config import checkout, find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
@@ -36,7 +45,7 @@ from garrison.records.run import Launch, RunFiles
 from garrison.records.signals import SendPipelineSignal, Signal
 from garrison.records.store import Store
 from garrison.supervise.incarnation import new_id
-from garrison.system.clock import SystemClock
+from garrison.system.clock import SystemClock, wait_until
 from garrison.values import Value, fields_of
 
 _INBOX_FOLDERS = {"waiting": "", "taken": "taken", "refused": "refused"}
@@ -261,9 +270,7 @@ def _attempt(store: Store, run: str, node: str | None, body: Mapping[str, object
 
 def wait_until_applied(signal: Path) -> None:
     """Wait a moment for the guardian to apply a signal; a busy one applies it later."""
-    deadline = time.monotonic() + APPLIED_WITHIN
-    while signal.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: not signal.exists(), APPLIED_WITHIN, 0.02)
 
 
 def await_decision(store: Store, run: str, posted: Path) -> bool:
@@ -305,8 +312,7 @@ def signals() -> None:
 ))
 @click.option("--unacked", is_flag=True, help="Only signals that were not taken yet.")
 @run_option
-@json_option
-@home_option
+@output_options
 def list_command(unacked: bool, run: str | None, as_json: bool, home: str | None) -> None:
     """List signals, oldest first, with their state: waiting, taken or refused (with the reason)."""
     place = find_home(home)
@@ -328,8 +334,7 @@ def list_command(unacked: bool, run: str | None, as_json: bool, home: str | None
 ))
 @click.argument("name")
 @click.argument("value", required=False)
-@run_option
-@home_option
+@node_options
 def send(name: str, value: str | None, run: str | None, home: str | None) -> None:
     """Send the signal NAME to the pipeline of a run, so that a wait.signal node continues.
 
@@ -341,26 +346,17 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
         from garrison.cli.pipeline_run import is_engine_run, send_pipeline_signal
 
         if is_engine_run(run, home):
-            send_pipeline_signal(run, name, "" if value is None else json.dumps(_parse_value(value)), home)
+            send_pipeline_signal(run, name, "" if value is None else json.dumps(json_or_text(value)), home)
             return
     chosen = resolve.supervised_run(store, run)
     guardian = guardian_of(store, chosen)
     if guardian is None:
         raise NotFound(f"run {chosen} has no pipeline; `garrison status` lists the runs")
     signal_records.post(store.home, signal_by_person(
-        guardian, SendPipelineSignal(name, _parse_value(value))))
+        guardian, SendPipelineSignal(name, True if value is None else json_or_text(value))))
     print_message(f"signal {name} sent" + (
         "" if resolve.is_living(store, guardian) else
         f"; run {chosen} receives it when resumed: `garrison resume {chosen}`"))
-
-
-def _parse_value(text: str | None) -> object:
-    if text is None:
-        return True
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 class Listed(Value):

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from garrison.agents import registry
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option
+from garrison.cli.options import combined, home_option
 from garrison.cli.output import print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
@@ -37,23 +36,18 @@ from garrison.system.git import Git
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.worktree_files import complete_worktree
 
-
-def _task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that describe a node's task."""
-    options = (
-        click.option("--node", required=True, metavar="NAME", help="Name of the node."),
-        click.option("--prd", "--prd-ref", "prd", required=True, metavar="REF",
-                     help="Requirement document of the node."),
-        click.option("--run", metavar="ID", help="Existing run (default: a new ad-hoc run)."),
-        click.option("--prompt", default="", metavar="TEXT", help="Task for the agent."),
-        click.option("--command", metavar="CMD", help="Command that the command agent runs."),
-        click.option("--agent", metavar="NAME", help="Agent (default: command, if there is a --command)."),
-        click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]),
-                     help="Where the agent works: in a tmux session, or as a plain process."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_task_options = combined(
+    click.option("--node", required=True, metavar="NAME", help="Name of the node."),
+    click.option("--prd", "--prd-ref", "prd", required=True, metavar="REF",
+                 help="Requirement document of the node."),
+    click.option("--run", metavar="ID", help="Existing run (default: a new ad-hoc run)."),
+    click.option("--prompt", default="", metavar="TEXT", help="Task for the agent."),
+    click.option("--command", metavar="CMD", help="Command that the command agent runs."),
+    click.option("--agent", metavar="NAME", help="Agent (default: command, if there is a --command)."),
+    click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]),
+                 help="Where the agent works: in a tmux session, or as a plain process."),
+)
+"""What describes a node's task."""
 
 
 @click.command(cls=Command, examples=(

@@ -21,7 +21,7 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, run_option
+from garrison.cli.options import node_options
 from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
@@ -45,8 +45,7 @@ from garrison.values import replace
     ("garrison takeover add_tests", "its session is yours; when you leave (/exit), the agent continues"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
-@run_option
-@home_option
+@node_options
 def takeover(node: str, run: str | None, home: str | None) -> int:
     """Take over the session of NODE's agent, with the interactive CLI of Claude in the node's worktree, or with the
     program that the profile of an ACP agent names.

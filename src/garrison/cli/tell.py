@@ -9,7 +9,7 @@ from garrison.agents.claude import messages
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, run_option
+from garrison.cli.options import node_options
 from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
@@ -27,8 +27,7 @@ from garrison.records.run import RunFiles, Task
 ))
 @click.argument("node", shell_complete=completion.nodes)
 @click.argument("text")
-@run_option
-@home_option
+@node_options
 def tell(node: str, text: str, run: str | None, home: str | None) -> None:
     """Tell NODE's session TEXT at its next turn, without interrupting it.
 

@@ -9,7 +9,7 @@ import click
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.merge_queue_process import process_entry
-from garrison.cli.options import home_option, run_option
+from garrison.cli.options import node_options
 from garrison.cli.output import print_message
 from garrison.cli.sandbox import settle_mode
 from garrison.config import find_home
@@ -34,8 +34,7 @@ UNDOES = "Garrison-Undoes"
     ("garrison undo crew-1", "all that run crew-1 has landed, in one commit"),
 ))
 @click.argument("name", metavar="NODE|RUN", shell_complete=completion.runs)
-@run_option
-@home_option
+@node_options
 def undo(name: str, run: str | None, home: str | None) -> None:
     """Take back what NODE, or all of RUN, has landed: by a commit on top, tested by the gate like any other work.
 

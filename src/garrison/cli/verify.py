@@ -16,7 +16,7 @@ import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_message
 from garrison.cli.resolve import latest_run, open_store
 from garrison.config import find_home
@@ -64,8 +64,7 @@ _LOOK_SECONDS = 0.2
               help="With --events: the file `attestations` of a queue (repeatable).")
 @click.option("--costs", "costs_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="With --events: the run's costs (`garrison cost RUN --calls`).")
-@json_option
-@home_option
+@output_options
 def verify(run: str | None, events_file: Path | None, repository: Path | None, attestation_files: tuple[Path, ...],
            costs_file: Path | None, as_json: bool, home: str | None) -> int:
     """Check that RUN kept garrison's promises: each landed commit was tested, each node landed once or failed with a

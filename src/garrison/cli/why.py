@@ -13,7 +13,7 @@ import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.options import output_options, run_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.render import Line, Span, wrapped
 from garrison.cli.resolve import latest_run, nodes_of, run_of_node, suggestion
@@ -54,8 +54,7 @@ _INDENT = " " * 10
 @click.option("--all", "everything", is_flag=True, help="Tell everything: processes, signals, decisions, with times.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N lines of everything.")
 @click.option("--replay", is_flag=True, help="Show what each decision was based on, and decide again by today's rules.")
-@json_option
-@home_option
+@output_options
 def why(name: str | None, run: str | None, last: int | None, home: str | None, *, everything: bool, replay: bool,
         as_json: bool) -> int:
     """Explain what happened to NODE or AGENT (`role-name`, or a role that exists once), why, and what to do now.

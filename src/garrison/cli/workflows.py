@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garrison.cli.commands import Group
-from garrison.cli.options import home_option, json_option
+from garrison.cli.options import home_option, json_or_text, output_options, parse_pairs
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
-from garrison.errors import UsageError
 from garrison.values import asdict
 
 if TYPE_CHECKING:
@@ -58,19 +57,13 @@ def workflow() -> None:
 @workdir_option
 @keep_option
 @sandbox_option
-@json_option
-@home_option
+@output_options
 def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path, keep: bool, as_json: bool,
         home: str | None) -> None:
     """Run the workflow in FILE. Exit 1 if a critical step failed; the session can be resumed then."""
-    from garrison.workflow.workflow_file import read_value, read_workflow
+    from garrison.workflow.workflow_file import read_workflow
 
-    inputs = {}
-    for word in values:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {word!r:.80} is not KEY=VALUE")
-        inputs[key] = read_value(value)
+    inputs = {key: json_or_text(value) for key, value in parse_pairs(values, "--set").items()}
     flow, servers = read_workflow(file, inputs)
     flow.metadata = {**flow.metadata, "tree": str(workdir.resolve())}
 
@@ -88,8 +81,7 @@ def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path,
 @click.argument("session")
 @keep_option
 @sandbox_option
-@json_option
-@home_option
+@output_options
 def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
     """Resume a session that failed or died; completed steps are not repeated."""
     resume_session(session, home, keep=keep, as_json=as_json)
@@ -204,8 +196,7 @@ def _print_result(result: WorkflowResult, *, as_json: bool) -> None:
 
 
 @workflow.command("list")
-@json_option
-@home_option
+@output_options
 def list_command(as_json: bool, home: str | None) -> None:
     """List the existing sessions: those that failed, died or are running."""
     from garrison.workflow.state_manager import StateManager
@@ -221,8 +212,7 @@ def list_command(as_json: bool, home: str | None) -> None:
 
 @workflow.command()
 @click.argument("session")
-@json_option
-@home_option
+@output_options
 def show(session: str, as_json: bool, home: str | None) -> None:
     """Show a session: each step with its status and result."""
     from garrison.workflow.state_manager import StateManager
@@ -263,8 +253,7 @@ def validate(file: Path, workdir: Path, home: str | None) -> None:
 @workflow.command(renamed=_RENAMED)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @workdir_option
-@json_option
-@home_option
+@output_options
 def tools(file: Path | None, workdir: Path, as_json: bool, home: str | None) -> None:
     """List the built-in tools, and those of the servers that FILE names."""
     from garrison.workflow.workflow_file import read_workflow

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -45,6 +46,16 @@ class SystemClock:
     def monotonic(self) -> float:
         """Return seconds on CLOCK_MONOTONIC."""
         return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def wait_until(is_done: Callable[[], bool], seconds: float, every: float = 0.05) -> bool:
+    """Ask until it is done, for at most so many seconds; return whether it is."""
+    deadline = time.monotonic() + seconds
+    while not is_done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every)
+    return True
 
 
 def iso(epoch: float) -> str:

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -135,11 +134,3 @@ def _line(path: Path, place: Place) -> str:
         key, node = next(((key, value) for key, value in pairs if key.value == step), (None, None))
         mark = key.start_mark if key is not None else None
     return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-
-
-def read_value(text: str) -> object:
-    """Return the value of `--set KEY=TEXT`: JSON if it parses as JSON, else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -21,7 +21,7 @@ from garrison.pipeline import Call, Event, Outcome, Question, RunResult, parse, 
 from garrison.pipeline.handlers import tool as handler
 from garrison.pipeline.handlers.call import MAX_DEPTH
 from garrison.pipeline.handlers.registry import Registry, load_offered
-from garrison.pipeline.store import THRESHOLD, Artifacts, GateFiles
+from garrison.pipeline.store import THRESHOLD, Artifacts, RunDirectory
 from support import DEADLINE, UserWorld, is_gone, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -182,7 +182,7 @@ def test_a_gate_without_an_answerer_suspends_the_run_until_a_file_answers(tmp_pa
     again = run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok})
     assert (again.status, again.completed_nodes) == ("waiting", ["start"])
     for number, (answer, status) in enumerate((("fix", "waiting"), ("nonsense", "waiting"), ("A", "success")), 1):
-        GateFiles(tmp_path / "r").write_answer("gate#1" if number == 1 else "gate#2", answer)
+        RunDirectory(tmp_path / "r").write_answer("gate#1" if number == 1 else "gate#2", answer)
         assert run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).status == status
     assert [*(tmp_path / "r/answers").glob("*.refused")]
 
@@ -243,7 +243,7 @@ def test_a_waiting_gate_gets_its_answer_while_others_work(tmp_path: Path) -> Non
     def other(call: Call) -> Outcome:
         assert call.run.directory
         path = wait_for("the gate asks", lambda: next(call.run.directory.glob("gate*/question.json"), None))
-        GateFiles(call.run.directory).write_answer(json.loads(path.read_text())["id"], "go")
+        RunDirectory(call.run.directory).write_answer(json.loads(path.read_text())["id"], "go")
         assert answered.wait(DEADLINE)
         return Outcome("success")
 
@@ -274,7 +274,7 @@ def test_a_signal_is_taken_by_one_visit(tmp_path: Path) -> None:
     graph = f"""digraph {{ {ENDS} s [type="wait.signal", signal=deployed]; t [type="wait.signal", signal=deployed]
         start -> s -> t -> x }}"""
     assert run(graph, run_dir=tmp_path / "r").status == "waiting"
-    files = GateFiles(tmp_path / "r")
+    files = RunDirectory(tmp_path / "r")
     files.write_signal("deployed", '{"version": 7}')
     waiting = run(run_dir=tmp_path / "r", resume=True)
     assert (waiting.status, waiting.context["signal.deployed"]) == ("waiting", {"version": 7})

@@ -51,10 +51,10 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
     if text is None:
         raise UsageError(f"say what to answer: garrison answer {node} TEXT")
     if run is not None and not resolve.is_launched(find_home(home), run):
-        from garrison.cli.pipeline_run import answer_gate, is_engine_run
+        from garrison.cli.pipeline_run import answer_gate, find_engine_run
 
-        if is_engine_run(run, home):
-            answer_gate(run, node, text, home)
+        if (engine_run := find_engine_run(run, home)) is not None:
+            answer_gate(engine_run, node, text)
             return
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)

@@ -24,8 +24,8 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.pipeline_run import (
     answer_gate,
+    find_engine_run,
     find_run_directory,
-    is_engine_run,
     print_recorded,
     send_pipeline_signal,
 )
@@ -349,8 +349,8 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     if dot:
         print_graph(run, home)
         return
-    if is_engine_run(run, home):
-        print_engine_status(run, home, as_json=as_json)
+    if (engine_run := find_engine_run(run, home)) is not None:
+        print_engine_status(engine_run, as_json=as_json)
         return
     files = _launched_files(run, home)
     entries = read_all(files.journal)
@@ -371,8 +371,8 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
 
 def print_graph(run: str, home: str | None) -> None:
     """Print the graph of a run as DOT, with status, attempt, outcome and visits in its nodes."""
-    if is_engine_run(run, home):
-        print_engine_status(run, home, dot=True, as_json=False)
+    if (engine_run := find_engine_run(run, home)) is not None:
+        print_engine_status(engine_run, dot=True, as_json=False)
         return
     files = _launched_files(run, home)
     graph, entries = parse_file(files.graph), read_all(files.journal)
@@ -418,11 +418,10 @@ def _subpipeline_statuses(files: RunFiles, entries: list[Entry]) -> dict[str, di
     return {} if flow is None else flow.nested_nodes()
 
 
-def print_engine_status(run: str, home: str | None, *, dot: bool = False, as_json: bool) -> None:
+def print_engine_status(folder: RunDirectory, *, dot: bool = False, as_json: bool) -> None:
     """Print how far a run of `garrison pipeline run` is, and what it waits for."""
     from garrison.pipeline.store import open_questions
 
-    folder = find_run_directory(run, home)
     checkpoint = read_checkpoint(folder)
     if checkpoint is None:
         raise Refused(f"{folder.root} has no checkpoint yet; try again in a moment")
@@ -466,7 +465,7 @@ def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
 @home_option
 def answer(run: str, node: str, label: str, home: str | None) -> None:
     """Answer the gate NODE of RUN, as `garrison answer NODE LABEL --run RUN` does."""
-    answer_gate(run, node, label, home)
+    answer_gate(find_run_directory(run, home), node, label)
 
 
 @pipeline.command(hidden=True)
@@ -476,7 +475,7 @@ def answer(run: str, node: str, label: str, home: str | None) -> None:
 @home_option
 def signal(run: str, name: str, data: str, home: str | None) -> None:
     """Send the signal NAME to RUN, as `garrison signals send NAME --run RUN` does."""
-    send_pipeline_signal(run, name, data, home)
+    send_pipeline_signal(find_run_directory(run, home), name, data)
 
 
 # -------------------------------------------------------------------------------------------------------------- render
@@ -545,9 +544,8 @@ def _image_format(output: Path | None, *, svg: bool) -> str:
 
 def _graph_of_run(run: str, home: str | None) -> tuple[Graph, dict[str, str]]:
     """Return the graph and node statuses of a run of `pipeline run` or `garrison launch`."""
-    if is_engine_run(run, home):
-        folder = find_run_directory(run, home)
-        return parse_text(read_run(folder).start.graph), _engine_statuses(folder)
+    if (engine_run := find_engine_run(run, home)) is not None:
+        return parse_text(read_run(engine_run).start.graph), _engine_statuses(engine_run)
     files = _launched_files(run, home)
     nodes = replay_run(read_all(files.journal)).nodes
     return parse_file(files.graph), {name: node.status for name, node in nodes.items() if node.status != "pending"}

@@ -431,29 +431,25 @@ def new_run_directory(home: Path, graph: str | None, file: Path) -> Path:
             return directory
 
 
-def answer_gate(run: str, node: str, label: str, home: str | None) -> None:
+def answer_gate(folder: RunDirectory, node: str, label: str) -> None:
     """Answer an open gate of a run; NotFound if it asks nothing, UsageError for what is not one of its options."""
-    from garrison.pipeline.store import GateFiles, open_questions
+    from garrison.pipeline.store import open_questions
 
-    folder = find_run_directory(run, home)
     questions = open_questions(folder)
     gate_question = questions.get(node)
     if gate_question is None:
         gates = sorted(questions)
         raise NotFound(f"{node} of {folder.root.name} asks nothing now; " + (
-            f"open gates: {', '.join(gates)}" if gates else f"`garrison status {run}` shows what it does"))
+            f"open gates: {', '.join(gates)}" if gates else f"`garrison status {folder.root.name}` shows what it does"))
     if rejection := gate_question.question.rejection(label):
         raise UsageError(rejection)
-    GateFiles(gate_question.run.root).write_answer(gate_question.question.id, label)
+    gate_question.run.write_answer(gate_question.question.id, label)
     print_recorded(folder, "answer recorded")
 
 
-def send_pipeline_signal(run: str, name: str, data: str, home: str | None) -> None:
+def send_pipeline_signal(folder: RunDirectory, name: str, data: str) -> None:
     """Write a signal that a wait.signal node of a run waits for; `data` is JSON, '' means true."""
-    from garrison.pipeline.store import GateFiles
-
-    folder = find_run_directory(run, home)
-    GateFiles(folder.root).write_signal(name, data)
+    folder.write_signal(name, data)
     print_recorded(folder, f"signal {name} sent")
 
 
@@ -480,15 +476,14 @@ def find_run_directory(run: str, home: str | None) -> RunDirectory:
     raise NotFound(f"no pipeline run {run!r:.80} in {runs}{existing}; `garrison pipeline run FILE` starts one")
 
 
-def is_engine_run(run: str, home: str | None) -> bool:
-    """Return whether `run` names a run of `garrison pipeline run`; NotFound for a path that holds none."""
+def find_engine_run(run: str, home: str | None) -> RunDirectory | None:
+    """Return the run of `garrison pipeline run` that `run` names, None if it is none; NotFound for a path to none."""
     try:
-        find_run_directory(run, home)
+        return find_run_directory(run, home)
     except NotFound:
         if _is_path(run):
             raise
-        return False
-    return True
+        return None
 
 
 def _is_path(run: str) -> bool:

@@ -123,7 +123,7 @@ def _check_options(run: str, kind: Kind, given: list[str]) -> None:
 
 def _kind_of(run: str, home: str | None) -> Kind:
     """Return what a name means: a launched run first, as for `garrison answer`, and for a name that nothing has."""
-    from garrison.cli.pipeline_run import is_engine_run
+    from garrison.cli.pipeline_run import find_engine_run
     from garrison.cli.workflows import is_session
 
     place = find_home(home)
@@ -131,6 +131,6 @@ def _kind_of(run: str, home: str | None) -> Kind:
         check_run(run)
     if resolve.is_launched(place, run) or run in list_runs(place):
         return Kind.LAUNCHED
-    if is_engine_run(run, home):
+    if find_engine_run(run, home) is not None:
         return Kind.PIPELINE
     return Kind.WORKFLOW if is_session(place, run) else Kind.LAUNCHED

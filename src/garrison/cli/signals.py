@@ -343,10 +343,10 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
     """
     store = Store(find_home(home))
     if run is not None and not resolve.is_launched(store.home, run):
-        from garrison.cli.pipeline_run import is_engine_run, send_pipeline_signal
+        from garrison.cli.pipeline_run import find_engine_run, send_pipeline_signal
 
-        if is_engine_run(run, home):
-            send_pipeline_signal(run, name, "" if value is None else json.dumps(json_or_text(value)), home)
+        if (engine_run := find_engine_run(run, home)) is not None:
+            send_pipeline_signal(engine_run, name, "" if value is None else json.dumps(json_or_text(value)))
             return
     chosen = resolve.supervised_run(store, run)
     guardian = guardian_of(store, chosen)

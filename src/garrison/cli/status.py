@@ -84,10 +84,10 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
         return _print_graph(run, home)
     if run is not None and seconds is None and not is_launched(place, run):
         from garrison.cli.pipeline import print_engine_status
-        from garrison.cli.pipeline_run import is_engine_run
+        from garrison.cli.pipeline_run import find_engine_run
 
-        if is_engine_run(run, home):
-            print_engine_status(run, home, as_json=as_json)
+        if (engine_run := find_engine_run(run, home)) is not None:
+            print_engine_status(engine_run, as_json=as_json)
             return 0
     reader = RunReader(place, unrecorded=find_unrecorded(place), with_costs=True)
     command = _Status(reader, existing_run(place, run) if run is not None else None, verbose, everything=everything)

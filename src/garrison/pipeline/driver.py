@@ -42,7 +42,6 @@ from garrison.pipeline.store import (
     EventSink,
     RunDirectory,
     RunJournal,
-    RunStart,
     checkpoint_of,
     write_checkpoint,
     write_status,
@@ -259,32 +258,6 @@ class StepLog(Protocol):
 
 
 @dataclass
-class Storage:
-    """Storage of a run in a directory: the directory, its journal, and the run's start.
-
-    A caller's log in place of the journal leaves out the derived files.
-    """
-
-    directory: RunDirectory
-    journal: RunJournal | StepLog
-    start: RunStart
-
-
-@dataclass
-class Options:
-    """Options of a driver."""
-
-    own_loop: bool = False
-    """True if the event loop belongs to this run alone, so that a plain handler may block it."""
-    on_checkpoint: Callable[[Checkpoint], None] | None = None
-    is_parent_idle: Callable[[], bool] | None = None
-    """Returns whether the run around this one has nothing else to do."""
-    active_s: float = 0.0
-    """Seconds that the run was at work in earlier processes."""
-    resumed: bool = False
-
-
-@dataclass
 class _Work:
     """A place whose handler is running. It may suspend once it has asked whether the run is idle (`can_suspend`)."""
 
@@ -312,8 +285,18 @@ class Driver:
     registry: Registry
     scope: Scope
     events: EventSink
-    storage: Storage | None = None
-    options: Options = field(default_factory=Options)
+    directory: RunDirectory | None = None
+    """Where the files of its nodes are; None for a run in memory."""
+    log: RunJournal | StepLog | None = None
+    """Its journal there; a caller's log in place of that leaves out the derived files."""
+    own_loop: bool = False
+    """True if the event loop belongs to this run alone, so that a plain handler may block it."""
+    on_checkpoint: Callable[[Checkpoint], None] | None = None
+    is_parent_idle: Callable[[], bool] | None = None
+    """Returns whether the run around this one has nothing else to do."""
+    earlier_s: float = 0.0
+    """Seconds that the run was at work in earlier processes."""
+    resumed: bool = False
 
     def __post_init__(self) -> None:
         self._ready: list[Place] = []
@@ -325,8 +308,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._began = time.monotonic()
         self._invoker = Invoker(self.program, self.state, self.registry, self.scope, self.events,
-                                self.storage.directory if self.storage else None, self.options.own_loop,
-                                self.options.resumed)
+                                self.directory, self.own_loop, self.resumed)
         self._cancelled: set[asyncio.Task[Outcome | Waiting]] = set()
         self.how = ""
 
@@ -335,7 +317,7 @@ class Driver:
     async def drive(self, change: Change) -> None:
         """Run from the places in `change` until the run ends or waits; on cancellation, end all work first."""
         self.apply_change(change)
-        if self.options.resumed:
+        if self.resumed:
             self._invoker.inherited = {place.id for place in change.started}
         self._checkpoint_soon()
         try:
@@ -376,7 +358,7 @@ class Driver:
 
     def active_s(self) -> float:
         """Return the seconds that the run was at work, in this process and before."""
-        return self.options.active_s + time.monotonic() - self._began
+        return self.earlier_s + time.monotonic() - self._began
 
     def _start(self, place: Place) -> None:
         work = self._working[place.id] = self._begin(place)
@@ -406,9 +388,8 @@ class Driver:
         work = self._working.get(place_id)
         if work is not None:
             work.can_suspend = True
-        is_parent_idle = self.options.is_parent_idle
         is_idle = all(work.can_suspend for work in self._working.values()) and not self._ready
-        return is_idle and (is_parent_idle is None or is_parent_idle())
+        return is_idle and (self.is_parent_idle is None or self.is_parent_idle())
 
     # ---- outcomes ------------------------------------------------------------------------------------------------
 
@@ -423,11 +404,11 @@ class Driver:
 
     def _apply(self, event: Event) -> None:
         """Journal an event, then apply it to the machine, then report it."""
-        if self.storage is not None:
-            self.storage.journal.append_event(event)
+        if self.log is not None:
+            self.log.append_event(event)
         self.apply_change(advance(self.program, self.state, event))
-        if self.storage is not None and isinstance(self.storage.journal, RunJournal):
-            self.storage.journal.compact(self.storage.start, self.state.to_data)
+        if isinstance(self.log, RunJournal):
+            self.log.compact(self.state.to_data)
         self._checkpoint_soon()
 
     def apply_change(self, change: Change) -> None:
@@ -469,12 +450,12 @@ class Driver:
 
     def _checkpoint_soon(self) -> None:
         """Write the checkpoint now, or when the interval is over."""
-        if self.options.on_checkpoint is not None:
-            self.options.on_checkpoint(checkpoint_of(self.program, self.state, self.scope.run, self.how))
+        if self.on_checkpoint is not None:
+            self.on_checkpoint(checkpoint_of(self.program, self.state, self.scope.run, self.how))
         delay = self._saved_at + CHECKPOINT_INTERVAL_S - time.monotonic()
         if delay <= 0:
             self.checkpoint()
-        elif self._timer is None and self.storage is not None:
+        elif self._timer is None and isinstance(self.log, RunJournal):
             self._timer = asyncio.get_running_loop().call_later(delay, self.checkpoint)
 
     def checkpoint(self, *, durable: bool = False) -> None:
@@ -483,15 +464,15 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.storage is None or not isinstance(self.storage.journal, RunJournal):
+        if not isinstance(self.log, RunJournal):
             return
         checkpoint = checkpoint_of(self.program, self.state, self.scope.run, self.how)
-        directory = self.storage.directory
+        directory = self.log.directory
         for place in checkpoint["in_flight"]:
             call = self._working[place["id"]].call if place["id"] in self._working else None
             folder = call.made_folder if call else None
             place["folder"] = str(folder or directory.node(place["node"]))
-        checkpoint["seq"] = self.storage.journal.seq
+        checkpoint["seq"] = self.log.seq
         write_all = durable and len(self._changed_nodes) <= MAX_STATUS_FILES
         for node in [node for node in self._changed_nodes if write_all or node in self._invoker.nodes_with_folder]:
             write_status(directory.node(node), node, self.state)

@@ -18,15 +18,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import graph_digest, to_dot
-from garrison.pipeline.driver import Driver, Options, StepLog, Storage
+from garrison.pipeline.driver import Driver, StepLog
 from garrison.pipeline.flow import Aborted, Change, Finished, FlowState, Place, Restarted, Resumed, advance, start
 from garrison.pipeline.flow import Event as FlowEvent
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
@@ -71,20 +71,8 @@ def run(graph: GraphLike | None = None, **options: Any) -> RunResult:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(run_async(graph, own_loop=True, **options))
-    results: list[RunResult | BaseException] = []
-
-    def run_in_thread() -> None:
-        try:
-            results.append(asyncio.run(run_async(graph, own_loop=True, **options)))
-        except BaseException as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run_in_thread, name="garrison-run")
-    thread.start()
-    thread.join()
-    if isinstance(results[0], BaseException):
-        raise results[0]
-    return results[0]
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, run_async(graph, own_loop=True, **options)).result()
 
 
 async def run_async(
@@ -120,20 +108,15 @@ async def run_async(
     try:
         if journal is not None:
             opened = resume_run(journal, registry, graph, flow, transforms, changed=changed_graph)
-            journal.is_synced = not opened.start.simulated
         elif graph is not None:
-            notes = notes or {}
-            start_options = StartOptions(initial or {}, seed, max_steps, flow, tree, transforms,
-                                         str(notes.get("agent", "")), notes.get("simulated") or {},
-                                         str(notes.get("repository", "")))
-            opened = start_run(graph, registry, start_options, directory, clock.utc())
+            opened = start_run(graph, registry, directory, clock.utc(), initial=initial or {}, seed=seed, tree=tree,
+                               max_steps=max_steps, flow=flow, transforms=transforms, notes=notes or {})
         else:
             raise UsageError("give a graph to run: a path, its text, or a Graph")
         check_agent(opened.program.graph, registry, agent)
         check_on_resume(opened.program.graph)
         if directory is not None and journal is None:
             journal = RunJournal(directory, clock.utc)
-            journal.is_synced = not opened.start.simulated
             write_start(directory, journal, opened.start, opened.program.graph)
         scope = Scope(opened.start.run, opened.program.graph.read_only(), Path(tree or opened.start.tree).absolute(),
                       dict(os.environ if environ is None else environ),
@@ -143,9 +126,8 @@ async def run_async(
                       handlers=dict(handlers or {}), on_event=on_event)
         events = EventSink(opened.start.run, directory.events if directory else None, on_event, clock.utc)
         try:
-            storage = Storage(directory, journal, opened.start) if directory and journal else None
-            driver = Driver(opened.program, opened.state, registry, scope, events, storage,
-                            Options(own_loop, on_checkpoint, idle, opened.active_s, resume))
+            driver = Driver(opened.program, opened.state, registry, scope, events, directory, journal, own_loop,
+                            on_checkpoint, idle, opened.active_s, resume)
             return await _drive(driver, opened.change, max_steps=max_steps, again=again)
         finally:
             events.close()
@@ -169,9 +151,8 @@ async def run_program(program: Program, initial: Mapping[str, Any], log: StepLog
                   dict(os.environ), directory=files.root if files else None,
                   artifacts=Artifacts(files.artifacts if files else None), seed=seed, base=Path.cwd(),
                   run_pipeline=run_async, handlers=dict(handlers))
-    storage = Storage(files, log, RunStart(scope.run, "", "", program.digest)) if files and log else None
     driver = Driver(program, state, Registry(handlers), scope, EventSink(scope.run, None, None, SystemClock().utc),
-                    storage, Options(resumed=resumed))
+                    files if log else None, log if files else None, resumed=resumed)
     result = await _drive(driver, change, max_steps=None, again=False)
     if files is not None and result.status != "success":
         atomic.make_directory(files.root)
@@ -181,9 +162,9 @@ async def run_program(program: Program, initial: Mapping[str, Any], log: StepLog
 
 async def _drive(driver: Driver, change: Change, *, max_steps: int | None, again: bool) -> RunResult:
     state, events = driver.state, driver.events
-    events.emit("PipelineResumed" if driver.options.resumed else "PipelineStarted",
+    events.emit("PipelineResumed" if driver.resumed else "PipelineStarted",
                 name=driver.program.graph.id or "", steps=state.steps)
-    if driver.options.resumed:
+    if driver.resumed:
         change = Change(started=_continue(driver, max_steps=max_steps, again=again))
     await driver.drive(change)
     reason = state.detail if state.status == "waiting" else state.reason
@@ -224,8 +205,8 @@ def _restart_interrupted(driver: Driver, place: Place) -> None:
     node = driver.program.graph.nodes[place.node]
     if node.handler in RESUMABLE_TYPES and driver.registry.is_built_in(node.handler):
         return
-    if driver.storage is not None and node.handler in ("tool", "codergen"):
-        directory = driver.storage.directory  # read before the kill, whose victims may end as if by themselves
+    if driver.directory is not None and node.handler in ("tool", "codergen"):
+        directory = driver.directory  # read before the kill, whose victims may end as if by themselves
         has_ended = node.handler == "tool" and recorded_exit_code(directory.node(place.node), place) is not None
         kill_leftovers(directory.root, place.node)
         if has_ended and driver.registry.is_built_in(node.handler):
@@ -240,8 +221,8 @@ def _restart_interrupted(driver: Driver, place: Place) -> None:
 
 
 def _apply(driver: Driver, event: FlowEvent) -> None:
-    if driver.storage is not None:
-        driver.storage.journal.append_event(event)
+    if driver.log is not None:
+        driver.log.append_event(event)
     advance(driver.program, driver.state, event)
 
 
@@ -266,38 +247,23 @@ class OpenRun:
 # ---- start a run -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class StartOptions:
-    """Arguments of a new run; None stands for the default."""
+def start_run(given: GraphLike, registry: Registry, directory: RunDirectory | None, at: str, *,
+              initial: Mapping[str, object], seed: str | None, max_steps: int | None, flow: str | None,
+              tree: str | Path | None, transforms: Sequence[Transform], notes: Mapping[str, Any]) -> OpenRun:
+    """Return a run that starts `at`; nothing is written yet.
 
-    initial: Mapping[str, object] = field(default_factory=dict)
-    seed: str | None = None
-    max_steps: int | None = None
-    flow: str | None = None
-    tree: str | Path | None = None
-    transforms: Sequence[Transform] = ()
-    agent: str = ""
-    """Agent named on the command line, for a resume."""
-    simulated: Mapping[str, object] = field(default_factory=dict)
-    """Settings of a simulation, for a resume."""
-    repository: str = ""
-
-
-def start_run(given: GraphLike, registry: Registry, options: StartOptions, directory: RunDirectory | None,
-              at: str) -> OpenRun:
-    """Return a run that starts `at`; nothing is written yet."""
+    Of the caller's `notes`, a resume gets `agent`, `simulated` and `repository` (see RunStart).
+    """
     graph, dot_text = read_graph(given)
-    context = check_json(options.initial, "initial")
-    program = build_program(graph, registry, options.max_steps, options.flow, options.transforms)
+    context = check_json(initial, "initial")
+    program = build_program(graph, registry, max_steps, flow, transforms)
     run = directory.root.name if directory else graph.id or "run"
     source = graph.source if not graph.source.startswith("<") else ""
     run_start = RunStart(
         run, dot_text, os.path.abspath(source) if source else "", graph_digest(graph), context,  # noqa: PTH100
-        run if options.seed is None else options.seed, program.max_steps,
-        str(Path(options.tree).absolute() if options.tree else Path.cwd()),
-        str(Path(source).absolute().parent) if source else str(Path.cwd()), at,
-        agent=options.agent, simulated=dict(options.simulated), repository=options.repository,
-        flow=options.flow or "")
+        run if seed is None else seed, program.max_steps, str(Path(tree).absolute() if tree else Path.cwd()),
+        str(Path(source).absolute().parent) if source else str(Path.cwd()), at, agent=str(notes.get("agent", "")),
+        simulated=dict(notes.get("simulated") or {}), repository=str(notes.get("repository", "")), flow=flow or "")
     return OpenRun(run_start, program, *initial_state(program, run_start))
 
 
@@ -342,6 +308,7 @@ def initial_state(program: Program, run_start: RunStart) -> tuple[FlowState, Cha
 def write_start(directory: RunDirectory, journal: RunJournal, run_start: RunStart, graph: Graph, *,
                 durable: bool = False) -> None:
     """Write the first record of a run, its graph's text and its manifest."""
+    journal.start = run_start
     atomic.write(directory.graph, run_start.graph.encode("utf-8", "surrogatepass"), durable=durable)
     manifest = {"run": run_start.run, "name": graph.id, "goal": text(graph.attrs, "goal", ""),
                 "source": run_start.source, "graph_hash": run_start.hash, "began_at": run_start.at,
@@ -371,7 +338,7 @@ def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None,
                transforms: Sequence[Transform], *, changed: bool) -> OpenRun:
     """Return a run at the end of its journal; raise Refused if `given` is another graph and not `changed`."""
     recorded = recorded_run(journal.entries, journal.directory.journal)
-    run_start = recorded.start
+    run_start = journal.start = recorded.start
     graph = parse(run_start.graph, run_start.source or "<graph>")
     if graph_digest(graph) != run_start.hash:
         raise Refused(f"{journal.directory.root}: this version of garrison reads the graph differently from the one "

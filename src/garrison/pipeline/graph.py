@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Container, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import NoReturn, TypeVar, overload
@@ -249,6 +249,19 @@ def _neighbours(nodes: Mapping[str, Node], pairs: Iterable[tuple[str, str]]) -> 
     for node, neighbour in pairs:
         neighbours[node][neighbour] = None
     return {node: list(found) for node, found in neighbours.items()}
+
+
+def reachable(starts: Iterable[str], neighbours: Mapping[str, Iterable[str]],
+              within: Container[str] | None = None, without: Container[str] = ()) -> set[str]:
+    """Return `starts` and every node that a path leads to from there, by nodes that are `within` and not `without`."""
+    reached = set(starts)
+    pending = list(reached)
+    while pending:
+        unseen = [node for node in neighbours.get(pending.pop(), ())
+                  if node not in reached and node not in without and (within is None or node in within)]
+        reached.update(unseen)
+        pending += unseen
+    return reached
 
 
 def find_cycle(graph: Graph) -> list[str]:

@@ -103,6 +103,54 @@ class RunDirectory:
                 (folder / name).rename(target / name)
         return folder
 
+    # ---- answers and signals
+
+    def write_answer(self, question_id: str, answer: str) -> None:
+        """Store the answer to a question."""
+        path = self._answer(question_id)
+        atomic.make_directory(path.parent)
+        atomic.write(path, answer.encode())
+
+    def waiting_answer(self, question_id: str) -> str:
+        return (atomic.read(self._answer(question_id)) or b"").decode(errors="replace").strip()
+
+    def read_answer(self, question: Question) -> str | None:
+        """Return the answer to a question, None without one. A rejected one is set aside, so that it is read once."""
+        path = self._answer(question.id)
+        raw = atomic.read(path)
+        if raw is None:
+            return None
+        answer = raw.decode(errors="replace").strip()
+        if question.rejection(answer):
+            path.replace(path.with_name(f"{path.name}.refused"))
+        return answer
+
+    def write_signal(self, name: str, data: str) -> None:
+        """Store a signal; `data` is JSON, or empty for true."""
+        path = self._signal(name)
+        atomic.make_directory(path.parent)
+        atomic.write(path, data.encode())
+
+    def take_signal(self, name: str, place: str) -> object:
+        """Return the value of a signal and keep it for `place`, which may ask again; None if it has not arrived."""
+        taken = self._signal(name).with_name(f"{quote(name, safe='')}@{quote(place, safe='#')}")
+        if not taken.exists():
+            try:
+                self._signal(name).replace(taken)
+            except FileNotFoundError:
+                return None
+        body = (atomic.read(taken) or b"").decode(errors="replace").strip()
+        try:
+            return json.loads(body) if body else True
+        except ValueError:
+            return body
+
+    def _answer(self, question_id: str) -> Path:
+        return self.root / "answers" / quote(question_id, safe="#")
+
+    def _signal(self, name: str) -> Path:
+        return self.root / "signals" / quote(name, safe="")
+
 
 # ---- the journal -----------------------------------------------------------------------------------------------------
 
@@ -223,28 +271,28 @@ class RunJournal:
             raise
         self.entries = self._writer.entries
         self._since_snapshot = len(self.entries)
-        self.is_synced = True
-        """False for a simulation: it does no work that a power cut could make it repeat."""
+        self.start: RunStart | None = None
+        """Start of the run, once it is known."""
 
     @property
     def seq(self) -> int:
         return self._writer.seq
 
     def append(self, kind: str, data: dict[str, object]) -> None:
-        """Append one record and sync it, unless the run is a simulation."""
-        self._writer.append(kind, data, self._now(), sync=self.is_synced)
+        """Append one record and sync it, unless the run is a simulation: that does no work that could be repeated."""
+        self._writer.append(kind, data, self._now(), sync=self.start is None or not self.start.simulated)
         self._since_snapshot += 1
 
     def append_event(self, event: FlowEvent) -> None:
         """Append one flow event and sync it."""
         self.append(FLOW, pack_event(event))
 
-    def compact(self, start: RunStart, state: Callable[[], Mapping[str, object]]) -> None:
+    def compact(self, state: Callable[[], Mapping[str, object]]) -> None:
         """Replace a long journal by one snapshot of the state."""
-        if self._since_snapshot < SNAPSHOT_EVERY:
+        if self._since_snapshot < SNAPSHOT_EVERY or self.start is None:
             return
         here("pipeline:compact.before")
-        self._writer.compact({"begun": _to_json(start.to_data()), "state": _to_json(state())}, self._now())
+        self._writer.compact({"begun": _to_json(self.start.to_data()), "state": _to_json(state())}, self._now())
         self._since_snapshot = 0
         here("pipeline:compact.after")
 
@@ -377,60 +425,7 @@ def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
         raise RecordCorrupt(directory.checkpoint, f"it is no checkpoint ({error})") from None
 
 
-# ---- answers and signals ---------------------------------------------------------------------------------------------
-
-
-class GateFiles:
-    """Answers and signals of the run in `directory`."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def write_answer(self, question_id: str, answer: str) -> None:
-        """Store the answer to a question."""
-        path = self._answer(question_id)
-        atomic.make_directory(path.parent)
-        atomic.write(path, answer.encode())
-
-    def waiting_answer(self, question_id: str) -> str:
-        return (atomic.read(self._answer(question_id)) or b"").decode(errors="replace").strip()
-
-    def read_answer(self, question: Question) -> str | None:
-        """Return the answer to a question, None without one. A rejected one is set aside, so that it is read once."""
-        path = self._answer(question.id)
-        raw = atomic.read(path)
-        if raw is None:
-            return None
-        answer = raw.decode(errors="replace").strip()
-        if question.rejection(answer):
-            path.replace(path.with_name(f"{path.name}.refused"))
-        return answer
-
-    def write_signal(self, name: str, data: str) -> None:
-        """Store a signal; `data` is JSON, or empty for true."""
-        path = self._signal(name)
-        atomic.make_directory(path.parent)
-        atomic.write(path, data.encode())
-
-    def take_signal(self, name: str, place: str) -> object:
-        """Return the value of a signal and keep it for `place`, which may ask again; None if it has not arrived."""
-        taken = self._signal(name).with_name(f"{quote(name, safe='')}@{quote(place, safe='#')}")
-        if not taken.exists():
-            try:
-                self._signal(name).replace(taken)
-            except FileNotFoundError:
-                return None
-        body = (atomic.read(taken) or b"").decode(errors="replace").strip()
-        try:
-            return json.loads(body) if body else True
-        except ValueError:
-            return body
-
-    def _answer(self, question_id: str) -> Path:
-        return self.directory / "answers" / quote(question_id, safe="#")
-
-    def _signal(self, name: str) -> Path:
-        return self.directory / "signals" / quote(name, safe="")
+# ---- open questions ---------------------------------------------------------------------------------------------
 
 
 def first_asked_at(folder: Path | None, question: Question) -> float:
@@ -471,7 +466,7 @@ def open_questions(run: RunDirectory) -> dict[str, OpenQuestion]:
         if body and body["id"] in (place["id"], f"{place['id']}@{place['attempt']}") and body["options"]:
             question = from_data(Question, body)
             questions[place["node"]] = OpenQuestion(run, question, body,
-                                                    GateFiles(run.root).waiting_answer(question.id))
+                                                    run.waiting_answer(question.id))
     return questions
 
 

@@ -1,6 +1,6 @@
 """Run flow: the pipeline's state machine, driven by the events that the guardian journals. Pure.
 
-The flow is a function of the run's program, its id and the journal's `flow` events (`pipeline/flow/machine.py`) in
+The flow is a function of the run's program, its id and the journal's `flow` events (`pipeline/flow/__init__.py`) in
 order; nothing else changes it, so a guardian that replays its journal has the state of its predecessor. An event that
 the flow does not wait for (a repeated one, or one whose place was cancelled) changes nothing.
 

@@ -42,6 +42,7 @@ from garrison.pipeline.graph import (
     flag,
     number,
     position,
+    reachable,
     seconds,
     text,
 )
@@ -220,13 +221,7 @@ class Program(Value):
         for route in self.edges:
             here, there = (route.target, route.source) if backwards else (route.source, route.target)
             neighbours.setdefault(here, []).append(there)
-        reached, pending = {node}, [node]
-        while pending:
-            unseen = [neighbour for neighbour in neighbours.get(pending.pop(), ())
-                      if neighbour not in reached and (within is None or neighbour in within)]
-            reached.update(unseen)
-            pending += unseen
-        return reached
+        return reachable((node,), neighbours, within)
 
 
 def compile_graph(graph: Graph, *, flow: str | None = None, max_steps: int | None = None) -> Program:
@@ -469,7 +464,9 @@ def find_join(parallel: str, branches: Iterable[str], successors: Successors, ha
         return True, (_Position(node) for node in successors[at.node] if node != parallel)
 
     node = _meeting_point(starts, visit_fan_in) or _meeting_point(starts, visit_any)
-    return None if node is None else Join(node, _region(starts, node, parallel, successors))
+    if node is None:
+        return None
+    return Join(node, frozenset(reachable({*starts} - {node}, successors, without=(node, parallel))))
 
 
 def _meeting_point(starts: Sequence[str], visit: _Visit) -> str | None:
@@ -494,14 +491,3 @@ def _meeting_point(starts: Sequence[str], visit: _Visit) -> str | None:
         if common:
             return min(common)
     return None
-
-
-def _region(starts: Sequence[str], join: str, parallel: str, successors: Successors) -> frozenset[str]:
-    region = set(starts) - {join}
-    pending = list(region)
-    while pending:
-        for node in successors[pending.pop()]:
-            if node not in region and node not in (join, parallel):
-                region.add(node)
-                pending.append(node)
-    return frozenset(region)

@@ -31,7 +31,7 @@ from garrison.pipeline.questions import (
     signal_timed_out,
     without_options,
 )
-from garrison.pipeline.store import GateFiles, first_asked_at
+from garrison.pipeline.store import RunDirectory, first_asked_at
 from garrison.values import asdict, replace
 
 POLL_S = 0.2
@@ -91,7 +91,7 @@ async def wait_signal(call: Call) -> Outcome | Waiting:
     asked_at = first_asked_at(call.folder, Question(call.place.id, call.node.id, f"signal {gate.signal}"))
     deadline = None if gate.timeout_s is None else asked_at + gate.timeout_s
     call.emit("SignalWaiting", signal=gate.signal)
-    files = GateFiles(call.run.directory)
+    files = RunDirectory(call.run.directory)
     while (value := files.take_signal(gate.signal, call.place.id)) is None:
         if deadline is not None and time.time() >= deadline:
             return signal_timed_out(gate.signal)
@@ -103,7 +103,7 @@ async def wait_signal(call: Call) -> Outcome | Waiting:
 
 async def _ask(call: Call, question: Question, deadline: float | None) -> str | Waiting:
     """Return the first answer that is accepted, TIMEOUT at the deadline, or Waiting."""
-    files = None if call.run.directory is None else GateFiles(call.run.directory)
+    files = None if call.run.directory is None else RunDirectory(call.run.directory)
     rejections = 0
     while True:
         answer: str | None = files.read_answer(question) if files else None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from garrison.errors import UsageError
 from garrison.pipeline.condition import Condition
 from garrison.pipeline.flow.program import MAX_DEPTH, find_join, opens_branch
-from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, find_cycle, flag, text
+from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, find_cycle, flag, reachable, text
 from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of, near
 from garrison.records.names import check_node, quote
 
@@ -107,13 +107,13 @@ def reachability(view: View) -> Iterator[Problem]:
     for name, meant in view.missing.items():
         if meant:
             targets[name], targets[meant] = [*targets[name], meant], [*targets[meant], *targets[name]]
-    reached = _reachable([*starts, *_graph_retry_targets(view.graph)], targets) | view.missing.keys()
+    reached = reachable([*starts, *_graph_retry_targets(view.graph)], targets) | view.missing.keys()
     entered = {target for source, others in targets.items() if source not in reached for target in others
                if target != source}
     lost = [node for node in view.graph.nodes.values() if node.id not in reached]
     for node in sorted(lost, key=lambda node: node.id in entered):  # those that no other lost node leads to come first
         if node.id not in reached:
-            behind = _reachable([node.id], targets) - reached
+            behind = reachable([node.id], targets) - reached
             others = f" (and so to {len(behind) - 1} more)" if len(behind) > 1 else ""
             yield Problem(f"no path leads from start to {node.id}{others}", "add an edge to it, or remove it", node)
             reached |= behind
@@ -182,7 +182,7 @@ def branch_misses_join(view: View) -> Iterator[Problem]:
         if join is None or view.handler[join.node] == "parallel.fan_in" or len(branches) < 2:
             continue
         for name in _joins_within(branches, targets, view.handler):
-            before = _reachable([name], view.graph.predecessors())
+            before = reachable([name], view.graph.predecessors())
             missed = next((branch for branch in branches if branch not in before), None)
             if missed is not None:
                 yield Problem(f"{missed} is a branch of {node.id} that never comes to the join {name}, as others do",
@@ -248,18 +248,6 @@ def loop_without_exit(view: View) -> Iterator[Problem]:
 
 
 # ---- paths -----------------------------------------------------------------------------------------------------------
-
-
-def _reachable(starts: Iterable[str], successors: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return `starts` and every node that a path leads to from there."""
-    reached = set(starts)
-    pending = list(reached)
-    while pending:
-        for target in successors[pending.pop()]:
-            if target not in reached:
-                reached.add(target)
-                pending.append(target)
-    return reached
 
 
 def cycles(graph: Graph) -> list[list[str]]:

@@ -154,8 +154,14 @@ def test_a_value_for_an_unknown_input_is_refused(tmp_path: Path) -> None:
      "server n has the unknown field comand; did you mean command?"),
     ("name: w\nsteps: [{name: a, tool: t, colour: red}]\n", "2:28",
      "step 'a' has the unknown field colour; known fields: name, tool"),
+    ("name: w\nsteps:\n  - {nam: a, tool: t}\n", "3:6", "step 1 has the unknown field nam; did you mean name?"),
+    ("name: w\nsteps:\n  - tool: t\n", "3:5", "step 1 has no name"),
+    ("name: w\nsteps:\n  - name: a\n    tool: t\n    timeout: soon\n", "5:5",
+     "step 'a': timeout must be a number, not 'soon'"),
+    ("name: w\nservers:\n  n: {url: 5}\nsteps: [{name: a, tool: t}]\n", "3:7",
+     "server n: url must be a text, not 5"),
 ])
-def test_a_misspelt_field_is_named_with_its_line(text: str, place: str, message: str, tmp_path: Path) -> None:
+def test_a_wrong_field_is_named_with_its_line(text: str, place: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text(text)
     with pytest.raises(WorkflowValidationError) as caught:

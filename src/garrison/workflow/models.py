@@ -93,9 +93,6 @@ def check_fields(data: object, what: str, kinds: Mapping[str, type[object] | tup
     if not isinstance(data, dict):
         raise WorkflowValidationError(f"{what} must be a mapping of fields, not {type(data).__name__}")
     what = f"step {data['name']!r}" if what.startswith("step") and isinstance(data.get("name"), str) else what
-    for key in needed:
-        if data.get(key) is None:
-            raise WorkflowValidationError(f"{what} has no {key}")
     for key, value in data.items():
         if str(key).startswith("x_"):
             continue
@@ -107,9 +104,13 @@ def check_fields(data: object, what: str, kinds: Mapping[str, type[object] | tup
         if value is not None and (not fits or (isinstance(value, bool) and kinds[key] is not bool)):
             kind = kinds[key]
             name = " or ".join(TYPE_NAMES[one] for one in (kind if isinstance(kind, tuple) else (kind,)))
-            raise WorkflowValidationError(f"{what}: {key} must be {name}, not {value!r:.60}")
+            raise WorkflowValidationError(f"{what}: {key} must be {name}, not {value!r:.60}", (*place, key))
         if key == "depends_on" and value is not None and not all(isinstance(name, str) for name in value):
-            raise WorkflowValidationError(f"{what}: depends_on must be a list of step names, not {value!r:.60}")
+            raise WorkflowValidationError(f"{what}: depends_on must be a list of step names, not {value!r:.60}",
+                                          (*place, key))
+    for key in needed:
+        if data.get(key) is None:
+            raise WorkflowValidationError(f"{what} has no {key}", place)
     return {key: value for key, value in data.items() if value is not None and key in kinds}
 
 

@@ -129,6 +129,7 @@ def _line(path: Path, place: Place) -> str:
     for step in place:
         if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
             node = node.value[step]
+            mark = node.start_mark
             continue
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
         key, node = next(((key, value) for key, value in pairs if key.value == step), (None, None))

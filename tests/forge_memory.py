@@ -48,7 +48,7 @@ class World:
     statuses: dict[tuple[str, str], CheckState] = field(default_factory=dict)
     issues: list[model.Issue] = field(default_factory=list)
     writers: set[str] = field(default_factory=lambda: {"garrison", "eve"})
-    rules: model.BaseRules = field(default_factory=lambda: model.BaseRules(protected=False, can_push=True))
+    rules: model.BaseRules = field(default_factory=lambda: model.BaseRules(can_push=True))
     scheduled: bool = False
     lies: bool = False
     """True if it says that it has merged, and has not."""
@@ -61,7 +61,7 @@ class World:
 
     def pull(self, number: int) -> model.PullRequest:
         pull = self.pulls[number - 1]
-        return replace(pull, head_commit=self.branch(pull.head), base_commit=self.branch(pull.base))
+        return replace(pull, head_commit=self.branch(pull.head))
 
     def change(self, number: int, **changes: Any) -> None:
         self.pulls[number - 1] = replace(self.pulls[number - 1], **changes)
@@ -69,8 +69,9 @@ class World:
     def merge(self, number: int, squash: bool = False) -> str:
         """Merge as a forge does; the base may have moved."""
         pull = self.pull(number)
-        tree = git(self.bare, "merge-tree", "--write-tree", pull.base_commit, pull.head_commit)
-        parents = ["-p", pull.base_commit] + ([] if squash else ["-p", pull.head_commit])
+        base = self.branch(pull.base)
+        tree = git(self.bare, "merge-tree", "--write-tree", base, pull.head_commit)
+        parents = ["-p", base] + ([] if squash else ["-p", pull.head_commit])
         commit = git(self.bare, "-c", "user.name=forge", "-c", "user.email=f@f", "commit-tree", tree, *parents, "-m",
                      f"Merge #{number}")
         if not self.lies:
@@ -142,16 +143,12 @@ class MemoryForge:
         number = len(self.world.pulls) + 1
         self.world.pulls.append(model.PullRequest(
             number, f"https://forge.test/{number}", draft.title, draft.body, PullState.OPEN, draft.draft, draft.head,
-            "", draft.base, "", draft.labels, self.login))
+            "", draft.base, draft.labels, self.login))
         self.world.made.append(("pull", draft.head))
         return self.world.pull(number)
 
-    def update_pull(self, number: int, change: model.PullChange) -> model.PullRequest:
-        def act() -> model.PullRequest:
-            if change.body is not None:
-                self.world.change(number, body=change.body)
-            return self.world.pull(number)
-        return self._do("update", act)
+    def set_body(self, number: int, body: str) -> model.PullRequest:
+        return self._do("update", lambda: (self.world.change(number, body=body), self.world.pull(number))[1])
 
     def mark_draft(self, number: int) -> model.PullRequest:
         return self._do("draft", lambda: (self.world.change(number, draft=True), self.world.pull(number))[1])
@@ -166,7 +163,7 @@ class MemoryForge:
     def mark_ready(self, number: int) -> model.PullRequest:
         return self._do("ready", lambda: (self.world.change(number, draft=False), self.world.pull(number))[1])
 
-    def merge(self, number: int, head_commit: str, method: model.MergeMethod, message: str = "") -> MergeOutcome:
+    def merge(self, number: int, head_commit: str, method: model.MergeMethod) -> MergeOutcome:
         def act() -> MergeOutcome:
             pull = self.world.pull(number)
             if pull.state is not PullState.OPEN:
@@ -200,7 +197,7 @@ class MemoryForge:
     def read_check_log(self, check: model.Check) -> str:
         return self._do("log", lambda: self.world.logs.get(check.name, check.summary))
 
-    def publish_status(self, commit: str, name: str, state: CheckState, summary: str, url: str = "") -> None:
+    def publish_status(self, commit: str, name: str, state: CheckState, summary: str) -> None:
         self._do("status", lambda: self.world.statuses.__setitem__((commit, name), state))
 
     def list_reviews(self, number: int) -> list[model.Review]:
@@ -236,15 +233,11 @@ class MemoryForge:
             return comment
         return self._do("comment", act)
 
-    def closing_words(self, issue: int) -> str:
-        return f"Closes #{issue}"
-
     def read_issue(self, number: int) -> model.Issue:
         return self._do("issue", lambda: next(each for each in self.world.issues if each.number == number))
 
-    def list_issues(self, *, label: str = "", assignee: str = "") -> list[model.Issue]:
-        return self._do("issues", lambda: [each for each in self.world.issues if each.open
-                                           and (not label or label in each.labels)])
+    def list_issues(self, label: str) -> list[model.Issue]:
+        return self._do("issues", lambda: [each for each in self.world.issues if each.open and label in each.labels])
 
 
 def approve(world: World, author: str = "eve", commit: str = "") -> None:

@@ -12,7 +12,7 @@ Every delay of this kind is a value of this class, beside what it is for:
 | 0.2, 0.4 … 60; others by name | a node of a pipeline | `pipeline.flow.program` |
 | 30 to 1,800 | a merge queue that paused | `merge.decision` |
 | its interval, up to 32 times that | the snapshot of a worktree | `processes.snapshots` |
-| 0.25, 0.5, 1 | a look at what a forge has written | `forge.writing` |
+| 0.25, 0.5, 1 | a look at what a forge has written | `forge.client` |
 """
 
 from __future__ import annotations

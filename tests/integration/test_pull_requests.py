@@ -268,7 +268,7 @@ def test_an_answer_that_is_not_listed_yet_is_not_given_again(driver: Driver) -> 
 def test_the_forge_merges_what_was_tested_once_its_rules_are_met(tmp_path: Path) -> None:
     driver = Driver(tmp_path, options=PullRequestOptions(MergeRule.AUTO, poll=1.0))
     world = driver.world
-    world.rules = model.BaseRules(protected=True, can_push=True, required_checks=("ci",), required_approvals=1)
+    world.rules = model.BaseRules(can_push=True, required_checks=("ci",), required_approvals=1)
     driver.settle()
     assert world.scheduled and driver.state.pull_request.waits_for().startswith("checks of #1")
     world.lines.append(model.LineComment("c1", "t1", "eve", "why?", "work.txt", 1))
@@ -366,7 +366,7 @@ def test_what_asks_sends_back_and_what_a_person_says_with_the_token_itself_is_he
     driver.now += 1000
     driver.settle()
     assert driver.reworks == 1
-    world.comments.append(model.Comment("g9", "garrison", "@garrison rename it", 0.0))
+    world.comments.append(model.Comment("g9", "garrison", "@garrison rename it"))
     driver.now += 1000
     driver.settle()
     assert driver.reworks == 2 and "rename it" in driver.told[-1] and "LGTM" in driver.told[-1]
@@ -381,7 +381,7 @@ def test_a_request_that_a_stranger_opened_of_the_runs_branch_is_not_taken_over(t
         driver.turn()
         driver.now += 0.1
     assert head(driver), "it never pushed"
-    driver.world.pulls.append(model.PullRequest(1, "u", "Mine", "", PullState.OPEN, False, BRANCH, "", "main", "",
+    driver.world.pulls.append(model.PullRequest(1, "u", "Mine", "", PullState.OPEN, False, BRANCH, "", "main",
                                                 author="mallory"))
     driver.settle()
     assert "a pull request already exists" in driver.state.pull_request.reason and not driver.state.pull_request.number

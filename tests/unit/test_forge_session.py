@@ -9,8 +9,7 @@ import pytest
 
 from garrison.forge.credentials import Token
 from garrison.forge.errors import RateLimited, Refused
-from garrison.forge.etag_cache import EtagCache
-from garrison.forge.session import Answer, Request, Session
+from garrison.forge.session import Answer, EtagCache, Request, Session
 
 NOW = 1_800_000_000.0
 
@@ -47,7 +46,7 @@ def reset(seconds: float) -> str:
 ])
 def test_a_rate_limit_names_its_end(status: int, headers: dict[str, str], wait: float) -> None:
     with pytest.raises(RateLimited) as caught:
-        session(status, **headers).get("/x")
+        session(status, **headers).get(dict, "/x")
     assert caught.value.until == NOW + wait
 
 
@@ -58,16 +57,16 @@ def test_a_wrong_clock_here_does_not_matter(skew: float) -> None:
     for headers in ({"x_ratelimit_remaining": "0", "x_ratelimit_reset": reset(skew + 40)},
                     {"retry_after": formatdate(NOW + skew + 40, usegmt=True)}):
         with pytest.raises(RateLimited) as caught:
-            session(403, date=date, **headers).get("/x")
+            session(403, date=date, **headers).get(dict, "/x")
         assert caught.value.until == NOW + 40
     with pytest.raises(RateLimited) as caught:
-        session(403, date="Tomorrow", x_ratelimit_remaining="0", x_ratelimit_reset=reset(40)).get("/x")
+        session(403, date="Tomorrow", x_ratelimit_remaining="0", x_ratelimit_reset=reset(40)).get(dict, "/x")
     assert caught.value.until == NOW + 40
 
 
 def test_a_repository_that_was_renamed_is_told_and_not_followed() -> None:
     with pytest.raises(Refused, match="the repository has moved; change the remote's URL"):
-        session(301, location="https://elsewhere.example/repositories/1").get("/x")
+        session(301, location="https://elsewhere.example/repositories/1").get(dict, "/x")
 
 
 def test_a_forge_that_lies_about_what_has_not_changed_is_not_asked_for_that(tmp_path: Path) -> None:
@@ -82,8 +81,8 @@ def test_a_forge_that_lies_about_what_has_not_changed_is_not_asked_for_that(tmp_
 
     token = Token("t" * 20)
     reads = Session(Liar(), token, EtagCache(tmp_path, token), clock=lambda: NOW)
-    assert [reads.get("/x")["n"] for _ in range(3)] == [0, 0, 0]
+    assert [reads.get(dict, "/x")["n"] for _ in range(3)] == [0, 0, 0]
     reads.is_anew = True
-    assert reads.get("/x")["n"] == 1
+    assert reads.get(dict, "/x")["n"] == 1
     reads.is_anew = False
-    assert reads.get("/x")["n"] == 1, "what was read anew is kept"
+    assert reads.get(dict, "/x")["n"] == 1, "what was read anew is kept"

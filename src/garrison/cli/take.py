@@ -35,8 +35,8 @@ from garrison.system.git import Git, validate_repository
 from garrison.values import Value
 
 if TYPE_CHECKING:
+    from garrison.forge.client import Forge
     from garrison.forge.model import Issue, Location
-    from garrison.forge.protocol import Forge
 
 AT_MOST = 3
 """Unfinished runs from issues, at once."""
@@ -98,7 +98,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
     # what is counted must stay true until its runs are there: two calls at once would each begin `at_most`
     with locked(make_directory(runtime.home / "run") / TAKE_LOCK, LOCK_SECONDS):
         taken, busy = _taken(runtime)
-        issues = [forge.read_issue(number)] if number is not None else forge.list_issues(label=str(label))
+        issues = [forge.read_issue(number)] if number is not None else forge.list_issues(str(label))
         for issue in issues:
             name = run_of_issue(forge.location, issue.number)
             if number is None and (name in taken or busy + len(begun) >= at_most):

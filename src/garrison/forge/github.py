@@ -1,4 +1,4 @@
-"""GitHub, github.com and Enterprise Server, over PyGithub's `Requester`.
+"""GitHub, github.com and Enterprise Server.
 
 REST where it exists, since only REST answers can be conditional. GraphQL for what REST cannot: leaving draft,
 auto-merge and the state of threads.
@@ -8,49 +8,33 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from garrison.forge.checks import tail
+from garrison.forge.client import Forge, Present, PullBody, StatusBody, Table, User
 from garrison.forge.errors import NotFound, RateLimited, Refused, Unauthorized, Unreachable
-from garrison.forge.marker import attach, has_marker
 from garrison.forge.model import (
     BaseRules,
     Check,
     CheckState,
-    Comment,
-    Issue,
     LineComment,
     MergeMethod,
     MergeOutcome,
     MergeResult,
+    PullDraft,
     PullRequest,
-    PullState,
-    Review,
     Side,
-    Verdict,
 )
-from garrison.forge.protocol import LOG_TAIL
-from garrison.forge.reading import as_object, as_objects, flag, moment, number, objects, optional_number, text, texts
-from garrison.forge.session import SECONDARY_WAIT, Answer, Request, Session
-from garrison.forge.writing import choose_pull, find_marked, make_once, merge_once
+from garrison.forge.session import SECONDARY_WAIT, tail
+from garrison.values import Value
 
 if TYPE_CHECKING:
-    from garrison.forge.credentials import Token
-    from garrison.forge.etag_cache import EtagCache
-    from garrison.forge.model import Location, PullChange, PullDraft, RequestCount
+    from collections.abc import Collection
+
+    from garrison.forge.session import Body, Query
 
 _CONCLUSIONS = {"success": CheckState.PASSED, "neutral": CheckState.SKIPPED, "skipped": CheckState.SKIPPED}
 """Conclusions of a check run; all others (failure, timed_out, cancelled, action_required, stale) are failures."""
-_STATUSES = {"success": CheckState.PASSED, "pending": CheckState.PENDING}
-_PUBLISHED = {CheckState.PASSED: "success", CheckState.SKIPPED: "success", CheckState.FAILED: "failure",
-              CheckState.PENDING: "pending"}
-_VERDICTS = {"APPROVED": Verdict.APPROVED, "CHANGES_REQUESTED": Verdict.CHANGES, "DISMISSED": Verdict.DISMISSED}
-_SOCKET_TIMEOUT = 10
-_SUMMARY_LIMIT = 140
-_LOG_PIECES = 800
-"""Pieces of 64 KiB of a log that are read: 50 MiB."""
-
 _READY = "mutation($id: ID!) { markPullRequestReadyForReview(input: {pullRequestId: $id}) { pullRequest { id } } }"
 _DRAFT = "mutation($id: ID!) { convertPullRequestToDraft(input: {pullRequestId: $id}) { pullRequest { id } } }"
 _AUTO = """mutation($id: ID!, $head: GitObjectID!, $method: PullRequestMergeMethod!) {
@@ -74,402 +58,337 @@ _RESOLVE = "mutation($id: ID!) { resolveReviewThread(input: {threadId: $id}) { t
 _THREAD_PAGES = 5
 
 
-class GitHubTransport:
-    """PyGithub's requester, without its retries, its pauses between requests and its exceptions."""
-
-    def __init__(self, location: Location, token: Token) -> None:
-        from github import Auth
-        from github.Requester import Requester
-
-        self._library = Requester(
-            auth=Auth.Token(token.reveal()), base_url=api_address(location), timeout=_SOCKET_TIMEOUT,
-            user_agent="garrison", per_page=100, verify=True, retry=None, pool_size=None,
-            seconds_between_requests=None, seconds_between_writes=None)
-
-    def send(self, request: Request, timeout: float) -> Answer:
-        """Send a request; Unreachable if no answer came."""
-        import requests
-
-        url = self._library.graphql_url if request.path == "/graphql" else request.path
-        try:
-            status, headers, output = self._library.requestJson(
-                request.method, url, parameters=dict(request.query) or None, headers=dict(request.headers),
-                input=dict(request.body) if request.body is not None else None)
-            if status == 302 and request.path.endswith("/logs"):
-                return fetch_elsewhere(str(headers.get("location", "")), timeout)
-        except (requests.RequestException, OSError, RuntimeError, AssertionError) as error:
-            raise Unreachable(f"{request.method} {request.path}: {type(error).__name__}") from None
-        named = {str(name).lower(): str(value) for name, value in headers.items()}
-        return Answer(status, named, output.encode())
+TABLE = Table(
+    api="/api/v3", authorization="token", log="actions/jobs/{}/logs", summary=140,
+    search={"state": "all", "sort": "created", "direction": "desc"},
+    open_issues={"state": "open", "sort": "created", "direction": "asc"},
+    states={"success": CheckState.PASSED, "pending": CheckState.PENDING}, other=CheckState.FAILED,
+    published={CheckState.PASSED: "success", CheckState.SKIPPED: "success", CheckState.FAILED: "failure",
+               CheckState.PENDING: "pending"})
 
 
-def fetch_elsewhere(address: str, timeout: float) -> Answer:
-    """Read a log where the forge keeps it, without the token, and only its end."""
-    import requests
-
-    kept = b""
-    with requests.get(address, timeout=min(timeout, _SOCKET_TIMEOUT), stream=True, allow_redirects=False,
-                      auth=lambda request: request) as response:
-        for count, piece in enumerate(response.iter_content(65_536)):
-            kept = (kept + piece)[-4 * LOG_TAIL:]
-            if count >= _LOG_PIECES:
-                break
-    return Answer(200 if response.status_code == 200 else 404, {}, kept)
+class _Merged(Value):
+    merged: bool = False
+    sha: str = ""
+    message: str = ""
 
 
-def api_address(location: Location) -> str:
-    if location.host == "github.com" or location.host.endswith(".ghe.com"):
-        return f"https://api.{location.host}"
-    return f"{location.scheme}://{location.host}/api/v3"
+class _App(Value):
+    slug: str = ""
 
 
-class GitHub:
-    """One repository on GitHub (`protocol.Forge`)."""
+class _Output(Value):
+    title: str = ""
+    summary: str = ""
+    text: str = ""
 
-    def __init__(self, location: Location, token: Token, cache: EtagCache | None = None) -> None:
-        self.location = location
-        self._session = Session(GitHubTransport(location, token), token, cache)
-        self._root = f"/repos/{location.owner}/{location.name}"
+
+class _CheckRun(Value):
+    id: int
+    name: str = ""
+    head_sha: str = ""
+    status: str = ""
+    conclusion: str = ""
+    html_url: str = ""
+    output: _Output = _Output()
+    app: _App = _App()
+
+    def record(self, commit: str) -> Check:
+        """Return it as garrison knows it."""
+        state = CheckState.PENDING if self.status != "completed" else \
+            _CONCLUSIONS.get(self.conclusion, CheckState.FAILED)
+        said = "\n".join(part for part in (self.output.title, self.output.summary, self.output.text) if part)
+        return Check(self.name, commit, state, tail(said), self.html_url,
+                     str(self.id) if self.app.slug == "github-actions" else "")
+
+
+class _LineBody(Value):
+    """A comment on a line, or a reply to one."""
+
+    id: int
+    in_reply_to_id: int = 0
+    pull_request_review_id: int = 0
+    user: User = User()
+    body: str = ""
+    path: str = ""
+    line: int = 0
+    original_line: int = 0
+    side: str = ""
+    original_commit_id: str = ""
+
+    def record(self, resolved: Collection[int] = ()) -> LineComment:
+        """Return it as garrison knows it; `resolved` are the first comments of threads."""
+        first = self.in_reply_to_id or self.id
+        return LineComment(str(self.id), str(first), self.user.name, self.body, self.path, self.line or None,
+                           self.original_line or None, Side.OLD if self.side == "LEFT" else Side.NEW,
+                           self.original_commit_id, first in resolved, str(self.pull_request_review_id or ""))
+
+
+class _Rights(Value):
+    push: bool = False
+
+
+class _RepositoryBody(Value):
+    permissions: _Rights = _Rights()
+    allow_merge_commit: bool = False
+    allow_squash_merge: bool = False
+    allow_rebase_merge: bool = False
+
+
+class _RequiredCheck(Value):
+    context: str = ""
+
+
+class _RequiredChecks(Value):
+    contexts: tuple[str, ...] = ()
+    checks: tuple[_RequiredCheck, ...] = ()
 
     @property
-    def requests(self) -> RequestCount:
-        """Requests sent so far."""
-        return self._session.requests
+    def names(self) -> set[str]:
+        return {*self.contexts, *(each.context for each in self.checks)}
 
-    def read_anew(self, *, anew: bool) -> None:
-        """Send reads without a condition, or no longer."""
-        self._session.is_anew = anew
 
-    def read_login(self) -> str:
-        return text(as_object(self._session.get("/user")), "login")
+class _RequiredReviews(Value):
+    required_approving_review_count: int = 0
 
-    def can_write(self, login: str) -> bool:
-        """Return whether a user may push."""
-        try:
-            found = as_object(self._session.get(f"{self._root}/collaborators/{quote(login, safe='')}/permission"))
-        except NotFound:
-            return False
-        return text(found, "permission") in {"admin", "write", "maintain"}
 
-    def find_pull(self, marker: str, head: str) -> PullRequest | None:
-        """Return the pull request from the repository's own `head` that has `marker`, else the newest one."""
-        with self._session.deadline():
-            query = {"state": "all", "sort": "created", "direction": "desc", "head": f"{self.location.owner}:{head}"}
-            from_head = self._session.get_pages(f"{self._root}/pulls", query, pages=1)
-            return choose_pull([each for each in map(self._pull, from_head)
-                                if each.head == head and not each.from_fork], marker)
+class _Switch(Value):
+    enabled: bool = False
 
-    def read_pull(self, number: int) -> PullRequest:
-        return self._pull(as_object(self._session.get(f"{self._root}/pulls/{number}")))
 
-    def open_pull(self, draft: PullDraft, marker: str) -> PullRequest:
-        """Open a pull request, or return the one that has `marker`."""
-        def find() -> PullRequest | None:
-            found = self.find_pull(marker, draft.head)
-            return found if found is not None and has_marker(found.body, marker) else None
+class _Protection(Value):
+    required_status_checks: _RequiredChecks = _RequiredChecks()
+    required_pull_request_reviews: _RequiredReviews = _RequiredReviews()
+    required_conversation_resolution: _Switch = _Switch()
 
-        def make() -> PullRequest:
-            return self._pull(as_object(self._session.write("POST", f"{self._root}/pulls", {
-                "head": draft.head, "base": draft.base, "title": draft.title, "body": attach(draft.body, marker),
-                "draft": draft.draft, "maintainer_can_modify": True})))
 
-        with self._session.deadline():
-            pull = make_once(self._session, find, make)
-            if set(draft.labels) - set(pull.labels):
-                self._session.write("POST", f"{self._root}/issues/{pull.number}/labels", {"labels": list(draft.labels)})
-                pull = self.read_pull(pull.number)
-            return pull
+class _BranchBody(Value):
+    protected: bool = False
+    protection: _Protection = _Protection()
 
-    def update_pull(self, number: int, change: PullChange) -> PullRequest:
-        """Set title, body, labels or base."""
-        with self._session.deadline():
-            now = self.read_pull(number)
-            wanted = {"title": change.title, "body": change.body, "base": change.base}
-            present = {"title": now.title, "body": now.body, "base": now.base}
-            if different := {key: value for key, value in wanted.items() if value not in {None, present[key]}}:
-                now = self._pull(as_object(self._session.write("PATCH", f"{self._root}/pulls/{number}", different)))
-            if change.labels is not None and set(change.labels) != set(now.labels):
-                self._session.write("PUT", f"{self._root}/issues/{number}/labels", {"labels": list(change.labels)})
-                now = self.read_pull(number)
-            return now
 
-    def mark_ready(self, number: int) -> PullRequest:
-        """Make a draft ready for review."""
-        return self._set_draft(number, wanted=False)
+class _Parameters(Value):
+    required_status_checks: tuple[_RequiredCheck, ...] = ()
+    required_approving_review_count: int = 0
+    required_review_thread_resolution: bool = False
 
-    def mark_draft(self, number: int) -> PullRequest:
-        """Make it a draft."""
-        return self._set_draft(number, wanted=True)
+
+class _Rule(Value):
+    parameters: _Parameters = _Parameters()
+
+
+class _FirstComment(Value, rename="camel"):
+    database_id: int = 0
+
+
+class _FirstComments(Value):
+    nodes: tuple[_FirstComment, ...] = ()
+
+
+class _Thread(Value, rename="camel"):
+    id: str
+    is_resolved: bool = False
+    comments: _FirstComments = _FirstComments()
+
+    @property
+    def first(self) -> int:
+        return self.comments.nodes[0].database_id if self.comments.nodes else 0
+
+
+class _Page(Value, rename="camel"):
+    has_next_page: bool = False
+    end_cursor: str = ""
+
+
+class _Threads(Value, rename="camel"):
+    nodes: tuple[_Thread, ...] = ()
+    page_info: _Page = _Page()
+
+
+class _Asked(Value, rename="camel"):
+    review_threads: _Threads = _Threads()
+    is_in_merge_queue: bool = False
+
+
+class _AskedRepository(Value, rename="camel"):
+    pull_request: _Asked = _Asked()
+
+
+class _Data(Value):
+    repository: _AskedRepository = _AskedRepository()
+
+
+class _GraphError(Value):
+    message: str = ""
+    type: str = ""
+    extensions: Present | None = None
+
+
+class _GraphAnswer(Value):
+    data: _Data = _Data()
+    errors: tuple[_GraphError, ...] = ()
+
+
+class GitHub(Forge):
+    """One repository on GitHub."""
+
+    table = TABLE
+    pull_body = PullBody
+
+    def _address(self) -> str:
+        return f"https://api.{self.location.host}" if self._is_cloud() else super()._address()
+
+    def _is_cloud(self) -> bool:
+        return self.location.host == "github.com" or self.location.host.endswith(".ghe.com")
+
+    def _from_branch(self, head: str) -> Query:
+        return {"head": f"{self.location.owner}:{head}"}
+
+    def _opening(self, draft: PullDraft, marker: str) -> Body:
+        return {**super()._opening(draft, marker), "draft": draft.draft, "maintainer_can_modify": True}
+
+    def _set_labels(self, number: int, wanted: Collection[str]) -> None:
+        self._session.tell("PUT", f"{self._root}/issues/{number}/labels", {"labels": sorted(wanted)})
 
     def _set_draft(self, number: int, *, wanted: bool) -> PullRequest:
         with self._session.deadline():
-            body = as_object(self._session.get(f"{self._root}/pulls/{number}"))
-            if flag(body, "draft") is wanted:
-                return self._pull(body)
-            self._graphql(_DRAFT if wanted else _READY, {"id": text(body, "node_id")})
-            return self.read_pull(number)
+            now = self._read(number)
+            if now.draft is not wanted:
+                self._ask(_DRAFT if wanted else _READY, id=now.node_id)
+                now = self._read(number)
+            return self._pull(now)
 
-    def close_pull(self, number: int) -> PullRequest:
-        """Close it without merging."""
-        return self._pull(as_object(self._session.write("PATCH", f"{self._root}/pulls/{number}", {"state": "closed"})))
+    def _read(self, number: int) -> PullBody:
+        return self._session.get(PullBody, f"{self._pulls}/{number}")
 
-    def merge(self, number: int, head_commit: str, method: MergeMethod, message: str = "") -> MergeOutcome:
-        """Merge now if the head is still `head_commit`."""
-        def send() -> MergeOutcome:
-            words = {"commit_message": message} if message else {}
-            body = {"sha": head_commit, "merge_method": method.value, **words}
-            done = as_object(self._session.write("PUT", f"{self._root}/pulls/{number}/merge", body))
-            if not flag(done, "merged"):
-                return MergeOutcome(MergeResult.REFUSED, reason=text(done, "message"))
-            return MergeOutcome(MergeResult.MERGED, text(done, "sha"))
+    def _merge(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
+        done = self._session.write(_Merged, "PUT", f"{self._pulls}/{number}/merge",
+                                   {"sha": head_commit, "merge_method": method.value})
+        return MergeOutcome(MergeResult.MERGED, done.sha) if done.merged else \
+            MergeOutcome(MergeResult.REFUSED, reason=done.message)
 
-        with self._session.deadline():
-            return merge_once(lambda: self.read_pull(number), send, head_commit)
-
-    def enable_auto_merge(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
-        """Have the forge merge once its rules are met."""
-        def send() -> MergeOutcome:
-            body = as_object(self._session.get(f"{self._root}/pulls/{number}"))
-            given = {"id": text(body, "node_id"), "head": head_commit}
-            try:
-                if body.get("auto_merge") is None and not self._is_in_queue(number):
-                    self._graphql(_AUTO, {**given, "method": method.name})
-            except Refused as error:
-                if not _MERGEABLE_NOW.search(error.reason):
-                    raise
-                outcome = self.merge(number, head_commit, method)
-                if outcome.result is not MergeResult.REFUSED or not _HAS_QUEUE.search(outcome.reason):
-                    return outcome
-                self._graphql(_ENQUEUE, given)
-            return MergeOutcome(MergeResult.QUEUED)
-
-        with self._session.deadline():
-            return merge_once(lambda: self.read_pull(number), send, head_commit)
+    def _merge_later(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
+        now = self._read(number)
+        try:
+            if now.auto_merge is None and not self._is_in_queue(number):
+                self._ask(_AUTO, id=now.node_id, head=head_commit, method=method.name)
+        except Refused as error:
+            if not _MERGEABLE_NOW.search(error.reason):
+                raise
+            outcome = self.merge(number, head_commit, method)
+            if outcome.result is not MergeResult.REFUSED or not _HAS_QUEUE.search(outcome.reason):
+                return outcome
+            self._ask(_ENQUEUE, id=now.node_id, head=head_commit)
+        return MergeOutcome(MergeResult.QUEUED)
 
     def cancel_auto_merge(self, number: int) -> None:
-        """Withdraw `enable_auto_merge`."""
+        """Turn auto-merge off, or take it out of the merge queue."""
         with self._session.deadline():
-            body = as_object(self._session.get(f"{self._root}/pulls/{number}"))
-            if body.get("auto_merge") is not None:
-                self._graphql(_NO_AUTO, {"id": text(body, "node_id")})
+            now = self._read(number)
+            if now.auto_merge is not None:
+                self._ask(_NO_AUTO, id=now.node_id)
             elif self._is_in_queue(number):
-                self._graphql(_DEQUEUE, {"id": text(body, "node_id")})
+                self._ask(_DEQUEUE, id=now.node_id)
 
-    def is_merge_scheduled(self, number: int) -> bool | None:
-        return self.read_pull(number).auto_merge or self._is_in_queue(number)
+    def is_merge_scheduled(self, number: int) -> bool:
+        with self._session.deadline():
+            return self.read_pull(number).auto_merge or self._is_in_queue(number)
 
     def _is_in_queue(self, number: int) -> bool:
-        asked = {"owner": self.location.owner, "name": self.location.name, "number": number}
         try:
-            data = self._graphql(_QUEUED, asked)
+            return self._ask_about(_QUEUED, number).is_in_merge_queue
         except Refused:  # an Enterprise Server from before merge queues
             return False
-        return flag(data, "repository", "pullRequest", "isInMergeQueue")
 
     def list_checks(self, commit: str) -> list[Check]:
-        """Return check runs and commit statuses of a commit."""
+        """Return check runs and commit statuses, the newest of each name."""
         with self._session.deadline():
-            runs = self._session.get_pages(f"{self._root}/commits/{commit}/check-runs", {"filter": "latest"},
-                                           key="check_runs")
-            statuses = self._session.get_pages(f"{self._root}/commits/{commit}/status", key="statuses")
-            found = [_check_run(each, commit) for each in runs if text(each, "head_sha") in {"", commit}]
-            found += [Check(text(each, "context"), commit, _STATUSES.get(text(each, "state"), CheckState.FAILED),
-                            text(each, "description"), text(each, "target_url")) for each in statuses]
-            return found
-
-    def read_check_log(self, check: Check) -> str:
-        """Return the tail of a job's log, or the check's summary."""
-        if not check.log_id:
-            return check.summary
-        try:
-            return tail(self._session.get_text(f"{self._root}/actions/jobs/{check.log_id}/logs")) or check.summary
-        except (NotFound, Refused):
-            return check.summary  # not a job of Actions, deleted, or kept on a host that gets no token
-
-    def publish_status(self, commit: str, name: str, state: CheckState, summary: str, url: str = "") -> None:
-        """Set garrison's own check of a commit."""
-        self._session.write("POST", f"{self._root}/statuses/{commit}", {
-            "state": _PUBLISHED[state], "context": name, "description": summary[:_SUMMARY_LIMIT],
-            **({"target_url": url} if url else {})})
-
-    def list_reviews(self, number: int) -> list[Review]:
-        """Return the reviews, oldest first."""
-        return [Review(str(each.get("id")), text(each, "user", "login"),
-                       _VERDICTS.get(text(each, "state"), Verdict.COMMENT), text(each, "body"),
-                       text(each, "commit_id"), moment(each, "submitted_at"))
-                for each in self._session.get_pages(f"{self._root}/pulls/{number}/reviews")
-                if text(each, "state") != "PENDING"]
+            path = f"{self._root}/commits/{commit}"
+            runs = self._session.get_pages(_CheckRun, f"{path}/check-runs", {"filter": "latest"}, key="check_runs")
+            statuses = self._session.get_pages(StatusBody, f"{path}/status", key="statuses")
+            return [*(each.record(commit) for each in runs if each.head_sha in {"", commit}),
+                    *(self._status(each, commit) for each in statuses)]
 
     def list_line_comments(self, number: int) -> list[LineComment]:
-        """Return comments on lines with their replies."""
+        """Return comments on lines; only GraphQL tells which threads are resolved."""
         with self._session.deadline():
-            found = self._session.get_pages(f"{self._root}/pulls/{number}/comments")
-            resolved = {root for _, root, done in self._threads(number) if done} if found else set()
-            return [_line_comment(each, resolved) for each in found]
+            found = self._line_bodies(number)
+            resolved = {each.first for each in self._threads(number) if each.is_resolved} if found else ()
+            return [each.record(resolved) for each in found]
 
-    def reply(self, number: int, thread: str, text: str, marker: str) -> LineComment:
-        """Answer in a thread, or return the answer that has `marker`."""
-        path = f"{self._root}/pulls/{number}/comments"
+    def _line_bodies(self, number: int) -> list[_LineBody]:
+        return self._session.get_pages(_LineBody, f"{self._pulls}/{number}/comments")
 
-        def find() -> LineComment | None:
-            return next((each for each in (_line_comment(body, set()) for body in self._session.get_pages(path))
-                         if has_marker(each.text, marker)), None)
+    def _said_at_lines(self, number: int) -> list[LineComment]:
+        return [each.record() for each in self._line_bodies(number)]
 
-        return make_once(self._session, find, lambda: _line_comment(as_object(self._session.write(
-            "POST", f"{path}/{int(thread)}/replies", {"body": attach(text, marker)})), set()))
+    def _reply(self, number: int, thread: str, text: str) -> LineComment:
+        return self._session.write(_LineBody, "POST", f"{self._pulls}/{number}/comments/{int(thread)}/replies",
+                                   {"body": text}).record()
 
     def resolve(self, number: int, thread: str) -> bool:
-        """Mark a thread resolved."""
+        """Mark a thread resolved, by the id that GraphQL has for it."""
         with self._session.deadline():
-            node = next((node for node, root, _ in self._threads(number) if root == thread), "")
+            node = next((each.id for each in self._threads(number) if str(each.first) == thread), "")
             if not node:
                 raise NotFound(f"pull request {number} has no thread {thread}")
-            self._graphql(_RESOLVE, {"id": node})
+            self._ask(_RESOLVE, id=node)
             return True
 
-    def list_comments(self, number: int, *, pull: bool) -> list[Comment]:
-        return [_comment(each) for each in self._session.get_pages(f"{self._root}/issues/{number}/comments")]
-
-    def comment(self, number: int, text: str, marker: str, *, pull: bool) -> Comment:
-        """Comment, or return the comment that has `marker`."""
-        return make_once(
-            self._session,
-            lambda: find_marked(self.list_comments(number, pull=pull), marker),
-            lambda: _comment(as_object(self._session.write("POST", f"{self._root}/issues/{number}/comments",
-                                                           {"body": attach(text, marker)}))))
-
-    def read_issue(self, number: int) -> Issue:
-        """Return an issue by number."""
-        found = as_object(self._session.get(f"{self._root}/issues/{number}"))
-        if found.get("pull_request") is not None:
-            raise NotFound(f"#{number} is a pull request, not an issue")
-        return _issue(found)
-
-    def list_issues(self, *, label: str = "", assignee: str = "") -> list[Issue]:
-        """Return the open issues, oldest first."""
-        query = {"state": "open", "sort": "created", "direction": "asc", **({"labels": label} if label else {}),
-                 **({"assignee": assignee} if assignee else {})}
-        return [_issue(each) for each in self._session.get_pages(f"{self._root}/issues", query)
-                if each.get("pull_request") is None]
-
-    def closing_words(self, issue: int) -> str:
-        return f"Closes #{issue}"
-
-    def read_branch(self, branch: str) -> str:
-        """Return the commit of a branch."""
-        try:
-            found = as_object(self._session.get(f"{self._root}/branches/{quote(branch, safe='/')}"))
-            return text(found, "commit", "sha")
-        except NotFound:
-            return ""
-
     def read_rules(self, base: str) -> BaseRules:
-        """Return branch protection, rulesets and the token's rights."""
+        """Return classic branch protection and rulesets together, and the token's rights."""
         with self._session.deadline():
-            repository = as_object(self._session.get(self._root))
-            branch = as_object(self._session.get(f"{self._root}/branches/{quote(base, safe='/')}"))
-            checks, approvals, known, resolved = _classic_checks(branch), 0, True, False
-            for rule in as_objects(self._session.get(f"{self._root}/rules/branches/{quote(base, safe='')}")):
-                checks |= {text(each, "context") for each in objects(rule, "parameters", "required_status_checks")}
-                approvals = max(approvals, optional_number(rule, "parameters", "required_approving_review_count") or 0)
-                resolved |= flag(rule, "parameters", "required_review_thread_resolution")
-            if flag(branch, "protected"):
-                classic, known = self._protection(base)
-                resolved |= flag(classic, "required_conversation_resolution", "enabled")
-                checks |= _classic_checks({"protection": classic})
-                approvals = max(approvals, optional_number(classic, "required_pull_request_reviews",
-                                                           "required_approving_review_count") or 0)
-            return BaseRules(flag(branch, "protected") or bool(checks), flag(repository, "permissions", "push"),
-                             tuple(sorted(checks)), approvals,
-                             flag(repository, "allow_auto_merge") if "allow_auto_merge" in repository else None,
-                             _methods(repository), known, resolved)
+            repository = self._session.get(_RepositoryBody, self._root)
+            branch = self._session.get(_BranchBody, f"{self._root}/branches/{quote(base, safe='/')}")
+            rules = [each.parameters for each in self._session.get(
+                list[_Rule], f"{self._root}/rules/branches/{quote(base, safe='')}")]
+            classic, is_known = self._protection(base) if branch.protected else (_Protection(), True)
+        checks = {each.context for rule in rules for each in rule.required_status_checks}
+        for required in (branch.protection.required_status_checks, classic.required_status_checks):
+            checks |= required.names
+        methods = {MergeMethod.MERGE: repository.allow_merge_commit, MergeMethod.SQUASH: repository.allow_squash_merge,
+                   MergeMethod.REBASE: repository.allow_rebase_merge}
+        return BaseRules(
+            repository.permissions.push, tuple(sorted(checks - {""})),
+            max(classic.required_pull_request_reviews.required_approving_review_count,
+                *(each.required_approving_review_count for each in rules), 0),
+            tuple(method for method, is_allowed in methods.items() if is_allowed), is_known,
+            classic.required_conversation_resolution.enabled
+            or any(each.required_review_thread_resolution for each in rules))
 
-    def _protection(self, base: str) -> tuple[dict[str, Any], bool]:
+    def _protection(self, base: str) -> tuple[_Protection, bool]:
         """Return classic branch protection, which only administrators may read, and whether it could be read."""
         try:
-            return as_object(self._session.get(f"{self._root}/branches/{quote(base, safe='/')}/protection")), True
+            return self._session.get(_Protection, f"{self._root}/branches/{quote(base, safe='/')}/protection"), True
         except NotFound:
-            return {}, True
+            return _Protection(), True
         except (Unauthorized, Refused):
-            return {}, False
+            return _Protection(), False
 
-    def _threads(self, number: int) -> list[tuple[str, str, bool]]:
-        """Return (node id, id of the first comment, resolved) of each thread."""
-        found, after = [], None
+    def _threads(self, number: int) -> list[_Thread]:
+        found: list[_Thread] = []
+        after = None
         for _ in range(_THREAD_PAGES):
-            data = self._graphql(_THREADS, {"owner": self.location.owner, "name": self.location.name,
-                                            "number": number, "after": after})
-            path = ("repository", "pullRequest", "reviewThreads")
-            for each in objects(data, *path, "nodes"):
-                first = objects(each, "comments", "nodes")
-                found.append((text(each, "id"), str(first[0].get("databaseId")) if first else "",
-                              flag(each, "isResolved")))
-            if not flag(data, *path, "pageInfo", "hasNextPage"):
+            page = self._ask_about(_THREADS, number, after=after).review_threads
+            found += page.nodes
+            if not page.page_info.has_next_page:
                 break
-            after = text(data, *path, "pageInfo", "endCursor")
+            after = page.page_info.end_cursor
         return found
 
-    def _graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-        answer = as_object(self._session.write("POST", "/graphql", {"query": query, "variables": variables}))
-        if errors := objects(answer, "errors"):
-            said = "; ".join(text(each, "message") for each in errors)
-            what, kind = f"GraphQL: {said}", text(errors[0], "type")
-            if kind == "RATE_LIMITED":  # with status 200
+    def _ask_about(self, query: str, number: int, **given: str | None) -> _Asked:
+        asked = {"owner": self.location.owner, "name": self.location.name, "number": number, **given}
+        return self._ask(query, **asked).repository.pull_request
+
+    def _ask(self, query: str, **variables: str | int | None) -> _Data:
+        path = "/graphql" if self._is_cloud() else f"{self.location.scheme}://{self.location.host}/api/graphql"
+        answer = self._session.write(_GraphAnswer, "POST", path, {"query": query, "variables": variables})
+        if answer.errors:
+            first, said = answer.errors[0], "; ".join(each.message for each in answer.errors)
+            what = f"GraphQL: {said}"
+            if first.type == "RATE_LIMITED":  # with status 200
                 raise RateLimited(what, time.time() + SECONDARY_WAIT)
-            if not kind and "extensions" not in errors[0]:  # it gave up: its timeouts look like that
+            if not first.type and first.extensions is None:  # it gave up: its timeouts look like that
                 raise Unreachable(what)
-            raise Unauthorized(what, said) if kind == "FORBIDDEN" else Refused(what, said)
-        return as_object(answer.get("data"))
-
-    def _pull(self, body: dict[str, Any]) -> PullRequest:
-        merged = body.get("merged_at") is not None or flag(body, "merged")
-        state = PullState.MERGED if merged else PullState.OPEN if text(body, "state") == "open" else PullState.CLOSED
-        mergeable = body.get("mergeable")
-        return PullRequest(
-            number(body, "number"), text(body, "html_url"), text(body, "title"), text(body, "body"), state,
-            flag(body, "draft"), text(body, "head", "ref"), text(body, "head", "sha"), text(body, "base", "ref"),
-            text(body, "base", "sha"), texts(body, "labels", "name"), text(body, "user", "login"),
-            text(body, "merge_commit_sha") if merged else "",  # before, it is that of a trial merge
-            mergeable if isinstance(mergeable, bool) else None, body.get("auto_merge") is not None,
-            text(body, "head", "repo", "full_name").lower() != self.location.path.lower())
-
-
-def _check_run(body: dict[str, Any], commit: str) -> Check:
-    done = text(body, "status") == "completed"
-    state = _CONCLUSIONS.get(text(body, "conclusion"), CheckState.FAILED) if done else CheckState.PENDING
-    summary = "\n".join(part for part in (text(body, "output", "title"), text(body, "output", "summary"),
-                                          text(body, "output", "text")) if part)
-    log_id = str(number(body, "id")) if text(body, "app", "slug") == "github-actions" else ""
-    return Check(text(body, "name"), commit, state, tail(summary), text(body, "html_url"), log_id)
-
-
-def _line_comment(body: dict[str, Any], resolved: set[str]) -> LineComment:
-    own = str(number(body, "id"))
-    thread = str(optional_number(body, "in_reply_to_id") or own)
-    review = optional_number(body, "pull_request_review_id")
-    return LineComment(own, thread, text(body, "user", "login"), text(body, "body"), text(body, "path"),
-                       optional_number(body, "line"), optional_number(body, "original_line"),
-                       Side.OLD if text(body, "side") == "LEFT" else Side.NEW, text(body, "original_commit_id"),
-                       moment(body, "created_at"), thread in resolved, str(review or ""))
-
-
-def _comment(body: dict[str, Any]) -> Comment:
-    return Comment(str(number(body, "id")), text(body, "user", "login"), text(body, "body"),
-                   moment(body, "created_at"), text(body, "html_url"))
-
-
-def _issue(body: dict[str, Any]) -> Issue:
-    return Issue(number(body, "number"), text(body, "html_url"), text(body, "title"), text(body, "body"),
-                 text(body, "user", "login"), text(body, "state") == "open", texts(body, "labels", "name"),
-                 texts(body, "assignees", "login"), moment(body, "updated_at"))
-
-
-def _classic_checks(branch: dict[str, Any]) -> set[str]:
-    required = as_object((branch.get("protection") or {}).get("required_status_checks") or {})
-    return {*texts(required, "contexts"), *texts(required, "checks", "context")}
-
-
-def _methods(repository: dict[str, Any]) -> tuple[MergeMethod, ...]:
-    keys = {MergeMethod.MERGE: "allow_merge_commit", MergeMethod.SQUASH: "allow_squash_merge",
-            MergeMethod.REBASE: "allow_rebase_merge"}
-    return tuple(method for method, key in keys.items() if flag(repository, key))
+            raise Unauthorized(what, said) if first.type == "FORBIDDEN" else Refused(what, said)
+        return answer.data

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from garrison.values import Value
+from garrison.values import Value, replace
 
 
 class ForgeKind(StrEnum):
@@ -57,14 +57,10 @@ class PullRequest(Value):
     """Branch that is to be merged."""
     head_commit: str
     base: str
-    base_commit: str
-    """The base's commit as the forge knows it; empty if it does not tell."""
     labels: tuple[str, ...] = ()
     author: str = ""
     merge_commit: str = ""
     """The commit on the base, once it is merged."""
-    mergeable: bool | None = None
-    """False for a conflict, None while the forge has not found out."""
     auto_merge: bool = False
     """True if the forge will merge it by itself once its rules are met."""
     from_fork: bool = False
@@ -141,7 +137,6 @@ class LineComment(Value):
     side: Side = Side.NEW
     commit: str = ""
     """The commit that was commented on."""
-    at: float = 0.0
     resolved: bool = False
     review: str = ""
     """The review that it is a part of, if any."""
@@ -153,8 +148,6 @@ class Comment(Value):
     id: str
     author: str
     text: str
-    at: float = 0.0
-    url: str = ""
 
 
 class Issue(Value):
@@ -167,8 +160,6 @@ class Issue(Value):
     author: str
     open: bool
     labels: tuple[str, ...] = ()
-    assignees: tuple[str, ...] = ()
-    updated: float = 0.0
 
 
 class MergeMethod(StrEnum):
@@ -203,13 +194,10 @@ class MergeOutcome(Value):
 class BaseRules(Value):
     """Rules of a base branch, and what the token may do with the repository."""
 
-    protected: bool
     can_push: bool
     """True if the token may write to the repository."""
     required_checks: tuple[str, ...] = ()
     required_approvals: int = 0
-    auto_merge: bool | None = None
-    """True if the repository allows auto-merge; None if the forge does not tell."""
     methods: tuple[MergeMethod, ...] = ()
     """Methods that the repository allows; empty if the forge does not tell."""
     known: bool = True
@@ -230,16 +218,6 @@ class PullDraft(Value):
     draft: bool = True
 
 
-class PullChange(Value):
-    """What `update_pull` changes; None stays as it is."""
-
-    title: str | None = None
-    body: str | None = None
-    labels: tuple[str, ...] | None = None
-    """All labels it has afterwards."""
-    base: str | None = None
-
-
 @dataclass
 class RequestCount:
     """Requests that a client has sent."""
@@ -247,3 +225,13 @@ class RequestCount:
     sent: int = 0
     not_modified: int = 0
     """Of those, answered with 304: they cost nothing of the rate limit."""
+
+
+def mark_required(checks: list[Check], commit: str, rules: BaseRules) -> list[Check]:
+    """Return the checks with `required` set, and required ones that have not reported as pending."""
+    named = {each.name for each in checks}
+    missing = [Check(name, commit, CheckState.PENDING, "has not reported", required=True)
+               for name in rules.required_checks if name not in named]
+    known = rules.known or None
+    return [replace(each, required=True if each.name in rules.required_checks else known and False)
+            for each in checks] + missing

@@ -1,40 +1,82 @@
-"""Requests to one forge: deadline, ETags, pages and failures, over the transport of a client library."""
+"""Requests to one forge: connections, deadline, kept answers, pages and failures.
+
+Answers are decoded here, into the records that the caller names: one that is not as documented is `Unreachable`, never
+a traceback. Nothing is tried again, waited for, or followed to another host with the token.
+
+What has not changed costs nothing to read again: answers with an ETag are kept in the home, one file each, named by
+address and token, so that no token sees what another one may see. Losing a file costs one request, so they are not
+synced to disk.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from hashlib import sha256
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import httpx2
+import msgspec
+
+from garrison.errors import RecordError
 from garrison.forge.errors import NotFound, RateLimited, Refused, Unauthorized, Unreachable
-from garrison.forge.etag_cache import CachedAnswer, EtagCache
 from garrison.forge.model import RequestCount
-from garrison.forge.protocol import DEADLINE, MAX_PAGES, PAGE_SIZE
-from garrison.forge.reading import as_objects
+from garrison.records import atomic
+from garrison.records.record import decode, encode
+from garrison.sandbox.proxy.upstream import tls_context, user_proxy_url
 from garrison.system import failpoint
 from garrison.system.terminal_text import clean
 from garrison.values import Value
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from garrison.forge.credentials import Token
 
+T = TypeVar("T")
 Query = Mapping[str, str]
-Body = Mapping[str, Any]
+Body = Mapping[str, object]
+NOTHING: Query = MappingProxyType({})
+
+MAX_PAGES = 20
+PAGE_SIZE = 100
+DEADLINE = 30.0
+"""Seconds that a call may take, all its pages and read-backs together."""
+LOG_TAIL = 16_000
+"""Characters of a log that are returned at most."""
+SECONDARY_WAIT = 60.0
+"""Seconds to wait at a secondary limit that names no time: what GitHub asks for."""
+_LONGEST_WAIT = 24 * 3600.0
+_SOCKET_TIMEOUT = 10.0
+_LOG_PIECES = 800
+"""Pieces of 64 KiB of a log that are read: 50 MiB."""
+_REASON = 300
+_KEPT = 400
+"""Answers kept; the oldest are removed."""
+_LARGEST = 2_000_000
+"""Bytes of an answer that are worth keeping."""
+_RATE = re.compile(r"rate limit|abuse detection|too many requests|retry later", re.IGNORECASE)
+_SCOPE = re.compile(r"scope|not accessible by|permission|must have|forbidden|not allowed to access", re.IGNORECASE)
+_SCOPE_HEADERS = ("x-accepted-github-permissions", "x-accepted-oauth-scopes")
+_REFUSALS = {400, 405, 406, 409, 412, 422, 423}
+_NEXT = re.compile(r'<([^<>]*)>\s*;[^,<]*\brel="?next\b')
 
 
 class Request(Value):
-    """One request; `path` begins with `/` and is relative to the API."""
+    """One request; `path` begins with `/` and is relative to the API, or is a whole address."""
 
     method: str
     path: str
-    query: Query
-    body: Body | None
-    headers: Mapping[str, str]
+    query: Query = NOTHING
+    body: Body | None = None
+    headers: Mapping[str, str] = NOTHING
 
 
 class Answer(Value):
@@ -46,32 +88,114 @@ class Answer(Value):
     content: bytes
 
 
-class Transport(Protocol):
-    """A client library, as far as it sends requests. It neither retries, nor waits, nor follows to another host."""
+class Connections:
+    """Connections to one API."""
+
+    def __init__(self, base: str, authorization: str) -> None:
+        self._base, self._pool = base, _connect(base, {"Authorization": authorization})
 
     def send(self, request: Request, timeout: float) -> Answer:
-        """Send a request; Unreachable if no answer came."""
-        ...
+        """Send a request once; Unreachable if no answer came."""
+        address = request.path if "://" in request.path else self._base + request.path
+        with _answering(request):
+            answer = self._pool.request(
+                request.method, address, params=dict(request.query) or None, json=request.body,
+                headers=dict(request.headers), timeout=min(timeout, _SOCKET_TIMEOUT))
+        return Answer(answer.status_code, dict(answer.headers), answer.content)
 
 
-_RATE = re.compile(r"rate limit|abuse detection|too many requests|retry later", re.IGNORECASE)
-_SCOPE = re.compile(r"scope|not accessible by|permission|must have|forbidden|not allowed to access", re.IGNORECASE)
-_SCOPE_HEADERS = ("x-accepted-github-permissions", "x-accepted-oauth-scopes")
-_REFUSALS = {400, 405, 406, 409, 412, 422, 423}
-_NEXT = re.compile(r'<([^<>]*)>\s*;[^,<]*\brel="?next\b')
-SECONDARY_WAIT = 60.0
-"""Seconds to wait at a secondary limit that names no time: what GitHub asks for."""
-_LONGEST_WAIT = 24 * 3600.0
-_REASON = 300
+def read_elsewhere(address: str) -> Answer:
+    """Read a log where a forge keeps it, without the token, and only its end."""
+    kept = b""
+    with _answering(Request("GET", "a log")), _connect(address, {}) as client, \
+            client.stream("GET", address, timeout=_SOCKET_TIMEOUT) as answer:
+        for count, piece in enumerate(answer.iter_bytes(65_536)):
+            kept = (kept + piece)[-4 * LOG_TAIL:]
+            if count >= _LOG_PIECES:
+                break
+    return Answer(200 if answer.status_code == 200 else 404, {}, kept)
+
+
+@contextmanager
+def _answering(request: Request) -> Iterator[None]:
+    try:
+        yield
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        why: BaseException = error
+        while why.__cause__ is not None:  # the library's own kinds do not tell a refusal from a wrong certificate
+            why = why.__cause__
+        raise Unreachable(f"{request.method} {request.path}: {type(why).__name__}") from None
+
+
+def _connect(address: str, headers: Mapping[str, str]) -> httpx2.Client:
+    """Return connections to a host, through the user's proxy for it; Unreachable if that cannot be used."""
+    host = urlsplit(address).netloc
+    try:
+        return httpx2.Client(verify=tls_context(), proxy=user_proxy_url(urlsplit(address).scheme, host) or None,
+                             headers={"User-Agent": "garrison", **headers}, trust_env=False)
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:  # they may name its password
+        raise Unreachable(f"the proxy for {host} in the environment cannot be used: {type(error).__name__}") from None
+
+
+class KeptAnswer(Value):
+    """An answer as it was received."""
+
+    address: str
+    etag: str
+    body: str
+    link: str = ""
+    """Its `Link` header, which names the next page."""
+
+
+class EtagCache:
+    """The answers that are kept in one folder."""
+
+    def __init__(self, folder: Path, token: Token) -> None:
+        self._folder = folder
+        self._salt = sha256(token.reveal().encode()).digest()
+
+    def find(self, address: str) -> KeptAnswer | None:
+        """Return the kept answer of an address; a damaged file counts as none."""
+        path = self._path(address)
+        try:
+            data = atomic.read(path)
+            found = decode(KeptAnswer, data, path) if data is not None else None
+            if found is None or found.address != address:
+                return None
+            json.loads(found.body)
+        except (RecordError, OSError, ValueError, RecursionError):
+            return None
+        return found
+
+    def keep(self, answer: KeptAnswer) -> None:
+        """Keep an answer; a full disk costs only the saving."""
+        if len(answer.body) > _LARGEST:
+            return
+        with contextlib.suppress(OSError, RecordError):
+            atomic.make_directory(self._folder)
+            atomic.write(self._path(answer.address), encode(answer), durable=False)
+            self._prune()
+
+    def _path(self, address: str) -> Path:
+        return self._folder / f"{sha256(self._salt + address.encode()).hexdigest()[:32]}.json"
+
+    def _prune(self) -> None:
+        names = atomic.list_names(self._folder)
+        if len(names) <= _KEPT:
+            return
+        ages = sorted((path.stat().st_mtime, path) for path in map(self._folder.joinpath, names) if path.is_file())
+        for _, path in ages[:len(ages) - _KEPT * 3 // 4]:
+            path.unlink(missing_ok=True)
 
 
 class Session:
     """The requests of one client. One thread uses it at a time."""
 
-    def __init__(self, transport: Transport, token: Token, cache: EtagCache | None = None, *,
-                 deadline: float = DEADLINE, clock: Callable[[], float] = time.time) -> None:
-        self._transport, self._cache, self._clock, self._length = transport, cache, clock, deadline
-        self._secret = token.reveal()
+    def __init__(self, connections: Connections, token: Token, cache: EtagCache | None = None, *,
+                 size: str = "per_page", deadline: float = DEADLINE, clock: Callable[[], float] = time.time) -> None:
+        """Prepare; `size` is the parameter by which this forge is told how long a page is to be."""
+        self._connections, self._cache, self._clock, self._length = connections, cache, clock, deadline
+        self._secret, self._size = token.reveal(), size
         self._end: float | None = None
         self.requests = RequestCount()
         self.is_anew = False
@@ -95,18 +219,21 @@ class Session:
         time.sleep(seconds)
         return True
 
-    def get(self, path: str, query: Query | None = None) -> Any:
-        """Return the JSON of a resource, from the cache if the forge says that it has not changed."""
-        return self._read(path, query or {})[0]
+    def get(self, kind: type[T], path: str, query: Query = NOTHING) -> T:
+        """Return a resource, as it was kept if the forge says that it has not changed."""
+        return _as(kind, self._read(path, query)[0])
 
-    def get_pages(self, path: str, query: Query | None = None, *, key: str = "", pages: int = MAX_PAGES,
-                  size: str = "per_page") -> list[dict[str, Any]]:
+    def get_pages(self, kind: type[T], path: str, query: Query = NOTHING, *, key: str = "",
+                  pages: int = MAX_PAGES) -> list[T]:
         """Return the objects of all pages, at most `pages`; with `key`, those of that list in each page."""
-        found: list[dict[str, Any]] = []
-        asked = {**(query or {}), size: str(PAGE_SIZE)}
+        found: list[T] = []
+        asked = {**query, self._size: str(PAGE_SIZE)}
         for _ in range(pages):
             body, link = self._read(path, asked)
-            found += as_objects(body.get(key) or [] if key and isinstance(body, dict) else body)
+            rows = body.get(key, []) if key and isinstance(body, dict) else body
+            if not isinstance(rows, list):
+                raise Unreachable(f"the forge sent {type(rows).__name__} instead of a list")
+            found += [_as(kind, each) for each in rows]
             onward = _NEXT.search(link)
             if onward is None:
                 break
@@ -114,39 +241,53 @@ class Session:
             asked = dict(parse_qsl(urlsplit(onward[1]).query))
         return found
 
-    def get_text(self, path: str) -> str:
-        return self._send(Request("GET", path, {}, None, {})).content.decode(errors="replace")
+    def get_log(self, path: str) -> str:
+        """Return the end of a log, from the beginning of a line; a forge may keep it on another host."""
+        request = Request("GET", path)
+        answer = self._exchange(request)
+        if answer.status == 302:
+            answer = read_elsewhere(answer.headers.get("location", ""))
+        if answer.status != 200:
+            raise self._failure(request, answer)
+        return tail(answer.content.decode(errors="replace"))
 
-    def write(self, method: str, path: str, body: Body | None = None, query: Query | None = None) -> Any:
-        """Send a write once; return its JSON, None for an empty answer."""
-        return _parse(self._send(Request(method, path, query or {}, body, {})))
+    def write(self, kind: type[T], method: str, path: str, body: Body) -> T:
+        """Send a write once, and return what the forge answers to it."""
+        return _as(kind, _parse(self._send(Request(method, path, body=body))))
 
-    def _read(self, path: str, query: Query) -> tuple[Any, str]:
+    def tell(self, method: str, path: str, body: Body | None = None) -> None:
+        """Send a write once whose answer says nothing more than that it was carried out."""
+        self._send(Request(method, path, body=body))
+
+    def _read(self, path: str, query: Query) -> tuple[object, str]:
         address = f"{path}?{urlencode(sorted(query.items()))}"
         known = self._cache.find(address) if self._cache and not self.is_anew else None
         headers = {"If-None-Match": known.etag} if known else {}
         answer = self._send(Request("GET", path, query, None, headers))
         if answer.status == 304 and known is not None:
             self.requests.not_modified += 1
-            return json.loads(known.body), known.link
+            return _tidy(json.loads(known.body)), known.link
         body, link = _parse(answer), answer.headers.get("link", "")
         if self._cache and (etag := answer.headers.get("etag", "")):
-            self._cache.keep(CachedAnswer(address, etag, answer.content.decode(errors="replace"), link))
+            self._cache.keep(KeptAnswer(address, etag, answer.content.decode(errors="replace"), link))
         return body, link
 
     def _send(self, request: Request) -> Answer:
+        answer = self._exchange(request)
+        if 200 <= answer.status < 300 or (answer.status == 304 and "If-None-Match" in request.headers):
+            return answer
+        raise self._failure(request, answer)
+
+    def _exchange(self, request: Request) -> Answer:
         left = self._length if self._end is None else self._end - time.monotonic()
         if left <= 0:
             raise Unreachable(f"{request.method} {request.path}: the forge took longer than {self._length:g} s")
         failpoint.here(f"forge:{request.method}")
         self.requests.sent += 1
         try:
-            answer = self._transport.send(request, max(0.1, left))
+            return self._connections.send(request, max(0.1, left))
         finally:
             failpoint.here(f"forge:{request.method}-sent")
-        if 200 <= answer.status < 300 or (answer.status == 304 and "If-None-Match" in request.headers):
-            return answer
-        raise self._failure(request, answer)
 
     def _failure(self, request: Request, answer: Answer) -> Exception:
         reason = self._clean(_reason(answer))
@@ -192,6 +333,14 @@ class Session:
         return line[:_REASON]
 
 
+def tail(log: str) -> str:
+    """Return the end of a log, from the beginning of a line."""
+    if len(log) <= LOG_TAIL:
+        return log
+    cut = log[-LOG_TAIL:]
+    return cut.partition("\n")[2] or cut
+
+
 def _moment(date: str) -> float:
     """Return a date of HTTP in seconds since 1970; 0 if it is none."""
     try:
@@ -200,24 +349,44 @@ def _moment(date: str) -> float:
         return 0.0
 
 
-def _parse(answer: Answer) -> Any:
-    if not answer.content.strip():
-        return None
+def _parse(answer: Answer) -> object:
     try:
-        return json.loads(answer.content)
+        return _tidy(json.loads(answer.content))
     except (ValueError, RecursionError) as error:
         raise Unreachable(f"the forge answered {answer.status} with something that is not JSON") from error
 
 
-def _reason(answer: Answer) -> str:
-    """Return the forge's own words about a failure."""
+def _tidy(value: object) -> object:
+    """Return JSON without the fields that are null, and with texts that UTF-8 can hold."""
+    if isinstance(value, dict):
+        return {key: _tidy(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_tidy(each) for each in value]
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
+def _as(kind: type[T], value: object) -> T:
     try:
-        body = json.loads(answer.content)
-    except (ValueError, RecursionError):
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise Unreachable(f"the forge sent something else than is documented: {error}") from None
+
+
+class _Trouble(Value):
+    """A forge's own words about a failure; some send a text, others an object."""
+
+    message: object = ""
+    error_description: object = ""
+    error: object = ""
+    errors: object = ()
+
+
+def _reason(answer: Answer) -> str:
+    try:
+        said = msgspec.convert(_tidy(json.loads(answer.content)), _Trouble)
+    except (msgspec.ValidationError, ValueError, RecursionError):
         return ""
-    if not isinstance(body, dict):
-        return ""
-    said = body.get("message") or body.get("error_description") or body.get("error") or ""
-    details = [each.get("message") if isinstance(each, dict) else each for each in body.get("errors") or []
-               ] if isinstance(body.get("errors"), list) else []
-    return "; ".join(str(each) for each in (said, *details) if each)
+    details = said.errors if isinstance(said.errors, list) else []
+    parts = (said.message or said.error_description or said.error,
+             *(each.get("message") if isinstance(each, dict) else each for each in details))
+    return "; ".join(str(each) for each in parts if each)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.config import PullRequestOptions
+    from garrison.forge.client import Forge
+    from garrison.forge.credentials import Token
     from garrison.forge.model import Location
-    from garrison.forge.protocol import Forge
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
     from garrison.system.git import Git
@@ -53,12 +54,24 @@ def locate(git: Git, remote: str, options: PullRequestOptions) -> Location:
 def connect(git: Git, remote: str, home: Path, environ: Mapping[str, str],
             options: PullRequestOptions) -> tuple[Forge, dict[str, str]]:
     """Return the forge of a remote, and the environment with which git may use it; ForgeError or UsageError."""
-    from garrison.forge.connect import open_forge
     from garrison.forge.credentials import find_token, git_environment
 
     location = locate(git, remote, options)
     token = find_token(location, environ)
     return open_forge(location, token, home), git_environment(location, token)
+
+
+def open_forge(location: Location, token: Token, cache_folder: Path | None = None) -> Forge:
+    """Return a client for one repository; with a folder it keeps answers and their ETags there."""
+    from garrison.forge.gitea import Gitea
+    from garrison.forge.github import GitHub
+    from garrison.forge.gitlab import GitLab
+    from garrison.forge.model import ForgeKind
+    from garrison.forge.session import EtagCache
+
+    cache = EtagCache(cache_folder / location.host.replace(":", "_"), token) if cache_folder else None
+    kinds: dict[ForgeKind, type[Forge]] = {ForgeKind.GITHUB: GitHub, ForgeKind.GITLAB: GitLab, ForgeKind.GITEA: Gitea}
+    return kinds[location.kind](location, token, cache)
 
 
 # ---- pull request preflight ------------------------------------------------------------------------------------------

@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.config import MergeRule
 from garrison.errors import GarrisonError
-from garrison.forge.checks import mark_required
 from garrison.forge.errors import NotFound, Refused, Stale, Unauthorized, Unreachable
 from garrison.forge.marker import attach, has_marker, is_marked, without_marker
-from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullChange, PullDraft, PullState, Side, Verdict
+from garrison.forge.model import (
+    CheckState,
+    MergeMethod,
+    MergeResult,
+    PullDraft,
+    PullState,
+    Side,
+    Verdict,
+    mark_required,
+)
 from garrison.processes.pull_request_facts import (
     ISSUE,
     Check,
@@ -49,7 +57,7 @@ if TYPE_CHECKING:
 
     from garrison.config import PullRequestOptions
     from garrison.forge import model
-    from garrison.forge.protocol import Forge
+    from garrison.forge.client import Forge
     from garrison.processes.pull_request_facts import ForgeStep
     from garrison.records.pull_request import PullRequest
     from garrison.records.run import Launch
@@ -361,7 +369,7 @@ class PullRequestClient:
                                           self.options.labels), marker)
             case StepKind.EDIT:
                 # into the body as it is by now: somebody may be writing in it
-                forge.update_pull(number, PullChange(body=put_section(forge.read_pull(number).body, step.text)))
+                forge.set_body(number, put_section(forge.read_pull(number).body, step.text))
             case StepKind.READY:
                 forge.mark_ready(number)
             case StepKind.TAKE_IN:

@@ -80,7 +80,7 @@ class ForgeClient:
         git = Git(self.git.root, home=self.runtime.home)
         forge, credentials = connect(git, self.launch.remote, self.runtime.home, self.runtime.environ, self.options)
         if self.launch.issue:
-            self._closes = forge.closing_words(self.launch.issue)
+            self._closes = f"Closes #{self.launch.issue}"
             with suppress(GarrisonError):
                 self._title = forge.read_issue(self.launch.issue).title
         return PullRequestClient(forge, git, self.launch, self.options,

@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
@@ -63,20 +64,24 @@ class UserProxy(Value):
 
 def user_proxy(scheme: str, host: str) -> UserProxy | None:
     """Return the user's proxy for a host by this process's environment; None for a direct connection."""
+    url = user_proxy_url(scheme, host)
+    return UserProxy.parse(url) if url else None
+
+
+def user_proxy_url(scheme: str, host: str) -> str:
+    """Return the URL of the user's proxy for a host by this process's environment; '' for a direct connection."""
     proxies = getproxies_environment()
-    url = proxies.get(scheme) or proxies.get("all")
-    if not url or proxy_bypass(host):
-        return None
-    return UserProxy.parse(url)
+    url = proxies.get(scheme) or proxies.get("all") or ""
+    return "" if not url or proxy_bypass(host) else url if "://" in url else f"http://{url}"
 
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Return the context that checks certificates as the user's machine does."""
-    context = ssl.create_default_context()
-    if bundle := os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("NODE_EXTRA_CA_CERTS"):
+    """Return the context that checks certificates as the user's machine does, by a file or a folder of his."""
+    context, named = ssl.create_default_context(), ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+    if bundle := next(filter(None, map(os.environ.get, named)), ""):
         with contextlib.suppress(OSError):
-            context.load_verify_locations(bundle)
+            context.load_verify_locations(**{"capath" if Path(bundle).is_dir() else "cafile": bundle})
     return context
 
 

@@ -26,7 +26,7 @@ NODES = "abcd"
 
 def answer(asked: Request) -> Turn:
     """Play the model: another command for ever, at a price that grows with the session."""
-    spoken = sum(1 for message in asked.body["messages"] if message["role"] == "assistant")
+    spoken = asked.spoken
     return say(use("Bash", command=f"echo {spoken} > out.txt"), usage=Usage(5_000 + 1_000 * spoken, 300))
 
 

@@ -36,12 +36,7 @@ def report(status: str = "success", summary: str = "written") -> Turn:
 
 def steps(*turns: Turn | Fault | str) -> Player:
     """Return a player of these turns in order, by how often the model has answered in the whole conversation."""
-
-    def play(asked: Request) -> Turn | Fault | str:
-        spoken = sum(1 for message in asked.body["messages"] if message["role"] == "assistant")
-        return turns[min(spoken, len(turns) - 1)]
-
-    return play
+    return lambda asked: turns[min(asked.spoken, len(turns) - 1)]
 
 
 def again(first: Turn | Fault | str, after: tuple[Turn | Fault | str, ...]) -> Player:

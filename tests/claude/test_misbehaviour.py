@@ -8,10 +8,11 @@ import re
 import subprocess
 from typing import Any
 
+import msgspec
 import pytest
 
 from claude_scripts import TOOL, Player, again, report, steps, work
-from garrison.testing import wire
+from garrison.testing import model_apis
 from garrison.testing.request import Request
 from garrison.testing.turn import Turn, Usage, say, use
 from support import git, processes, wait_for
@@ -35,20 +36,20 @@ def told(values: dict[str, Any]) -> Usage:
     """Token counts that no API should tell."""
     made = Usage()
     for name, value in values.items():
-        object.__setattr__(made, name, value)
+        msgspec.structs.force_setattr(made, name, value)
     return made
 
 
 @pytest.fixture
 def nonsense(monkeypatch):
     """Lets the server say messages without model and usage."""
-    whole = wire.message
+    whole = model_apis.say_message
 
     def message(turn: Turn, model: str, token: str) -> dict[str, Any]:
         said = whole(turn, model, token)
         return {**said, "model": None, "usage": {}} if turn.model == NO_MODEL else said
 
-    monkeypatch.setattr(wire, "message", message)
+    monkeypatch.setattr(model_apis, "say_message", message)
 
 
 def begin(scene, nodes: dict[str, Player], **attributes: str) -> subprocess.Popen[bytes]:

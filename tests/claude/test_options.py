@@ -130,7 +130,7 @@ def test_a_person_permits_and_is_heard(scene):
     heard: list[str] = []
 
     def play(asked: Request) -> Turn | str:
-        whole = json.dumps(asked.body["messages"])
+        whole = str(asked.messages)
         if "The answer: yes" in asked.prompt:
             return (work("a"), report(), "Done.")[min(asked.step, 2)]
         if "The answer: not that one" in asked.prompt:

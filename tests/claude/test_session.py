@@ -148,7 +148,7 @@ def test_a_session_agent_hears_a_person_and_has_a_configuration_folder_of_its_ow
     place = scene.place
 
     def play(asked: Request) -> Any:
-        if "Call it b." in json.dumps(asked.body["messages"]):
+        if "Call it b." in str(asked.messages):
             return (say(use(f"{DESK}write", path="b.txt", text="b")), REPORT, say("Done."))[min(asked.step - 1, 2)]
         return say(use(f"{DESK}run", command="touch $GARRISON_NOTES_FILE.begun; sleep 4"))
 

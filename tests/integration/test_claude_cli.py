@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from garrison.testing import isolation, landlock
+from garrison.testing import isolation
 from support import DEADLINE
 
 TESTS = Path(__file__).parents[1]
@@ -146,7 +146,7 @@ def test_a_limit_a_refused_log_in_and_silence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(landlock.refusal() is not None, reason=str(landlock.refusal()))
+@pytest.mark.skipif(isolation.landlock_refusal() is not None, reason=str(isolation.landlock_refusal()))
 def test_the_fallback_without_namespaces_runs_the_cli_too(tmp_path: Path) -> None:
     told = run("greet", tmp_path, "--by", "landlock")
     assert (told["isolation"], told["said"][-1]["result"]) == ("landlock", "hello")

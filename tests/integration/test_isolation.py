@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.testing import isolation, landlock
+from garrison.testing import isolation
 from support import DEADLINE, PROGRAM, Node, Place, wait_for
 
 ISOLATED = [sys.executable, "-P", "-m", "garrison.testing.isolation"]
@@ -43,7 +43,7 @@ print(json.dumps(told))
 """
 needs_namespaces = pytest.mark.skipif(isolation.namespace_refusal() is not None,
                                       reason=str(isolation.namespace_refusal()))
-needs_landlock = pytest.mark.skipif(landlock.refusal() is not None, reason=str(landlock.refusal()))
+needs_landlock = pytest.mark.skipif(isolation.landlock_refusal() is not None, reason=str(isolation.landlock_refusal()))
 
 
 def isolated(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
@@ -82,7 +82,7 @@ def test_landlock_leaves_only_the_ephemeral_ports() -> None:
 def test_without_isolation_nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                                         capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(landlock, "refusal", lambda: "no Landlock here")
+    monkeypatch.setattr(isolation, "landlock_refusal", lambda: "no Landlock here")
     told = "the program unshare (util-linux) is missing; no Landlock here"
     assert isolation.refusal() == told
     assert isolation.main(["--", "touch", str(tmp_path / "ran")]) == isolation.SKIPPED

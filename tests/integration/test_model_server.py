@@ -17,10 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
+from garrison.testing.model_apis import MESSAGES
 from garrison.testing.model_server import ModelServer
-from garrison.testing.request import Request
+from garrison.testing.request import Message, Request
 from garrison.testing.script import Player, load_script, parse_script
-from garrison.testing.turn import Fault, ScriptError, Turn, Usage, say, thinking, use
+from garrison.testing.turn import Fault, ScriptError, Turn, Usage, result, say, thinking, use
+from garrison.testing.turn import text as words_of
+from garrison.values import replace
 from support import DEADLINE, wait_for
 
 MORE = "a turn that is long enough to be in several pieces"
@@ -331,8 +334,8 @@ def test_a_script_in_python_or_json_is_loaded(tmp_path: Path) -> None:
     python, other = tmp_path / "s.py", tmp_path / "s.json"
     python.write_text("def answer(asked):\n    return asked.prompt.upper()\n")
     other.write_text('{"conversations": [{"turns": ["hi"]}]}')
-    assert load_script(python).answer(1, body("loud")).turn == say("LOUD")
-    assert load_script(other).answer(1, body()).turn == say("hi")
+    assert load_script(python).answer(MESSAGES.read("", body("loud"))).turn == say("LOUD")
+    assert load_script(other).answer(MESSAGES.read("", body())).turn == say("hi")
     for text, words in (("x = 1", "defines answer"), ("def answer(:", "SyntaxError")):
         python.write_text(text)
         with pytest.raises(ScriptError, match=words):
@@ -341,8 +344,8 @@ def test_a_script_in_python_or_json_is_loaded(tmp_path: Path) -> None:
 
 def test_a_request_is_read_as_the_cli_sends_it() -> None:
     reminder = {"type": "text", "text": "<system-reminder>today</system-reminder>"}
-    asked = Request(1, {"model": "m", "system": [{"type": "text", "text": "be kind"}], "tools": [{"name": "Bash"}],
-                      "messages": [
+    system, tools = [{"type": "text", "text": "be kind"}], [{"name": "Bash"}]
+    asked = MESSAGES.read("", {"model": "m", "system": system, "tools": tools, "messages": [
         {"role": "user", "content": [reminder, {"type": "text", "text": "first"}]},
         {"role": "system", "content": "and brief"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "Bash", "input": {}}]},
@@ -352,9 +355,9 @@ def test_a_request_is_read_as_the_cli_sends_it() -> None:
         {"role": "user", "content": [{"type": "text", "text": "[Request interrupted by user]"}]},
     ]})
     assert (asked.system, asked.prompts, asked.step, asked.results) == ("be kind\nand brief", ("first",), 2, ())
-    earlier = Request(1, {"messages": asked.body["messages"][:4]})
-    assert earlier.results == ({"tool_use_id": "t", "text": "no such file", "is_error": True},)
-    assert Request(1, {"messages": [{"role": "user", "content": "a"}]}).step == 0
+    earlier = replace(asked, messages=asked.messages[:4])
+    assert earlier.results == (result("t", "no such file", is_error=True),)
+    assert replace(asked, messages=(Message("user", (words_of("a"),)),)).step == 0
 
 
 @pytest.mark.traced

@@ -10,6 +10,7 @@ from garrison.agents.claude import questions, tools
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.turn_end import TurnEnd, plain_question
 from garrison.errors import UsageError
+from garrison.testing.model_apis import MESSAGES
 from garrison.testing.script import parse_script
 from garrison.testing.turn import ScriptError
 
@@ -61,8 +62,9 @@ def test_a_question_in_plain_text(text: str, first: str) -> None:
 def test_a_script_names_a_misbehaviour() -> None:
     asks = {"messages": [{"role": "user", "content": "go"}]}
     script = parse_script({"conversations": [{"misbehaves": "reports_twice", "turns": ["I work."]}]})
-    assert [block["type"] for block in script.answer(1, asks).turn.blocks] == ["text"]
+    assert [block.type for block in script.answer(MESSAGES.read("", asks)).turn.blocks] == ["text"]
     spoken = {"messages": [*asks["messages"], {"role": "assistant", "content": "I work."}]}
-    assert [block["input"]["status"] for block in script.answer(2, spoken).turn.blocks] == ["success", "failure"]
+    answer = script.answer(MESSAGES.read("", spoken))
+    assert [block.input["status"] for block in answer.turn.blocks] == ["success", "failure"]
     with pytest.raises(ScriptError, match="no misbehaviour 'rests'; there are reports_and_goes_on"):
         parse_script({"conversations": [{"misbehaves": "rests"}]})

@@ -10,11 +10,11 @@ import pytest
 
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.sandbox.proxy.token_counts import ResponseReader
-from garrison.testing import delivery
 from garrison.testing.model_apis import APIS, ModelApi, find_api
+from garrison.testing.model_server import plan
 from garrison.testing.request import Request
 from garrison.testing.script import Answer
-from garrison.testing.turn import Fault, Usage, say, use
+from garrison.testing.turn import Fault, Usage, result, say, use
 
 USAGE = Usage(100, 20, 30, 0)
 TURN = say("I run it.", use("run", command="ls", why="to see"), usage=USAGE)
@@ -55,17 +55,17 @@ REQUESTS: Mapping[str, tuple[str, dict[str, Any]]] = {
 def test_a_script_sees_the_same_in_every_api(api: ModelApi) -> None:
     path, body = REQUESTS[api.name]
     assert find_api(path) is api
-    asked = Request(1, api.to_messages(path, body))
+    asked = api.read(path, body)
     assert (asked.model, asked.system, asked.prompt, asked.step, asked.tools, asked.stream) == (
         "m", "Be good.", "Do it.", 1, ("run",), False)
-    assert asked.results == ({"tool_use_id": "c1", "text": "a.txt", "is_error": False},)
+    assert asked.results == (result("c1", "a.txt"),)
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_it_counts_is_what_the_proxy_counts(api: ModelApi, stream: bool) -> None:
-    asked = Request(1, {"model": "m", "stream": stream})
-    parts = delivery.plan(Answer(TURN), asked, "t_1", api).parts
+    asked = Request("m", stream)
+    parts = plan(Answer(TURN), asked, "t_1", api).parts
     reader = ResponseReader(OF_PROXY[api.name], "text/event-stream" if stream else "application/json")
     body = b"".join(_payload(part) for part in parts[2:]) if stream else b"".join(parts[2:])
     reader.feed(body)
@@ -83,11 +83,11 @@ def test_what_it_counts_is_what_the_proxy_counts(api: ModelApi, stream: bool) ->
                                    *(Fault("malformed", value) for value in ("json", "event", "order"))],
                          ids=lambda fault: f"{fault.kind}-{fault.value}")
 def test_every_fault_has_a_form_in_every_api(api: ModelApi, fault: Fault) -> None:
-    whole = b"".join(delivery.plan(Answer(TURN, fault), Request(1, {"stream": True}), "t", api).parts)
+    whole = b"".join(plan(Answer(TURN, fault), Request(stream=True), "t", api).parts)
     if fault.kind == "status":
         assert whole.startswith(b"HTTP/1.1 429") and b"slow down" in whole
     else:
-        assert whole != b"".join(delivery.plan(Answer(TURN), Request(1, {"stream": True}), "t", api).parts)
+        assert whole != b"".join(plan(Answer(TURN), Request(stream=True), "t", api).parts)
 
 
 def test_a_tool_that_takes_text_gets_it_as_it_is() -> None:
@@ -95,8 +95,8 @@ def test_a_tool_that_takes_text_gets_it_as_it_is() -> None:
     assert responses is not None
     [item] = responses.message(say(use("exec", text="text(1)")), "m", "t")["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "exec", "text(1)")
-    back = responses.to_messages("", {"input": [item]})["messages"][0]["content"][0]
-    assert back["input"] == {"text": "text(1)"}
+    [back] = responses.read("", {"input": [item]}).messages[0].content
+    assert back.input == {"text": "text(1)"}
 
 
 def _payload(chunk: bytes) -> bytes:

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx2
-import msgspec
 
 from garrison.errors import RecordError
 from garrison.forge.errors import NotFound, RateLimited, Refused, Unauthorized, Unreachable
 from garrison.forge.model import RequestCount
 from garrison.records import atomic
-from garrison.records.record import decode, encode
+from garrison.records.record import decode, encode, read_foreign
 from garrison.sandbox.proxy.upstream import tls_context, user_proxy_url
 from garrison.system import failpoint
 from garrison.system.terminal_text import clean
@@ -230,7 +229,7 @@ class Session:
         asked = {**query, self._size: str(PAGE_SIZE)}
         for _ in range(pages):
             body, link = self._read(path, asked)
-            rows = body.get(key, []) if key and isinstance(body, dict) else body
+            rows = body.get(key) or [] if key and isinstance(body, dict) else body
             if not isinstance(rows, list):
                 raise Unreachable(f"the forge sent {type(rows).__name__} instead of a list")
             found += [_as(kind, each) for each in rows]
@@ -266,7 +265,7 @@ class Session:
         answer = self._send(Request("GET", path, query, None, headers))
         if answer.status == 304 and known is not None:
             self.requests.not_modified += 1
-            return _tidy(json.loads(known.body)), known.link
+            return json.loads(known.body), known.link
         body, link = _parse(answer), answer.headers.get("link", "")
         if self._cache and (etag := answer.headers.get("etag", "")):
             self._cache.keep(KeptAnswer(address, etag, answer.content.decode(errors="replace"), link))
@@ -351,24 +350,16 @@ def _moment(date: str) -> float:
 
 def _parse(answer: Answer) -> object:
     try:
-        return _tidy(json.loads(answer.content))
+        value: object = json.loads(answer.content)
     except (ValueError, RecursionError) as error:
         raise Unreachable(f"the forge answered {answer.status} with something that is not JSON") from error
-
-
-def _tidy(value: object) -> object:
-    """Return JSON without the fields that are null, and with texts that UTF-8 can hold."""
-    if isinstance(value, dict):
-        return {key: _tidy(each) for key, each in value.items() if each is not None}
-    if isinstance(value, list):
-        return [_tidy(each) for each in value]
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+    return value
 
 
 def _as(kind: type[T], value: object) -> T:
     try:
-        return msgspec.convert(value, kind)
-    except (msgspec.ValidationError, ValueError) as error:
+        return read_foreign(kind, value)
+    except ValueError as error:
         raise Unreachable(f"the forge sent something else than is documented: {error}") from None
 
 
@@ -383,8 +374,8 @@ class _Trouble(Value):
 
 def _reason(answer: Answer) -> str:
     try:
-        said = msgspec.convert(_tidy(json.loads(answer.content)), _Trouble)
-    except (msgspec.ValidationError, ValueError, RecursionError):
+        said = read_foreign(_Trouble, json.loads(answer.content))
+    except (ValueError, RecursionError):
         return ""
     details = said.errors if isinstance(said.errors, list) else []
     parts = (said.message or said.error_description or said.error,

@@ -91,6 +91,25 @@ def from_data(kind: type[T], data: object) -> T:
         raise ValueError(str(error)) from error
 
 
+def read_foreign(kind: type[T], data: object) -> T:
+    """Build a value of `kind` from somebody else's JSON values, where null says that a field is absent.
+
+    Texts become such as UTF-8 can hold. ValueError says which field is missing or has another type.
+    """
+    try:
+        return msgspec.convert(_tidy(data), kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _tidy(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _tidy(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_tidy(each) for each in value]
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
 def is_timestamp(text: str) -> bool:
     """Return whether `text` is a time of a record: RFC 3339 in UTC; garrison writes `2026-01-31T12:00:00.000000Z`."""
     if not _TIMESTAMP.fullmatch(text):

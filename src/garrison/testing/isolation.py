@@ -3,7 +3,8 @@
 `python -m garrison.testing.isolation -- COMMAND…` enters a network namespace in which only the loopback device exists.
 Pids, files and /proc are unchanged, so garrison judges processes there as outside; uid 0 inside is the user outside.
 COMMAND must start the server itself, since the namespace is new. Where namespaces are not allowed, the kernel refuses
-connections to well-known ports (`landlock`); where that is missing too, nothing is run: exit code 77 and the reason.
+connections to well-known ports (Landlock, Linux 6.7 and later); where that is missing too, nothing is run: exit code 77
+and the reason.
 `GARRISON_ISOLATION` tells COMMAND which it is: `namespace` or `landlock`.
 
 The environment is built, never inherited: no key, token, proxy or user's setting can get in.
@@ -25,7 +26,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from garrison.testing import landlock
+from garrison.system import landlock
 
 SKIPPED = 77
 """Exit code when nothing was run because isolation is impossible."""
@@ -64,9 +65,17 @@ def namespace_refusal() -> str | None:
     return None if done.returncode == 0 else f"network namespaces are not allowed here ({done.stderr.strip()})"
 
 
+def landlock_refusal() -> str | None:
+    """Return why this kernel cannot guard connections; None if it can."""
+    version = landlock.abi()
+    if not version:
+        return "Landlock is not enabled in this kernel"
+    return None if version >= landlock.PORTS_ABI else f"Landlock {version} of this kernel does not support ports"
+
+
 def refusal() -> str | None:
     """Return why isolation is not possible here, for a skipped test; None if it is."""
-    reasons = [namespace_refusal(), landlock.refusal()]
+    reasons = [namespace_refusal(), landlock_refusal()]
     return None if None in reasons else "; ".join(str(reason) for reason in reasons)
 
 
@@ -117,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _choose_isolation(requested: str | None) -> tuple[str, str]:
     """Return the way to isolate ('' for none) and a message about it ('' for none)."""
-    reasons = {"namespace": namespace_refusal(), "landlock": landlock.refusal()}
+    reasons = {"namespace": namespace_refusal(), "landlock": landlock_refusal()}
     ways = [requested] if requested else list(reasons)
     possible = [way for way in ways if reasons[way] is None]
     refusals = "; ".join(str(reasons[way]) for way in ways if reasons[way])
@@ -143,7 +152,9 @@ def _run_isolated(how: str, command: list[str]) -> int:
     if how == "namespace":
         raise_loopback()
     else:
-        landlock.guard()
+        # ports, not addresses: the ephemeral ones stay open, from which a server on port 0 gets its own. Real services
+        # (443, 80, 22, 53) do not use them; a UDP name look-up is not prevented, but nothing can be reached after it
+        landlock.restrict(connect=landlock.ephemeral_ports())
     os.environ["GARRISON_ISOLATION"] = how
     try:
         os.execvp(command[0], command)

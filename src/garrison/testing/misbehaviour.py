@@ -71,8 +71,8 @@ def wanders(*turns: Words) -> Player:
     done = _in_turn(*turns, "")
 
     def play(asked: Request) -> Turn:
-        spoken = _spoken(asked)
-        return done(asked) if spoken < len(turns) else say(use("Bash", command=f"echo {spoken}"))
+        is_working = asked.spoken < len(turns)
+        return done(asked) if is_working else say(use("Bash", command=f"echo {asked.spoken}"))
 
     return play
 
@@ -88,13 +88,9 @@ BY_NAME: Mapping[str, Callable[..., Player]] = {make.__name__: make for make in 
 """Name in a script's file → the misbehaviour."""
 
 
-def _spoken(asked: Request) -> int:
-    return sum(1 for message in asked.body.get("messages") or [] if message.get("role") == "assistant")
-
-
 def _in_turn(*turns: Words) -> Player:
     made = [say(turn) if isinstance(turn, str) else turn for turn in turns]
-    return lambda asked: made[min(_spoken(asked), len(made) - 1)]
+    return lambda asked: made[min(asked.spoken, len(made) - 1)]
 
 
 def _after_answer(before: Player, *turns: Words) -> Player:

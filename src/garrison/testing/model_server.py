@@ -13,28 +13,30 @@ the reason; a dropped connection would be retried for minutes. Keys that clients
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import secrets
+import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
-from garrison.testing import delivery
-from garrison.testing.delivery import Plan
-from garrison.testing.model_apis import ModelApi, find_api
+from garrison.testing.model_apis import MESSAGES, Body, ModelApi, find_api
 from garrison.testing.request import Request
 from garrison.testing.script import Answer, Player, Script, load_script, parse_script
-from garrison.testing.turn import ScriptError, Usage
-from garrison.values import asdict, field_names
+from garrison.testing.turn import MANY_BYTES, Fault, ScriptError, Turn, Usage, text
+from garrison.values import Value, asdict, field_names, replace
 
 _SECRET = {"x-api-key", "x-goog-api-key", "authorization", "cookie", "proxy-authorization"}
 _COUNT, _RELEASE = re.compile(r"/v1/messages/count_tokens|/v1beta/models/[^/]+:countTokens"), "/release"
@@ -51,7 +53,7 @@ class Record:
     method: str
     path: str
     headers: dict[str, str]
-    body: Any = None
+    body: object = None
     """The body as it was sent."""
     api: str = ""
     """Name of the API, for a call of the model."""
@@ -67,16 +69,15 @@ class Record:
 
     @property
     def asked(self) -> Request:
-        body = self.body if isinstance(self.body, dict) else {}
-        api = find_api(_route(self.path))
-        return Request(self.number, body if api is None else api.to_messages(self.path, body))
+        api = find_api(_route(self.path)) or MESSAGES
+        return replace(api.read(self.path, self.body), number=self.number)
 
 
 @dataclass
 class ModelServer:
     """Server that plays `script`: a `Script`, a callable, a mapping as in a file, or the path of a file."""
 
-    script: Script | Player | dict[str, Any] | Path | str
+    script: Script | Player | Mapping[str, object] | Path | str
     port: int = 0
     log: Path | None = None
     """File to which each request is appended as one JSON line before it is answered."""
@@ -159,17 +160,17 @@ class ModelServer:
         token, route = f"{self._token}_{record.number}", _route(record.path)
         if route == _RELEASE and record.method == "POST":
             self.release()
-            return delivery.reply(200, {"released": True}, token)
+            return reply(200, {"released": True}, token)
         if route == "/" and record.method in {"GET", "HEAD"}:
-            return delivery.reply(200, {}, token)
+            return reply(200, {}, token)
         if route == _MODELS and record.method == "GET":
-            return delivery.reply(200, {"object": "list", "data": [], "models": []}, token)
+            return reply(200, {"object": "list", "data": [], "models": []}, token)
         if _COUNT.fullmatch(route) and record.method == "POST":
             name = "input_tokens" if "messages" in route else "totalTokens"
-            return delivery.reply(200, {name: max(1, size // 4)}, token)
+            return reply(200, {name: max(1, size // 4)}, token)
         api = find_api(route) if record.method == "POST" else None
         if api is None:
-            return delivery.refusal(404, {"type": "not_found_error", "message": f"no route {route}"}, token)
+            return refusal(404, {"type": "not_found_error", "message": f"no route {route}"}, token)
         record.api = api.name
         return self._answer(record, token, api)
 
@@ -178,15 +179,15 @@ class ModelServer:
             if not isinstance(record.body, dict):
                 raise ScriptError("the body is not a JSON object")
             asked = record.asked
-            answer = self._script.answer(record.number, asked.body)
+            answer = self._script.answer(asked)
             _record_answer(record, answer)
-            return delivery.plan(answer, asked, token, api)
+            return plan(answer, asked, token, api)
         except ScriptError as error:
             record.problem = str(error)
         except Exception as error:  # a bug in the script: a traceback for its author, one line for the client
             traceback.print_exc()
             record.problem = f"the script failed: {type(error).__name__}: {error}"
-        return delivery.refusal(400, {"type": "invalid_request_error", "message": record.problem}, token, api=api)
+        return refusal(400, {"type": "invalid_request_error", "message": record.problem}, token, api=api)
 
     def _write(self, record: Record) -> None:
         if self.log is None:
@@ -204,19 +205,19 @@ def _record_answer(record: Record, answer: Answer) -> None:
         record.fault = f"{answer.fault.kind}: {answer.fault.value}"
 
 
-def _as_script(script: Script | Player | dict[str, Any] | Path | str) -> Script:
+def _as_script(script: Script | Player | Mapping[str, object] | Path | str) -> Script:
     if isinstance(script, Script):
         return script
     if isinstance(script, str | Path):
         return load_script(Path(script))
-    return parse_script(script) if isinstance(script, dict) else Script(script)
+    return parse_script(script) if isinstance(script, Mapping) else Script(script)
 
 
 def _route(path: str) -> str:
     return path.partition("?")[0].rstrip("/") or "/"
 
 
-def _parse_body(raw: bytes) -> Any:
+def _parse_body(raw: bytes) -> object:
     if not raw:
         return None
     try:
@@ -240,7 +241,7 @@ class _Http(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         """Print an error, unless the client has just disconnected."""
         if not isinstance(sys.exc_info()[1], OSError | ValueError):
             super().handle_error(request, client_address)
@@ -261,11 +262,143 @@ class _Handler(BaseHTTPRequestHandler):
         record, plan = self.server.owner.receive(self.command, self.path, dict(self.headers.items()), raw)
         if self.command == "HEAD":
             plan = Plan(plan.parts[:2])
-        record.outcome = delivery.deliver(plan, self.connection, self.server.owner.released().wait)
+        record.outcome = deliver(plan, self.connection, self.server.owner.released().wait)
         self.close_connection = self.close_connection or record.outcome != "sent"
 
     def log_message(self, *_: object) -> None:
         """Print nothing: requests are recorded."""
+
+
+# ---- an answer: the first half of its head, its second half, then the body piece by piece; so `before`, `headers` and
+# `stream` are positions in one list, for streams and plain JSON alike
+
+
+_POSITION = {"before": 0, "headers": 1, "stream": 5}
+_END = b"0\r\n\r\n"
+
+
+class Plan(Value):
+    """Parts to send, and where sending pauses (a hang) or ends with a reset."""
+
+    parts: tuple[bytes, ...]
+    pause_at: int | None = None
+    cut_at: int | None = None
+    seconds: float | None = None
+    """Length of the pause; None = until released."""
+    delay: float = 0.0
+
+
+def plan(answer: Answer, asked: Request, token: str, api: ModelApi = MESSAGES) -> Plan:
+    """Return the plan for an answer."""
+    fault = answer.fault
+    if fault is not None and fault.status is not None:
+        return refusal(fault.status, fault.error, token, _fault_headers(fault), api)
+    turn = _oversize(answer.turn, fault)
+    parts = _stream_parts(turn, asked, token, fault, api) if asked.stream else \
+        _json(200, api.message(turn, asked.model, token), token, {})
+    planned = Plan(tuple(parts), delay=turn.delay)
+    if fault is None or fault.kind not in {"drop", "hang"}:
+        return planned
+    position = min(_POSITION[str(fault.value)], len(parts) - 1)
+    if fault.kind == "drop":
+        return replace(planned, cut_at=position)
+    return replace(planned, pause_at=position, seconds=fault.seconds)
+
+
+def refusal(status: int, error: Mapping[str, str], token: str, headers: dict[str, str] | None = None,
+            api: ModelApi = MESSAGES) -> Plan:
+    return reply(status, api.error(error, status, token), token, headers)
+
+
+def reply(status: int, body: Body, token: str, headers: dict[str, str] | None = None) -> Plan:
+    return Plan(tuple(_json(status, body, token, headers or {})))
+
+
+def _oversize(turn: Turn, fault: Fault | None) -> Turn:
+    if fault is None or fault.kind != "oversize":
+        return turn
+    size = MANY_BYTES if fault.value is True else int(fault.value)
+    return replace(turn, blocks=(text("x" * size), *turn.blocks), piece=max(size, turn.piece))
+
+
+def _fault_headers(fault: Fault) -> dict[str, str]:
+    wait = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
+    return {**wait, **fault.headers}
+
+
+def _head(status: int, token: str, headers: dict[str, str]) -> list[bytes]:
+    """Return the head in two halves."""
+    reason = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Scripted"
+    lines = [f"HTTP/1.1 {status} {reason}", f"request-id: req_{token}", *(f"{a}: {b}" for a, b in headers.items())]
+    whole = ("\r\n".join(lines) + "\r\n\r\n").encode()
+    return [whole[:len(whole) // 2], whole[len(whole) // 2:]]
+
+
+def _json(status: int, body: Body, token: str, headers: dict[str, str]) -> list[bytes]:
+    data = json.dumps(body).encode()
+    head = {"content-type": "application/json", "content-length": str(len(data)), **headers}
+    size = max(1, len(data) // 6)
+    return [*_head(status, token, head), *(data[at:at + size] for at in range(0, len(data), size))]
+
+
+def _stream_parts(turn: Turn, asked: Request, token: str, fault: Fault | None, api: ModelApi) -> list[bytes]:
+    head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache",
+            "transfer-encoding": "chunked"}
+    lines = list(api.events(turn, asked.model, token))
+    return [*_head(200, token, head), *map(_chunk, _distort(lines, fault, token, api)), _END]
+
+
+def _distort(lines: list[bytes], fault: Fault | None, token: str, api: ModelApi) -> Iterable[bytes]:
+    if fault is not None and fault.kind == "malformed":
+        return [*lines[:3], api.malformed[str(fault.value)], *lines[3:]]
+    if fault is not None and fault.kind == "stream_error":
+        return [*lines[:3], api.stream_error(fault.error, token)]
+    return lines
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+# ---- sending
+
+
+def deliver(plan: Plan, connection: socket.socket, released: Callable[[float], bool]) -> str:
+    """Send a plan; return how it ended: "sent", "cut" (by a fault) or "gone" (the client left).
+
+    `released(seconds)` waits that long and returns whether hangs are to end.
+    """
+    try:
+        for index, part in enumerate(plan.parts):
+            if index == plan.cut_at:
+                reset(connection)
+                return "cut"
+            if index == plan.pause_at and not _pause(plan, connection, released):
+                return "gone"
+            connection.sendall(part)
+            if plan.delay and index > 1:
+                time.sleep(plan.delay)
+    except OSError:
+        return "gone"
+    return "sent"
+
+
+def reset(connection: socket.socket) -> None:
+    """Drop the connection so that the peer gets a reset."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+
+
+def _pause(plan: Plan, connection: socket.socket, released: Callable[[float], bool]) -> bool:
+    """Wait in silence; return False if the client left meanwhile."""
+    deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
+    while deadline is None or time.monotonic() < deadline:
+        if released(0.05):
+            return True
+        if select.select([connection], [], [], 0)[0] and not connection.recv(1, socket.MSG_PEEK):
+            return False
+    return True
 
 
 # ------------------------------------------------------------------------------------------------ the program

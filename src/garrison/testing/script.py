@@ -13,12 +13,13 @@ import re
 import runpy
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import overload
 
 import yaml
 
+from garrison.records.record import from_data
 from garrison.testing import misbehaviour
 from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, KINDS, Block, Fault, ScriptError, Turn, Usage, say, text, thinking, use
@@ -76,10 +77,9 @@ class Script:
         self._fault_counts: Counter[tuple[str, str, int, int]] = Counter()
         self._lock = threading.Lock()
 
-    def answer(self, number: int, body: dict[str, Any]) -> Answer:
+    def answer(self, asked: Request) -> Answer:
         """Return the answer to a request; ScriptError if the script has none."""
-        asked = Request(number, body)
-        asked = Request(number, body, _key(self._key, asked))
+        asked = replace(asked, key=_key(self._key, asked))
         if self._player is not None:
             return self._from_player(self._player(asked), asked)
         for conversation in self._conversations:
@@ -121,12 +121,22 @@ def _field(asked: Request, name: str) -> tuple[str, ...]:
     return asked.tools if name == "tool" else (str(getattr(asked, name)),)
 
 
-def _filled(value: Any, key: str) -> Any:
+def _filled(block: Block, key: str) -> Block:
+    given = {name: _fill(value, key) for name, value in block.input.items()}
+    return replace(block, text=_fill(block.text, key), name=_fill(block.name, key), input=given)
+
+
+@overload
+def _fill(value: str, key: str) -> str: ...
+@overload
+def _fill(value: object, key: str) -> object: ...
+def _fill(value: object, key: str) -> object:
+    """Put the key in where a text, anywhere within, names it."""
     if isinstance(value, str):
         return value.replace("{key}", key)
     if isinstance(value, dict):
-        return {name: _filled(item, key) for name, item in value.items()}
-    return [_filled(item, key) for item in value] if isinstance(value, list) else value
+        return {name: _fill(item, key) for name, item in value.items()}
+    return [_fill(item, key) for item in value] if isinstance(value, list) else value
 
 
 # ---- scripts from files -----------------------------------------------------------------------------------------
@@ -159,44 +169,43 @@ def _load_python(path: Path) -> Script:
     return Script(player)
 
 
-def parse_script(given: Any, where: str = "script") -> Script:
+def parse_script(given: object, where: str = "script") -> Script:
     """Return the script in a file's contents; `where` names the file in messages."""
-    check_keys(given, {"conversations", "key"}, where)
-    conversations = given.get("conversations")
+    table = check_keys(given, {"conversations", "key"}, where)
+    conversations = table.get("conversations")
     if not isinstance(conversations, list) or not conversations:
         raise ScriptError(f"{where}: a script is a mapping with a list of `conversations`")
     parsed = tuple(_conversation(item, index, where) for index, item in enumerate(conversations, 1))
-    return Script(None, parsed, _expression(given.get("key", ""), f"{where}, key"))
+    return Script(None, parsed, _expression(table.get("key", ""), f"{where}, key"))
 
 
-def _conversation(given: Any, index: int, where: str) -> Conversation:
+def _conversation(given: object, index: int, where: str) -> Conversation:
     where = f"{where}, conversation {index}"
-    check_keys(given, {"name", "when", "turns", "repeat", "misbehaves"}, where)
-    misbehaves = str(given.get("misbehaves", ""))
+    table = check_keys(given, {"name", "when", "turns", "repeat", "misbehaves"}, where)
+    misbehaves = str(table.get("misbehaves", ""))
     if misbehaves and misbehaves not in misbehaviour.BY_NAME:
         raise ScriptError(f"{where}: no misbehaviour {misbehaves!r}; there are {', '.join(misbehaviour.BY_NAME)}")
-    if not isinstance(given.get("turns", [] if misbehaves else None), list) or not (given.get("turns") or misbehaves):
+    said = table.get("turns", [] if misbehaves else None)
+    if not isinstance(said, list) or not (said or misbehaves):
         raise ScriptError(f"{where}: a conversation is a mapping with a list of `turns`")
-    when = given.get("when", {})
-    check_keys(when, set(FIELDS), f"{where}, when")
-    turns = tuple(_turn(turn, f"{where}, turn {number}") for number, turn in enumerate(given.get("turns", []), 1))
+    when = check_keys(table.get("when", {}), set(FIELDS), f"{where}, when")
+    turns = tuple(_turn(turn, f"{where}, turn {number}") for number, turn in enumerate(said, 1))
     expressions = {name: _expression(pattern, f"{where}, when") for name, pattern in when.items()}
-    return Conversation(str(given.get("name", index)), expressions, turns, bool(given.get("repeat")), misbehaves)
+    return Conversation(str(table.get("name", index)), expressions, turns, bool(table.get("repeat")), misbehaves)
 
 
-def _turn(given: Any, where: str) -> Turn:
+def _turn(given: object, where: str) -> Turn:
     if isinstance(given, str):
         return say(given)
-    check_keys(given, _TURN_KEYS, where)
-    faults = [_fault(item, where) for item in _as_list(given, "faults", "fault")]
-    blocks = _blocks(given, where)
-    if not (blocks or given.get("empty")):
+    table = check_keys(given, _TURN_KEYS, where)
+    faults = [_fault(item, where) for item in _as_list(table, "faults", "fault")]
+    blocks = _blocks(table, where)
+    if not (blocks or table.get("empty")):
         faults = _repeat_last(faults, where)
-    options = {name: given[name] for name in ("stop", "model", "piece", "delay") if name in given}
-    usage = given.get("usage", {})
-    check_keys(usage, set(field_names(Usage)), f"{where}, usage")
+    options = {name: table[name] for name in ("stop", "model", "piece", "delay") if name in table}
+    usage = check_keys(table.get("usage", {}), set(field_names(Usage)), f"{where}, usage")
     try:
-        return Turn(tuple(blocks), usage=Usage(**usage), faults=tuple(faults), **options)
+        return say(*blocks, usage=replace(Usage(), **usage), faults=tuple(faults), **options)
     except ScriptError as error:
         raise ScriptError(f"{where}: {error}") from error
 
@@ -208,32 +217,33 @@ def _repeat_last(faults: list[Fault], where: str) -> list[Fault]:
     return [*faults[:-1], replace(faults[-1], times=ALWAYS)]
 
 
-def _blocks(given: dict[str, Any], where: str) -> list[Block]:
+def _blocks(given: Mapping[str, object], where: str) -> list[Block]:
     blocks = [thinking(str(given["thinking"]))] if "thinking" in given else []
     blocks += [text(str(words)) for words in _as_list(given, "text")]
     for tool in _as_list(given, "tools", "tool"):
-        check_keys(tool, {"name", "input"}, f"{where}, tool")
-        if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input", {}), dict):
+        table = check_keys(tool, {"name", "input"}, f"{where}, tool")
+        name, put_in = table.get("name"), table.get("input", {})
+        if not isinstance(name, str) or not isinstance(put_in, dict):
             raise ScriptError(f"{where}: a tool is {{name: Bash, input: {{command: …}}}}")
-        blocks.append(use(tool["name"], **tool.get("input", {})))
+        blocks.append(use(name, **put_in))
     return blocks
 
 
-def _fault(given: Any, where: str) -> Fault:
-    check_keys(given, _FAULT_KEYS, f"{where}, fault")
-    kinds = [name for name in KINDS if name in given]
+def _fault(given: object, where: str) -> Fault:
+    table = check_keys(given, _FAULT_KEYS, f"{where}, fault")
+    kinds = [name for name in KINDS if name in table]
     if len(kinds) != 1:
         raise ScriptError(f"{where}: a fault is exactly one of {', '.join(KINDS)}")
-    rest = {name: value for name, value in given.items() if name not in KINDS}
+    rest = {name: value for name, value in table.items() if name not in KINDS}
     if rest.get("times") == "always":
         rest["times"] = ALWAYS
     try:
-        return Fault(kinds[0], given[kinds[0]], **rest)
-    except ScriptError as error:
+        return from_data(Fault, {"kind": kinds[0], "value": table[kinds[0]], **rest})
+    except (ScriptError, ValueError) as error:
         raise ScriptError(f"{where}: {error}") from error
 
 
-def _expression(pattern: Any, where: str) -> str:
+def _expression(pattern: object, where: str) -> str:
     try:
         re.compile(str(pattern))
     except re.error as error:
@@ -241,17 +251,16 @@ def _expression(pattern: Any, where: str) -> str:
     return str(pattern)
 
 
-def _as_list(given: dict[str, Any], *names: str) -> list[Any]:
+def _as_list(given: Mapping[str, object], *names: str) -> list[object]:
     """Return the values under the first existing name, a single value as a list."""
-    for name in names:
-        if name in given:
-            return list(given[name]) if isinstance(given[name], list) else [given[name]]
-    return []
+    found = next((given[name] for name in names if name in given), [])
+    return found if isinstance(found, list) else [found]
 
 
-def check_keys(given: Any, names: set[str], where: str) -> None:
-    """Raise ScriptError unless `given` is a mapping with keys among `names` only."""
+def check_keys(given: object, names: set[str], where: str) -> Mapping[str, object]:
+    """Return a mapping; ScriptError if it is none, or has keys that are not among `names`."""
     if not isinstance(given, dict):
         raise ScriptError(f"{where}: {given!r} is not a mapping with the keys {', '.join(sorted(names))}")
     if unknown := sorted(set(map(str, given)) - names):
         raise ScriptError(f"{where}: unknown {', '.join(unknown)}; known: {', '.join(sorted(names))}")
+    return given

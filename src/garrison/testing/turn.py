@@ -1,4 +1,4 @@
-"""Turns of a scripted model, and the faults that occur before them. Values only; `wire` encodes them.
+"""Turns of a scripted model, and the faults that occur before them. Values only; `model_apis` encodes them.
 
 A `Turn` is one assistant message. A `Fault` is one failure; it occurs `times` times, then the turn is sent. Invalid
 values raise `ScriptError` when they are created. `script` reads both from YAML or JSON.
@@ -7,15 +7,13 @@ values raise `ScriptError` when they are created. `script` reads both from YAML 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeGuard
 
 import msgspec
 
 from garrison.errors import UsageError
-from garrison.values import Value
+from garrison.values import Value, replace
 
-Block = dict[str, Any]
-"""Content block of an assistant message in the Messages API's form; a tool's `id` is added when it is sent."""
 ALWAYS = 1 << 30
 MANY_BYTES = (1 << 20) + 4096
 """Slightly more than the longest line that a reader accepts by default."""
@@ -32,15 +30,15 @@ KINDS = {
 }
 
 
-def _is_whole(value: Any, least: int = 0) -> bool:
+def _is_whole(value: object, least: int = 0) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _is_length(value: Any) -> bool:
+def _is_length(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
 
 
-_VALID: dict[str, Callable[[Any], bool]] = {
+_VALID: dict[str, Callable[[object], bool]] = {
     "status": lambda value: _is_whole(value, 200) and value < 600, "too_long": lambda value: value is True,
     "drop": PLACES.__contains__, "hang": PLACES.__contains__, "malformed": ("json", "event", "order").__contains__,
     "stream_error": lambda value: isinstance(value, str),
@@ -48,6 +46,19 @@ _VALID: dict[str, Callable[[Any], bool]] = {
 }
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
           413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
+
+
+class Block(Value):
+    """A part of a message: `text`, `thinking`, a call of a tool (`tool_use`), or what that returned (`tool_result`)."""
+
+    type: str
+    text: str = ""
+    name: str = ""
+    """The tool."""
+    input: Mapping[str, object] = msgspec.field(default_factory=dict)
+    id: str = ""
+    """The call; in a turn it is added when it is sent."""
+    is_error: bool = False
 
 
 class ScriptError(UsageError):
@@ -71,7 +82,7 @@ class Fault(Value):
     """One failure: a kind of `KINDS` and its value."""
 
     kind: str
-    value: Any = True
+    value: int | str | bool = True
     times: int = 1
     seconds: float | None = None
     """Length of a hang; None = until the server's `release`."""
@@ -125,23 +136,27 @@ class Turn(Value):
 
     @property
     def stop_reason(self) -> str:
-        uses = any(block["type"] == "tool_use" for block in self.blocks)
+        uses = any(block.type == "tool_use" for block in self.blocks)
         return self.stop or ("tool_use" if uses else "end_turn")
 
 
 def text(words: str) -> Block:
-    return {"type": "text", "text": words}
+    return Block("text", words)
 
 
 def thinking(words: str) -> Block:
-    return {"type": "thinking", "thinking": words, "signature": "c2NyaXB0ZWQ="}
+    return Block("thinking", words)
 
 
-def use(name: str, **given: Any) -> Block:
-    """Return a tool_use block: the tool's name and its input."""
-    return {"type": "tool_use", "name": name, "input": given}
+def use(name: str, **given: object) -> Block:
+    """Return the call of a tool: its name and its input."""
+    return Block("tool_use", name=name, input=given)
 
 
-def say(*blocks: Block | str, **options: Any) -> Turn:
+def result(call: str, words: str, *, is_error: bool = False) -> Block:
+    return Block("tool_result", words, id=call, is_error=is_error)
+
+
+def say(*blocks: Block | str, **options: object) -> Turn:
     """Return a turn with these blocks, plain strings as text; `options` are fields of `Turn`."""
-    return Turn(tuple(text(block) if isinstance(block, str) else block for block in blocks), **options)
+    return replace(Turn(tuple(text(block) if isinstance(block, str) else block for block in blocks)), **options)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from garrison.config import read_config
 from garrison.errors import Refused
 from garrison.merge.target import check_target_name, split_target
-from garrison.processes.pull_request_client import PullRequestClient
 from garrison.records.names import quote
 from garrison.records.run import LAND_PR
 
@@ -96,6 +95,8 @@ def find_base(git: Git, stated: str | None) -> tuple[str, str]:
 
 def check_forge(runtime: Runtime, git: Git, stated: str | None) -> tuple[str, str, str]:
     """Return base, remote and the base's commit, fetched; Refused or ForgeError if no pull request could be opened."""
+    from garrison.processes.pull_request_client import PullRequestClient
+
     remote, branch = find_base(git, stated)
     options = read_config(runtime.home).pull_requests()
     forge, credentials = connect(git, remote, runtime.home, runtime.environ, options)

@@ -444,7 +444,7 @@ def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
             continue
         seen.add(before)
         if before in plan.tasks:
-            if state.statuses.get(before) != "validated":
+            if (node := state.nodes.get(before)) is None or node.status != "validated":
                 unfinished[before] = None
         elif before in plan.gates or before in plan.children:
             if before not in state.outcomes:

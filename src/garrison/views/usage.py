@@ -15,14 +15,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from garrison.agents.base import VALIDATOR
-from garrison.agents.registry import validator_agent
-from garrison.agents.session_agent import ORDER
 from garrison.records import costs
 from garrison.records.failover import agent_at, read_failovers
 from garrison.records.json_io import read_json
 from garrison.records.names import parse_marker
-from garrison.sandbox.network import FOLDER as NETWORK
-from garrison.sandbox.proxy.ledger import LIMITS
 from garrison.system import resource_usage
 from garrison.system.clock import from_iso
 from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
@@ -196,6 +192,10 @@ class CostReader:
 
 def read_limits(folder: Path) -> costs.Limits | None:
     """Return the limits in a folder with a usage file; None if it is no session's and the proxy had none."""
+    from garrison.agents.session_agent import ORDER  # runs without costs need none of these
+    from garrison.sandbox.network import FOLDER as NETWORK
+    from garrison.sandbox.proxy.ledger import LIMITS
+
     if folder.name == NETWORK:
         saved = read_json(folder / LIMITS)
         return costs.Limits(**saved) if isinstance(saved, dict) else None
@@ -297,6 +297,8 @@ def _split(calls: list[costs.UsageRecord], by: str, run: str, node: str) -> list
 
 def _by_agent(home: Path, path: Path, calls: list[costs.UsageRecord]) -> list[tuple[str, costs.Spent]]:
     """Split the content of a usage file by the agent that worked at the time of each call."""
+    from garrison.agents.registry import validator_agent  # no other view needs the agents
+
     parts = path.relative_to(home).parts
     if parts[0] != "runs":  # a session outside runs
         return [(f"{costs.OUTSIDE}{path.parent.name}", costs.total(calls))]

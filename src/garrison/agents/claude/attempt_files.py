@@ -50,38 +50,49 @@ from garrison.records.reservations import SESSION_LOCK
 from garrison.values import Value, fields_of
 
 
+class _File:
+    """Path below the attempt's folder, made when it is asked for: a view of a thousand nodes asks for few of each."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, files: AttemptFiles, _kind: type[AttemptFiles]) -> Path:
+        return files.attempt / self.name
+
+
 class AttemptFiles:
     """Paths of one attempt's files."""
 
+    folder = _File("claude")
+    session = _File("claude/session.json")
+    order = _File("claude/order.json")
+    prompts = _File("claude/prompts.jsonl")
+    process = _File("claude/process.json")
+    stream = _File("claude/stream.jsonl")
+    usage = _File("claude/usage.jsonl")
+    endings = _File("claude/endings.jsonl")
+    report = _File("claude/report.json")
+    question = _File("claude/question.json")
+    answer = _File("claude/answer.json")
+    lifted = _File("claude/lifted.json")
+    unreported = _File("claude/unreported")
+    waiting = _File(f"claude/{WAITING}")
+    transcripts = _File("claude/transcripts")
+    config = _File("claude/config")
+    lock = _File(f"claude/{SESSION_LOCK}")
+    trouble = _File("claude/trouble")
+    outage = _File("claude/outage.json")
+    permissions = _File("claude/permissions.json")
+    messages = _File(MESSAGES)
+    delivered = _File("claude/delivered.json")
+    conversation = _File("claude/conversation.txt")
+    answers = _File("claude/answers.json")
+    result = _File("result.json")
+    garrison_session = _File("session")
+    takeover = _File("takeover.json")
+
     def __init__(self, attempt: Path) -> None:
         self.attempt = attempt
-        self.folder = attempt / "claude"
-        self.session = self.folder / "session.json"
-        self.order = self.folder / "order.json"
-        self.prompts = self.folder / "prompts.jsonl"
-        self.process = self.folder / "process.json"
-        self.stream = self.folder / "stream.jsonl"
-        self.usage = self.folder / "usage.jsonl"
-        self.endings = self.folder / "endings.jsonl"
-        self.report = self.folder / "report.json"
-        self.question = self.folder / "question.json"
-        self.answer = self.folder / "answer.json"
-        self.lifted = self.folder / "lifted.json"
-        self.unreported = self.folder / "unreported"
-        self.waiting = self.folder / WAITING
-        self.transcripts = self.folder / "transcripts"
-        self.config = self.folder / "config"
-        self.lock = self.folder / SESSION_LOCK
-        self.trouble = self.folder / "trouble"
-        self.outage = self.folder / "outage.json"
-        self.permissions = self.folder / "permissions.json"
-        self.messages = attempt / MESSAGES
-        self.delivered = self.folder / "delivered.json"
-        self.conversation = self.folder / "conversation.txt"
-        self.answers = self.folder / "answers.json"
-        self.result = attempt / "result.json"
-        self.garrison_session = attempt / "session"
-        self.takeover = attempt / "takeover.json"
 
     def make(self) -> None:
         """Create the folder."""

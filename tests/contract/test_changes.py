@@ -10,9 +10,8 @@ import pytest
 
 from garrison.errors import NotFound, UsageError
 from garrison.system.git import Git
-from garrison.views.changes import Change
+from garrison.views.changes import Change, read_conflicts
 from garrison.views.comments import Comment, compose_reason
-from garrison.views.conflicts import read_conflicts
 from garrison.views.diff import BIG_FILE, LINES, changed_files, read_diff
 from support import git
 

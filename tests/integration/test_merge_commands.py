@@ -17,7 +17,7 @@ from garrison.processes.runtime import Runtime
 from garrison.records.events import FactRecorded, encode
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles, Task, save
-from garrison.views.review import read_review
+from garrison.views.changes import read_review
 
 
 @pytest.fixture

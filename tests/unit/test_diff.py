@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from garrison.errors import NotFound, UsageError
+from garrison.views.changes import conflict_lines
 from garrison.views.comments import parse_place
-from garrison.views.conflicts import conflict_lines
 from garrison.views.diff import LINE_CHARACTERS, FileChange, file_at, parse_changes, parse_hunks, totals
 
 OLD, NEW, NONE = "a" * 40, "b" * 40, "0" * 40

@@ -15,7 +15,7 @@ from garrison.values import asdict
 from garrison.views.event_log import GUARDIAN, QUEUE, Record
 from garrison.views.page_view import SIGNALS, TIMELINE, GraphNode, PageModel, Parts, TimelineEntry, latest_entries
 from garrison.views.run_model import RunModel
-from garrison.web.cursor import Cursor, decode, run_stamp
+from garrison.web.run_stream import Cursor, decode, run_stamp
 from top_support import apply_patch
 
 DRAWN = {name: GraphNode(name, "box", "command") for name in ("a", "b", "c")} | {

@@ -6,7 +6,7 @@ import pytest
 
 from garrison.errors import NotFound, Refused
 from garrison.merge.entry import MergeEntry
-from garrison.views.review import choose_judged, choose_shown
+from garrison.views.changes import choose_judged, choose_shown
 from garrison.views.waits import show_review
 
 

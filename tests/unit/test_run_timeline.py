@@ -14,7 +14,6 @@ from garrison.cli.timeline_render import BARS, render
 from garrison.cli.timeline_svg import COLOURS, to_svg
 from garrison.records.costs import UsageRecord
 from garrison.values import replace
-from garrison.views.cost_series import cost_series, payments
 from garrison.views.run_timeline import (
     Estimate,
     Lane,
@@ -22,11 +21,14 @@ from garrison.views.run_timeline import (
     Span,
     SpanKind,
     TimelineModel,
+    TimelineReader,
+    cost_series,
     estimate_rest,
+    limit_spans,
     overlaid,
+    payments,
     simulate,
 )
-from garrison.views.timeline_reader import TimelineReader, limit_spans
 from garrison.views.usage import cost_rows
 from timeline_support import BEGIN, TimedHome, story
 

@@ -20,10 +20,19 @@ from garrison.processes.run_branch import node_queue
 from garrison.processes.runtime import Runtime
 from garrison.records.store import Store
 from garrison.system.terminal_text import clean, clean_lines, spell_name
-from garrison.views.changes import SHORT, change_of_entry, find_change
+from garrison.views.changes import (
+    SHORT,
+    Review,
+    change_of_entry,
+    choose_judged,
+    choose_shown,
+    find_change,
+    find_entries,
+    read_review,
+    read_unqueued,
+)
 from garrison.views.comments import Comment, compose_reason, find_file, parse_place
 from garrison.views.diff import changed_files, read_diff
-from garrison.views.review import Review, choose_judged, choose_shown, find_entries, read_review, read_unqueued
 
 FILE_LINES = 20_000
 """Lines of one file's diff that `--file` prints."""

@@ -18,7 +18,7 @@ from garrison.cli.timeline_svg import to_svg
 from garrison.config import find_home
 from garrison.errors import GarrisonError
 from garrison.records.run import list_runs
-from garrison.views.timeline_reader import TimelineReader
+from garrison.views.run_timeline import TimelineReader
 
 
 @click.command(cls=Command, examples=(

@@ -2,6 +2,7 @@
 
 The same for `garrison review` and for the page, at any moment: while the agent works (what it has not committed
 included), while the work waits, after it has landed, and after it was refused, as long as git has its commits.
+Which entry of the queue a person sees and judges is decided at the end.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.errors import GarrisonError, NotFound
+from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.merge.explanation import describe_change
 from garrison.processes.run_branch import node_queue
 from garrison.records import run as run_records
@@ -22,8 +23,16 @@ from garrison.system.git import GitError
 from garrison.system.terminal_text import clean_lines, spell_hidden, spell_name
 from garrison.system.untrusted import read_end
 from garrison.values import Value, fields_of
-from garrison.views.conflicts import ConflictedFile, read_conflicts
-from garrison.views.diff import FILES, FileChange, totals
+from garrison.views.diff import (
+    BIG_FILE,
+    FILES,
+    SECONDS,
+    SUMMARISE_BIG_FILES,
+    FileChange,
+    changed_files,
+    show_line,
+    totals,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -314,3 +323,208 @@ def _artefacts(folder: Path) -> list[Artefact]:
             if path.is_file() and not path.is_symlink():
                 found.append(Artefact(path.name, path.stat().st_size))
     return found
+
+
+# ---- conflicts
+
+CONFLICTED_FILES = 20
+"""Conflicted files of which the pieces are shown; of the others the names."""
+CONFLICT_LINES = 200
+"""Lines shown of one file's conflicts."""
+AROUND = 2
+"""Lines before and after a conflict."""
+_BEGIN, _BASE, _MIDDLE, _END = "<<<<<<<", "|||||||", "=======", ">>>>>>>"
+
+
+class ConflictLine(Value):
+    """One line: `side` is `ours` (the target's), `theirs` (the node's), `both`, or `marker`."""
+
+    side: str
+    number: int
+    """Its number in the file with the conflict markers."""
+    text: str
+
+
+class ConflictedFile(Value):
+    """A file that git could not merge, with its conflicts."""
+
+    path: str
+    """Its name, spelled out."""
+    lines: Sequence[ConflictLine]
+    note: str = ""
+
+
+def read_conflicts(git: Git, ours: str, theirs: str) -> list[ConflictedFile]:
+    """Merge two commits where nothing is kept, and return the files in conflict."""
+    with git.open_scratch() as folder:
+        extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git.common / "objects")}
+        answer = git.run("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs, check=False,
+                         extra=extra, timeout=SECONDS)
+        if answer.code not in (0, 1):
+            raise GitError(("merge-tree",), answer.code, answer.err)
+        tree, *names = [part for part in answer.out.split("\0") if part]
+        found: list[ConflictedFile] = []
+        for name in dict.fromkeys(names if answer.code else ()):
+            lines: Sequence[ConflictLine] = ()
+            note = ""
+            if len(found) < CONFLICTED_FILES:
+                lines, note = _read_file(git, extra, f"{tree}:{name}")
+            found.append(ConflictedFile(spell_name(name), lines, note))
+        return found
+
+
+def _read_file(git: Git, extra: dict[str, str], blob: str) -> tuple[Sequence[ConflictLine], str]:
+    size = git.run("cat-file", "-s", blob, check=False, extra=extra)
+    if size.code:
+        return (), "one side has no such file"
+    if int(size.out) > BIG_FILE:
+        return (), f"too large to show: {int(size.out):,} bytes"
+    lines = conflict_lines(git.run("cat-file", "blob", blob, extra=extra, timeout=SECONDS).out)
+    if not lines:
+        return (), "no lines: one side deleted or renamed it, or it is data"
+    cut = f"… and {len(lines) - CONFLICT_LINES} lines more" if len(lines) > CONFLICT_LINES else ""
+    return lines[:CONFLICT_LINES], cut
+
+
+def conflict_lines(text: str) -> list[ConflictLine]:
+    """Return the conflicts of a file with markers, each with a few lines around it. Pure."""
+    rows = [_parse(row) for row in text.removesuffix("\n").split("\n")]
+    sides, side = [], "both"
+    for marker in (marker for marker, _ in rows):
+        if marker == _BEGIN and side == "both":
+            side = "ours"
+            sides.append("marker")
+        elif (marker == _MIDDLE and side in ("ours", "base")) or (marker == _BASE and side == "ours"):
+            side = "theirs" if marker == _MIDDLE else "base"
+            sides.append("marker")
+        elif marker == _END and side == "theirs":
+            side = "both"
+            sides.append("marker")
+        else:
+            sides.append(side)
+    near = {near for at, each in enumerate(sides) if each != "both" for near in range(at - AROUND, at + AROUND + 1)}
+    return [ConflictLine(sides[at], at + 1, show_line(row)[0]) for at, (_, row) in enumerate(rows) if at in near]
+
+
+def _parse(row: str) -> tuple[str, str]:
+    marker = row[:7]
+    is_marker = marker in (_BEGIN, _BASE, _MIDDLE, _END) and (len(row.rstrip("\r")) == 7 or row[7] == " ")
+    return (marker if is_marker else ""), row
+
+
+# ---- review
+
+OUTPUT_LINES = 20
+"""Lines of an agent's output that count as evidence."""
+DIFF_CHARACTERS = 4 << 20
+"""Longest diff; `git diff` shows more."""
+
+
+class Review(Value):
+    """Work of one attempt as a person judges it."""
+
+    run: str
+    node: str
+    attempt: int
+    commit: str
+    """Its last commit, which lands."""
+    entry: str
+    status: str
+    """Status of its merge entry (`merge/entry.py`), whose words scripts read."""
+    landing: str
+    """The same in the word that every view has for it, `waiting for approval` among them."""
+    target: str
+    commits: list[str]
+    """Its commits that the target does not have, oldest first: `oid subject`; of many the last
+    `changes.COMMITS`."""
+    more_commits: int
+    """Earlier commits, which are not listed."""
+    stat: str
+    diff: str
+    """Its changes; a character that a terminal acts upon or hides is spelled out as `‹U+001B›`."""
+    evidence: list[str]
+    files: list[ListedFile]
+    """Changed files with their added and removed lines, the first `diff.FILES`."""
+    file_count: int
+    added: int
+    removed: int
+    conflicts: list[ConflictedFile]
+    checks: list[Check]
+    artefacts: list[Artefact]
+    uncommitted: bool
+    """Set if the agent still works, and not all of it is committed."""
+
+
+def find_entries(runtime: Runtime, run: str, node: str) -> tuple[MergeQueue, list[MergeEntry]]:
+    """Return the queue of a run's nodes and the entries of a node, oldest first; NotFound if it has none."""
+    queue = node_queue(runtime, runtime.launch(run), "review")
+    entries = queue.state.entries_of(run, node)
+    if not entries:
+        raise NotFound(f"{node} of run {run} has no work in the merge queue yet; `garrison status {run}` shows it")
+    return queue, entries
+
+
+def choose_shown(entries: Sequence[MergeEntry], attempt: int | None = None, commit: str = "") -> MergeEntry:
+    """Return the latest entry, or that of an attempt and of a commit (or its beginning); NotFound. Pure."""
+    found = [entry for entry in entries if attempt in (None, entry.attempt) and entry.oid.startswith(commit.lower())]
+    if found:
+        return found[-1]
+    of = f"attempt {attempt} of {entries[-1].node}" if attempt is not None else entries[-1].node
+    raise NotFound(f"{of} has no work{f' at commit {commit}' if commit else ''} in the merge queue; "
+                   f"there {_list_attempts(entries)}")
+
+
+def choose_judged(entries: Sequence[MergeEntry], attempt: int | None = None, commit: str = "") -> MergeEntry:
+    """Return the entry that a person approves or rejects: the one that was looked at, by its attempt.
+
+    Without an attempt only where no other work of the node has ever waited for approval: a newer attempt may have been
+    queued since the person looked, and must not land unseen. Refused otherwise. Pure.
+    """
+    entry = choose_shown(entries, attempt, commit)
+    reviewed = [each for each in entries if each.approval]
+    if attempt is None and not commit and len(reviewed) > 1:
+        raise Refused(f"say which attempt of {entry.node} you have seen: --attempt N; there {_list_attempts(reviewed)}")
+    return entry
+
+
+def _list_attempts(entries: Sequence[MergeEntry]) -> str:
+    named = [f"attempt {entry.attempt} ({entry.oid[:SHORT]}, {entry.landing})" for entry in entries]
+    return f"{'is' if len(named) == 1 else 'are'} {', '.join(named)}"
+
+
+def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> Review:
+    """Read the work of an entry and the evidence for it; GitError if its commits are gone."""
+    return _review(runtime, queue, change_of_entry(queue.git, entry), entry.status)
+
+
+def read_unqueued(runtime: Runtime, run: str, node: str, attempt: int | None = None) -> Review:
+    """Read the work of an attempt that is not in the queue: its agent still works, or it was refused before."""
+    queue = node_queue(runtime, runtime.launch(run), "review")
+    return _review(runtime, queue, find_change(runtime, run, node, attempt, queue), "")
+
+
+def _review(runtime: Runtime, queue: MergeQueue, change: Change, status: str) -> Review:
+    git = queue.git
+    found = read_changes(runtime, queue, change, changed_files(git, change.base, change.head))
+    # the order of the files is a file that the repository's configuration may name
+    diff = git.run("diff", "--no-color", "-O/dev/null", change.base, change.head, "--",
+                   extra=SUMMARISE_BIG_FILES, timeout=SECONDS).out
+    cut = "\n… cut here; `git diff` shows all of it" * (len(diff) > DIFF_CHARACTERS)
+    return Review(
+        change.run, change.node, change.attempt, change.commit, change.entry, status, change.landing, change.target,
+        [f"{commit.oid[:SHORT]} {commit.subject}" for commit in found.commits], found.more_commits,
+        git.run("diff", "--stat=100", "-O/dev/null", change.base, change.head, "--", extra=SUMMARISE_BIG_FILES,
+                timeout=SECONDS).out.rstrip(),
+        spell_hidden(diff[:DIFF_CHARACTERS]) + cut, _evidence(found), found.files, found.count, found.added,
+        found.removed, found.conflicts, found.checks, found.artefacts, found.uncommitted)
+
+
+def _evidence(found: Changes) -> list[str]:
+    """Return what speaks for the work: how its agent ended, what was checked, the end of its output."""
+    lines = list(found.evidence)
+    lines += [f"{check.what} `{check.command}` {check.result}" for check in found.checks]
+    result, _ = read_result(Path(found.folder) / "result.json", found.run, found.node, found.attempt)
+    tail = result.tail.rstrip().splitlines()[-OUTPUT_LINES:] if result is not None else []
+    if tail:
+        lines += ["end of its output:", *(f"  {line}" for line in tail)]
+    return [*lines, f"all of it: {found.folder}"]

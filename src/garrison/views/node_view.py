@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
@@ -56,8 +56,10 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import NodeState, RunState
     from garrison.supervise.observer import Observer
     from garrison.views.process_view import ProcessView
-    from garrison.views.record_reader import RecordReader
     from garrison.views.run_model import RunModel
+
+
+T = TypeVar("T")
 
 
 class Parking(Value):
@@ -151,6 +153,42 @@ class QueueEntryView(Value):
     status: str
     age_s: float | None
     doing: str
+
+
+class RecordReader:
+    """Read records repeatedly. `problems` lists unreadable ones since it was last emptied, each once."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self._loaded: dict[Path, tuple[tuple[int, int, int], object]] = {}
+
+    def load(self, path: Path, load: Callable[[], T]) -> T | None:
+        """Return the result of `load` for `path`; None if there is no such file, or if it cannot be read."""
+        return self.attempt(lambda: self._load(path, load))
+
+    def _load(self, path: Path, load: Callable[[], T]) -> T | None:
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return None
+        stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        loaded = self._loaded.get(path)
+        if loaded is None or loaded[0] != stamp:
+            loaded = self._loaded[path] = (stamp, load())
+        return cast("T", loaded[1])  # what the same caller loads of this path
+
+    def attempt(self, read: Callable[[], T]) -> T | None:
+        """Return what `read` returns; None, and a line in `problems`, for what cannot be read."""
+        try:
+            return read()
+        except GarrisonError as error:
+            self.report(str(error))
+            return None
+
+    def report(self, problem: str) -> None:
+        """List a problem."""
+        if problem not in self.problems:
+            self.problems.append(problem)
 
 
 class NodeReader:

@@ -1,8 +1,9 @@
-"""Timeline of a run: what each node did or waited for and when, from the records of the run's journals. Pure.
+"""Timeline of a run: what each node did or waited for and when, and what it has cost over time.
 
 A `TimelineModel` replays records into the run's `RunModel` and asks after each one what the nodes concerned do now; a
 span begins and ends where that changes. So the spans of a node never overlap, and they use the words of every other
 view. Times are seconds since the epoch. `RunTimeline` is what `garrison timeline` and the page draw.
+All but the reader at the end is pure. It adds what no journal holds: costs, waits for limits, and the plan.
 """
 
 from __future__ import annotations
@@ -10,26 +11,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from heapq import heappop, heappush
+from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
+from garrison.agents.claude.policy import NEEDS_PERSON
+from garrison.errors import GarrisonError, NotFound
 from garrison.merge import records as queue_records
 from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged
+from garrison.pipeline.plan import RunPlan
 from garrison.pipeline.questions import SIGNAL
 from garrison.processes.guardian.parking import find_parked
+from garrison.processes.run_plan import read_plan
 from garrison.processes.run_state import ENDED, NodeState
 from garrison.processes.run_status import Status
+from garrison.records import costs
+from garrison.records import run as run_records
+from garrison.records.costs import UsageRecord
 from garrison.records.events import ChildDied, ChildSpawned, GuardianSignal
+from garrison.records.json_io import read_lines
 from garrison.records.names import Key
-from garrison.supervise.death_classes import ruling
+from garrison.records.run import Launch, RunFiles
+from garrison.supervise.death_classes import RATE_LIMIT, ruling
 from garrison.system.clock import from_iso
 from garrison.values import Value, replace
-from garrison.views.cost_series import NO_COSTS, CostSeries
-from garrison.views.event_log import NODE_ROLES, QUEUE, RUNNER, Record
+from garrison.views.event_log import NODE_ROLES, QUEUE, RUNNER, EventLog, Record
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
+from garrison.views.run_view import RunReader
 
 TEXT = 300
 """Characters of a reason within a timeline."""
@@ -135,6 +147,80 @@ class QueueFigures(Value):
     """Gate runs that did not pass."""
     gates: Sequence[GateRun] = ()
     landings: Sequence[float] = ()
+
+
+STEPS = 60
+"""Times at which sums are given."""
+SHOWN = 12
+"""Nodes with a series of their own, the most expensive; the others are one."""
+OTHERS = "others"
+UNKNOWN = "unknown"
+"""Model of a cost that no call names."""
+
+
+class Payment(Value):
+    """One call of a model, or another cost of a session."""
+
+    at: float
+    node: str
+    model: str
+    usd: float
+
+
+class CostSeries(Value):
+    """Sums in US dollars at `times`, by node and by model; the last ones are the totals, which are `usd` in all."""
+
+    times: Sequence[float] = ()
+    nodes: Mapping[str, Sequence[float]] = MappingProxyType({})
+    models: Mapping[str, Sequence[float]] = MappingProxyType({})
+    usd: float = 0.0
+
+
+NO_COSTS = CostSeries()
+
+
+def payments(node: str, records: Sequence[UsageRecord]) -> list[Payment]:
+    """Return the costs in one usage file of a node, each at its time; their sum is that of the file."""
+    whole = costs.total(records).usd
+    calls = {f"{record.session}/{record.message}": record for record in records if record.kind == "call"}
+    estimated = sum(call.usd for call in calls.values())
+    if estimated:
+        share = whole / estimated
+        return [Payment(from_iso(call.at), node, call.model or UNKNOWN, call.usd * share) for call in calls.values()]
+    last = records[-1] if records else None
+    return [Payment(from_iso(last.at), node, last.model or UNKNOWN, whole)] if last is not None and whole else []
+
+
+def cost_series(paid: Iterable[Payment], begin: float, end: float, steps: int = STEPS) -> CostSeries:
+    """Return the sums from `begin` to `end`; a cost outside counts at the nearer of the two."""
+    ordered = sorted(paid, key=lambda each: each.at)
+    if not ordered:
+        return NO_COSTS
+    width = max(end - begin, 0.001) / steps
+    times = [round(begin + width * (step + 1), 3) for step in range(steps)]
+    nodes: dict[str, list[float]] = {}
+    models: dict[str, list[float]] = {}
+    for each in ordered:
+        step = min(max(int((each.at - begin) / width), 0), steps - 1)
+        for name, series in ((each.node, nodes), (each.model, models)):
+            series.setdefault(name, [0.0] * steps)[step] += each.usd
+    summed = _summed(models)
+    return CostSeries(times, _most(_summed(nodes)), summed, round(sum(sums[-1] for sums in summed.values()), 6))
+
+
+def _summed(series: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Return cumulative series, the largest total first."""
+    summed: dict[str, list[float]] = {}
+    for name, parts in series.items():
+        total = 0.0
+        summed[name] = [round(total := total + part, 6) for part in parts]
+    return dict(sorted(summed.items(), key=lambda item: -item[1][-1]))
+
+
+def _most(series: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    shown = dict(list(series.items())[:SHOWN])
+    rest = list(series.values())[SHOWN:]
+    return {**shown, **({OTHERS: [round(sum(sums), 6) for sums in zip(*rest, strict=True)]} if rest else {})}
 
 
 class Estimate(Value):
@@ -536,3 +622,86 @@ def simulate(rest: Mapping[str, float], before: Mapping[str, Sequence[str]], age
             if not open_before[other]:
                 heappush(ready, (ready_at[other], other))
     return last
+
+
+# ---- reading
+
+LIMITS = frozenset({RATE_LIMIT, *NEEDS_PERSON})
+"""Endings of a session's connection after which it waits for a limit."""
+
+
+class TimelineReader:
+    """Reader of one run's timeline; NotFound for a run that does not exist. Call it from one thread at a time."""
+
+    def __init__(self, home: Path, run: str) -> None:
+        self.home, self.run, self.files = home, run, RunFiles(home, run)
+        launch = run_records.load(Launch, self.files.launch)
+        if launch is None:
+            raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
+        self.launch, self._log, self._model = launch, EventLog(home, run), TimelineModel(run)
+        self._runs, self._usage = RunReader(home), costs.UsageCache()
+
+    def read(self) -> RunTimeline:
+        """Return the timeline up to now."""
+        for record in self._log.records():
+            self._model.apply(record)
+        view = self._runs.read(self.run, details=False)
+        now = self._runs.observer.clock.time()
+        made = self._model.timeline(now, view.status, alive=view.living, predecessors=self._predecessors,
+                                    agents=self.launch.max_agents, waits=self._waits())
+        return replace(made, costs=self._costs(made), problems=self.problems)
+
+    @property
+    def problems(self) -> list[str]:
+        return [*sorted(self._log.problems), *self._model.model.problems]
+
+    @cached_property
+    def _predecessors(self) -> Mapping[str, Sequence[str]]:
+        try:
+            plan = read_plan(self.files)
+        except (GarrisonError, OSError):
+            return {}
+        return tasks_before(plan) if plan.flow == "dag" else {}
+
+    def _costs(self, made: RunTimeline) -> CostSeries:
+        paid = [each for _, node, path in costs.usage_files(self.home, self.run)
+                for each in payments(node, self._usage.read(path))]
+        return cost_series(paid, made.begin, made.end)
+
+    def _waits(self) -> dict[str, list[Span]]:
+        """Return node → when its sessions waited for a limit: from that ending to the next prompt."""
+        waits: dict[str, list[Span]] = {}
+        for endings in self.files.root.glob("nodes/*/*/claude/endings.jsonl"):
+            spans = limit_spans(read_lines(endings), read_lines(endings.with_name("prompts.jsonl")))
+            if spans:
+                waits.setdefault(endings.parent.parent.parent.name, []).extend(spans)
+        return waits
+
+
+def limit_spans(endings: Sequence[Mapping[str, object]], prompts: Sequence[Mapping[str, object]]) -> list[Span]:
+    """Return when a session waited for a limit; `prompts` are its connections' first messages. Pure."""
+    begins = sorted(at for each in prompts if isinstance(at := each.get("at"), int | float))
+    return [Span(SpanKind.LIMIT, to_ms(at), next((to_ms(begin) for begin in begins if begin > at), None),
+                 text=str(ending.get("reason") or ending.get("kind")))
+            for ending in endings if ending.get("kind") in LIMITS and isinstance(at := ending.get("at"), int | float)]
+
+
+def tasks_before(plan: RunPlan) -> dict[str, list[str]]:
+    """Return task → the tasks, gates and inner pipelines before it: what the flow itself does (a fork, a join, a
+    decision) is looked through. Pure.
+    """
+    found: dict[str, list[str]] = {}
+    for task in plan.tasks:
+        before: dict[str, None] = {}
+        seen, queue = {task}, list(plan.predecessors.get(task, ()))
+        while queue:
+            name = queue.pop(0)
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in plan.tasks or name in plan.gates:
+                before[name] = None
+            else:
+                queue += plan.predecessors.get(name, ())
+        found[task] = list(before)
+    return found

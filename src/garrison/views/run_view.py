@@ -7,6 +7,7 @@ position, records only if their file changed. Unreadable records are listed in `
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,11 +48,11 @@ from garrison.views.node_view import (
     NodeReader,
     NodeView,
     QueueEntryView,
+    RecordReader,
     ShownNode,
     place_of,
 )
 from garrison.views.process_view import ProcessView, ShownProcess, observe_process
-from garrison.views.record_reader import RecordReader
 from garrison.views.run_model import Lifecycle, RunModel
 from garrison.views.usage import describe_cost, rounded
 from garrison.views.waits import PersonWait, ShownWait, waits_of

@@ -20,6 +20,7 @@ from garrison.records.run import Launch, RunFiles
 from garrison.values import Value, fields_of
 from garrison.views.event_log import QUEUE
 from garrison.views.page_view import SignalEntry, TimelineEntry
+from garrison.views.run_timeline import RunTimeline, TimelineReader
 from garrison.web.run_stream import FollowedRun
 
 PAGE, MOST = 100, 500
@@ -158,3 +159,29 @@ class Histories:
             if len(self._kept) > KEPT_RUNS:
                 self._kept.popitem(last=False)
             return history.page(which, wanted.check())
+
+
+# ---- timelines
+
+KEPT = 8
+"""Readers kept in memory."""
+
+
+class Timelines:
+    """Readers of the timelines of one home's runs."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._readers: OrderedDict[tuple[str, int], TimelineReader] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, run: str) -> RunTimeline:
+        """Return the timeline of a run; NotFound for a run that does not exist. Reads files."""
+        with self._lock:
+            launch = RunFiles(self.home, run).launch
+            key = (run, launch.stat().st_ino if launch.exists() else 0)  # another run may have a removed one's name
+            reader = self._readers.pop(key, None) or TimelineReader(self.home, run)
+            self._readers[key] = reader
+            while len(self._readers) > KEPT:
+                self._readers.popitem(last=False)
+            return reader.read()

@@ -26,9 +26,9 @@ from garrison.records.names import Key, branch_name
 from garrison.records.run import Result, RunFiles, Task
 from garrison.records.store import Store
 from garrison.values import Value, replace
+from garrison.views.changes import choose_shown, find_entries
 from garrison.views.event_log import NODE_ROLES, Event, EventLog
 from garrison.views.explain import change_of, explain
-from garrison.views.review import choose_shown, find_entries
 
 T = TypeVar("T")
 LOG_BYTES = 256 << 10

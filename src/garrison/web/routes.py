@@ -23,12 +23,11 @@ from garrison.values import replace
 from garrison.views.waits import REVIEW
 from garrison.web import access, actions, changes, chat, connections, node, responses
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
-from garrison.web.history import PAGE, Histories, Wanted
+from garrison.web.history import PAGE, Histories, Timelines, Wanted
 from garrison.web.node import Piece
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
 from garrison.web.terminals import Terminals, size_of, typed_of
-from garrison.web.timelines import Timelines
 from garrison.web.webhooks import Webhooks
 
 RUNS = 100

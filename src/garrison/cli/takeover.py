@@ -119,8 +119,7 @@ def _task_and_worktree(runtime: Runtime, key: Key) -> tuple[Task, Path]:
     identity = runtime.store.read(Identity, key)
     if identity is None or not identity.worktree:
         raise NotFound(f"{key.name} of run {key.run} has not started; `garrison status {key.run}` shows what it does")
-    attempt = int(identity.metadata.get("attempt", 1))
-    task = run_records.load(Task, runtime.files(key.run).attempt(key.name, attempt) / "task.json")
+    task = run_records.load(Task, runtime.files(key.run).attempt(key.name, identity.attempt) / "task.json")
     worktree = Path(identity.worktree)
     if task is None or not worktree.is_dir():
         raise Refused(f"{key.name} of run {key.run} no longer has a worktree; there is nothing to take over")

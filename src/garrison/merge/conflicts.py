@@ -7,7 +7,7 @@ chooses which: `PairConflicts` finds the pairs, and remembers them, as commits n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
 from garrison.merge import union
@@ -129,7 +129,7 @@ class ConflictMatrix(Value):
     conflicts: tuple[Conflict, ...]
     gone: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 

@@ -10,7 +10,7 @@ entries earlier. Entries therefore age with every later entry, and no clock is r
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.ends import ChangeKind, Told
 from garrison.errors import ForbiddenTransition, UsageError
@@ -161,9 +161,9 @@ class MergeEntry(Record):
         """Return (run, node): only an entry of the same key supersedes this one."""
         return (self.run, self.node)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it for JSON; `node_id` repeats `node` for readers that know it by that name."""
-        body: dict[str, Any] = fields_of(self)
+        body: dict[str, object] = fields_of(self)
         return {**body, "files": list(self.files), "united": list(self.united),
                 "waits_for": list(self.waits_for), "depends_on": list(self.depends_on), "node_id": self.node,
                 "changes": [change._asdict() for change in self.changes or ()]}
@@ -279,7 +279,7 @@ class Outcome(Value):
     type: str
     seq: int
     at: str
-    payload: dict[str, Any]
+    payload: dict[str, object]
 
 
 def make_outcome(entry: MergeEntry, signal_type: str, seq: int, at: str) -> Outcome:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
 
 from garrison.values import Value
 
@@ -391,10 +390,10 @@ def is_same_section(section: Section, before: bytes | None, after: bytes | None)
     return all(_select(old, key) == _select(new, key) for key in section.keys)
 
 
-_UNREADABLE: Any = object()
+_UNREADABLE: object = object()
 
 
-def _parse(form: Form, data: bytes | None) -> Any:
+def _parse(form: Form, data: bytes | None) -> object:
     import configparser  # late, as tomllib: few gates have sections of a manifest
     import tomllib
 
@@ -415,13 +414,13 @@ def _parse(form: Form, data: bytes | None) -> Any:
         return _UNREADABLE
 
 
-def _look_up(value: Any, key: str) -> Any:
+def _look_up(value: object, key: str) -> object:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
-def _select(value: Any, key: str) -> Any:
+def _select(value: object, key: str) -> object:
     """Return what a key names; with a pattern, or of an ini file, the parts of that level that match."""
     if "*" in key or ":" in key:
         above, _, last = key.rpartition(".")
@@ -490,7 +489,7 @@ class Makefile(Value):
 
         return [_USED.sub(expand, line) for name in self._closure(targets) for line in self.rules[name][1]]
 
-    def view(self, targets: Sequence[str]) -> tuple[Any, ...]:
+    def view(self, targets: Sequence[str]) -> tuple[object, ...]:
         """Return what decides what some targets do: their rules, the variables that these use, and what is included."""
         names = self._closure(targets)
         rules = {name: self.rules[name] for name in names}

@@ -8,7 +8,7 @@ log of a waiting entry, and the one that explains a pause.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.merge import records
@@ -53,7 +53,7 @@ class PastLanding(Value):
     tip: str = ""
     """Commit to which that swap moved the target; '' if it did not move."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it for JSON; `foreign` says that the queue did not do it."""
         return {**asdict(self), "foreign": not self.entry}
 

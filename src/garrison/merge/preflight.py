@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlparse
 
 from garrison.errors import ForeignImports, PreflightRed, Refused
@@ -329,7 +328,7 @@ def _editable_installs(site: Path) -> list[tuple[str, Path]]:
     return packages
 
 
-def _literal(text: str) -> dict[str, Any]:
+def _literal(text: str) -> dict[str, str | list[str]]:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):

@@ -93,7 +93,7 @@ class Finding(Value):
     what: str
     repaired: bool
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"what": self.what, "mended": self.repaired}
 
 

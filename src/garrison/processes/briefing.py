@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.agents import prompt
 from garrison.agents.base import ANSWERED, FEEDBACK, MESSAGES, REFUSAL_LOG, REPLIES, VALIDATOR, read_notes
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
-    from garrison.records.events import FactRecorded
+    from garrison.records.events import Event, FactRecorded
     from garrison.records.failover import Failover
     from garrison.records.run import Launch, Result, RunFiles
     from garrison.system.git import Git
@@ -265,7 +265,7 @@ class Briefer:
                             progress=self.progress(), notes=notes,
                             predecessors=tuple(dict.fromkeys(each.previous for each in self.failovers if each.started)))
 
-    def _journal(self, attempt: int) -> list[tuple[str, Any]]:
+    def _journal(self, attempt: int) -> list[tuple[str, Event | None]]:
         from garrison.records.events import read_attempt
 
         return read_attempt(self.files.process_journal(f"runner-{self.task.node}"), attempt)
@@ -385,8 +385,7 @@ class Briefer:
             for entry in journal.read_all(self.files.journal):
                 event = decode(entry)
                 if isinstance(event, GuardianSignal) and event.type == "INPUT_RESPONSE" and event.flow is not None:
-                    outcome = event.flow.body.get("outcome") or {}
-                    text = str((outcome.get("context_updates") or {}).get("human.gate.text") or "")
+                    text = str(event.flow.outcome.context_updates.get("human.gate.text") or "")
                     words.append(PersonsWord(text, "", f"at the gate {event.node}", entry.at))
         return words
 
@@ -413,7 +412,7 @@ class Briefer:
 
         return node_queue(self.runtime, self.launch, "briefing", self.git)
 
-    def _refused_by(self, entry: MergeEntry | None, events: Sequence[Any], attempt: int) -> RefusedBy:
+    def _refused_by(self, entry: MergeEntry | None, events: Sequence[Event | None], attempt: int) -> RefusedBy:
         from garrison.records.events import FactRecorded
 
         if entry is not None:
@@ -431,7 +430,7 @@ class Briefer:
             return RefusedBy.OUTAGE if was_hindered(self.files.attempt(self.task.node, attempt)) else RefusedBy.FAILED
         return _BY_KIND.get(kind, RefusedBy.RUN)
 
-    def _rescue(self, events: Iterable[Any], attempt: int) -> str:
+    def _rescue(self, events: Iterable[Event | None], attempt: int) -> str:
         """Return the ref under which the attempt's work was saved at its end, '' for none."""
         from garrison.records.events import WorkSaved
 

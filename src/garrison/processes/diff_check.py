@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.config import PROJECT_FILE, GuardConfig, read_config
 from garrison.ends import UNREADABLE_GUARD, ChangeKind, Effect, Told
@@ -52,7 +52,7 @@ class Inspected(NamedTuple):
 
 
 def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str, gates: Iterable[str],
-                   said: Mapping[str, Any]) -> Inspected:
+                   said: Mapping[str, object]) -> Inspected:
     """Look at a branch that is to land.
 
     Args:

@@ -513,7 +513,7 @@ def find_finished_steps(stored: Iterable[Entry]) -> dict[tuple[str, int], FlowAd
         with suppress(ValueError, KeyError, TypeError):
             event = decode(entry)
             if isinstance(event, FlowAdvanced) and event.event == "finished":
-                found[event.place, int(event.body.get("attempt", 0))] = event
+                found[event.place, int(str(event.body.get("attempt", 0)))] = event
     return found
 
 
@@ -588,7 +588,7 @@ def _journaled(place: Place, evidence: RunEvidence) -> FlowAdvanced | None:
 
 
 def _has_failed(finished: FlowAdvanced) -> bool:
-    return finished.body["outcome"]["status"] in (FAIL, RETRY)
+    return finished.outcome.status in (FAIL, RETRY)
 
 
 def _attempts_of(place: Place, evidence: RunEvidence) -> list[AttemptEvidence]:

@@ -216,7 +216,7 @@ def _resume_adhoc(runtime: Runtime, launch: run_records.Launch) -> ResumeResult:
     decision = decide_adhoc(launch, runner, _observe(runtime, Key("orchestrator", node, launch.run_id)))
     if decision is not None:
         return decision
-    attempt = int(runner.identity.metadata.get("attempt", 1)) if runner.identity is not None else 1
+    attempt = runner.identity.attempt if runner.identity is not None else 1
     path = runtime.files(launch.run_id).attempt(node, attempt) / "task.json"
     task = run_records.load(run_records.Task, path)
     if task is None:

@@ -11,7 +11,7 @@ The node ends with its nested flow, and the nested flow with its node.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.pipeline.fidelity import carryover_of, incoming_edge, session_updates, upstream_of
 from garrison.pipeline.flow import (
@@ -68,7 +68,7 @@ class RunFlow:
     """Flow of one run, or of a pipeline nested in it."""
 
     def __init__(self, program: Program, run: str, nested: Mapping[str, RunPlan] | None = None,
-                 context: Mapping[str, Any] | None = None) -> None:
+                 context: Mapping[str, object] | None = None) -> None:
         self.program, self.run, self.nested = program, run, nested or {}
         self.children: dict[str, RunFlow] = {}
         """Step of a node that runs a pipeline → the flow of that pipeline."""
@@ -142,13 +142,13 @@ class RunFlow:
     def steps(self) -> set[str]:
         return {step_id(place) for place in self.places.values()}
 
-    def nested_nodes(self) -> dict[str, dict[str, Any]]:
+    def nested_nodes(self) -> dict[str, dict[str, object]]:
         """Return for each node that runs a pipeline: status (pending, active, done, failed), outcome, reason, visits.
 
         Those of a nested pipeline are listed only while it runs.
         """
         active = {} if self.state.ended else {place.node: place for place in self.state.in_flight.values()}
-        nodes: dict[str, dict[str, Any]] = {}
+        nodes: dict[str, dict[str, object]] = {}
         for name in self.nested:
             last = self.state.outcomes.get(name)
             status = "active" if name in active else "pending" if last is None else "failed" if last.failed else "done"
@@ -161,7 +161,7 @@ class RunFlow:
 
     # ---- events
 
-    def apply(self, data: Mapping[str, Any]) -> None:
+    def apply(self, data: Mapping[str, object]) -> None:
         """Advance by one journaled event of the flow."""
         step, is_inside, rest = str(data.get("place_id", "")).partition(CHILD_SEPARATOR)
         if is_inside:
@@ -211,7 +211,7 @@ class RunFlow:
     def _node(self, place: Place) -> Node:
         return self.program.graph.nodes[place.node]
 
-    def telemetry(self) -> dict[str, Any]:
+    def telemetry(self) -> dict[str, object]:
         return telemetry_of(checkpoint_of(self.program, self.state, self.run, ""))
 
     # ---- places
@@ -223,7 +223,7 @@ class RunFlow:
             return self, self.state.in_flight[place.id]
         return self.children[step].locate(replace(place, id=rest))
 
-    def context(self, place: Place) -> dict[str, Any]:
+    def context(self, place: Place) -> dict[str, object]:
         flow, located = self.locate(place)
         return dict(flow.state.context(located.branch))
 
@@ -256,7 +256,7 @@ class RunFlow:
 
     # ---- snapshots
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         children = {step: child.to_data() for step, child in self.children.items()}
         return {**self.state.to_data(), **({"children": children} if children else {})}
 

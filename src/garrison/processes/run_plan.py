@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.ends import KEPT, RefusedBy
 from garrison.errors import RecordError, Refused
@@ -73,7 +73,7 @@ def graph_hash(text: str, plan: RunPlan) -> str:
 
 
 def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
-               context: dict[str, Any] | None = None, carried: Carryover | None = None,
+               context: dict[str, object] | None = None, carried: Carryover | None = None,
                landed: Sequence[dict[str, str]] = ()) -> Task:
     """Return the task of a node's current attempt.
 
@@ -150,7 +150,7 @@ def may_change_nothing(planned: PlannedTask, agent: str) -> bool:
     return agent == "command" and not text(planned.attrs, "prompt")
 
 
-def _to_json(attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _to_json(attrs: Mapping[str, object]) -> dict[str, object]:
     return {str(name): value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
             for name, value in dict(attrs).items()}
 

@@ -559,9 +559,8 @@ def from_snapshot(data: Mapping[str, object]) -> RunState:
 
 def outcome_summary(event: FlowAdvanced, before: NodeOutcome | None) -> NodeOutcome:
     """Return the outcome of a finished step, for people; `before` is that of the node's previous step."""
-    outcome = event.body["outcome"]
-    return NodeOutcome(outcome["status"], outcome.get("preferred_label", ""),
-                       outcome.get("failure_reason", "").partition("\n")[0], event.place,
+    outcome = event.outcome
+    return NodeOutcome(outcome.status, outcome.preferred_label, outcome.failure_reason.partition("\n")[0], event.place,
                        1 + before.ends if before else 1)
 
 

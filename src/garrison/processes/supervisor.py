@@ -209,8 +209,7 @@ class Supervisor:
             fenced = fence(self.runtime.observer, child.identity, cause, death_class,
                            child.evidence if child.hung else None, child.observation)
             if fenced.status != "terminated":  # one that lingers after its graceful end did not die
-                self.record(ChildFenced(fenced.key.full, fenced.incarnation, fenced.reason,
-                                        fenced.metadata.get("evidence", {})))
+                self.record(ChildFenced(fenced.key.full, fenced.incarnation, fenced.reason, fenced.evidence))
             failpoint.here(":fenced")
             self.sweep(fenced)
             failpoint.here(":swept")
@@ -267,7 +266,7 @@ class Supervisor:
         assert child.identity is not None
         identity = child.identity
         self.sweep(identity)
-        why, death_class = identity.reason, identity.metadata.get("class", CRASH)
+        why, death_class = identity.reason, str(identity.metadata.get("class", CRASH))
         if identity.departure is Departure.HANGUP:
             server_died = _lost_tmux_server(identity)
             why = describe_hangup(server_died=server_died, has_session=bool(identity.tmux))
@@ -350,7 +349,8 @@ class Supervisor:
         """Pass a signal on to another process, under the same id."""
         self._post(recipient, received.signal_type, received.payload, received.node_id, received.attempt, received.id)
 
-    def _post(self, recipient: Key, type_: str, data: dict[str, Any], node: str | None, attempt: int, id_: str) -> None:
+    def _post(self, recipient: Key, type_: str, data: dict[str, object], node: str | None, attempt: int,
+              id_: str) -> None:
         key = self.incarnation.key
         source = {"role": key.role, "name": key.name, "incarnation": self.incarnation.number}
         signals.post(self.runtime.home, Signal(

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from garrison.records.json_io import read_json, write_json
 from garrison.records.record import from_data
@@ -86,7 +85,7 @@ def read_answer(folder: Path, since: float = 0.0) -> ApiAnswer | None:
 # ---- what an answer says, pure
 
 
-def read_error(body: Any) -> tuple[str, str]:
+def read_error(body: object) -> tuple[str, str]:
     """Return the name and the message of the error in an API's answer, '' for what it does not tell."""
     if isinstance(body, list):  # Gemini streams an array
         body = next(iter(body), None)

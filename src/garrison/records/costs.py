@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from garrison.records.failover import EARLIER
 from garrison.records.json_io import append_line, read_json, read_lines, write_json
+from garrison.records.record import from_data
 from garrison.values import Value, fields_of
 
 PRICES_OF = "2026-11-29"
@@ -142,7 +143,7 @@ NO_LIMITS = Limits()
 # ---- sums
 
 
-def estimate(model: str, usage: Mapping[str, Any]) -> float:
+def estimate(model: str, usage: Mapping[str, object]) -> float:
     """Return the cost of one response in US dollars by its token counts, named as in the Messages API."""
     price = price_of(model)
     counts = [token_count(usage, name) for name in (
@@ -181,13 +182,13 @@ def _price_of_other(model: str) -> Price:
     return versions.get((int(major), int(minor))) or max(versions.values())
 
 
-def token_count(usage: Mapping[str, Any], name: str) -> int:
+def token_count(usage: Mapping[str, object], name: str) -> int:
     """Return a count; 0 for anything else, so that a proxy's nonsense neither ends a session nor returns money."""
     value = usage.get(name)
     return int(value) if isinstance(value, int | float) and 0 <= value < float("inf") else 0
 
 
-def call_record(session: str, at: str, message: str, model: str, usage: Mapping[str, Any],
+def call_record(session: str, at: str, message: str, model: str, usage: Mapping[str, object],
                 connection: str = "") -> UsageRecord:
     """Return the record of one response by its token counts, named as in the Messages API."""
     return UsageRecord("call", session, at, estimate(model, usage), model, message, token_count(usage, "input_tokens"),
@@ -341,13 +342,13 @@ class UsageLog:
         self._path, self._session = path, session
         self._connection = now()
 
-    def record(self, event: Mapping[str, Any]) -> None:
+    def record(self, event: Mapping[str, object]) -> None:
         """Append a `usage` or `result` event; other events are ignored."""
         if event["kind"] == "usage":
-            append_usage(self._path, call_record(self._session, now(), event["message"], event["model"],
-                                                 event["usage"], self._connection))
+            append_usage(self._path, call_record(self._session, now(), str(event["message"]), str(event["model"]),
+                                                 from_data(dict[str, object], event["usage"]), self._connection))
         elif event["kind"] == "result" and event.get("usd"):
-            append_usage(self._path, UsageRecord("result", self._session, now(), event["usd"],
+            append_usage(self._path, UsageRecord("result", self._session, now(), from_data(float, event["usd"]),
                                                  connection=self._connection))
 
 
@@ -372,7 +373,7 @@ def note_window(folder: Path, kind: str, used: float | None, resets_at: float | 
 def describe_windows(home: Path, run: str) -> str:
     """Return what a run's subscription has left, as last heard: `5 h: 62 % used until 17:40 UTC, week: 12 % used`; ''
     for a run that pays by tokens."""
-    latest: dict[str, Mapping[str, Any]] = {}
+    latest: dict[str, Mapping[str, object]] = {}
     for _, _, path in usage_files(home, run):
         noted = read_json(path.with_name(WINDOWS_FILE))
         for kind, window in (noted.items() if isinstance(noted, dict) else ()):
@@ -382,7 +383,7 @@ def describe_windows(home: Path, run: str) -> str:
     return ", ".join(_describe_window(name, latest[kind]) for kind, name in _WINDOWS.items() if kind in latest)
 
 
-def _describe_window(name: str, window: Mapping[str, Any]) -> str:
+def _describe_window(name: str, window: Mapping[str, object]) -> str:
     used, resets_at = window.get("used"), window.get("resets_at")
     amount = f"{used:.0%} used".replace("%", " %") if isinstance(used, int | float) else \
         "used up" if window.get("status") == "rejected" else "not used up"

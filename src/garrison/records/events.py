@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args
+from typing import TYPE_CHECKING, ClassVar, TypedDict, get_args
 
 import msgspec
 
@@ -28,7 +28,7 @@ from garrison.ends import End, Told
 from garrison.errors import GarrisonError
 from garrison.records import earlier, journal
 from garrison.records.record import Record, from_data, stated
-from garrison.values import asdict, replace
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -210,6 +210,15 @@ class NodeChanged(Record):
     """Of a new attempt: the agent that does it in place of the node's own, since that one's work was refused."""
 
 
+class StepOutcome(Value):
+    """What a step of the flow came to, of its `pipeline.outcome.Outcome`."""
+
+    status: str = ""
+    preferred_label: str = ""
+    failure_reason: str = ""
+    context_updates: dict[str, object] = msgspec.field(default_factory=dict)
+
+
 class FlowAdvanced(Record):
     """An event of the flow (`pipeline.flow.events`): `body` is that event as data.
 
@@ -217,7 +226,7 @@ class FlowAdvanced(Record):
     """
 
     kind: ClassVar[str] = "flow"
-    body: dict[str, Any]
+    body: dict[str, object]
     node: str = stated("")
     took: str = stated("")
 
@@ -230,6 +239,11 @@ class FlowAdvanced(Record):
         """Return the id of the place that it ends; '' for an event of the whole flow."""
         return str(self.body.get("place_id", ""))
 
+    @property
+    def outcome(self) -> StepOutcome:
+        """Return what the place came to, empty for an event of the whole flow."""
+        return from_data(StepOutcome, self.body.get("outcome") or {})
+
 
 class GateChanged(Record):
     """A gate was opened, or closed with its place; `body` is the open gate (see `pipeline.gates`)."""
@@ -238,7 +252,7 @@ class GateChanged(Record):
     place: str
     node: str
     closed: bool = stated(False)
-    body: dict[str, Any] = stated({})
+    body: dict[str, object] = stated({})
 
 
 class ManagerCycled(Record):
@@ -604,21 +618,21 @@ def decode(entry: Entry) -> Event | None:
     return decode_data(entry.kind, entry.data)
 
 
-def decode_data(kind: str, data: Mapping[str, Any]) -> Event | None:
+def decode_data(kind: str, data: Mapping[str, object]) -> Event | None:
     """Return the event of a record's kind and data; as `decode`."""
     match kind:
         case "flow":
             return _decode_flow(data)
         case "gate":
             body = {name: value for name, value in data.items() if name != "closed"}
-            return GateChanged(data["place"], data["node"], bool(data.get("closed")), body)
+            return GateChanged(str(data["place"]), str(data["node"]), bool(data.get("closed")), body)
         case "snapshot":
             return Snapshot(dict(data))
     cls = _class_of_signal(data) if kind == "signal" else _CLASSES.get(kind)
     if cls is None:
         return None
     if data.get("flow"):
-        data = {**data, "flow": _decode_flow(data["flow"])}
+        data = {**data, "flow": _decode_flow(from_data(dict[str, object], data["flow"]))}
     return from_data(cls, data)
 
 
@@ -627,11 +641,11 @@ def _encode_flow(event: FlowAdvanced) -> dict[str, object]:
     return {**event.body, **{name: value for name, value in named.items() if value}}
 
 
-def _decode_flow(data: Mapping[str, Any]) -> FlowAdvanced:
+def _decode_flow(data: Mapping[str, object]) -> FlowAdvanced:
     body = {name: value for name, value in data.items() if name not in ("node", "took")}
-    return FlowAdvanced(body, data.get("node", ""), data.get("took", ""))
+    return FlowAdvanced(body, str(data.get("node", "")), str(data.get("took", "")))
 
 
-def _class_of_signal(data: Mapping[str, Any]) -> type[Event]:
+def _class_of_signal(data: Mapping[str, object]) -> type[Event]:
     """Return the class of a record of kind `signal`; a key that only one process writes tells whose it is."""
     return LauncherSignal if "payload" in data else GuardianSignal if "node" in data else RunnerSignal

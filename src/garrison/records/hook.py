@@ -6,8 +6,6 @@ continues. Each process moves only its own hook.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from garrison.errors import ForbiddenTransition, UsageError
@@ -35,7 +33,7 @@ class Hook(Value):
     updated_at: str
     phase: str = "planning"
     incarnation: int = 1
-    phase_history: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    phase_history: list[dict[str, object]] = msgspec.field(default_factory=list)
     last_committed_node: str | None = None
     resumption_instructions: str | None = None
     predecessor_hook_id: str | None = None
@@ -68,7 +66,7 @@ def change_phase(hook: Hook, phase: str, now: str) -> Hook:
     allowed = PHASES[hook.phase]
     if phase not in allowed:
         raise ForbiddenTransition(f"hook {hook.key.full}", hook.phase, phase, allowed)
-    entry: dict[str, Any] = {"from": hook.phase, "to": phase, "at": now}
+    entry: dict[str, object] = {"from": hook.phase, "to": phase, "at": now}
     if phase == "executing" and hook.phase != "planning":
         entry["rework"] = True
     return replace(hook, phase=phase, updated_at=now, phase_history=[*hook.phase_history, entry],
@@ -93,7 +91,7 @@ def reopen(hook: Hook, now: str) -> Hook:
     """
     if hook.phase != "merged":
         return hook
-    entry: dict[str, Any] = {"from": "merged", "to": "planning", "at": now, "again": True}
+    entry: dict[str, object] = {"from": "merged", "to": "planning", "at": now, "again": True}
     return replace(hook, phase="planning", updated_at=now, phase_history=[*hook.phase_history, entry])
 
 

@@ -61,7 +61,7 @@ class Identity(Value):
     exit: int | str | None = None
     predecessor_id: str | None = None
     respawns: int = 0
-    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    metadata: dict[str, object] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -77,6 +77,17 @@ class Identity(Value):
         return Key(self.role, self.name, self.run_id)
 
     @property
+    def attempt(self) -> int:
+        """Return the attempt of its node that it belongs to; 1 for what has no attempts."""
+        return int(str(self.metadata.get("attempt", 1)))
+
+    @property
+    def evidence(self) -> dict[str, object]:
+        """Return what its supervisor observed when it declared it crashed."""
+        found = self.metadata.get("evidence")
+        return found if isinstance(found, dict) else {}
+
+    @property
     def reason(self) -> str:
         """Return why it ended (`done`, `failed`, `stopped`, `orphaned`, …), or ''."""
         return str(self.metadata.get("reason", ""))
@@ -87,7 +98,7 @@ class Identity(Value):
         if self.status != "terminated":
             return None
         told = self.metadata.get("departure")
-        return earlier.departure_of(self.reason) if told is None else Departure(told)
+        return earlier.departure_of(self.reason) if told is None else Departure(str(told))
 
 
 def change_status(identity: Identity, status: str, **changes: Any) -> Identity:

@@ -486,7 +486,7 @@ _UTF8 = ("utf-8", "surrogatepass")
 """Encoding of blobs: undecodable bytes in a program's output must not lose its record."""
 
 
-def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+def store_blobs(folder: Path, data: dict[str, object]) -> dict[str, object]:
     """Replace top-level strings over 8 kB in `data` by `{"blob": sha256}`; store their bytes under `blobs/`."""
     stored = dict(data)
     for name, value in data.items():
@@ -501,7 +501,7 @@ def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     return stored
 
 
-def load_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+def load_blobs(folder: Path, data: dict[str, object]) -> dict[str, object]:
     """Return `data` with its stored strings; RecordCorrupt if a blob is gone or its bytes differ."""
     for name, value in data.items():
         if not isinstance(value, dict) or "blob" not in value:

@@ -30,12 +30,12 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Replace a file durably."""
     atomic.write(path, encode(value, indent=1))
 
 
-def encode(value: Any, indent: int | None = None) -> bytes:
+def encode(value: object, indent: int | None = None) -> bytes:
     """Return JSON in UTF-8; lone surrogates, which models produce, are written as escapes."""
     try:
         return json.dumps(value, ensure_ascii=False, indent=indent).encode()
@@ -55,12 +55,12 @@ def read_lines(path: Path) -> list[Any]:
     return values
 
 
-def append_line(path: Path, value: Any) -> None:
+def append_line(path: Path, value: object) -> None:
     """Append one line in one write; after a torn line, start a new one."""
     append_lines(path, [value])
 
 
-def append_lines(path: Path, values: Iterable[Any], *, durable: bool = False) -> None:
+def append_lines(path: Path, values: Iterable[object], *, durable: bool = False) -> None:
     """Append lines in one write; with `durable` they survive a power cut once this returns."""
     created = durable and not path.exists()
     with open(path, "ab", buffering=0, opener=_open_private) as file:
@@ -120,7 +120,7 @@ _MAX_BRACES = 50
 _decode = json.JSONDecoder().raw_decode
 
 
-def extract_object(text: str, key: str = "") -> dict[str, Any] | None:
+def extract_object(text: str, key: str = "") -> dict[str, object] | None:
     """Return the first JSON object in `text`, or with `key` the first that has that key; None if there is none."""
     for number, match in enumerate(re.finditer(r"\{", text)):
         if number == _MAX_BRACES:

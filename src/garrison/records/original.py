@@ -90,7 +90,7 @@ def to_queued_branches(body: Mapping[str, Any]) -> list[QueuedBranch]:
                          entry.get("status") in ("pending", "in_progress")) for entry in body.get("entries") or ()]
 
 
-def to_time(text: Any) -> str:
+def to_time(text: object) -> str:
     """Return a time as garrison writes it, with microseconds; ValueError if it is none."""
     text = str(text)
     try:
@@ -116,9 +116,9 @@ def _side(role: str, node: str | None, guardians: Mapping[str, str]) -> dict[str
     raise ValueError(f"it names {role} without a name, and there is not exactly one {role}")
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return str(value) if value else None
 
 
-def _time(value: Any) -> str | None:
+def _time(value: object) -> str | None:
     return to_time(value) if value else None

@@ -106,7 +106,7 @@ class Launch(Value):
     """True if the repository's own pre-commit hook is part of the gate."""
     committer: str = ""
     """Who commits what lands, `Name <address>`; '' if git knows no name, and in older runs: garrison itself."""
-    signer: dict[str, Any] = msgspec.field(default_factory=dict)
+    signer: dict[str, object] = msgspec.field(default_factory=dict)
     """How what lands is signed, as the merge queue records it; empty: not at all."""
     holds_id: bool = False
     """True if its home made the ref that holds its id in the repository; False in older runs."""
@@ -193,7 +193,7 @@ class Task(Value):
     rework_reason: str = ""
     """Why the attempt before this one failed; empty in the first."""
     attributes: dict[str, Any] = msgspec.field(default_factory=dict)
-    context: dict[str, Any] = msgspec.field(default_factory=dict)
+    context: dict[str, object] = msgspec.field(default_factory=dict)
     """Pipeline context at the start of this attempt, in a run whose graph has one."""
     preamble: str = ""
     """Summary of the run so far, unless a session remembers it; the prompt begins with it."""
@@ -243,7 +243,7 @@ class Result(Value):
     exit_code: int | None = None
     head: str | None = None
     tail: str = ""
-    said: dict[str, Any] = msgspec.field(default_factory=dict)
+    said: dict[str, object] = msgspec.field(default_factory=dict)
     """The agent's report for the pipeline (see `agents.result`)."""
     session: str = ""
     """Session id of the agent, for later nodes of its thread."""
@@ -368,7 +368,7 @@ def list_runs(home: Path) -> list[str]:
     return [name for _, name in sorted(began)]
 
 
-def save(path: Path, value: Any) -> None:
+def save(path: Path, value: object) -> None:
     """Write a run's record durably."""
     atomic.make_directory(path.parent)
     atomic.write(path, record.encode(value))

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from garrison.records.json_io import read_json, write_json
 from garrison.sandbox.place import DEFAULT_HOSTS
@@ -37,7 +36,7 @@ class RefusedHost:
         times = "" if self.count == 1 else f" {self.count} times"
         return f"{self.place} was refused{times}: {self.reason}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 

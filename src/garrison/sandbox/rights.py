@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.config import ConfigFile, read_config
 from garrison.errors import UsageError
@@ -48,7 +48,7 @@ ROLE_TABLES = tuple(role.value for role in Role if role is not Role.AGENT)
 """Tables below `[sandbox]`; an agent has its profile."""
 
 
-def _hosts(value: Any) -> tuple[str, ...]:
+def _hosts(value: object) -> tuple[str, ...]:
     hosts = as_strings(value)
     try:
         parse_rules(hosts)
@@ -57,7 +57,7 @@ def _hosts(value: Any) -> tuple[str, ...]:
     return hosts
 
 
-def _paths(value: Any) -> tuple[str, ...]:
+def _paths(value: object) -> tuple[str, ...]:
     paths = as_strings(value)
     if wrong := [path for path in paths if path != "~" and not path.startswith(("/", "~/"))]:
         raise ValueError(f"a list of paths, each absolute or beginning with ~/, not {wrong[0]!r}")

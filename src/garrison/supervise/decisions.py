@@ -56,7 +56,7 @@ class ChildState(Value):
     @property
     def attempt(self) -> int:
         """Return the attempt that the incarnation belongs to, 0 without one."""
-        return int(self.identity.metadata.get("attempt", 1)) if self.identity is not None else 0
+        return self.identity.attempt if self.identity is not None else 0
 
     def precedes(self, attempt: int) -> bool:
         return self.identity is not None and self.attempt < attempt

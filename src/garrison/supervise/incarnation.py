@@ -48,7 +48,7 @@ from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     from garrison.records.names import Key
     from garrison.records.store import Store
@@ -105,18 +105,16 @@ def grant_lease(old: Identity | None, verdict: Verdict | None, request: SpawnReq
         if verdict.state != "ended":
             raise Refused(f"{old.key.full} is {verdict.state} and must be replaced first ({verdict.why})")
     incarnation = max(old.incarnation if old else 0, request.journal_incarnation) + 1
-    changes: dict[str, Any] = {
-        "agent_id": fresh_id, "incarnation": incarnation, "pid": spawner.pid, "start_ticks": spawner.start_ticks,
-        "pid_ns": spawner.pid_ns, "boot_id": spawner.boot_id, "host": spawner.host, "created_at": now,
-        "last_heartbeat": now, "spawn_deadline": deadline, "worktree": request.worktree, "branch": request.branch,
-        "session_id": request.session_id, "metadata": dict(request.metadata),
-        "parent": {"role": request.parent.role, "name": request.parent.name} if request.parent else None,
-        "tmux": None, "exit": None, "crashed_at": None, "terminated_at": None,
-    }
+    fresh = Identity(
+        fresh_id, request.key.role, request.key.name, request.key.run, now, request.session_id, incarnation,
+        spawner.pid, spawner.start_ticks, spawner.pid_ns, spawner.boot_id, spawner.host,
+        {"role": request.parent.role, "name": request.parent.name} if request.parent else None,
+        request.worktree, request.branch, status="starting", last_heartbeat=now, spawn_deadline=deadline,
+        metadata=dict(request.metadata))
     if old is None:
-        return Identity(role=request.key.role, name=request.key.name, run_id=request.key.run, status="starting",
-                        **changes)
-    return change_status(old, "starting", predecessor_id=old.agent_id, respawns=old.respawns + 1, **changes)
+        return fresh
+    change_status(old, "starting")  # which is refused while it is alive
+    return replace(fresh, predecessor_id=old.agent_id, respawns=old.respawns + 1)
 
 
 def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
@@ -524,7 +522,7 @@ def kill_incarnation(observer: Observer, fenced: Identity, grace: float, *, at_o
     # A lease holds its spawner's pid, which must not be killed.
     if fenced.pid and fenced.start_ticks and is_same_kernel and fenced.spawn_deadline is None:
         root = ProcessId(fenced.pid, fenced.start_ticks)
-        if at_once or fenced.status == "terminated" or fenced.metadata.get("evidence", {}).get("rule"):
+        if at_once or fenced.status == "terminated" or fenced.evidence.get("rule"):
             observer.processes.send(root.pid, root.ticks, signal.SIGKILL)
     killed = observer.processes.kill_tree(root, _marker(observer, fenced), grace=grace)
     if fenced.spawn_deadline is not None:  # never active: its predecessor may still hold the life lock of the name

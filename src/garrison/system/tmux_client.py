@@ -20,7 +20,7 @@ import time
 from contextvars import ContextVar
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import libtmux
 import libtmux.common
@@ -89,7 +89,7 @@ class TmuxClient(libtmux.Server):
         """Return the socket of the server at present: it may move when the runtime directory was removed."""
         return str(self._server.socket)
 
-    def cmd(self, cmd: str, *args: Any, target: str | int | None = None) -> libtmux.common.tmux_cmd:
+    def cmd(self, cmd: str, *args: object, target: str | int | None = None) -> libtmux.common.tmux_cmd:
         """Run a command for one of libtmux's objects; NoServer if there is no server."""
         return self.command(cmd, *(() if target is None else ("-t", target)), *args)
 
@@ -100,7 +100,7 @@ class TmuxClient(libtmux.Server):
         except NoServer:
             return []
 
-    def command(self, *words: Any, start: bool = False, replace: bool = False) -> libtmux.common.tmux_cmd:
+    def command(self, *words: object, start: bool = False, replace: bool = False) -> libtmux.common.tmux_cmd:
         """Run one tmux command.
 
         Args:
@@ -137,7 +137,7 @@ class TmuxClient(libtmux.Server):
             time.sleep(0.01 * attempt)
         raise NoServer(f"the tmux server at {self.socket_path} cannot be reached: {error}")
 
-    def _run(self, words: tuple[Any, ...], limit: float) -> libtmux.common.tmux_cmd | None:
+    def _run(self, words: tuple[object, ...], limit: float) -> libtmux.common.tmux_cmd | None:
         """Run tmux once; None if it does not answer. `-N`: a client never starts a server with its own environment."""
         token = _current.set((limit, self._server))
         try:

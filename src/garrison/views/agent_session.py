@@ -56,13 +56,13 @@ def open_session(store: Store, key: Key) -> AgentSession:
                       f"`garrison logs {key.name} --run {key.run} -f` follows its output")
     read_only = "" if identity.metadata.get(KEYBOARD) else (
         why_no_keyboard(store, identity) or "its program has not started yet")
-    return AgentSession(key, int(identity.metadata.get("attempt", 1)), identity.incarnation, terminal, session,
+    return AgentSession(key, identity.attempt, identity.incarnation, terminal, session,
                         read_only)
 
 
 def why_no_keyboard(store: Store, identity: Identity) -> str:
     """Return why nothing reads what a person types to an agent, '' if its profile gives it a terminal."""
-    attempt = int(identity.metadata.get("attempt", 1))
+    attempt = identity.attempt
     folder = RunFiles(store.home, identity.run_id).attempt(identity.name, attempt)
     task = run_records.load(Task, folder / "task.json")
     failovers = read_failovers(folder)

@@ -202,7 +202,7 @@ def _worktree(runtime: Runtime, run: str, node: str, attempt: int) -> Path | Non
     """Return the worktree in which an attempt's agent works."""
     with suppress(GarrisonError, OSError):
         identity = runtime.store.read(Identity, Key("orchestrator", node, run))
-        if identity is not None and identity.worktree and int(identity.metadata.get("attempt", 1)) == attempt:
+        if identity is not None and identity.worktree and identity.attempt == attempt:
             path = Path(identity.worktree)
             return path if path.is_dir() else None
     return None

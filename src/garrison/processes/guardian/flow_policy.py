@@ -15,7 +15,7 @@ event, so that a guardian may die between any two records:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.agents.result import to_pipeline_outcome
 from garrison.pipeline import questions
@@ -130,7 +130,7 @@ def task_outcome(kind: str, node: NodeState, result: Result | None) -> Outcome:
     A landed node is a success, or a partial one if its agent says so; a failed node is a failure, or a retry if its
     agent asks for one.
     """
-    claim: Mapping[str, Any] = result.said if result is not None else {}
+    claim: Mapping[str, object] = result.said if result is not None else {}
     if node.kind == RESTARTS_EXHAUSTED:
         claim = {**claim, "failure_class": DETERMINISTIC}
     return to_pipeline_outcome(
@@ -144,12 +144,12 @@ _FAILURE_CLASSES = {"tool": "exit", "codergen": "agent"}
 installed package offers."""
 
 
-def _context_updates(kind: str, result: Result) -> dict[str, Any]:
+def _context_updates(kind: str, result: Result) -> dict[str, object]:
     """Return the context values that every task of a kind leaves."""
     if kind == "tool":
         return {"tool.output": result.tail[-_TOOL_OUTPUT:], "tool.exit_code": result.exit_code,
                 "tool.last_line": result.tail.rstrip("\n").rpartition("\n")[2]}
-    return {"last_stage": result.node, "last_response": (result.said.get("notes") or result.tail)[:RESPONSE_CHARS]}
+    return {"last_stage": result.node, "last_response": str(result.said.get("notes") or result.tail)[:RESPONSE_CHARS]}
 
 
 def startable(plan: RunPlan, state: RunState, view: GuardianView) -> list[str]:
@@ -190,7 +190,7 @@ def node_activation(state: RunState, name: str, kind: str) -> NodeChanged:
     return replace(event, steer=manager.steer, steered_by=manager.place)
 
 
-def task_context(state: RunState, name: str, kind: str) -> tuple[dict[str, Any], Carryover]:
+def task_context(state: RunState, name: str, kind: str) -> tuple[dict[str, object], Carryover]:
     """Return the flow's context for a node's current attempt, and what its agent learns about the run so far.
 
     `kind` is the node's handler; only an agent (`codergen`) learns anything.

@@ -125,7 +125,7 @@ class Launcher:
             self.files.journal)]
         self._progress_at = runtime.clock.monotonic()
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid, resume=resume,
-                                   why=incarnation.identity.metadata.get("succeeds", "")))
+                                   why=str(incarnation.identity.metadata.get("succeeds", ""))))
         if not any(entry.kind == LaunchRecorded.kind for entry in journal.entries):
             self._record(copy_launch(self.files, launch))
         remove_temp_files(runtime.home, runtime.clock.time())

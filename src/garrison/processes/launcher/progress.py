@@ -215,7 +215,7 @@ def _flow(event: FlowAdvanced) -> str:
     """Describe an event of the flow that its nodes do not show."""
     if event.event == "timed_out":
         return "the pipeline's time is used up"
-    label = (event.body.get("outcome") or {}).get("preferred_label")
+    label = event.outcome.preferred_label
     return f"{event.node}: {_shorten(label)}" if label else ""
 
 

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any
 
 from garrison.values import Value
 
@@ -58,7 +57,7 @@ class Api(Value):
     """Variables that hold the base URL; the first one that the user has set counts."""
     keys: tuple[KeyVariable, ...]
     routes: tuple[Route, ...]
-    encode_error: Callable[[int, str], dict[str, Any]]
+    encode_error: Callable[[int, str], dict[str, object]]
     """Error body of the API for a status and a message."""
 
     def find_route(self, method: str, path: str) -> Route | None:
@@ -74,19 +73,19 @@ _GET, _POST = frozenset({"GET", "HEAD"}), frozenset({"POST"})
 _ID = r"[A-Za-z0-9_.:-]{1,128}"
 
 
-def _anthropic_error(status: int, message: str) -> dict[str, Any]:
+def _anthropic_error(status: int, message: str) -> dict[str, object]:
     kinds = {402: "billing_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
              502: "api_error", 504: "timeout_error"}
     return {"type": "error", "error": {"type": kinds.get(status, "invalid_request_error"), "message": message}}
 
 
-def _openai_error(status: int, message: str) -> dict[str, Any]:
+def _openai_error(status: int, message: str) -> dict[str, object]:
     code = {402: "insufficient_quota", 404: "unknown_url"}.get(status)
     kind = "insufficient_quota" if status == 402 else "server_error" if status >= 500 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def _google_error(status: int, message: str) -> dict[str, Any]:
+def _google_error(status: int, message: str) -> dict[str, object]:
     words = {402: "FAILED_PRECONDITION", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 502: "UNAVAILABLE",
              504: "DEADLINE_EXCEEDED"}
     return {"error": {"code": status, "message": message, "status": words.get(status, "INVALID_ARGUMENT")}}

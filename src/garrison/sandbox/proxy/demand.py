@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from garrison.records.costs import CACHE_WRITE, CACHE_WRITE_HOUR, estimate
 from garrison.records.reservations import FLOOR
@@ -51,7 +50,7 @@ class Demand(Value):
     answers: int = 1
     continues: str = ""
     """Id of the earlier response that the request adds to."""
-    body: Mapping[str, Any] | None = None
+    body: Mapping[str, object] | None = None
     size: int = 0
     """Bytes of the request without its encoding."""
 
@@ -135,16 +134,16 @@ def _limit_keys(api: ApiName, path: str) -> tuple[str, ...]:
             "/chat/completions": ("max_completion_tokens", "max_tokens")}.get(where, ("max_tokens",))
 
 
-def _google_options(request: Mapping[str, Any]) -> dict[str, Any]:
+def _google_options(request: Mapping[str, object]) -> dict[str, object]:
     """Return the options of a request to Google, which takes both spellings."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key in ("generation_config", "generationConfig"):
         value = request.get(key)
         found |= value if isinstance(value, dict) else {}
     return found
 
 
-def _beyond(request: Mapping[str, Any]) -> int:
+def _beyond(request: Mapping[str, object]) -> int:
     """Return the tokens that a request may have beyond its bytes."""
     if not _REFERENCES.isdisjoint(key for key, value in request.items() if value):
         return WINDOW
@@ -172,21 +171,21 @@ def without_hosted_tools(demand: Demand) -> bytes | None:
     return json.dumps(body).encode()
 
 
-def _tools(request: Mapping[str, Any]) -> list[Any]:
+def _tools(request: Mapping[str, object]) -> list[object]:
     tools = request.get("tools")
     return tools if isinstance(tools, list) else []
 
 
-def _is_hosted(tool: Any) -> bool:
+def _is_hosted(tool: object) -> bool:
     names = (*tool, tool.get("type")) if isinstance(tool, dict) else ()
     return any(isinstance(name, str) and name.startswith(_HOSTED) for name in names)
 
 
-def _is_image(inline: Any) -> bool:
+def _is_image(inline: object) -> bool:
     return isinstance(inline, dict) and str(inline.get("mimeType", inline.get("mime_type"))).startswith("image/")
 
 
-def _tables(value: Any) -> Iterator[Mapping[str, Any]]:
+def _tables(value: object) -> Iterator[Mapping[str, object]]:
     """Yield the tables of a request that say what a part is: of its messages, and its tools."""
     waiting = [value]
     while waiting:
@@ -205,7 +204,7 @@ _OPAQUE = frozenset({"input_schema", "parameters", "functionDeclarations", "func
 """Keys of what the user's own tools take, in which any word may stand."""
 
 
-def _number(value: Any) -> int:
+def _number(value: object) -> int:
     try:
         number = int(value) if isinstance(value, int | float | str) else -1
     except (ValueError, OverflowError):
@@ -215,7 +214,7 @@ def _number(value: Any) -> int:
     return number
 
 
-def _is_above(value: Any, limit: int) -> bool:
+def _is_above(value: object, limit: int) -> bool:
     return isinstance(value, int | float) and value >= limit
 
 

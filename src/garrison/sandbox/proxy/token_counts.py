@@ -11,7 +11,6 @@ import json
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from garrison.records.api_answers import read_error
 from garrison.records.costs import CACHED_FOR_AN_HOUR
@@ -136,7 +135,7 @@ class ResponseReader:
                 self._read_part(self._found, part)
 
 
-def _text_length(value: Any, depth: int = 0) -> int:
+def _text_length(value: object, depth: int = 0) -> int:
     """Return the length of the texts that a part of a stream adds."""
     if depth > _DEPTH:
         return 0
@@ -151,7 +150,7 @@ def _text_length(value: Any, depth: int = 0) -> int:
 # ---- one API each
 
 
-def _read_anthropic(found: _Found, part: Mapping[str, Any]) -> None:
+def _read_anthropic(found: _Found, part: Mapping[str, object]) -> None:
     kind = part.get("type")
     message = _table(part.get("message")) if kind == "message_start" else part
     if kind in ("message", "message_start"):
@@ -164,7 +163,7 @@ def _read_anthropic(found: _Found, part: Mapping[str, Any]) -> None:
         found.is_final = found.is_final or kind != "message_start"
 
 
-def _read_openai(found: _Found, part: Mapping[str, Any]) -> None:
+def _read_openai(found: _Found, part: Mapping[str, object]) -> None:
     # The Responses API streams `{"type": "response.completed", "response": {…}}`; the others send the object itself.
     body = _table(part.get("response")) or part
     found.model = _text(body.get("model")) or found.model
@@ -181,7 +180,7 @@ def _read_openai(found: _Found, part: Mapping[str, Any]) -> None:
     _replace(found, whole, cached, output)
 
 
-def _read_google(found: _Found, part: Mapping[str, Any]) -> None:
+def _read_google(found: _Found, part: Mapping[str, object]) -> None:
     found.model = _text(part.get("modelVersion")) or found.model
     found.message = _text(part.get("responseId")) or found.message
     usage = _table(part.get("usageMetadata"))
@@ -189,7 +188,9 @@ def _read_google(found: _Found, part: Mapping[str, Any]) -> None:
         prompt = _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount")
         output = _count(usage, "candidatesTokenCount") + _count(usage, "thoughtsTokenCount")
         _replace(found, prompt, _count(usage, "cachedContentTokenCount"), output)
-        finish = [candidate for candidate in part.get("candidates") or [] if _table(candidate).get("finishReason")]
+        candidates = part.get("candidates")
+        finish = [candidate for candidate in (candidates if isinstance(candidates, list) else ())
+                  if _table(candidate).get("finishReason")]
         found.is_final = bool(finish) or "promptFeedback" in part
 
 
@@ -206,22 +207,22 @@ def _merge(found: _Found, counts: Mapping[str, int]) -> None:
     found.usage = {name: max(counts.get(name, 0), usage.get(name, 0)) for name in {**usage, **counts}}
 
 
-def _count(table: Mapping[str, Any], *keys: str) -> int:
+def _count(table: Mapping[str, object], *keys: str) -> int:
     """Return a count below these keys; 0 for anything that is none."""
-    value: Any = table
+    value: object = table
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12 else 0
 
 
-def _table(value: Any) -> Mapping[str, Any]:
+def _table(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value[:200] if isinstance(value, str) else ""
 
 
-_READERS: Mapping[ApiName, Callable[[_Found, Mapping[str, Any]], None]] = {
+_READERS: Mapping[ApiName, Callable[[_Found, Mapping[str, object]], None]] = {
     ApiName.ANTHROPIC: _read_anthropic, ApiName.OPENAI: _read_openai, ApiName.GOOGLE: _read_google}
 """API → reader of one part of its responses."""

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
@@ -124,7 +123,7 @@ async def resolve(host: str, port: int, lookups: asyncio.Semaphore | None = None
     return [str(address[0]) for *_, address in found]
 
 
-def _end_lookup(lookups: asyncio.Semaphore | None, looking: asyncio.Future[Any]) -> None:
+def _end_lookup(lookups: asyncio.Semaphore | None, looking: asyncio.Future[object]) -> None:
     if not looking.cancelled():
         looking.exception()  # nobody may be left who asks for it
     if lookups is not None:
